@@ -28,12 +28,12 @@ const (
 	defragFirst    = time.Minute // delay after the start, and between members
 )
 
-// careState holds the results of the last maintenance.
-type careState struct {
-	Snapshot      SnapshotStatus
-	SnapshotError string
-	DefragTime    time.Time
-	DefragError   string
+// careStatus describes the last maintenance. An error is empty if the last attempt succeeded.
+type careStatus struct {
+	LastSnapshot      SnapshotStatus `json:"lastSnapshot,omitzero"`
+	LastSnapshotError string         `json:"lastSnapshotError,omitempty"`
+	LastDefragTime    time.Time      `json:"lastDefragTime,omitzero"`
+	LastDefragError   string         `json:"lastDefragError,omitempty"`
 }
 
 // SnapshotStatus is the newest snapshot that this process has taken. Time is zero if there is none.
@@ -45,23 +45,20 @@ type SnapshotStatus struct {
 
 // Status is the status of a member.
 type Status struct {
-	Name              string         `json:"name"`
-	Version           string         `json:"version"`
-	Token             string         `json:"token"`
-	MemberID          string         `json:"memberID"`
-	ClusterID         string         `json:"clusterID"`
-	LeaderID          string         `json:"leaderID"` // empty if no leader is known
-	IsLeader          bool           `json:"isLeader"`
-	IsLearner         bool           `json:"isLearner"` // the member has joined, but has no vote yet
-	Revision          int64          `json:"revision"`
-	DBBytes           int64          `json:"dbBytes"`
-	DBInUseBytes      int64          `json:"dbInUseBytes"`
-	QuotaBytes        int64          `json:"quotaBytes"`
-	Alarms            []string       `json:"alarms,omitempty"`
-	LastSnapshot      SnapshotStatus `json:"lastSnapshot,omitzero"`
-	LastSnapshotError string         `json:"lastSnapshotError,omitempty"`
-	LastDefragTime    time.Time      `json:"lastDefragTime,omitzero"`
-	LastDefragError   string         `json:"lastDefragError,omitempty"`
+	Name         string   `json:"name"`
+	Version      string   `json:"version"`
+	Token        string   `json:"token"`
+	MemberID     string   `json:"memberID"`
+	ClusterID    string   `json:"clusterID"`
+	LeaderID     string   `json:"leaderID"` // empty if no leader is known
+	IsLeader     bool     `json:"isLeader"`
+	IsLearner    bool     `json:"isLearner"` // the member has joined, but has no vote yet
+	Revision     int64    `json:"revision"`
+	DBBytes      int64    `json:"dbBytes"`
+	DBInUseBytes int64    `json:"dbInUseBytes"`
+	QuotaBytes   int64    `json:"quotaBytes"`
+	Alarms       []string `json:"alarms,omitempty"`
+	careStatus
 }
 
 // Status returns the present state.
@@ -81,8 +78,7 @@ func (m *Member) Status() Status {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	st.LastSnapshot, st.LastSnapshotError = m.care.Snapshot, m.care.SnapshotError
-	st.LastDefragTime, st.LastDefragError = m.care.DefragTime, m.care.DefragError
+	st.careStatus = m.care
 	return st
 }
 
@@ -118,11 +114,11 @@ func (m *Member) takeSnapshots(ctx context.Context) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if err != nil {
-			m.care.SnapshotError = err.Error()
+			m.care.LastSnapshotError = err.Error()
 			m.logger.Error("taking a snapshot of etcd", "error", err)
 			return
 		}
-		m.care.Snapshot, m.care.SnapshotError = taken, ""
+		m.care.LastSnapshot, m.care.LastSnapshotError = taken, ""
 	})
 }
 
@@ -205,10 +201,10 @@ func (m *Member) defragment(ctx context.Context) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if err != nil {
-			m.care.DefragError = err.Error()
+			m.care.LastDefragError = err.Error()
 			m.logger.Error("defragmenting etcd", "error", err)
 			return
 		}
-		m.care.DefragTime, m.care.DefragError = time.Now().UTC(), ""
+		m.care.LastDefragTime, m.care.LastDefragError = time.Now().UTC(), ""
 	})
 }

@@ -151,7 +151,7 @@ type Member struct {
 	failed chan error // capacity one; receives the reason why the member has ended by itself
 
 	mu   sync.Mutex // guards care
-	care careState
+	care careStatus
 }
 
 // StartMember starts a member. It returns when the member serves. If the cluster has no quorum yet, it returns when the

@@ -174,18 +174,12 @@ func (c *MemberConfig) peerTLS() transport.TLSInfo {
 // peerAddress returns the peer URL of this or another member. Its argument is the member's address for connections
 // without TLS, host:port.
 func (c *MemberConfig) peerAddress(address string) url.URL {
-	if c.Certs == nil {
+	switch {
+	case c.Certs == nil:
 		return c.PeerTLS.url(address)
-	}
-	if c.started.Mode == certs.Plaintext {
+	case c.started.Mode == certs.Plaintext:
 		return url.URL{Scheme: "http", Host: address}
-	}
-	return c.securedAddress(address)
-}
-
-// securedAddress does what peerAddress does, with TLS.
-func (c *MemberConfig) securedAddress(address string) url.URL {
-	if address == c.AdvertisePeer {
+	case address == c.AdvertisePeer:
 		return url.URL{Scheme: "https", Host: c.AdvertisePeerTLS}
 	}
 	host, _, _ := net.SplitHostPort(address)
@@ -204,8 +198,7 @@ func (c *MemberConfig) peerURL(address string) string {
 func (c *MemberConfig) ownURLs() []string {
 	out := []string{c.peerURL(c.AdvertisePeer)}
 	if c.Certs != nil {
-		plain, secured := url.URL{Scheme: "http", Host: c.AdvertisePeer}, c.securedAddress(c.AdvertisePeer)
-		out = append(out, plain.String(), secured.String())
+		out = append(out, "http://"+c.AdvertisePeer, "https://"+c.AdvertisePeerTLS)
 	}
 	return out
 }
