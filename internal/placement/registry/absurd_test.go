@@ -77,9 +77,10 @@ func soundKeys(t testing.TB) map[string]any {
 	out := map[string]any{
 		"meta": as(placement.Meta{StoreUUID: uuid.UUID{9}, Routing: placement.Routing{Mode: placement.Hash,
 			Groups: 2}, Copies: 3, EpochBase: 1}),
-		"frozen":         as(placement.Freeze{}),
-		"states/a":       as(wish{"a", placement.Draining}),
-		"weights/a/0000": as(weightsPart{"a", map[string]Weight{"0": {UUID: uuid.UUID{10}, Bytes: 5, Records: 1}}}),
+		"frozen":   as(placement.Freeze{}),
+		"states/a": as(wish{"a", placement.Draining}),
+		"weights/a/0000": as(weightsPart{Shard: "a", Groups: map[string]Weight{
+			"0": {UUID: uuid.UUID{10}, Bytes: 5, Records: 1}}}),
 	}
 	var members []placement.Member
 	for i, name := range []string{"a", "b", "c"} {

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -119,11 +118,7 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan placement.View {
 type watcher struct {
 	store *Store
 	out   chan placement.View
-	epoch uint64 // epoch of the last view sent
-	// setBack is the SetBack of the view that was sent last.
-	setBack string
-	given   bool
-	known   uuid.UUID // the store of the views that were sent
+	sent  *placement.View // the view that was sent last; nil: none
 	// follow says that the reader is a shard. It gets views of its own groups, even of an etcd that was set back.
 	follow  bool
 	own     placement.Own
@@ -236,21 +231,21 @@ func (w *watcher) give(st *state) {
 		w.store.hold(reason)
 	}
 	if reason != "" {
-		if w.held != reason && w.given {
+		if w.held != reason && w.sent != nil {
 			w.store.logger.Warn("etcd is not followed, what was known before goes on", "prefix", w.store.prefix,
 				"reason", reason)
 		}
 		w.held = reason
 		return
 	}
-	if w.given && st.epoch() == w.epoch && st.setBack == w.setBack && !st.news {
+	if w.sent != nil && st.epoch() == w.sent.Epoch && st.setBack == w.sent.SetBack && !st.news {
 		return
 	}
 	st.news = false
 	w.store.saw(st)
 	w.store.reportUnusable(w.store.logger, st.unusable)
 	view := w.store.withDomains(st.publish())
-	w.given, w.epoch, w.setBack, w.known, w.held = true, view.Epoch, view.SetBack, view.Meta.StoreUUID, ""
+	w.sent, w.held = &view, ""
 	offer(w.out, view)
 }
 
@@ -269,11 +264,11 @@ func (w *watcher) holdBack(st *state) string {
 	switch {
 	case !st.hasMeta:
 		return "it holds no such store: rebuild it with sheaf recover placement"
-	case w.given && st.view.Meta.StoreUUID != w.known:
-		return fmt.Sprintf("it holds store %s, known is store %s", st.view.Meta.StoreUUID, w.known)
+	case w.sent != nil && st.view.Meta.StoreUUID != w.sent.Meta.StoreUUID:
+		return fmt.Sprintf("it holds store %s, known is store %s", st.view.Meta.StoreUUID, w.sent.Meta.StoreUUID)
 	case st.setBack != "" && !w.follow:
 		return "it was set back to an earlier state: " + st.setBack
-	case st.view.Freeze != nil && w.given && !w.follow:
+	case st.view.Freeze != nil && w.sent != nil && !w.follow:
 		return st.view.Freeze.String()
 	}
 	return ""

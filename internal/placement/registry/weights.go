@@ -40,6 +40,8 @@ type Weight struct {
 type weightsPart struct {
 	Shard  string            `json:"shard"`
 	Groups map[string]Weight `json:"groups"` // by name
+
+	at int64 // revision of the key when the value was read
 }
 
 // splitWeights distributes the groups over keys.
@@ -87,7 +89,7 @@ func (w *weights) PutWeights(ctx context.Context, shard string, weights map[stri
 
 // Weights reads a shard's last report on the groups that it led, by name.
 func (w *weights) Weights(ctx context.Context, shard string) (map[string]Weight, error) {
-	all := newShardWeights()
+	all := &shardWeights{parts: map[string]weightsPart{}}
 	prefix := w.prefix + weightsKey + shard + "/"
 	_, _, err := w.pages(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), 0, func(kv *mvccpb.KeyValue) error {
 		return all.put(shard, strings.TrimPrefix(string(kv.Key), prefix), kv)
@@ -101,12 +103,7 @@ func (w *weights) Weights(ctx context.Context, shard string) (map[string]Weight,
 // shardWeights is the report of one shard, by part.
 type shardWeights struct {
 	parts map[string]weightsPart
-	at    map[string]int64  // revisions of the parts
 	all   map[string]Weight // merged result; nil if it must be computed
-}
-
-func newShardWeights() *shardWeights {
-	return &shardWeights{parts: map[string]weightsPart{}, at: map[string]int64{}}
 }
 
 func (w *shardWeights) put(shard, part string, kv *mvccpb.KeyValue) error {
@@ -122,7 +119,8 @@ func (w *shardWeights) put(shard, part string, kv *mvccpb.KeyValue) error {
 			return fmt.Errorf("group %.40q has %d bytes and %d records", name, g.Bytes, g.Records)
 		}
 	}
-	w.parts[part], w.at[part], w.all = p, kv.ModRevision, nil
+	p.at = kv.ModRevision
+	w.parts[part], w.all = p, nil
 	return nil
 }
 
@@ -131,7 +129,7 @@ func (w *shardWeights) merged() map[string]Weight {
 	if w.all == nil {
 		w.all = map[string]Weight{}
 		for _, part := range slices.SortedFunc(maps.Keys(w.parts), func(a, b string) int {
-			return cmp.Compare(w.at[a], w.at[b])
+			return cmp.Compare(w.parts[a].at, w.parts[b].at)
 		}) {
 			maps.Copy(w.all, w.parts[part].Groups)
 		}
@@ -144,7 +142,7 @@ func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 	shard, part, _ := strings.Cut(name, "/")
 	w := st.weights[shard]
 	if w == nil {
-		w = newShardWeights()
+		w = &shardWeights{parts: map[string]weightsPart{}}
 	}
 	if err := w.put(shard, part, kv); err != nil {
 		return err
@@ -171,7 +169,6 @@ func (st *state) dropWeights(name string) bool {
 		return false
 	}
 	delete(w.parts, part)
-	delete(w.at, part)
 	w.all, st.changed.groups = nil, true
 	return true
 }
