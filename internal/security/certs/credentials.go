@@ -103,14 +103,12 @@ type transport struct {
 	expect                           Expect // only for a client
 }
 
-// Clone implements credentials.TransportCredentials.
 func (t *transport) Clone() credentials.TransportCredentials {
 	out := *t
 	out.TransportCredentials = t.TransportCredentials.Clone()
 	return &out
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
 func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	tracked := t.source.track(raw)
 	m := t.source.current.Load()
@@ -152,7 +150,6 @@ func plaintext(c *conn) AuthInfo {
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}}}
 }
 
-// ClientHandshake implements credentials.TransportCredentials.
 func (t *transport) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn,
 	credentials.AuthInfo, error) {
 	tracked := t.source.track(raw)

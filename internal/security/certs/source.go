@@ -235,7 +235,6 @@ type conn struct {
 	first []byte
 }
 
-// Read implements net.Conn.
 func (c *conn) Read(into []byte) (int, error) {
 	if len(c.first) > 0 {
 		n := copy(into, c.first)
@@ -277,7 +276,6 @@ func (s *Source) track(raw net.Conn) *conn {
 	return c
 }
 
-// Close implements net.Conn.
 func (c *conn) Close() error {
 	c.source.mu.Lock()
 	delete(c.source.conns, c)

@@ -137,7 +137,6 @@ func (c *conn) wait(points int) error {
 	}
 }
 
-// Write implements net.Conn.
 func (c *conn) Write(b []byte) (int, error) {
 	c.messages.wrote(b) // count before the client can answer
 	c.messages.calls.writes(len(b))
@@ -147,7 +146,6 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn.
 func (c *conn) Close() error {
 	c.once.Do(func() {
 		close(c.closed)

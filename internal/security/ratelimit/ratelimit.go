@@ -158,12 +158,10 @@ type guarded struct {
 	guard *Guard
 }
 
-// Clone implements credentials.TransportCredentials.
 func (c *guarded) Clone() credentials.TransportCredentials {
 	return &guarded{TransportCredentials: c.TransportCredentials.Clone(), guard: c.guard}
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
 func (c *guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	g := c.guard
 	if g.cfg.MessagesOnly {
