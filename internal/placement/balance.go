@@ -84,7 +84,8 @@ func (p *planner) balance() {
 	b.levelLeaders()
 }
 
-// atTarget reports whether the group is at its target, on shards that are registered, and no other reason will move it.
+// atTarget reports whether the group is at its target, all shards of the target are registered, and the group needs no
+// move for another reason.
 func (p *planner) atTarget(g *planned) bool {
 	if g.reason != "" || len(g.voters) == 0 || len(g.voters) != len(g.Members) || len(g.voters) != len(g.chosen) {
 		return false

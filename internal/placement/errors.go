@@ -55,10 +55,10 @@ type Bound struct {
 	Most   int64
 }
 
-// LimitError says which bound does not allow one more group. It is ErrGroupLimit.
+// LimitError says which bound does not allow one more group. It wraps ErrGroupLimit.
 type LimitError struct {
 	Bound
-	Groups int64 // how many there are
+	Groups int64 // present number of groups within the bound
 }
 
 // Error implements error.

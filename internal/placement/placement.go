@@ -1,6 +1,6 @@
-// Package placement knows which shards hold a group, and plans where the copies of groups should be. It is pure:
-// package registry keeps what it describes in etcd, and package rescue rebuilds it from volumes. docs/placement.md
-// explains all of this in prose.
+// Package placement describes which shards hold the copies of each group, and plans where the copies should be. The
+// package is pure: package registry stores the placement in etcd, and package rescue rebuilds it from volumes.
+// docs/placement.md explains the placement in prose.
 package placement
 
 import (

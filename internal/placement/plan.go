@@ -409,11 +409,11 @@ func SameSet[T comparable](a, b []T) bool {
 	return true
 }
 
-// Planned is a view with what the planner makes of it, and how much was written because of that.
+// Planned is a view, what the planner decided for that view, and how much was written.
 type Planned struct {
 	View                       // as it was before anything was written
 	Unplaced map[string]string // groups that cannot be placed now, with the reason
-	// These are all 0 if nothing was to be written, or the caller only asked.
+	// The numbers are 0 if nothing had to be written, or if the caller did not ask to write.
 	StatesWritten, GroupsCreated, TargetsWritten int
 }
 

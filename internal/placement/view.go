@@ -147,7 +147,8 @@ func (v View) Unknown() []string {
 	return names
 }
 
-// AllKnown returns ErrShardHoldsGroups if a group or target cannot be read, because any shard may hold that group.
+// AllKnown returns ErrShardHoldsGroups if the key of a group or target cannot be read, because any shard may hold a
+// copy of that group.
 func (v View) AllKnown() error {
 	for name, o := range v.Unusable {
 		if strings.HasPrefix(name, GroupsKey) || strings.HasPrefix(name, TargetsKey) {

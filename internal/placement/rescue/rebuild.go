@@ -26,7 +26,7 @@ type FoundVolume struct {
 	// Generation and Step are the values in the superblock.
 	Generation uint64
 	Step       placement.Step
-	Facts      *FoundFacts // nil if the volume does not know the facts
+	Facts      *FoundFacts // nil if the volume does not record the facts
 	Replicas   []FoundReplica
 }
 
@@ -79,8 +79,8 @@ type Rebuilt struct {
 	Notes []string
 }
 
-// Rebuild derives the placement of a store from the contents of its volumes. It is pure. The argument given supplies
-// facts that no volume knows, and may be nil. An error describes a contradiction.
+// Rebuild derives the placement of a store from the contents of its volumes. It is pure. The argument given has the
+// facts for the case that no volume records them, and may be nil. An error describes a contradiction.
 func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt, error) {
 	volumes = slices.DeleteFunc(slices.Clone(volumes), FoundVolume.Blank)
 	if len(volumes) == 0 {

@@ -23,8 +23,8 @@ type Correction struct {
 
 // Corrections compares what a frozen etcd holds with what was found on the volumes. The argument there is a view whose
 // Groups contain the deleted groups, too. A group is corrected if a majority of its voters was found. The result waits
-// says for each group that is not accounted for what its shards have to do. No group is unaccounted for if no shard
-// ever had it.
+// says for each group that is not accounted for what its shards have to do. A group that no shard ever had counts as
+// accounted for.
 func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []string) {
 	wait := func(format string, args ...any) { waits = append(waits, fmt.Sprintf(format, args...)) }
 	found := map[string]bool{}
@@ -33,7 +33,7 @@ func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []st
 		old := there.Groups[g.Name]
 		switch short, isShort := r.Short[g.Name]; {
 		case old.Deleted != "" && old.UUID == g.UUID:
-			// What is left of its members has not seen the deletion yet.
+			// The remaining members have not seen the deletion yet.
 		case isShort:
 			wait("group %s: %s", g.Name, short)
 		case old.UUID != g.UUID && len(old.Members) > 0:
