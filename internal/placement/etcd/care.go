@@ -82,7 +82,7 @@ func (m *Member) Status() Status {
 	return st
 }
 
-// offset staggers the periodic work of the members, so that no two members do it at the same moment.
+// offset returns the delay of this member's periodic work, so that no two members do the work at the same moment.
 func (m *Member) offset(every time.Duration) time.Duration {
 	members := m.cfg.members()
 	return every * time.Duration(slices.Index(members, m.cfg.Name)) / time.Duration(len(members))

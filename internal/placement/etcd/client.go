@@ -34,8 +34,8 @@ type ClientConfig struct {
 	Username, PasswordFile string
 }
 
-// reconnectMax is the longest pause between two attempts to connect. By default pauses grow to two minutes, so that a
-// process could take two minutes to notice that etcd is back.
+// reconnectMax is the longest pause between two attempts to connect. With gRPC's default of two minutes, a process
+// could need two minutes to notice that etcd answers again.
 const reconnectMax = 3 * time.Second
 
 var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/base/units"
 )
 
-// ownerFileName is the name of a file next to etcd's own folder. The file names the owner of that folder. It is needed
-// because etcd ignores its token once it has data.
+// ownerFileName is the name of a file next to etcd's own folder. The file names the member that owns the folder,
+// because an etcd that has data ignores its token.
 const (
 	ownerFileName    = "sheaf-etcd.json"
 	ownerFileVersion = 1
@@ -63,7 +63,7 @@ func (c *MemberConfig) refuseForeign() error {
 		return err
 	}
 	if c.Mount != "" && c.Snapshots.Dir != "" {
-		return refuseOthers(c.Snapshots.Dir, nil) // snapshots without data are all that is left of an etcd
+		return refuseOthers(c.Snapshots.Dir, nil) // snapshots may be the only remains of an earlier etcd
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 // rejoinPause is the pause between two looks at the other members.
 const rejoinPause = time.Second
 
-// errWaits says why a member does not start now. The member may start later without any change to its configuration.
+// errWaits says why a member does not start now. A later start may succeed without a change to the configuration.
 type errWaits struct {
 	why   string
 	empty bool
