@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// grants accesses the data in etcd that decide about calls: the table of grants, and the signing key.
+// grants accesses the keys in etcd that decide about calls: the table of grants, and the signing key.
 type grants struct{ keys }
 
 // Access is the table of grants, as stored in etcd.

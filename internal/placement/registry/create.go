@@ -91,7 +91,7 @@ func (s *Store) DeleteGroup(ctx context.Context, g placement.Group) error {
 		return fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
 	}
 	deleted := placement.Group{Name: g.Name, UUID: g.UUID, Deleted: time.Now().UTC().Format(time.RFC3339)}
-	// This deletes the wakes of the members, which wakes the members.
+	// wakeOps deletes the wakes of the members, and a deleted wake also wakes its shard.
 	ops := append(s.wakeOps(g.Name, there.concerned(), nil), s.opPut(groupsKey+g.Name, deleted),
 		s.opPut(targetsKey+g.Name, placement.Target{Group: g.Name}), clientv3.OpPut(s.prefix+deletedKey+g.Name, ""))
 	answer, err := s.client.Txn(ctx).If(append(s.unchanged(g.Name, there), s.notFrozen())...).Then(ops...).Commit()

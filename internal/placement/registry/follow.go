@@ -16,7 +16,7 @@ import (
 
 // These constants are for a watcher that follows a shard's own groups.
 const (
-	readAgain = time.Second // delay after etcd did not answer
+	readAgain = time.Second // delay of the next read after etcd did not answer
 	// At every strayLooks-th look, the follower reads each group that it follows and whose wake is missing or older
 	// than the group. Either such a group is a stray, which does not name this shard, or an older program wrote it, and
 	// the keeper has not added the wake yet. If the next write takes such a group away from this shard, there is no

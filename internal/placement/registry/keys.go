@@ -46,7 +46,7 @@ const (
 	listPageKeys = 5000
 )
 
-// keys accesses the keys of one store in etcd.
+// keys reads and writes the keys of one store in etcd.
 type keys struct {
 	client *clientv3.Client
 	prefix string // common prefix, with a trailing slash

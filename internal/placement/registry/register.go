@@ -319,7 +319,7 @@ func mayFollow(value []byte, shard placement.Shard) (seen placement.VolumeRecord
 	if err == nil && (seen.Volume != shard.VolumeUUID || max(seen.Generation, seen.Step.Number) > placement.NumberMax) {
 		err = fmt.Errorf("it is of volume %s, generation %d, step %d", seen.Volume, seen.Generation, seen.Step.Number)
 	}
-	if err != nil { // not ErrRolledBack, because nothing is known against the volume
+	if err != nil { // not ErrRolledBack, because an unreadable record does not show that the volume was set back
 		return seen, fmt.Errorf("%w: key %s%s in etcd, which says in which state the volume was last, cannot be read: %w: "+
 			"see that the volume was not set back and is no copy, then delete the key", placement.ErrUnusable, volumesKey,
 			shard.VolumeUUID, err)

@@ -42,7 +42,7 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	}
 	known := map[string]bool{}
 	ops := make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
-	// After the restore no target exists, so only members are woken.
+	// A restore deletes all targets, so only the shards of members have to be woken.
 	wakes := func(g placement.Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, placement.Target{})) }
 	for _, g := range r.Groups {
 		known[g.Name] = true

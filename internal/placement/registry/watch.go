@@ -26,7 +26,7 @@ const (
 	lookEvery = 2 * time.Second
 )
 
-// sayFailing is how long the watch goes without a listing before it writes a log line. Tests use a shorter time.
+// sayFailing is the time without a successful listing after which the watch logs a warning. Tests use a shorter time.
 var sayFailing = 5 * time.Second
 
 // View lists the placement now, at one revision. It returns ErrNoMeta if the store does not exist.
@@ -119,12 +119,12 @@ type watcher struct {
 	store *Store
 	out   chan placement.View
 	sent  *placement.View // the view that was sent last; nil: none
-	// follow says that the reader is a shard. It gets views of its own groups, even of an etcd that was set back.
+	// follow says that the reader is a shard, which gets views of its own groups, even of an etcd that was set back.
 	follow  bool
 	own     placement.Own
 	wait    sync.WaitGroup // goroutines that run in parallel
 	keeping atomic.Bool    // this follower runs the keeper of the wakes
-	held    string         // why no view is sent now, as it was logged; empty if a view was sent
+	held    string         // the reason, already logged, for which no view is sent now; empty if a view was sent
 	last    *state         // the state as last listed and followed; nil: never
 	listed  bool           // the present run has finished its listing
 }
