@@ -15,7 +15,7 @@ import (
 type Caller struct {
 	text     string    // as returned by String, and as a gateway forwards it; empty: unknown
 	subjects []Subject // subjects that grants may name for this caller
-	process  bool      // it is a process of the store that calls others, which a member of etcd does not
+	process  bool      // the caller is a process of the store, but not a member of etcd, which calls no other process
 	admin    bool      // administrator by certificate
 	// Expires is the expiry of the token that identifies the caller. It is zero if a certificate identifies the caller.
 	Expires time.Time

@@ -22,7 +22,7 @@ type Audience uint8
 // These are the audiences.
 const (
 	Nobody  Audience = iota
-	Anyone           // everyone who could connect
+	Anyone           // everyone who can connect
 	Known            // every identified caller
 	Granted          // callers with a grant for the rule's verb, administrators, and the store's own processes
 	Shards           // shards of the store

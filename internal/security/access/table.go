@@ -118,7 +118,7 @@ func CompileText(text []byte) (*Compiled, error) {
 
 // ParseNext reads a table that replaces another table. The argument before is the version of the table that it
 // replaces, or 0 if there is none. The version in text must equal before. ParseNext increments that version. Its errors
-// are like those of ParseTable, but what the table says is checked by Encode.
+// are like those of ParseTable, except that only Encode checks the content of the table.
 func ParseNext(text []byte, before int64) (*Table, error) {
 	t, err := decode(text)
 	switch {

@@ -294,7 +294,7 @@ func (t *CallerCache) Get(text string) (Caller, bool) {
 	return caller, ok
 }
 
-// Put keeps the caller of a text. A full cache begins anew: texts in use are soon kept again.
+// Put keeps the caller of a text. Put empties a full cache first, because texts that are in use are soon kept again.
 func (t *CallerCache) Put(text string, caller Caller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

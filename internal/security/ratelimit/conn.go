@@ -86,8 +86,8 @@ func (c *conn) holdsTooMuch() error {
 }
 
 // unknown reports whether no caller was identified on the connection. In that case it first waits until the server has
-// answered enough calls. Before a read, gRPC has processed all frames of the previous reads, so a caller is identified
-// by the first call that says who calls.
+// answered enough calls. Before a read, gRPC has processed all frames of the previous reads. If these frames identify a
+// caller, the caller is therefore already known.
 func (c *conn) unknown() (bool, error) {
 	calls := &c.messages.calls
 	if !calls.bounded.Load() {

@@ -50,7 +50,7 @@ type frames struct {
 	credit  int                    // points, at most creditMax
 	updates int64                  // number of WINDOW_UPDATE frames received
 
-	illegal  bool      // the client has sent what no honest client sends, and what gRPC ends a connection for
+	illegal  bool      // the client began a call with a stream for which gRPC ends the connection
 	messages *messages // counts the memory of messages; nil in tests, which count nothing
 	data     bool      // the payload of the frame goes to messages
 }

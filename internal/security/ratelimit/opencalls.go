@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// Limits of the calls that a connection has open.
+// These are the limits of the open calls of a connection.
 const (
 	// unansweredMax bounds the calls that a connection has without an answer if no caller of the store was identified on
 	// it. It is more than anonymousCallsMax, because refused calls count until their answer is written. Beyond it, the

@@ -39,8 +39,8 @@ var reasons = []string{reasonQueue, reasonDropped, reasonShaking, reasonSlowed, 
 const unknownMax = 256
 
 const (
-	logEvery = time.Second // at most one line per reason
-	// the longest wait of a connection that is read slowly; beyond it the connection is closed
+	logEvery = time.Second // interval of the log lines of one reason
+	// patience is the longest wait of a connection that is read slowly. A connection that would wait longer is closed.
 	patience   = 10 * time.Second
 	slowBytes  = 1 << 10 // size of one read of a slow connection
 	chunkOfOne = 100     // number of points in one wait

@@ -200,7 +200,7 @@ func (g *Guard) table() *access.Compiled {
 // that a mistake does not open a store to everybody.
 func (g *Guard) take(text []byte) {
 	if now := g.current.Load(); now != nil && text != nil && bytes.Equal(text, now.text) {
-		return // it is in use, and the first uses of its grants were reported
+		return // the table is in use already, and must not report the first uses of its grants again
 	}
 	last := g.table()
 	next := &decided{text: text}

@@ -184,7 +184,7 @@ func forward(ctx context.Context) context.Context {
 	call := access.CallOf(ctx)
 	switch {
 	case call == nil:
-		return ctx // nobody is named: shards allow what they allow to anyone, such as health checks
+		return ctx // without a named caller, shards allow only what anyone may do, such as health checks
 	case call == access.Everybody:
 		return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedEverybody)
 	case call.Caller().IsProcess():
