@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"strconv"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -201,22 +202,8 @@ func valueOf(text []byte, f protoreflect.FieldDescriptor, empty func() protorefl
 		return v, err
 	case int64:
 		text = bytes.Trim(text, `"`) // an id
-		return scalar(text, zero)
-	case int32:
-		return scalar(text, zero)
-	case uint64:
-		return scalar(text, zero)
-	case float64:
-		return scalar(text, zero)
-	case bool:
-		return scalar(text, zero)
-	case string:
-		return scalar(text, zero)
 	}
-	return v, fmt.Errorf("a %v cannot be read", f.Kind())
-}
-
-func scalar[T any](text []byte, v T) (protoreflect.Value, error) {
-	err := json.Unmarshal(text, &v)
-	return protoreflect.ValueOf(v), err
+	scalar := reflect.New(reflect.TypeOf(v.Interface()))
+	err := json.Unmarshal(text, scalar.Interface())
+	return protoreflect.ValueOf(scalar.Elem().Interface()), err
 }

@@ -148,8 +148,7 @@ func (get *getting) send(out *frame, bytes int64) error {
 // renumber copies the results of a message and appends the caller's position to each: if a field occurs twice, the last
 // one counts. It leaves out results that must be retried.
 func (get *getting) renumber(p *part, in *frame) (*frame, error) {
-	pool := message.Pool
-	buf := pool.Get(in.bufs.Len() + 8*len(p.items))
+	buf := message.Pool.Get(in.bufs.Len() + 8*len(p.items))
 	out := (*buf)[:0]
 	err := eachItem(in.bufs, func(result scanner, _, _ int) error {
 		position, err := readPosition(result)
@@ -184,10 +183,10 @@ func (get *getting) renumber(p *part, in *frame) (*frame, error) {
 		return nil
 	})
 	if err != nil {
-		pool.Put(buf)
+		message.Pool.Put(buf)
 		return nil, notEOF(io.EOF)
 	}
-	return pooled(pool, buf, out), nil
+	return &frame{bufs: message.Appended(buf, out)}, nil
 }
 
 // readPosition reads the position of a BatchGetResult; 0 if it is absent.

@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -237,8 +236,7 @@ func (pb *putBatch) response() *frame {
 	for i := range pb.items {
 		size += 6 + pb.results[i].left
 	}
-	pool := message.Pool
-	buf := pool.Get(size)
+	buf := message.Pool.Get(size)
 	out := (*buf)[:0]
 	for i := range pb.items {
 		if err := pb.items[i].err; err != nil {
@@ -250,17 +248,7 @@ func (pb *putBatch) response() *frame {
 		out = protowire.AppendVarint(out, uint64(result.left))
 		out = result.appendTo(out, result.left)
 	}
-	return pooled(pool, buf, out)
-}
-
-// pooled makes a frame of bytes that were appended to a pool buffer. The bytes may have outgrown the buffer.
-func pooled(pool mem.BufferPool, buf *[]byte, out []byte) *frame {
-	if cap(out) != cap(*buf) {
-		pool.Put(buf)
-		return &frame{bufs: mem.BufferSlice{mem.SliceBuffer(out)}}
-	}
-	*buf = out
-	return &frame{bufs: mem.BufferSlice{mem.NewBuffer(buf, pool)}}
+	return &frame{bufs: message.Appended(buf, out)}
 }
 
 // lane is the stream to one shard. The shard answers its parts in the order in which they were sent.

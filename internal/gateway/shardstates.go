@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -28,14 +29,11 @@ func (a *adminServer) SetShardState(ctx context.Context, request *recordv1.SetSh
 	if !ok {
 		return nil, invalid("state", "give PLACEMENT_STATE_ACTIVE, PLACEMENT_STATE_CORDONED or PLACEMENT_STATE_DRAINING")
 	}
-	t, err := a.orders(ctx, request.GetShard())
+	err := a.order(ctx, request.GetShard(), func(ctx context.Context, store uuid.UUID) error {
+		return a.g.cfg.Store.SetShardState(ctx, store, request.GetShard(), state)
+	})
 	if err != nil {
 		return nil, err
-	}
-	ctx, cancel := etcdTime(ctx)
-	defer cancel()
-	if err := a.g.cfg.Store.SetShardState(ctx, t.view.Meta.StoreUUID, request.GetShard(), state); err != nil {
-		return nil, ordered(request.GetShard(), err)
 	}
 	return &recordv1.SetShardStateResponse{}, nil
 }
@@ -43,47 +41,46 @@ func (a *adminServer) SetShardState(ctx context.Context, request *recordv1.SetSh
 // RemoveShard implements AdminService.
 func (a *adminServer) RemoveShard(ctx context.Context, request *recordv1.RemoveShardRequest) (
 	*recordv1.RemoveShardResponse, error) {
-	t, err := a.orders(ctx, request.GetShard())
+	err := a.order(ctx, request.GetShard(), func(ctx context.Context, store uuid.UUID) error {
+		return a.g.cfg.Store.ForgetShard(ctx, store, request.GetShard())
+	})
 	if err != nil {
 		return nil, err
-	}
-	ctx, cancel := etcdTime(ctx)
-	defer cancel()
-	if err := a.g.cfg.Store.ForgetShard(ctx, t.view.Meta.StoreUUID, request.GetShard()); err != nil {
-		return nil, ordered(request.GetShard(), err)
 	}
 	return &recordv1.RemoveShardResponse{}, nil
 }
 
-// orders checks that this gateway may tell the planner what to do with a shard, and that the shard is known. It
-// refuses if the planner runs elsewhere: the Kubernetes operator, for example, writes the states of its pools into
-// etcd, and would immediately revert a state that is set here.
-func (a *adminServer) orders(ctx context.Context, shard string) (*table, error) {
+// order changes in etcd what the planner has to do with a known shard, by the function change. It refuses the change if
+// the planner runs elsewhere: the Kubernetes operator, for example, writes the states of its pools into etcd, and would
+// immediately revert a state that is set here.
+func (a *adminServer) order(ctx context.Context, shard string,
+	change func(ctx context.Context, store uuid.UUID) error) error {
 	if err := placement.ValidateShardName(shard); err != nil {
-		return nil, invalid("shard", "%v", err)
+		return invalid("shard", "%v", err)
 	}
 	if a.g.cfg.PlannedElsewhere {
-		return nil, status.Errorf(codes.FailedPrecondition, "shard %s: the planner does not run in this gateway "+
+		return status.Errorf(codes.FailedPrecondition, "shard %s: the planner does not run in this gateway "+
 			"(--planner=false), so that what plans elsewhere decides about shards: on Kubernetes use kubectl sheaf drain POOL "+
 			"--shard NUMBER, or spec.state of the ShardPool; else ask a gateway that plans", shard)
 	}
 	t, err := a.g.router.wait(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if _, ok := t.placedShards()[shard]; !ok {
-		return nil, status.Errorf(codes.NotFound, "shard %s is not registered and holds no group: sheaf shards list shows "+
+		return status.Errorf(codes.NotFound, "shard %s is not registered and holds no group: sheaf shards list shows "+
 			"those there are", shard)
 	}
-	return t, nil
-}
-
-// ordered returns the answer for an order that was not carried out.
-func ordered(shard string, err error) error {
-	if errors.Is(err, placement.ErrShardHoldsGroups) || errors.Is(err, placement.ErrShardRegistered) {
+	ctx, cancel := etcdTime(ctx)
+	defer cancel()
+	err = change(ctx, t.view.Meta.StoreUUID)
+	switch {
+	case errors.Is(err, placement.ErrShardHoldsGroups) || errors.Is(err, placement.ErrShardRegistered):
 		return status.Error(codes.FailedPrecondition, err.Error())
+	case err != nil:
+		return etcdFailed(err, true, "the state of shard %s cannot be written", shard)
 	}
-	return etcdFailed(err, true, "the state of shard %s cannot be written", shard)
+	return nil
 }
 
 // placedShard is what etcd knows of the groups of a shard.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
 )
@@ -23,6 +25,59 @@ var (
 	downloadDesc = &grpc.StreamDesc{ServerStreams: true}
 	bidiDesc     = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 )
+
+// answers bounds the memory held for answers that are forwarded. It implements message.Allowance.
+type answers struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// Take implements message.Allowance.
+func (a *answers) Take(n, have int64) error {
+	if used := a.used.Add(n); used > a.limit && used != have+n {
+		a.used.Add(-n)
+		return overloaded("the gateway is at its limit of %d bytes of answers; wait and try again", a.limit)
+	}
+	return nil
+}
+
+// Add implements message.Allowance.
+func (a *answers) Add(n int64) { a.used.Add(n) }
+
+// sendWithin runs the handler of a stream and counts the memory that it holds for answers. It ends the stream if one
+// message takes longer than sendTimeout, or if the gateway stops and no message moves. The handler ends when the
+// stream has ended.
+func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerStream) error) error {
+	out := message.NewStream(stream, codec{}, &g.answers, sendTimeout)
+	ended := make(chan error, 1)
+	g.streams.Go(func() {
+		err := handle(out)
+		out.End()
+		ended <- err
+	})
+	err := out.Await(ended, g.stopping)
+	switch {
+	case errors.Is(err, message.ErrSlow):
+		return fail(codes.Unavailable, reason.SlowReader,
+			"a message of the answer was not taken for %v: read faster, or go on from the last cursor", sendTimeout)
+	case errors.Is(err, message.ErrStopping):
+		return fail(codes.Unavailable, reason.Stopping, "the gateway is stopping: go on from the last cursor")
+	}
+	return err
+}
+
+// forward sends a message to the caller. While it waits, the shard continues until the window of its stream is full.
+// The argument bytes is how much the shard has sent so far.
+func forward(held *message.Held, to grpc.ServerStream, out *frame, bytes int64) error {
+	n := 2*int64(out.bufs.Len()) + min(streamWindow, bytes) // one message waits, one is in the transport
+	if err := held.More(n); err != nil {
+		out.free()
+		return err
+	}
+	err := to.SendMsg(out)
+	_ = held.More(-n) // a reduction is never refused; unwritten bytes stay counted
+	return err
+}
 
 // counted counts the calls of a streaming method when they begin and when they end, and the memory that they hold for
 // answers.
@@ -241,29 +296,20 @@ func (u *uploading) answer(to grpc.ClientStream, s *shard) (sent bool, err error
 		if errors.Is(err, io.EOF) {
 			err = status.Error(codes.Internal, "the shard ended the upload without an answer")
 		}
+		st := status.Convert(err)
 		// Only a half-closed stream can have been stored.
-		if !u.ended && routing.Judge(status.Convert(err), false).Fate == routing.Refused {
-			if u.gone {
-				return false, broken{unreachable(err, s.name)}
-			}
-			return false, err
+		refused := !u.ended && routing.Judge(st, false).Fate == routing.Refused
+		switch {
+		case !u.gone:
+			return !refused, err
+		case !refused && routing.Judge(st, true).Fate == routing.Unknown:
+			return true, broken{outcomeUnknown(err)}
 		}
-		if u.gone {
-			return true, u.lost(err, s)
-		}
-		return true, err
+		return !refused, broken{unreachable(err, s.name)}
 	}
 	u.stream.SetTrailer(own(to.Trailer()))
 	if err := u.stream.SendMsg(out); err != nil {
 		return true, broken{err}
 	}
 	return true, nil
-}
-
-// lost returns the answer for an upload that cannot be sent again from here.
-func (u *uploading) lost(err error, s *shard) error {
-	if routing.Judge(status.Convert(err), true).Fate == routing.Unknown {
-		return broken{outcomeUnknown(err)}
-	}
-	return broken{unreachable(err, s.name)}
 }

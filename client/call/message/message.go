@@ -2,11 +2,14 @@
 package message
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math/bits"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
@@ -105,12 +108,17 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 		Pool.Put(buffer)
 		return nil, fmt.Errorf("encoding a message: %w", err)
 	}
-	if cap(encoded) != cap(*buffer) { // it outgrew the buffer: other code did change the message
+	return Appended(buffer, encoded), nil // longer than size only if other code did change the message
+}
+
+// Appended returns the buffers of a message that was appended to an empty buffer of Pool, and may have outgrown it.
+func Appended(buffer *[]byte, encoded []byte) mem.BufferSlice {
+	if cap(encoded) != cap(*buffer) {
 		Pool.Put(buffer)
-		return mem.BufferSlice{mem.SliceBuffer(encoded)}, nil
+		return mem.BufferSlice{mem.SliceBuffer(encoded)}
 	}
 	*buffer = encoded
-	return mem.BufferSlice{mem.NewBuffer(buffer, Pool)}, nil
+	return mem.BufferSlice{mem.NewBuffer(buffer, Pool)}
 }
 
 // BytesMax is the size of the largest message that a gRPC server of records decodes. It is twice the 4 MiB of data that
@@ -134,6 +142,26 @@ const (
 	HeaderBytesMax = 16 << 10
 	HandshakeTime  = 20 * time.Second
 )
+
+// RefuseCompressed returns the option that makes a server refuse compressed messages. Without this option, a library
+// that registers an encoding for its own calls makes each gRPC server of the process accept that encoding. The exporter
+// of traces does this with gzip. 24 KiB of compressed zeros would then take 24 MiB of memory before the caller is
+// authenticated. gRPC refuses encodings that no library registers.
+func RefuseCompressed() grpc.ServerOption {
+	//nolint:staticcheck // RegisterCompressor would change the encoding for the exporter of traces, too
+	return grpc.RPCDecompressor(refused{})
+}
+
+// refused decompresses nothing.
+type refused struct{}
+
+// Type implements grpc.Decompressor.
+func (refused) Type() string { return "gzip" }
+
+// Do implements grpc.Decompressor.
+func (refused) Do(io.Reader) ([]byte, error) {
+	return nil, errors.New("compressed messages are not taken: send them without grpc-encoding")
+}
 
 // Bounded receives a message that is decoded only if its size is within a limit. If the message is longer, Bounded
 // holds only the first fields, as far as they lie completely within the first headBytes.
