@@ -61,15 +61,13 @@ type Batcher struct {
 
 // batchLane is a queue with one batch in flight.
 type batchLane struct {
-	items []batchItem // guarded by Batcher.mu
-	bytes int64       // guarded by Batcher.mu
-	wake  chan struct{}
-	full  bool // guarded by Batcher.mu: the batch is sent immediately
-}
+	wake chan struct{}
 
-type batchItem struct {
-	item PutItem
-	done func(PutResult, error)
+	// Batcher.mu guards the following fields.
+	items []PutItem
+	done  []func(PutResult, error) // of each item; an element may be nil
+	bytes int64
+	full  bool // the batch is sent immediately
 }
 
 // NewBatcher makes a batcher. The caller must close it.
@@ -110,7 +108,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 	}
 	b.bytes += size
 	b.items++
-	lane.items = append(lane.items, batchItem{item: item, done: done})
+	lane.items, lane.done = append(lane.items, item), append(lane.done, done)
 	lane.bytes += size
 	lane.full = lane.full || lane.bytes >= b.cfg.FlushBytes || len(lane.items) >= b.cfg.FlushItems
 	if lane.full || len(lane.items) == 1 {
@@ -208,27 +206,23 @@ func (b *Batcher) run(lane *batchLane) {
 // send sends all items of a lane as one batch and reports the outcomes.
 func (b *Batcher) send(lane *batchLane) {
 	b.mu.Lock()
-	batch, bytes := lane.items, lane.bytes
-	lane.items, lane.bytes, lane.full = nil, 0, false
+	items, done, bytes := lane.items, lane.done, lane.bytes
+	lane.items, lane.done, lane.bytes, lane.full = nil, nil, 0, false
 	b.mu.Unlock()
-	if len(batch) == 0 {
+	if len(items) == 0 {
 		return
-	}
-	items := make([]PutItem, len(batch))
-	for i := range batch {
-		items[i] = batch[i].item
 	}
 	ctx, cancel := context.WithTimeoutCause(b.ctx, b.cfg.Timeout, errors.New("the batch timed out"))
 	outcomes := b.client.BatchPut(ctx, items)
 	cancel()
 	for i, outcome := range outcomes {
-		if batch[i].done != nil {
-			batch[i].done(outcome.PutResult, outcome.Err)
+		if done[i] != nil {
+			done[i](outcome.PutResult, outcome.Err)
 		}
 	}
 	b.mu.Lock()
 	b.bytes -= bytes
-	b.items -= len(batch)
+	b.items -= len(items)
 	b.changed.Broadcast()
 	b.mu.Unlock()
 }

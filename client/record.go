@@ -134,8 +134,7 @@ func timestamp(t time.Time) *int64 {
 	if t.IsZero() {
 		return nil
 	}
-	ns := t.UnixNano()
-	return &ns
+	return new(t.UnixNano())
 }
 
 func (o *PutOptions) request(key Key, data []byte) *recordv1.PutRequest {

@@ -31,8 +31,8 @@ func invalid(op, message string) *Error {
 
 // putLarge uploads data that are in memory.
 func (c *Client) putLarge(ctx context.Context, key Key, data []byte, o PutOptions) (PutResult, error) {
-	sum := crc32.Checksum(data, castagnoli)
-	u := &uploading{client: c, op: "put " + key.String(), key: key, options: o, from: bytes.NewReader(data), sum: &sum}
+	u := &uploading{client: c, op: "put " + key.String(), key: key, options: o, from: bytes.NewReader(data),
+		sum: new(crc32.Checksum(data, castagnoli))}
 	return u.run(ctx)
 }
 
@@ -123,8 +123,7 @@ func (u *uploading) measure(seeker io.Seeker) (start int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	size := end - start
-	u.size = &size
+	u.size = new(end - start)
 	_, err = seeker.Seek(start, io.SeekStart)
 	return start, err
 }

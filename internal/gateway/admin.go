@@ -178,26 +178,16 @@ func (a *adminServer) Verify(ctx context.Context, request *recordv1.VerifyReques
 	if err != nil {
 		return nil, err
 	}
-	if voters := votersOf(t, request.GetGroup()); len(voters) > 1 {
+	if voters := t.view.Groups[request.GetGroup()].Voters(); len(voters) > 1 {
 		return a.verifyCopies(ctx, t, voters, request)
 	}
 	return atLeader(ctx, a, request, recordv1.AdminServiceClient.Verify)
 }
 
-// votersOf returns the voting members of a group, sorted by shard name.
-func votersOf(t *table, group string) (voters []placement.Member) {
-	for _, m := range t.view.Groups[group].Members {
-		if m.Role == placement.Voter {
-			voters = append(voters, m)
-		}
-	}
-	slices.SortFunc(voters, func(a, b placement.Member) int { return cmp.Compare(a.Shard, b.Shard) })
-	return voters
-}
-
 // verifyCopies asks the shards of all copies concurrently. It returns the first error if no copy was checked.
 func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []placement.Member,
 	request *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {
+	slices.SortFunc(voters, func(a, b placement.Member) int { return cmp.Compare(a.Shard, b.Shard) })
 	answers, errs := make([]*recordv1.VerifyResponse, len(voters)), make([]error, len(voters))
 	var all sync.WaitGroup
 	for i, m := range voters {

@@ -31,8 +31,7 @@ func fillMembers(answers []*recordv1.ListGroupsResponse) {
 			if m == nil || row.MatchIndex != nil || row.GetRaftId() == 0 {
 				continue
 			}
-			match, lag := m.GetMatchIndex(), m.GetLagEntries()
-			row.MatchIndex, row.LagEntries = &match, &lag
+			row.MatchIndex, row.LagEntries = new(m.GetMatchIndex()), new(m.GetLagEntries())
 		}
 	}
 }
@@ -107,10 +106,8 @@ func (a *adminServer) copies(ctx context.Context, t *table) (map[string][]*recor
 func (t *table) creation(group string, copies []*recordv1.Copy) *recordv1.Move {
 	g := t.view.Groups[group]
 	m := &recordv1.Move{Group: group, Running: true, Reason: string(placement.ForRepair)}
-	for _, one := range g.Members {
-		if one.Role == placement.Voter {
-			m.From = append(m.From, one.Shard)
-		}
+	for _, voter := range g.Voters() {
+		m.From = append(m.From, voter.Shard)
 	}
 	m.To = slices.Clone(m.From)
 	for _, c := range copies {

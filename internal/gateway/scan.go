@@ -44,25 +44,19 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 	if err := decode(in, request); err != nil {
 		return err
 	}
-	given := 0
-	for _, is := range []bool{request.GetGroup() != "", len(request.GetSplit()) > 0, len(request.GetCursor()) > 0} {
-		if is {
-			given++
-		}
-	}
-	if given > 1 {
-		return invalid("cursor", "give only one of group, split and cursor")
-	}
+	group, split, resumed := request.GetGroup(), len(request.GetSplit()) > 0, len(request.GetCursor()) > 0
 	switch {
-	case request.GetGroup() != "":
-		if err := placement.ValidateGroupName(request.GetGroup()); err != nil {
+	case group != "" && (split || resumed), split && resumed:
+		return invalid("cursor", "give only one of group, split and cursor")
+	case group != "":
+		if err := placement.ValidateGroupName(group); err != nil {
 			return invalid("group", "%v", err)
 		}
-		if err := mayScan(stream, request.GetGroup()); err != nil {
+		if err := mayScan(stream, group); err != nil {
 			return err
 		}
-		return g.scanGroup(stream, request, request.GetGroup(), false)
-	case len(request.GetSplit()) > 0:
+		return g.scanGroup(stream, request, group, false)
+	case split:
 		var err error
 		if request.Split, err = opened(stream.Context(), "split", request.GetSplit()); err != nil {
 			return err
@@ -75,7 +69,7 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 			return err
 		}
 		return g.scanGroup(stream, request, c.Group, false)
-	case len(request.GetCursor()) > 0:
+	case resumed:
 		plain, err := opened(stream.Context(), "cursor", request.GetCursor())
 		if err != nil {
 			return err
@@ -147,7 +141,7 @@ func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequ
 	if !all && !access.Identified(stream.Context()) {
 		change = nil
 	}
-	return g.pump(stream, func(call *repeated, ctx context.Context, do attempt) error {
+	return g.pump(stream.Context(), stream, func(call *repeated, ctx context.Context, do attempt) error {
 		return call.named(ctx, group, do)
 	}, recordv1.RecordService_Scan_FullMethodName, in, change)
 }
@@ -184,13 +178,12 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 		return nil, err
 	}
 	groups := request.GetGroups()
-	for _, group := range groups {
-		if err := access.May(ctx, access.Scan, group); err != nil {
-			return nil, err
-		}
-	}
+	asked := groups
 	if len(groups) == 0 {
-		if err := access.May(ctx, access.Scan, ""); err != nil {
+		asked = []string{""} // all groups
+	}
+	for _, group := range asked {
+		if err := access.May(ctx, access.Scan, group); err != nil {
 			return nil, err
 		}
 	}

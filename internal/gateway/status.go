@@ -270,10 +270,7 @@ func (t *table) fill() places {
 	out := places{groups: make([]GroupStatus, 0, len(t.view.Groups)), shards: make([]ShardStatus, 0, len(shards))}
 	for name, g := range t.view.Groups {
 		row := GroupStatus{Group: name, Leader: g.Leader, Shards: []string{}, Records: g.Records, StoredBytes: g.Bytes}
-		for _, m := range g.Members {
-			if m.Role == placement.Learner {
-				continue
-			}
+		for _, m := range g.Voters() {
 			s := shards[m.Shard]
 			if s == nil {
 				s = &ShardStatus{Name: m.Shard, State: silent}
@@ -312,10 +309,7 @@ func (t *table) fill() places {
 
 // voters returns the number of a group's voting copies, and of those that are on shards registered with their volume.
 func (t *table) voters(g *placement.Group) (copies, there int) {
-	for _, m := range g.Members {
-		if m.Role == placement.Learner {
-			continue
-		}
+	for _, m := range g.Voters() {
 		copies++
 		if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID == m.VolumeUUID {
 			there++

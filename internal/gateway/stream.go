@@ -109,7 +109,7 @@ func (g *Gateway) download(m *method) grpc.StreamHandler {
 		if err := g.may(stream.Context(), m.verb, &k); err != nil {
 			return err
 		}
-		return g.pump(stream, func(call *repeated, ctx context.Context, do attempt) error {
+		return g.pump(stream.Context(), stream, func(call *repeated, ctx context.Context, do attempt) error {
 			return call.route(ctx, &k, m.creates, do)
 		}, m.full, in, nil)
 	})
@@ -128,16 +128,14 @@ func (s *shard) download(ctx context.Context, full string, in *frame) (grpc.Clie
 }
 
 // pump opens a stream at the shard that the function through chooses, sends the request in, and forwards all answers.
-// The function change sees each answer first. Flow control bounds a stream on both sides; Limits.AnswerBytesMax bounds
+// The function change sees each answer first. ctx is the context of the stream, or derives from it. Flow control bounds a stream on both sides; Limits.AnswerBytesMax bounds
 // all streams together.
-func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context.Context, attempt) error, full string,
-	in *frame,
-	change func(*frame) error,
-) error {
+func (g *Gateway) pump(ctx context.Context, stream grpc.ServerStream,
+	through func(*repeated, context.Context, attempt) error, full string, in *frame, change func(*frame) error) error {
 	call := g.repeated(routing.Effect{})
-	held := message.HeldOf(stream.Context())
+	held := message.HeldOf(ctx)
 	idles := full == recordv1.RecordService_Watch_FullMethodName // answers come only when something changes
-	ctx, cancel := context.WithCancel(stream.Context())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return through(&call, ctx, func(ctx context.Context, s place) (bool, error) {
 		ctx, cancel := context.WithCancel(ctx)

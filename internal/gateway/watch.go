@@ -76,7 +76,7 @@ func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, reque
 		return false, status.Error(codes.Internal, err.Error())
 	}
 	in := &frame{keep: true, bufs: mem.BufferSlice{mem.SliceBuffer(encoded)}}
-	err = g.pump(withContext{stream, ctx}, func(call *repeated, ctx context.Context, do attempt) error {
+	err = g.pump(ctx, stream, func(call *repeated, ctx context.Context, do attempt) error {
 		return call.named(ctx, request.GetGroup(), do)
 	}, recordv1.RecordService_Watch_FullMethodName, in, func(out *frame) error {
 		cursor, err := bytesOf(out, cursorField)
@@ -103,12 +103,3 @@ func bytesOf(out *frame, field protowire.Number) ([]byte, error) {
 	found, err := value.take(value.left)
 	return bytes.Clone(found), err
 }
-
-// withContext is a stream with another context.
-type withContext struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-// Context returns the stream's context, or a derived one that may end earlier.
-func (s withContext) Context() context.Context { return s.ctx }

@@ -35,16 +35,14 @@ type pool struct {
 func (p *pool) Get(length int) *[]byte {
 	size := bits.Len(uint(max(length-1, 0)))
 	if size > sizeBitsMax {
-		b := make([]byte, length)
-		return &b
+		return new(make([]byte, length))
 	}
 	size = max(size, sizeBitsMin)
 	if b, ok := p.sizes[size].Get().(*[]byte); ok {
 		*b = (*b)[:length]
 		return b
 	}
-	b := make([]byte, length, 1<<size)
-	return &b
+	return new(make([]byte, length, 1<<size))
 }
 
 // Put implements mem.BufferPool.
