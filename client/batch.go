@@ -42,10 +42,10 @@ type PutOutcome struct {
 type pendingItem struct {
 	attempts attempts
 	put      *recordv1.PutRequest
-	stored   *PutOutcome // of put
+	stored   *PutOutcome // the outcome of put
 	get      *recordv1.GetRequest
-	read     *GetOutcome // of get
-	failure  *error      // Err of the outcome
+	read     *GetOutcome // the outcome of get
+	failure  *error      // the field Err of the outcome
 	to       target
 	err      error
 	verdict  routing.Verdict // the classification of err

@@ -65,7 +65,7 @@ type batchLane struct {
 
 	// Batcher.mu guards the following fields.
 	items []PutItem
-	done  []func(PutResult, error) // of each item; an element may be nil
+	done  []func(PutResult, error) // the callbacks of the items; an element may be nil
 	bytes int64
 	full  bool // the batch is sent immediately
 }
@@ -117,7 +117,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 	return nil
 }
 
-// wakeAtEnd makes the waits for changed look at ctx again when ctx ends, until stop is called.
+// wakeAtEnd wakes the goroutines that wait for changed when ctx ends, unless stop() was called before.
 func (b *Batcher) wakeAtEnd(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		b.mu.Lock()

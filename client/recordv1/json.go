@@ -21,7 +21,7 @@ import (
 //   - Numbers that are zero are left out of the row of a shard that does not answer, and of a replica that does not
 //     serve: they are not known.
 
-// hasFigures reports whether a figure of the row that is zero is known to be zero.
+// hasFigures reports whether the numbers of the row are known. If they are not, a zero means that nothing is known.
 func (x *Shard) hasFigures() bool { return x.GetAlive() }
 
 // hasFigures is as for a Shard.
@@ -30,7 +30,7 @@ func (x *Group) hasFigures() bool { return x.GetState().Serves() }
 // MarshalJSON implements json.Marshaler.
 func (x *ShardStatus) MarshalJSON() ([]byte, error) { return toJSON(x.ProtoReflect()) }
 
-// UnmarshalJSON implements json.Unmarshaler. Names that it does not know are ignored.
+// UnmarshalJSON implements json.Unmarshaler. It ignores unknown names.
 func (x *ShardStatus) UnmarshalJSON(text []byte) error { return fromJSON(text, x.ProtoReflect()) }
 
 // MarshalJSON implements json.Marshaler.

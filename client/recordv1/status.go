@@ -1,7 +1,7 @@
 package recordv1
 
-// Serves reports whether a replica in this state answers calls. A damaged one does: only its damaged records answer
-// DATA_LOSS.
+// Serves reports whether a replica in this state answers calls. A damaged replica does: it answers DATA_LOSS only for
+// its damaged records.
 func (x GroupState) Serves() bool {
 	return x == GroupState_GROUP_STATE_SERVING || x == GroupState_GROUP_STATE_DAMAGED
 }

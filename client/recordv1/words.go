@@ -38,7 +38,7 @@ func (x PlacementState) Word() string { return word(x) }
 // empty for the value 0 and for an unknown one.
 func word(x protoreflect.Enum) string { return wordOf(x.Descriptor(), x.Number()) }
 
-// wordOf is word for a value of which only the number is known.
+// wordOf is like word, for a value that is given by its enum and its number.
 func wordOf(enum protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
 	value := enum.Values().ByNumber(n)
 	if n == 0 || value == nil {

@@ -35,11 +35,11 @@ func (t *table) groupOf(k *key) string {
 	return string(k.group)
 }
 
-// sealed is the lifetime of signed splits and scan cursors, if the store identifies its callers. Their snapshots expire
-// earlier.
+// sealed is the lifetime of signed splits and scan cursors, if the store identifies its callers. It is longer than the
+// lifetime of their snapshots.
 const sealed = 7 * 24 * time.Hour
 
-// opened returns the original of a signed value that this store gave to the caller, and that the caller sends back.
+// opened verifies a signed value that the caller sends back, and returns the value without its signature.
 func opened(ctx context.Context, field string, value []byte) ([]byte, error) {
 	out, err := access.Open(ctx, value)
 	if err != nil {

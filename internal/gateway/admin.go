@@ -211,7 +211,7 @@ func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []place
 		checked = true
 		verified.Bytes, verified.Entries, verified.Damages = answers[i].GetBytes(), answers[i].GetEntries(),
 			int32(len(answers[i].GetDamages()))
-		for _, c := range answers[i].GetCopies() { // its own row, which also counts the copies that are not listed
+		for _, c := range answers[i].GetCopies() { // the shard's own row counts all damages, but Damages lists only some
 			verified.Damages = max(verified.GetDamages(), c.GetDamages())
 		}
 		out.Bytes, out.Entries = out.GetBytes()+verified.GetBytes(), out.GetEntries()+verified.GetEntries()

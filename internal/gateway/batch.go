@@ -30,7 +30,7 @@ type item struct {
 	failures   failures
 	route      *route
 	to         *shard // the shard of the last attempt
-	told       bool   // to has reported err; what the end of its stream says is then ignored for this item
+	told       bool   // the shard has reported err for this item, so the error of the shard's stream is ignored
 }
 
 // batch is one message with many items.
@@ -41,8 +41,8 @@ type batch struct {
 	items []item
 }
 
-// itemFields are the fields of PutRequest and GetRequest. GetRequest has its version in place of the request id; no
-// code reads that field of it.
+// itemFields are the fields of PutRequest and GetRequest. Field 3 of a GetRequest is not a request id but the version,
+// and only writes use the request id.
 var itemFields = fields{key: 1, requestID: 3}
 
 // nextBatch receives a message of a batch and admits it, and refuses the items to which the caller has no access. The
@@ -133,8 +133,8 @@ func (b *batch) tenures(p *part) []*liveness.Tenure {
 	return slices.Collect(maps.Keys(known))
 }
 
-// split divides the unanswered items by shard, in order. Items without a route are left over, with the reason; items
-// that cannot have a route are answered.
+// split divides the unanswered items by the shards that lead their groups, and keeps their order. An item without a
+// leader goes to no shard: it gets the reason as its error, and is answered if a retry cannot help.
 func (g *Gateway) split(ctx context.Context, t *table, b *batch) []*part {
 	var parts []*part
 	failed := g.resolveMissing(ctx, t, b)
@@ -263,7 +263,7 @@ func resultStatus(result scanner, field protowire.Number) (*status.Status, error
 func appendMessage(dst []byte, m proto.Message) []byte {
 	dst = protowire.AppendTag(dst, 1, protowire.BytesType)
 	encoded, err := proto.Marshal(m)
-	if err != nil { // only for strings that are not UTF-8; our error texts are UTF-8
+	if err != nil { // Marshal refuses only strings that are not UTF-8, and error texts are UTF-8
 		encoded = nil
 	}
 	return protowire.AppendBytes(dst, encoded)

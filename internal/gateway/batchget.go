@@ -79,7 +79,7 @@ func (get *getting) run(ctx context.Context) {
 func (get *getting) part(ctx context.Context, p *part) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err := notEOF(get.read(ctx, p)) // items that the shard left out have no answer
+	err := notEOF(get.read(ctx, p)) // for an item without an answer, the normal end of the stream is an error
 	v := routing.Judge(status.Convert(err), true)
 	get.failPart(p, err, v)
 }
@@ -145,8 +145,8 @@ func (get *getting) send(out *frame, bytes int64) error {
 	return get.sendErr
 }
 
-// renumber copies the results of a message and appends the caller's position to each: if a field occurs twice, the last
-// one counts. It leaves out results that must be retried.
+// renumber copies the results of a message and appends to each its position in the caller's request. A result then has
+// two positions, of which protobuf uses the last one. renumber leaves out results that must be retried.
 func (get *getting) renumber(p *part, in *frame) (*frame, error) {
 	buf := message.Pool.Get(in.bufs.Len() + 8*len(p.items))
 	out := (*buf)[:0]

@@ -300,8 +300,8 @@ func (l *lane) send(pb *putBatch, p *part) {
 		pb.wait.Done()
 		return
 	}
-	// The error of SendMsg does not say the reason; RecvMsg in the function receive returns it. At most batchesFlight+2
-	// parts are in flight.
+	// The error of SendMsg does not say the reason; RecvMsg in the function receive returns it. Sending to l.parts never
+	// blocks, because at most batchesFlight+2 parts are in flight.
 	err := l.to.SendMsg(pb.message(p))
 	l.parts <- sentPart{pb: pb, p: p, sent: err == nil}
 }

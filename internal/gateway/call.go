@@ -56,7 +56,7 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 	case err == nil:
 		return nil
 	case errors.Is(err, placement.ErrNoGroup) && creates:
-		return nil // shared the lookup of a read: the next attempt creates the group
+		return nil // this call shared the lookup of a read, which creates nothing: the next attempt creates the group
 	case errors.Is(err, placement.ErrNoGroup):
 		return fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", name)
 	default:
@@ -115,7 +115,7 @@ func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) 
 	return c.repeat(ctx, t, do, func(t *table) (*route, error) { return c.g.resolve(ctx, t, k, creates) })
 }
 
-// named does what route does, for a group that must exist.
+// named is like route, for a group that is given by its name and must exist.
 func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	t, err := c.g.tableWith(ctx, group)
 	if err != nil {
@@ -129,8 +129,8 @@ func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	})
 }
 
-// repeat makes attempts by the newest table, which begins as t. The function find returns the route in a table; its
-// errors end the call.
+// repeat makes attempts, each with the newest table; t is the table of the first attempt. The function find returns the
+// route in a table. If find returns an error, the call ends with that error.
 func (c *repeated) repeat(ctx context.Context, t *table, do attempt, find func(*table) (*route, error)) error {
 	for {
 		r, err := find(t)

@@ -90,9 +90,9 @@ func outcomeUnknown(cause error) error {
 		"the write may or may not have been applied: repeat it with its request_id (%v)", status.Convert(cause).Message())
 }
 
-// told returns the error that the caller of a write gets. If the write is in doubt, only two errors are returned
-// unchanged: one that ends the doubt, and the end of the caller's own time, which says equally little about the
-// outcome.
+// told returns the error for the caller of a write. If the write may have been applied, the caller gets OUTCOME_UNKNOWN
+// instead of err. There are two exceptions: an err that proves that the write was not applied, and the end of the
+// caller's deadline, because that error leaves the outcome open as well.
 func told(err error, effect *routing.Effect) error {
 	v := routing.Judge(status.Convert(err), false)
 	if v.TimedOut || v.Reason == reason.OutcomeUnknown || !effect.Doubtful(v) {
@@ -119,8 +119,8 @@ func fromContext(ctx context.Context) error {
 	return status.FromContextError(err).Err()
 }
 
-// tooLarge returns the error for a request above the message limit, in the words of its method, or nil if the request
-// is within the limit. No shard receives such a message.
+// tooLarge returns the error for a request above the message limit, with a text for its method, or nil if the request
+// is within the limit. The gateway forwards no message above the limit.
 func tooLarge(full string, in *frame) error {
 	n, most := in.bufs.Len(), message.BytesMax
 	if n <= most {

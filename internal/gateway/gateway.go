@@ -39,7 +39,7 @@ import (
 
 // Config configures a gateway. Listen and Store are required.
 type Config struct {
-	Listen string // host:port; port 0 takes a free one
+	Listen string // host:port; port 0 means any free port
 	Store  *registry.Store
 	// StoreUUID is the expected store. Views of another store are ignored. If it is zero, any store is accepted.
 	StoreUUID uuid.UUID
@@ -65,8 +65,8 @@ type Config struct {
 	// ShardDialOptions are added to those of the connections to shards.
 	ShardDialOptions []grpc.DialOption
 
-	watched  bool  // Secure has set credentials that count messages without an end
-	callsMax int64 // fewer in tests
+	watched  bool  // Secure has set credentials that limit the memory of unfinished messages
+	callsMax int64 // the limit of concurrent calls, which is lower in tests
 }
 
 // Limits are the limits that a program fits to its memory. A zero field takes its default.
@@ -92,8 +92,8 @@ const (
 	callTimeout = time.Minute
 	// pingsMin is the time between two pings below which a client is disconnected, because each ping costs an answer.
 	pingsMin = 10 * time.Second
-	// ageMax is the age at which clients must reconnect, so that they spread over gateways that have been added. The
-	// calls in progress then have ageGrace; an interrupted stream goes on from its cursor.
+	// ageMax is the age at which clients must reconnect, so that they spread over gateways that have been added. Calls
+	// in progress then have ageGrace to end. A client resumes an interrupted stream from its cursor.
 	ageMax   = 30 * time.Minute
 	ageGrace = 10 * time.Minute
 )
@@ -107,8 +107,8 @@ func (l *Limits) setDefaults() error {
 	return nil
 }
 
-// unfinishedMax bounds the memory of messages that have not come to their end. Above it, the connection that holds the
-// most is closed.
+// unfinishedMax bounds the memory of messages that were received only in part. If they take more, the connection that
+// holds the most of them is closed.
 func (l Limits) unfinishedMax() int64 {
 	_ = l.setDefaults() // Start reports a negative limit
 	return max(l.BytesInFlightMax/2, 2*message.RefusedBytesMax)

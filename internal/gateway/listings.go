@@ -58,7 +58,7 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 // does not hold the one group that was asked for.
 func (s *shard) groups(ctx context.Context, only string, page paging.Page) *recordv1.ListGroupsResponse {
 	if page.After != "" && s.pulse.Silent() {
-		return nil // the first page has waited for it
+		return nil // the request for the first page has already waited for this shard
 	}
 	from := recordv1.NewAdminServiceClient(s.conn())
 	in := &recordv1.ListGroupsRequest{Group: only, PageSize: int32(page.Size),
@@ -71,9 +71,9 @@ func (s *shard) groups(ctx context.Context, only string, page paging.Page) *reco
 	return answer
 }
 
-// groupRows merges the answers of shards with what the table knows, in the order of the listing and from the beginning
-// of a page on. If a shard has reported only a part of its groups, the rows that may be incomplete are left out, and
-// the result more is true.
+// groupRows merges the answers of shards with the groups that the table knows. The rows are in the order of the listing
+// and begin with the page. If a shard has reported only a part of its groups, the rows that may be incomplete are left
+// out, and the result more is true.
 func (t *table) groupRows(only string, page paging.Page, shards []*shard, answers []*recordv1.ListGroupsResponse) (
 	rows []*recordv1.Group, more bool) {
 	through := ""
@@ -92,7 +92,7 @@ func (t *table) groupRows(only string, page paging.Page, shards []*shard, answer
 	fillMembers(answers)
 	for i, answer := range answers {
 		for _, row := range answer.GetGroups() {
-			if onPage(row.GetGroup()) { // a shard older than pages reports all groups
+			if onPage(row.GetGroup()) { // a shard whose version does not know pages reports all groups
 				answered[row.GetGroup()+"/"+shards[i].name], listed[row.GetGroup()] = true, true
 				rows = append(rows, row)
 			}
@@ -107,7 +107,7 @@ func (t *table) groupRows(only string, page paging.Page, shards []*shard, answer
 	}
 	begin := sort.Search(len(known), func(i int) bool { return placement.CompareGroups(known[i].group, page.After) > 0 })
 	for i, r := range known[begin:] {
-		if page.Size > 0 && i > page.Size { // one more than the page can have, so that Cut sees that there is more
+		if page.Size > 0 && i > page.Size { // one row more than fits on the page tells Cut that another page follows
 			break
 		}
 		if onPage(r.group) {
@@ -132,7 +132,7 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 	var rows []*recordv1.Group
 	why := "the shard does not answer for this group: see that it runs, with its volume"
 	if t.view.GroupUnknown(r.group) {
-		why = t.view.UnusableGroup(r.group) // a shard that started since does not know the group
+		why = t.view.UnusableGroup(r.group) // a shard that has started in the meantime does not know the group
 	}
 	for _, m := range g.Members {
 		if !answered[r.group+"/"+m.Shard] {
@@ -154,7 +154,7 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 	return rows
 }
 
-// planned returns why groups cannot be placed.
+// planned returns the reasons why groups cannot be placed, by group.
 func (t *table) planned() map[string]string {
 	_, unplaced := placement.Plan(t.view, t.view.Meta.Policy())
 	return unplaced
@@ -215,7 +215,7 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	}
 	names = names[begin:]
 	if page.Size > 0 && len(names) > page.Size {
-		names = names[:page.Size+1] // one more than the page can have, so that Cut sees that there is more
+		names = names[:page.Size+1] // one row more than fits on the page tells Cut that another page follows
 	}
 	list := make([]*recordv1.Shard, len(names))
 	err = askAll(ctx, len(names), func(ctx context.Context, i int) {

@@ -171,8 +171,8 @@ func sumUp(m *recordv1.Move, bytes int64) {
 	}
 }
 
-// behind returns the phase of a move whose copies are in two phases. It is the copying phase if one of the copies is in
-// it, otherwise the earlier phase.
+// behind returns the phase of a move that has copies in the phases a and b. That is the copying phase if a or b is the
+// copying phase, and the earlier phase otherwise.
 func behind(a, b recordv1.MovePhase) recordv1.MovePhase {
 	if a == recordv1.MovePhase_MOVE_PHASE_COPYING || b == recordv1.MovePhase_MOVE_PHASE_COPYING {
 		return recordv1.MovePhase_MOVE_PHASE_COPYING

@@ -87,8 +87,7 @@ func (r *route) leader() *shard {
 	return s
 }
 
-// place is the destination of an attempt: a shard, and the time for which it leads the group, if etcd names it as
-// leader.
+// place is the destination of an attempt: a shard, and its tenure as leader of the group if etcd names it as leader.
 type place struct {
 	*shard
 	tenure *liveness.Tenure // nil: unknown
@@ -102,8 +101,8 @@ func (r *route) place(s *shard) place {
 	return place{shard: s, tenure: r.tenure}
 }
 
-// learn uses the outcome of a call at a shard, because another member may lead now. The answer may name that member;
-// otherwise the other members are asked in turn.
+// learn changes the destination of calls after a call at a shard has failed, because another member may lead now. If
+// the answer names that member, calls go there, and otherwise to the next member.
 func (r *route) learn(from *shard, v routing.Verdict) {
 	if len(r.members) < 2 || v.Fate == routing.Final || v.Reason == reason.Overloaded {
 		return
@@ -112,14 +111,14 @@ func (r *route) learn(from *shard, v routing.Verdict) {
 	if address := v.Info["address"]; address != "" {
 		i := slices.IndexFunc(r.members, func(s *shard) bool { return s.address == address })
 		if i < 0 || r.members[i] == from {
-			return // the next view contains that shard
+			return // no other known member has this address: wait for the next view
 		}
 		next = r.members[i]
 	}
 	r.lead.CompareAndSwap(from, next) // unless another call has already changed it
 }
 
-// failures holds the shards that told one call that their copy of its group cannot be loaded.
+// failures lists the shards that have answered one call that they cannot load their copy of the group.
 type failures []*shard
 
 // judge is routing.Judge for an answer of a shard of the group. GROUP_FAILED becomes the answer of the call only if no
@@ -247,7 +246,7 @@ func (r *router) resetHung(before *table, view placement.View) {
 }
 
 // route makes the route of a group: to its leader or, if none is known, to its first member, which may know the leader.
-// What was learned from answers remains valid while etcd names the same leader.
+// A destination that learn has set remains valid while etcd names the same leader.
 func (r *router) route(t, before *table, g placement.Group) *route {
 	out := &route{group: g.Name, holds: len(g.Members) > 0}
 	for _, m := range g.Members {

@@ -81,8 +81,8 @@ func send(stream grpc.ServerStreamingServer[recordv1.WatchRoutingResponse], all 
 	return stream.Send(all)
 }
 
-// seen reduces a routing table to what its caller may know: the groups in which the caller may do anything. For other
-// groups a client asks a gateway, which refuses the call.
+// seen reduces a routing table to the groups in which the caller has any right. For other groups a client calls a
+// gateway, which refuses the call.
 func seen(ctx context.Context, all *recordv1.WatchRoutingResponse) *recordv1.WatchRoutingResponse {
 	call := access.CallOf(ctx)
 	if call != nil && (call.Can(access.AdminRead, "") == nil || call.Table() == 0) {

@@ -129,8 +129,8 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 	return damage
 }
 
-// scanGroup streams the answers of one shard. The argument all says that the scan is one of all groups; scanGroup then
-// marks the cursors in the answers.
+// scanGroup streams the answers of one shard. If all is true, the caller scans all groups, and scanGroup marks the
+// cursors in the answers accordingly.
 func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequest, group string, all bool) error {
 	encoded, err := proto.Marshal(request)
 	if err != nil {

@@ -50,9 +50,9 @@ func (a *adminServer) RemoveShard(ctx context.Context, request *recordv1.RemoveS
 	return &recordv1.RemoveShardResponse{}, nil
 }
 
-// order changes in etcd what the planner has to do with a known shard, by the function change. It refuses the change if
-// the planner runs elsewhere: the Kubernetes operator, for example, writes the states of its pools into etcd, and would
-// immediately revert a state that is set here.
+// order calls change(), which writes to etcd what the planner has to do with a shard. The shard must be known. order
+// refuses the change if the planner runs elsewhere: the Kubernetes operator, for example, writes the states of its
+// pools into etcd, and would immediately revert a state that is set here.
 func (a *adminServer) order(ctx context.Context, shard string,
 	change func(ctx context.Context, store uuid.UUID) error) error {
 	if err := placement.ValidateShardName(shard); err != nil {

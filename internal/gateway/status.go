@@ -41,13 +41,13 @@ type Status struct {
 	LeftOut *LeftOut `json:"leftOut,omitempty"`
 }
 
-// These are limits of the lists of a Status, so that an answer to anybody does not grow with the store. A longer list
-// is cut after the rows that matter most, and LeftOut counts the others.
+// These are limits of the lists of a Status, so that the size of an answer does not grow with the store. A longer list
+// keeps the rows that matter most, and LeftOut counts the others.
 const (
 	groupsListed   = 4000 // as many as the page draws
 	shardsListed   = 1000
 	movesListed    = 1000
-	findingsListed = 500 // and as many problems
+	findingsListed = 500 // the limit for findings, and also for problems
 )
 
 // LeftOut counts the rows that the lists of a Status leave out.
@@ -97,7 +97,7 @@ type MoveStatus struct {
 	To      []string `json:"to"`
 	Bytes   int64    `json:"bytesTotal"`
 	Reason  string   `json:"reason,omitempty"`
-	Running bool     `json:"running"` // the move is decided; else the planner would start it
+	Running bool     `json:"running"` // the target already says so; otherwise the planner would start the move
 }
 
 // Status returns the present state.
@@ -213,7 +213,7 @@ func (p *places) add(problem string) {
 	p.problems = slices.Concat(finding.Problems(found, ""), p.problems)
 }
 
-// groupRanks lists the states of groups. The rows of the first are left out last.
+// groupRanks lists the states of groups, the most important first. Rows of the last state are left out first.
 var groupRanks = []string{groupUnavailable, groupUnknown, groupDegraded, groupPending, groupRouted}
 
 // leaveOut shortens the lists to their limits.

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// replayBytesMax is the size up to which an upload is kept for a retry. Nothing is kept of a larger one.
+// replayBytesMax is the size up to which an upload is kept for a retry. A larger upload is not kept.
 const replayBytesMax = 1 << 20
 
 var (
@@ -128,8 +128,8 @@ func (s *shard) download(ctx context.Context, full string, in *frame) (grpc.Clie
 }
 
 // pump opens a stream at the shard that the function through chooses, sends the request in, and forwards all answers.
-// The function change sees each answer first. ctx is the context of the stream, or derives from it. Flow control bounds a stream on both sides; Limits.AnswerBytesMax bounds
-// all streams together.
+// The function change sees each answer first. ctx is the context of the stream, or derives from it. Flow control bounds
+// a stream on both sides; Limits.AnswerBytesMax bounds all streams together.
 func (g *Gateway) pump(ctx context.Context, stream grpc.ServerStream,
 	through func(*repeated, context.Context, attempt) error, full string, in *frame, change func(*frame) error) error {
 	call := g.repeated(routing.Effect{})

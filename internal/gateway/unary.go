@@ -114,7 +114,7 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 		return nil, err
 	}
 	out, effect := &frame{}, routing.Effect{Write: m.write, Once: !k.requestID}
-	// First the fast path: it sets no timer if the caller gave no deadline, because shards have their own.
+	// The first attempt takes the fast path. It sets no timer for a caller without a deadline, because shards set theirs.
 	if t := g.router.table.Load(); t != nil {
 		r := t.route(&k)
 		if s := r.leader(); s != nil {

@@ -24,7 +24,7 @@ var Pool mem.BufferPool = &pool{}
 
 const (
 	sizeBitsMin = 10 // smaller buffers are left to the garbage collector
-	sizeBitsMax = 24 // so are larger buffers
+	sizeBitsMax = 24 // larger buffers are left to the garbage collector
 )
 
 type pool struct {
@@ -120,7 +120,7 @@ func Appended(buffer *[]byte, encoded []byte) mem.BufferSlice {
 }
 
 // BytesMax is the size of the largest message that a gRPC server of records decodes. It is twice the 4 MiB of data that
-// a caller is told to send in one message, so that keys and metadata need no exact account.
+// the contract allows in one message, so that callers need not count keys and metadata exactly.
 const BytesMax = 8 << 20
 
 // RefusedBytesMax is the receive limit of a gRPC server. It is a little above BytesMax. Therefore the server itself
@@ -130,7 +130,7 @@ const BytesMax = 8 << 20
 const RefusedBytesMax = BytesMax + BytesMax/4
 
 // ServerWorkers is the number of goroutines that a gRPC server of records keeps for its calls. Each further concurrent
-// call gets a new goroutine. A new goroutine has to grow its stack. Growing it is a fifteenth of a server's cost of a
+// call gets a new goroutine, which has to grow its stack. Growing the stack takes a fifteenth of a server's time for a
 // durable put.
 const ServerWorkers = 64
 

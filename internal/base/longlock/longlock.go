@@ -18,7 +18,7 @@ type Mutex struct {
 
 // queue is where goroutines wait for a held lock.
 type queue struct {
-	turn chan struct{} // has one element while the lock is on its way from one holder to the next
+	turn chan struct{} // holds one element while the lock passes from one holder to the next
 }
 
 // Lock locks m. It waits until the present holder has unlocked m.

@@ -16,7 +16,7 @@ func (o Off) Keeps(rule Off) bool { return o&rule == 0 }
 // These are the rules. Each comment says what happens when the rule is switched off, and which case of
 // TestEveryRuleIsNeeded ("the simulation") or of TestEveryRuleOfShardsIsNeeded ("the exploration") finds the violation.
 const (
-	// Sync is the rule that what was appended is synced before it counts (rule 1). Without it, a power cut takes
+	// Sync is the rule that an appended entry is synced before it counts (rule 1). Without it, a power cut takes
 	// acknowledged writes. The simulation and the exploration find this by "acknowledged means synced".
 	Sync Off = 1 << iota
 	// Promise is the rule that votes and answers to a leader wait for the sync of what they promise. Without it, a
@@ -89,9 +89,9 @@ const (
 	// (rule 4). Without it, the scan returns old versions as current. The exploration finds this by "a scan of a damaged
 	// group leaves out what may be old".
 	DamagedScan
-	// Remnant is the rule that what a kill leaves of a learner's folder is replaced. Without it, the remnant counts as a
-	// replica, and the learner never catches up. The exploration finds this by "what a kill leaves of a learner's folder
-	// is replaced".
+	// Remnant is the rule that a learner's folder that a kill left incomplete is replaced. Without it, the remnant counts
+	// as a replica, and the learner never catches up. The exploration finds this by "what a kill leaves of a learner's
+	// folder is replaced".
 	Remnant
 	// Stop is the rule that work which fails while the shard stops is not counted as done. Without it, the stop does not
 	// end. The exploration finds this by "a stop ends the beginning of a replica that fails".

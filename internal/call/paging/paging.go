@@ -35,7 +35,7 @@ type Page struct {
 	list List
 	// After is the name behind which the page begins; empty: the first page.
 	After string
-	// Size is the maximum number of names; 0: the listing is asked for as a whole, with one answer.
+	// Size is the maximum number of names; 0: the request asks for the whole listing in one answer.
 	Size int
 }
 
