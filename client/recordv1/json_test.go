@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// filled sets every field of a message, lists to two elements and enums to their second value.
+// filled sets every field of a message: lists get two elements, and enums get their second value.
 func filled(m protoreflect.Message, depth int) {
 	number := int32(0)
 	fields := m.Descriptor().Fields()
@@ -53,8 +53,8 @@ func filled(m protoreflect.Message, depth int) {
 	}
 }
 
-// TestJSONIsReadAsItWasWritten checks that each message that has a JSON of its own loses nothing by it, that it has the
-// names of protojson, and that protojson reads it but for the words of enums.
+// TestJSONIsReadAsItWasWritten checks that messages with their own JSON format lose nothing in a round trip, that their
+// names are those of protojson, and that protojson reads everything except the words of enums.
 func TestJSONIsReadAsItWasWritten(t *testing.T) {
 	for _, empty := range []interface {
 		proto.Message
@@ -100,7 +100,7 @@ func TestJSONIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// TestJSONOfWhatIsNotKnown checks what is left out, and how numbers, words and texts are written.
+// TestJSONOfWhatIsNotKnown checks which unknown values are left out, and how numbers, words and strings are written.
 func TestJSONOfWhatIsNotKnown(t *testing.T) {
 	for _, c := range []struct {
 		of  json.Marshaler

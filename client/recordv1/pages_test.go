@@ -18,7 +18,7 @@ import (
 type listed struct {
 	recordv1.AdminServiceClient
 	pages [][]string
-	older int // from this page on, a server that knows no pages answers; 0: never
+	older int // the first page that is answered by a server that knows no pages; 0: none
 	fails int // the page that fails; 0: none
 }
 

@@ -43,7 +43,7 @@ func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
 				t.Fatalf("group %d: %v", n, g)
 			}
 		}
-		// A report of sizes changes the view, not the routing.
+		// A report of group sizes changes the view, but not the routing.
 		reported, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error {
 			g.Bytes++
 			return nil
@@ -109,7 +109,7 @@ func TestListingsIncludeSilentShards(t *testing.T) {
 	})
 }
 
-// A group that has no place says what the planner waits for, and so does the page.
+// ListGroups and the status page say what the planner waits for if a group has no place.
 func TestAGroupWithoutAPlaceSaysWhatThePlannerWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := hash(4)
@@ -147,7 +147,7 @@ func TestAGroupWithoutAPlaceSaysWhatThePlannerWaitsFor(t *testing.T) {
 
 func TestListingsHavePages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, hash(12), gateway.Config{}, "a", "b") // shards that know no pages
+		c := newCluster(t, hash(12), gateway.Config{}, "a", "b") // these shards do not know pages
 		for id := range int64(50) {
 			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id)}); err != nil {
 				t.Fatal(err)
@@ -204,7 +204,7 @@ func TestListingsHavePages(t *testing.T) {
 	})
 }
 
-// A shard that has more groups than one message holds still answers, and no group of it is called unavailable.
+// A shard that has more groups than one message holds still answers, and none of its groups is listed as unavailable.
 func TestAShardOfManyGroupsIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a")
@@ -336,7 +336,7 @@ func TestPlanMovesShowsWhatThePlannerWouldDo(t *testing.T) {
 		}
 		defer stop()
 		var out *recordv1.PlanMovesResponse
-		for len(out.GetMoves()) == 0 { // until the gateway has the view
+		for len(out.GetMoves()) == 0 { // the gateway has received the view once there are moves
 			time.Sleep(time.Millisecond)
 			if out, err = c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil {
 				t.Fatal(err)

@@ -239,7 +239,7 @@ func TestBatchesOutsideTheirLimitsAreRefused(t *testing.T) {
 			_, err = batchGet(c, make([]int64, n)...)
 			wantFieldViolation(t, err, "gets")
 		}
-		// The messages before the wrong one are answered.
+		// The messages before the invalid one are answered.
 		answers, err := batchPut(t, c, puts(1), puts(2), &recordv1.BatchPutRequest{})
 		if len(answers) != 2 {
 			t.Fatalf("%d answers, %v", len(answers), err)
@@ -289,7 +289,7 @@ func TestBatchGetNamesPositionsOfTheCaller(t *testing.T) {
 		for name, s := range c.shards {
 			fired[name] = s.failFirst(7, "BatchGet item", refuse(codes.Unavailable, "NO_LEADER"))
 		}
-		ids = append(ids, 1000) // not there
+		ids = append(ids, 1000) // a record that does not exist
 		slices.Reverse(ids)
 		got, err := batchGet(c, ids...)
 		if err != nil || len(got) != len(ids) {
@@ -336,7 +336,7 @@ func TestBatchGetGoesOnWhenAShardBreaksOff(t *testing.T) {
 func TestABatchMakesAllItsGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a", "b")
-		// This goroutine plays the shards, which carry out their targets.
+		// This goroutine acts for the shards, which carry out their targets.
 		go func() {
 			for view := range c.store.Watch(c.ctx) {
 				for _, g := range view.Groups {

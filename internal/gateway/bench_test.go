@@ -62,7 +62,7 @@ func listen(b *testing.B) net.Listener {
 	return l
 }
 
-// bareHop forwards Get as bytes to one shard, and does nothing more.
+// bareHop forwards Get to one shard without decoding it, and does nothing more.
 func bareHop(b *testing.B, shard string) string {
 	b.Helper()
 	codec := echoCodec{encoding.GetCodecV2("proto")}

@@ -38,8 +38,8 @@ type cluster struct {
 	admin   recordv1.AdminServiceClient
 }
 
-// endless returns a context without a deadline. A call that must fail has it: the gateway then gives up before its
-// caller does, and the error of the gateway says why.
+// endless returns a context without a deadline, for calls that must fail. The gateway then gives up before its caller
+// does, and the error of the gateway gives the reason.
 func (c *cluster) endless() context.Context { return context.WithoutCancel(c.ctx) }
 
 func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {
@@ -75,8 +75,8 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 			t.Error(err)
 		}
 	})
-	// The windows have a fixed size. Otherwise they grow with the time that answers take, and on a slow machine they
-	// would hold, on the reader's side, the bytes that the tests of stalled readers look for in the gateway.
+	// The windows have a fixed size. A window that grows with the round-trip time would, on a slow machine, hold the bytes
+	// on the reader's side that the tests of stalled readers expect in the gateway.
 	windows := []grpc.DialOption{grpc.WithInitialWindowSize(64 << 10), grpc.WithInitialConnWindowSize(64 << 10)}
 	c.conn = c.dial(c.gateway, windows...)
 	c.records, c.admin = recordv1.NewRecordServiceClient(c.conn), recordv1.NewAdminServiceClient(c.conn)

@@ -35,7 +35,7 @@ func (c *cluster) grant(tenants string) {
 	}
 }
 
-// carryOut plays shard a, which creates the groups that etcd has, until the test ends.
+// carryOut acts for shard a: it creates the groups that etcd has, until the test ends.
 func (c *cluster) carryOut() {
 	for view := range c.store.Watch(c.ctx) {
 		for _, g := range view.Groups {
@@ -168,7 +168,7 @@ func TestALimitOfGroupsIsReportedBeforeItIsReached(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for { // until the gateway knows all of them
+			for { // until the gateway knows all groups
 				synctest.Wait()
 				if n, err := testutil.GatherAndCount(registry, "sheaf_gateway_groups"); err == nil && n == 1 &&
 					testutil.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`

@@ -83,7 +83,7 @@ func TestACopyThatCannotBeLoadedSendsCallsToTheOthers(t *testing.T) {
 		c.shards["a"].failAll()
 		term := uint64(1)
 		for name, do := range callsOnAGroup(c) {
-			shared(c, "b", term, "a", "b", "c") // whatever the last call has learned
+			shared(c, "b", term, "a", "b", "c") // resets the leader that the last call has learned
 			shared(c, "a", term+1, "a", "b", "c")
 			term += 2
 			if err := do(); err != nil {
@@ -120,7 +120,7 @@ func TestAGroupWithoutAMajorityThatCouldBeLoadedFailsAtOnce(t *testing.T) {
 func TestBatchGetSaysWhyAReadWasRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
-		// The retry time is so long that the gateway answers at once.
+		// The retry delay exceeds the caller's deadline, so the gateway answers immediately.
 		c.shards["a"].failFirst(1<<30, "BatchGet item", refuse(codes.Unavailable, "GROUP_LOADING", retryInfo(time.Hour)))
 		got, err := batchGet(c, 1)
 		if err != nil || len(got) != 1 {

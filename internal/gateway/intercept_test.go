@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/messagetest"
 )
 
-// Interceptors decide what a caller may do: a call that bypasses them is a hole.
+// Interceptors decide what a caller may do, so a call that bypasses them would be a security hole.
 func TestEveryCallPassesTheInterceptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := messagetest.NewInterceptors()
@@ -31,7 +31,7 @@ func TestEveryCallPassesTheInterceptors(t *testing.T) {
 	})
 }
 
-// A message that is too large reaches no shard, but the interceptors see the call and its key.
+// A message that is too large is not forwarded to a shard, but the interceptors see the call and its key.
 func TestInterceptorsSeeATooLargePut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := messagetest.NewInterceptors()

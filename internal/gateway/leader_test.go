@@ -68,7 +68,7 @@ func TestCallsFollowTheLeaderThatAShardNames(t *testing.T) {
 		if a, b := c.shards["a"].count("Put"), c.shards["b"].count("Put"); a != 1 || b != 0 {
 			t.Errorf("%d calls went to a, %d to b; c leads, and the first answer said so", a, b)
 		}
-		// An unrelated change in etcd does not make the gateway forget the leader. A new leader does.
+		// An unrelated change in etcd does not change the leader that the gateway has learned. A new leader in etcd does.
 		shared(c, "a", 1, "a", "b", "c")
 		if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil || c.shards["a"].count("Get") != 0 {
 			t.Errorf("%v; %d calls went to a", err, c.shards["a"].count("Get"))
@@ -114,11 +114,12 @@ func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
 }
 
 // soon is longer than the time after which a gateway abandons a shard that hangs, and far shorter than gRPC's
-// keepalive, which would otherwise end calls there. It is virtual time, so it does not depend on the speed of the
+// keepalive, which would otherwise end calls to it. The time is virtual, so it does not depend on the speed of the
 // machine.
 const soon = 4 * time.Second
 
-// Calls to a shard that hangs entirely soon go elsewhere, whatever etcd says. New calls do not go there at all.
+// Calls to a shard that hangs entirely are soon repeated at another shard, even if etcd still names the first one as
+// leader. New calls avoid the shard that hangs.
 func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := hash(2)
@@ -154,7 +155,7 @@ func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 			t.Errorf("%d calls went to b", b)
 		}
 		a.listener.GoOn()
-		for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // it is back, and leads again
+		for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // until a serves again as the leader
 			shared(c, "b", 2, "a", "b", "c")
 			shared(c, "a", 3, "a", "b", "c")
 			if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil &&

@@ -38,7 +38,7 @@ func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 			}
 			g.Bytes = 100 * mib
 			g.Members = []placement.Member{{Shard: "a", VolumeUUID: c.shards["a"].volume, RaftID: 1}}
-			if n == 1 { // etcd knows the learner
+			if n == 1 { // the group of b has a learner that etcd knows
 				g.Members = append(g.Members, placement.Member{Shard: "b", VolumeUUID: c.shards["b"].volume, RaftID: 3,
 					Role: placement.Learner})
 			}
@@ -61,7 +61,7 @@ func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 			Phase: recordv1.CopyPhase_COPY_PHASE_FILES, From: "a", BytesTotal: 120 * mib, BytesDone: 40 * mib,
 			BytesPerSecond: 10 * mib, EtaSeconds: &eta,
 		}})
-		// The replica on a is replaced by one on another volume of the same shard.
+		// A replica on another volume of shard a replaces the replica on a.
 		c.shards["a"].tells(map[string]*recordv1.Copy{"0": {Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES,
 			BytesTotal: 100 * mib, BytesDone: 100 * mib}})
 		var out *recordv1.PlanMovesResponse
@@ -90,7 +90,7 @@ func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 					BytesPerSecond: 10 * mib, EtaSeconds: &eta,
 				}},
 			},
-			{ // d is older than the question, or does not answer
+			{ // d does not know the request, or does not answer
 				Group: "2", From: []string{"a"}, To: []string{"d"}, Running: true, Reason: "Balance",
 				Phase: recordv1.MovePhase_MOVE_PHASE_WAITING, Bytes: 100 * mib,
 				Copies: []*recordv1.Copy{{Shard: "d", Phase: recordv1.CopyPhase_COPY_PHASE_WAITING}},
@@ -146,7 +146,7 @@ func TestPlanMovesReportsSharedDomains(t *testing.T) {
 		if err := c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"a", "b", "d"}}}); err != nil {
 			t.Fatal(err)
 		}
-		for _, shard := range []string{"a", "b"} { // the label of their node has changed
+		for _, shard := range []string{"a", "b"} { // their node has got another label
 			c.stops[shard]()
 			stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
 				Name: shard, Address: c.shards[shard].address, VolumeUUID: c.shards[shard].volume, Generation: 2, Domain: "n1",

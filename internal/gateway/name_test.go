@@ -33,7 +33,7 @@ func (n *names) serve(socket net.PacketConn) {
 			continue
 		}
 		question := buffer[12:length]
-		end := bytes.IndexByte(question, 0) + 5 // behind the name come its type and class
+		end := bytes.IndexByte(question, 0) + 5 // the type and the class of the question follow the name
 		if end < 5 || end > len(question) {
 			continue
 		}
@@ -52,8 +52,7 @@ func (n *names) serve(socket net.PacketConn) {
 	}
 }
 
-// twoListeners returns a listener on each of two loopback addresses, both on one port that no other program uses on
-// either address.
+// twoListeners returns two listeners on different loopback addresses and the same port, which no other program uses.
 func twoListeners(t *testing.T) (first, second net.Listener, port string) {
 	t.Helper()
 	var config net.ListenConfig
@@ -68,7 +67,7 @@ func twoListeners(t *testing.T) (first, second net.Listener, port string) {
 		}
 		second, err := config.Listen(t.Context(), "tcp", "127.0.0.2:"+port)
 		if err == nil {
-			t.Cleanup(func() { _, _ = first.Close(), second.Close() }) // the servers have closed them
+			t.Cleanup(func() { _, _ = first.Close(), second.Close() }) // closed already by the servers
 			return first, second, port
 		}
 		if _ = first.Close(); tries == 100 {
@@ -86,7 +85,7 @@ func serve(t *testing.T, listener net.Listener) *grpc.Server {
 	return server
 }
 
-// nameServer is the address of the DNS server that this process asks; nil: the one of the machine.
+// nameServer is the address of the DNS server that this process uses; nil: the DNS server of the machine.
 var nameServer atomic.Pointer[string]
 
 // TestMain sets the resolver of the process before any test runs, because a look-up may continue after the end of its

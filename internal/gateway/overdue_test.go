@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 )
 
-// stopped is the context of a call in a process that was suspended until the deadline had passed, and whose timers have
-// not fired yet.
+// stopped is the context of a call in a process that was suspended until after the deadline, and whose timers have not
+// fired yet.
 type stopped struct{ context.Context }
 
 func (stopped) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }

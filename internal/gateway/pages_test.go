@@ -95,14 +95,14 @@ func pagesOf100000Groups(t *testing.T) {
 	if rows != 3*groups || pages != groups/paging.NamesMax {
 		t.Errorf("%d rows on %d pages", rows, pages)
 	}
-	// A client that knows no pages gets the same answer as before there were pages.
+	// A client that does not know pages gets one complete answer.
 	if all, err := admin.ListGroups(t.Context(), &recordv1.ListGroupsRequest{}); err != nil ||
 		len(all.GetGroups()) != 3*groups || all.GetNextPageToken() != "" {
 		t.Errorf("without pages: %d rows, %v", len(all.GetGroups()), err)
 	}
 }
 
-// sent is the stream of a caller of WatchRouting who has seen enough after the first table.
+// sent is the stream of a WatchRouting caller that leaves after the first table.
 type sent struct {
 	grpc.ServerStream
 	ctx      context.Context
@@ -130,7 +130,7 @@ func aTableOfManyRoutesComesInParts(t *testing.T) {
 	watch := func(in *recordv1.WatchRoutingRequest) []*recordv1.WatchRoutingResponse {
 		ctx, cancel := context.WithCancel(access.WithCall(t.Context(), access.Everybody))
 		s := &sent{ctx: ctx, end: cancel}
-		_ = (&routingServer{g: g}).WatchRouting(in, s) // it ends with the error of its caller, who is gone
+		_ = (&routingServer{g: g}).WatchRouting(in, s) // WatchRouting returns the error of the caller, which has left
 		return s.messages
 	}
 	whole := watch(&recordv1.WatchRoutingRequest{})
@@ -176,8 +176,8 @@ func anEmptyTableInPartsIsOneMessage(t *testing.T) {
 	}
 }
 
-// The pages of a gateway together are its whole listing, however the shards answer: in pages, without pages like older
-// shards, in pages limited by bytes, not at all, or with groups that etcd does not know.
+// The pages of a gateway together are its whole listing, however shards answer: in pages; without pages, as older
+// shards do; in pages limited by bytes; not at all; or with groups that etcd does not know.
 func TestPagesAreTheWholeListing(t *testing.T) {
 	filler := strings.Repeat("x", paging.BytesMax)
 	soaktest.Check(t, func(t *rapid.T) {

@@ -25,7 +25,7 @@ func (c *cluster) setState(shard string, state recordv1.PlacementState) error {
 	return err
 }
 
-// placed lists the shards until one of them is as wanted.
+// placed lists the shards until one of them is in the wanted state.
 func (c *cluster) placed(shard string, is func(*recordv1.Shard) bool) {
 	c.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -48,7 +48,8 @@ func (c *cluster) placed(shard string, is func(*recordv1.Shard) bool) {
 	}
 }
 
-// A shard is drained, found empty, and removed when it is gone; each step is listed, and none is taken too early.
+// A shard is drained, then holds no group, and is removed after it has stopped. Each step is listed, and is refused
+// before the previous one is complete.
 func TestAShardIsDrainedAndRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(4), gateway.Config{}, "a", "b")
@@ -96,7 +97,7 @@ func TestAShardIsDrainedAndRemoved(t *testing.T) {
 	})
 }
 
-// A group whose only copy is on a shard that does not run cannot be given up by draining it.
+// A group whose only copy is on a shard that does not run stays on that shard when the shard is drained.
 func TestADrainWithoutAMajoritySaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
@@ -113,7 +114,7 @@ func TestADrainWithoutAMajoritySaysSo(t *testing.T) {
 	})
 }
 
-// A group that has nowhere to go remains, and the listing gives the planner's reason.
+// A group that no other shard can take stays, and the listing gives the planner's reason.
 func TestADrainThatCannotEndSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a")
@@ -162,8 +163,8 @@ func TestOrdersThatAreRefused(t *testing.T) {
 	})
 }
 
-// TestAWriteThatEtcdDoesNotDoSaysSo checks that a failure of etcd is distinguished from a failure of a shard. The
-// answer says whether it may have been done, and when to ask again.
+// TestAWriteThatEtcdDoesNotDoSaysSo checks that a caller can distinguish a failure of etcd from a failure of a shard.
+// The answer says whether the change may have been made, and when to try again.
 func TestAWriteThatEtcdDoesNotDoSaysSo(t *testing.T) {
 	const draining = recordv1.PlacementState_PLACEMENT_STATE_DRAINING
 	calls := map[string]func(c *cluster) error{

@@ -50,11 +50,11 @@ type standIn struct {
 	routing  placement.Routing
 	fault    func(method string, key *recordv1.RecordKey) error
 	late     func(method string, key *recordv1.RecordKey) error
-	trailer  metadata.MD // of each answer to Put
+	trailer  metadata.MD // the trailer of each answer to Put
 	moves    []*recordv1.Move
-	members  map[string][]*recordv1.Member // members that it reports as the leader, by group
-	bad      []*recordv1.Damage            // that Verify finds
-	listed   []*recordv1.Group             // listed in pages instead of what it holds
+	members  map[string][]*recordv1.Member // the members that the stand-in reports as the leader, by group
+	bad      []*recordv1.Damage            // the damages that Verify finds
+	listed   []*recordv1.Group             // the groups to list in pages; nil: the groups that the stand-in holds
 }
 
 func (s *standIn) Verify(_ context.Context, in *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {
@@ -201,7 +201,7 @@ func (s *standIn) BatchGet(in *recordv1.BatchGetRequest, stream recordv1.RecordS
 	if err := s.begin("BatchGet", nil); err != nil {
 		return err
 	}
-	// In reverse order, one message each: the order is not specified.
+	// The results are sent in reverse order, one in each message, because the contract does not specify the order.
 	for i := len(in.GetGets()) - 1; i >= 0; i-- {
 		result := &recordv1.BatchGetResult{Position: uint32(i)}
 		err := s.begin("BatchGet item", in.GetGets()[i].GetKey())

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// TestAStatusHasABound checks that an answer at /status does not grow with the store. The rows that matter are in the
-// answer, and the answer says what it leaves out. The list of a small store is whole.
+// TestAStatusHasABound checks that the size of an answer at /status does not grow with the store. The answer contains
+// the rows that matter, and says what it leaves out. The list of a small store is complete.
 func TestAStatusHasABound(t *testing.T) {
 	volume := uuid.New()
 	of := func(groups int) (places, int) {
@@ -42,7 +42,7 @@ func TestAStatusHasABound(t *testing.T) {
 		t.Errorf("a list of %d groups is not whole: %+v", groupsListed, p.left)
 	}
 	_, size := of(groupsListed)
-	const groups = 40_000 // 2,000 of them are not served, and as many shards are silent
+	const groups = 40_000 // 2,000 of these groups are not served, because 2,000 shards are silent
 	p, grown := of(groups)
 	if grown > 2*size {
 		t.Errorf("the answer has %d bytes, and %d with %d groups", size, grown, groups)

@@ -91,7 +91,7 @@ func TestStatusShowsWhereGroupsAre(t *testing.T) {
 			t.Errorf("groups: %+v", st.Groups)
 		}
 
-		// A learner holds nothing yet, and a shard that came back with another volume does not hold the group.
+		// A learner holds no complete copy yet, and a shard that came back with another volume does not hold the group.
 		put("1", func(g *placement.Group) { g.Members[2].Role = placement.Learner })
 		put("2", func(g *placement.Group) { g.Members[2].VolumeUUID = uuid.New() })
 		put("3", func(g *placement.Group) { g.Members[1].VolumeUUID, g.Members[2].VolumeUUID = uuid.New(), uuid.New() })
@@ -109,7 +109,8 @@ func TestStatusShowsWhereGroupsAre(t *testing.T) {
 		}
 		put("3", func(g *placement.Group) { g.Members = members("a", "b", "d") })
 
-		// A group whose target is elsewhere is listed as a move. A shard whose registration is gone is a problem.
+		// A group whose target differs from its place is listed as a move. A shard whose registration has expired is a
+		// problem.
 		if err := c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"b", "a", "e"},
 			Reason: placement.ForBalance}}); err != nil {
 			t.Fatal(err)
@@ -128,7 +129,7 @@ func TestStatusShowsWhereGroupsAre(t *testing.T) {
 	})
 }
 
-// awaitStatus asks until the status is as wanted.
+// awaitStatus asks for the status until it is as wanted.
 func awaitStatus(t *testing.T, g *gateway.Gateway, what string, is func(gateway.Status) bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {

@@ -29,7 +29,7 @@ func upload(c *cluster, id int64, requestID []byte, data []byte, chunk int) (*re
 	}
 	for piece := range slices.Chunk(data, chunk) {
 		if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: piece}}); err != nil {
-			break // the answer says why
+			break // the answer gives the reason
 		}
 	}
 	return stream.CloseAndRecv()

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 )
 
-// Only the length of such a message is read: the message reaches no shard.
+// The gateway reads only the length of such a message, and does not forward it.
 func TestTooLargeMessagesSayWhatToDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")

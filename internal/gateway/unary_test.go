@@ -152,7 +152,7 @@ func TestARefusalAtTheDeadlineIsReportedUnchanged(t *testing.T) {
 	})
 }
 
-// closeConnections answers a call by breaking its connection, as a crash between the write and the answer does.
+// closeConnections answers a call by breaking its connection, as a crash between a write and its answer does.
 func closeConnections(s *standIn, times int) *int {
 	fired := new(int)
 	s.late = func(string, *recordv1.RecordKey) error {
@@ -162,7 +162,7 @@ func closeConnections(s *standIn, times int) *int {
 			return nil
 		}
 		*fired++
-		return status.Error(codes.Unavailable, "error reading from server: EOF") // as the transport says it
+		return status.Error(codes.Unavailable, "error reading from server: EOF") // the text of gRPC's transport
 	}
 	return fired
 }
@@ -198,7 +198,7 @@ func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
 			return nil
 		}
 		_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
-		// A deadline leaves the outcome just as unknown.
+		// A deadline leaves the outcome unknown, too.
 		if status.Code(err) != codes.DeadlineExceeded {
 			wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
 		}
@@ -212,7 +212,7 @@ func TestAShardThatIsDownRefusesSurely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		c.shards["a"].server.Stop()
-		synctest.Wait() // the gateway sees the end of its connection; a put on it would be in doubt
+		synctest.Wait() // the gateway notices the end of its connection, which would leave a put in doubt
 		wantError(t, c.putRefused(), codes.Unavailable, "SHARD_UNREACHABLE")
 	})
 }
@@ -269,7 +269,7 @@ func TestNamedGroupsAreMadeByTheFirstWrite(t *testing.T) {
 		_, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: in("day")})
 		wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
 		var all sync.WaitGroup
-		for range 8 { // at the same moment
+		for range 8 { // calls that start at the same time
 			all.Go(func() {
 				if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: in("day"), Data: []byte("d")}); err != nil {
 					t.Error(err)
@@ -329,7 +329,7 @@ func TestWrongRequestsAreRefused(t *testing.T) {
 	})
 }
 
-// rawCodec sends bytes as they are.
+// rawCodec sends and receives bytes unchanged.
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) ([]byte, error) { b, _ := v.([]byte); return b, nil }
@@ -380,8 +380,8 @@ func TestHealthServesOnceThereIsAView(t *testing.T) {
 			}
 			serving = answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
 		}
-		// The health of each service has its own name, too, as probes ask for it. These are set right after that of the
-		// whole process.
+		// Each service has a health status of its own, because probes may ask for it. It is set right after that of the whole
+		// process.
 		synctest.Wait()
 		for _, name := range []string{"RecordService", "RoutingService", "AdminService"} {
 			answer, err := health.Check(c.ctx, &healthv1.HealthCheckRequest{Service: "sheaf.record.v1." + name})

@@ -127,7 +127,7 @@ func TestUnreadStreamsAreBoundedInTheGateway(t *testing.T) {
 					reads = append(reads, open(ctx, c))
 				}
 				until(t, "the limit is met", func() bool { return held() > limit/2 && ended(codes.ResourceExhausted) > 0 })
-				// Other callers can still write, and do small reads.
+				// Other callers can still write and read small records.
 				if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1000), Data: make([]byte, 100_000)}); err != nil {
 					t.Error(err)
 				}

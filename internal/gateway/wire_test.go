@@ -77,7 +77,7 @@ func TestKeyIsReadFromTheBytesOfARequest(t *testing.T) {
 	})
 }
 
-// TestKeyIsReadWhereverItStands covers what protobuf allows: fields in any order, repeated, and among unknown ones.
+// TestKeyIsReadWhereverItStands covers what protobuf allows: fields in any order, repeated fields, and unknown fields.
 func TestKeyIsReadWhereverItStands(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		var encoded []byte
@@ -147,7 +147,7 @@ func FuzzReadKey(f *testing.F) {
 		var k key
 		err := putFields.readKey(scan(bufs), &k)
 		decoded := &recordv1.PutRequest{}
-		// Groups are the only thing that protobuf accepts and this reader does not, and this API knows no groups.
+		// Only protobuf accepts groups; this reader refuses them, because no message of this API has a group.
 		if proto.Unmarshal(b, decoded) == nil && err == nil && k.id != decoded.GetKey().GetId() {
 			t.Errorf("read id %d, protobuf reads %d", k.id, decoded.GetKey().GetId())
 		}

@@ -10,9 +10,9 @@ import (
 
 // attempts are dials that a test answers: each waits until the test answers it or its context ends.
 type attempts struct {
-	began   chan chan error // nil: it connects
-	conns   chan net.Conn   // other ends of what was connected
-	stopped chan struct{}   // attempts that the end of their context ended
+	began   chan chan error // one channel for each attempt, which takes its error; a nil error connects it
+	conns   chan net.Conn   // the other ends of the connections
+	stopped chan struct{}   // one element for each attempt whose context has ended
 }
 
 func newAttempts() *attempts {
@@ -57,18 +57,18 @@ func (a *attempts) start(ctx context.Context) (more chan time.Time, out chan dia
 func TestAnAttemptThatHangsGetsAnotherBesideIt(t *testing.T) {
 	a := newAttempts()
 	more, out := a.start(t.Context())
-	<-a.began // it hangs
+	<-a.began // the first attempt hangs
 	more <- time.Time{}
 	second := <-a.began
 	more <- time.Time{}
 	third := <-a.began
-	second <- errors.New("refused") // ends nothing while others wait
+	second <- errors.New("refused") // a refusal does not end the dial while other attempts are pending
 	third <- nil
 	d := <-out
 	if d.err != nil || d.conn == nil {
 		t.Fatalf("%v, %v", d.conn, d.err)
 	}
-	<-a.stopped // the first one does not stay behind
+	<-a.stopped // the first attempt ends when another one has connected
 	_ = d.conn.Close()
 }
 

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// At the end of a tenure, a call that has waited since before that end is ended. A stream that is answered all the time
-// is not ended.
+// After a tenure has ended, a call that began to wait during the tenure is ended. A stream whose messages all arrive is
+// not ended.
 func TestOnlyWhatStillWaitsIsDisconnected(t *testing.T) {
 	p := New(Options{})
 	defer p.Close()
@@ -15,7 +15,7 @@ func TestOnlyWhatStillWaitsIsDisconnected(t *testing.T) {
 	hangs.Begin()
 	moves.End(waits)
 	moves.Over(time.Millisecond, func() { early <- struct{}{} })
-	again := moves.Begin() // for the next message
+	again := moves.Begin() // the wait for the next message of the stream
 	hangs.Over(100*time.Millisecond, func() { close(cut) })
 	<-cut
 	moves.End(again)

@@ -24,7 +24,7 @@ func TestPoolGivesTheLengthAskedForAndKeepsPowersOfTwo(t *testing.T) {
 		}
 		Pool.Put(b)
 	}
-	// A buffer with a different capacity would be handed out too short.
+	// Get would return a buffer with a different capacity too short.
 	odd := make([]byte, 3000)
 	Pool.Put(&odd)
 	for range 100 {
@@ -56,7 +56,7 @@ func TestCodecRoundTripsThroughDirtyBuffers(t *testing.T) {
 			if err != nil || !bytes.Equal(encoded.Materialize(), want) {
 				t.Fatalf("%d bytes are encoded otherwise than by protobuf: %v", n, err)
 			}
-			half := len(want) / 2 // as transports do it
+			half := len(want) / 2 // split the message, as transports do
 			parts := mem.BufferSlice{mem.SliceBuffer(want[:half]), mem.SliceBuffer(want[half:])}
 			out := &wrapperspb.BytesValue{}
 			if err := c.Unmarshal(parts, out); err != nil || !proto.Equal(in, out) {
@@ -121,7 +121,7 @@ func TestCodecLetsMessagesEncodeAndDecodeThemselves(t *testing.T) {
 	}
 }
 
-// If a message is too long, the fields that are complete at its beginning are decoded, whatever follows them.
+// If a message is too long, the complete fields at its beginning are decoded, whatever bytes follow.
 func TestBoundedDecodesTheBeginningOfALongMessage(t *testing.T) {
 	long := &apipb.Api{Name: "api", Methods: []*apipb.Method{{Name: string(make([]byte, 10_000))}}, Version: "v1"}
 	encoded, err := proto.Marshal(long)

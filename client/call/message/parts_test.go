@@ -15,13 +15,13 @@ import (
 
 // A request of very many empty parts is not decoded, because it would take a hundred times the memory of its bytes.
 func TestRequestsOfTooManyPartsAreNotDecoded(t *testing.T) {
-	empty := bytes.Repeat([]byte{0x0a, 0}, 4<<20) // field 1, of no bytes
+	empty := bytes.Repeat([]byte{0x0a, 0}, 4<<20) // field 1 with no bytes, repeated
 	within := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), empty)
 	for _, into := range []proto.Message{&recordv1.BatchPutRequest{}, &recordv1.BatchGetRequest{},
 		&recordv1.PlanScanRequest{}} {
 		for name, encoded := range map[string][]byte{"top": empty, "within": within} {
 			if _, texts := into.(*recordv1.PlanScanRequest); texts && name == "within" {
-				continue // its field is a text
+				continue // this field of the message is a string, which has no parts
 			}
 			for _, to := range []any{into, &Bounded{Message: into, BytesMax: 16 << 20}} {
 				proto.Reset(into)

@@ -30,7 +30,7 @@ func failure(t *testing.T, code codes.Code, why string) *status.Status {
 	return st
 }
 
-// failed is one failed attempt in a table.
+// failed is the failure of one attempt.
 type failed struct {
 	code codes.Code
 	why  string
@@ -53,9 +53,9 @@ func TestWhatFailuresMeanForACall(t *testing.T) {
 	for name, c := range map[string]struct {
 		effect   Effect
 		failures []failed
-		again    bool // after the last one
+		again    bool // whether another attempt may follow the last failure
 		doubtful bool
-		told     int // which of the failures is told
+		told     int // the index of the failure that the caller is told
 	}{
 		"a refused read":                      {read, []failed{refused}, true, false, 0},
 		"a lost read":                         {read, []failed{lost}, true, false, 0},
@@ -113,10 +113,10 @@ func TestPausesGrow(t *testing.T) {
 
 func TestPausesEndWithTheTime(t *testing.T) {
 	for name, c := range map[string]struct {
-		deadline time.Duration // of the context; 0: none
+		deadline time.Duration // the deadline of the context; 0: none
 		reserve  time.Duration
 		least    time.Duration
-		from, to time.Duration // when it gives up
+		from, to time.Duration // the range of times at which the call gives up
 	}{
 		"patience":   {0, 0, 0, 900 * time.Millisecond, time.Second},
 		"a deadline": {2 * time.Second, 0, 0, 1900 * time.Millisecond, 2 * time.Second},
