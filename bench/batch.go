@@ -53,8 +53,8 @@ func (b *rpcBench) batches(ctx context.Context, size int) error {
 		name := fmt.Sprintf("records by batch %s of %d / unary, %s", what, batch, with)
 		b.add(got.against(name, "/s", "batch "+what, "unary "+what, 4))
 	}
-	// The server behind b.bare stores nothing. Its figures show by how much a batch can be faster than unary calls at
-	// most.
+	// The server behind b.bare stores nothing. Its figures show the largest possible advantage of a batch over unary
+	// calls.
 	for _, what := range []string{"get", "put"} {
 		bare := "bare " + what
 		unary := fmt.Sprintf("bare stream %s of %d / bare unary, %s", what, batch, with)

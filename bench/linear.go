@@ -35,9 +35,9 @@ const (
 // into the same amount of memory.
 type linear struct {
 	*loadBench
-	groups  int   // in each store
-	records int64 // in the large store
-	each    int64 // in each small store
+	groups  int   // the number of groups in each store
+	records int64 // the number of records in the large store
+	each    int64 // the number of records in each small store
 
 	large []*dataset // a single dataset
 	small []*dataset

@@ -63,9 +63,9 @@ func (o *outcome) table(kind string) result.Table {
 	return result.Ratios(kind, "Ours against the limits of this machine", about, o.rows)
 }
 
-// measure runs all parts, or only the part o.Only, in a temporary folder, which it creates, stores in o.dir and
-// removes. The parts add their rows to o.rows. If a part fails, measure returns its error together with a report of
-// the rows so far.
+// measure runs all parts, or only the part o.Only, in a temporary folder. It creates the folder, stores its path in
+// o.dir, and removes it at the end. The parts add their rows to o.rows. If a part fails, measure returns its error
+// together with a report of the rows so far.
 func (p parts[B]) measure(ctx context.Context, b *B, o *outcome, kind string) (report *result.Report, err error) {
 	report = &result.Report{Schema: result.Schema, Kind: kind, Started: time.Now()}
 	report.Machine = result.ThisMachine(cmp.Or(o.Dir, os.TempDir()))

@@ -135,7 +135,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 			return true
 		}).WithTimeout(2*time.Minute).Should(BeTrue(), "neither node was drained: %v %v", drains[0], drains[1])
 		Expect(drains[1-held].err).NotTo(HaveOccurred(), "%v", drains[1-held])
-		drains[held].awaitRefusal() // even after the other shard has stopped
+		drains[held].awaitRefusal() // the second eviction is refused even after the other shard has stopped
 		drains[held].end()
 		<-drains[held].ended
 		s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute)

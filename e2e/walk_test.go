@@ -46,7 +46,7 @@ func (w *walk) step(name, expected string, do func()) {
 	fmt.Fprintf(os.Stderr, "walk: %s\n", name)
 	w.load.start()
 	var failures []string
-	if err := InterceptGomegaFailure(func() { // the first failure ends do
+	if err := InterceptGomegaFailure(func() { // the first failure ends do()
 		w.load.awaitCalls(50)
 		do()
 		w.awaitSettled()

@@ -74,11 +74,11 @@ func dropCaches() bool {
 // load holds the figures of a start.
 type load struct {
 	dev.Status
-	took        time.Duration // from exec until all groups serve
+	took        time.Duration // the time from exec until all groups serve
 	records     int64
-	heldBytes   int64 // in group files: records, and the data that finds them
-	deviceBytes int64 // read from the disk by the process; 0: unknown
-	memoryBytes int64 // of the process, without mapped files; 0: unknown
+	heldBytes   int64 // bytes in group files: records, and the index data that finds them
+	deviceBytes int64 // bytes that the process has read from the disk; 0: unknown
+	memoryBytes int64 // memory of the process, without mapped files; 0: unknown
 }
 
 // measureLoad collects the figures of a start. It must run before anything is read from the store.

@@ -14,7 +14,7 @@ type cell struct {
 	fs      *fileSystem
 	layout  string
 	variant string // other conditions, such as "20 KB" or "50 % superseded"; layouts are compared within one variant
-	part    string // of a table that has several parts
+	part    string // the part of the table; empty: the table has only one part
 	x       float64
 	needs   need
 	run     func(ctx context.Context, s *site) error

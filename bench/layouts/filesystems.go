@@ -64,8 +64,8 @@ var fileSystems = []fileSystem{
 		debian: "jfsutils"},
 }
 
-// FileSystemNames returns all names that --fs accepts. Without --fs, all file systems are measured, and a file system
-// that is not available has a row that gives the reason.
+// FileSystemNames returns all names that --fs accepts. Without --fs, all file systems are measured. A file system that
+// is not available has a row with the reason.
 func FileSystemNames() []string {
 	names := make([]string, 0, len(fileSystems))
 	for i := range fileSystems {

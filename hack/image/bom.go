@@ -57,7 +57,7 @@ func library(name, version, sum string) cdx.Component {
 	out := cdx.Component{BOMRef: purl(name, version), Type: cdx.ComponentTypeLibrary, Name: name, Version: version,
 		PackageURL: purl(name, version)}
 	if sum != "" {
-		out.Properties = &[]cdx.Property{{Name: "go.sum", Value: sum}} // a hash of hashes, unknown to CycloneDX
+		out.Properties = &[]cdx.Property{{Name: "go.sum", Value: sum}} // a hash of hashes, which CycloneDX does not know
 	}
 	return out
 }

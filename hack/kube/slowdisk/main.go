@@ -59,7 +59,7 @@ type gate struct {
 
 	mu   sync.Mutex // guards the fields below
 	rate int64
-	free time.Time // when the disk will have finished all earlier requests
+	free time.Time // when the disk will have completed all earlier requests
 }
 
 func (g *gate) set(rate int64) {

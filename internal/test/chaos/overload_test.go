@@ -37,7 +37,7 @@ const (
 
 // burst is a set of callers that put to one group through the gateways, as fast as their puts are answered.
 type burst struct {
-	taken, bytes, refused, failed atomic.Int64 // bytes: in the puts that were taken
+	taken, bytes, refused, failed atomic.Int64 // bytes counts only the data of the accepted puts
 	numbers                       atomic.Int64 // numbers of the puts, used as their timestamps
 	cancel                        context.CancelFunc
 	wait                          sync.WaitGroup

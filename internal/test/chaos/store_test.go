@@ -31,7 +31,7 @@ type store struct {
 	etcds    []*server
 	gateways []*server
 	shards   []*server
-	spare    *machine // runs a twin
+	spare    *machine // the machine on which a twin runs
 	common   []string // arguments of gateways and shards
 }
 

@@ -17,8 +17,8 @@ import (
 // absurdCases is the number of cases outside a soak.
 const absurdCases = 150
 
-// Absurdly calls check with other absurd values again and again. words are further texts. They lead to code that asks
-// for certain texts, such as the name of a state.
+// Absurdly calls check repeatedly, each time with a new source of absurd values. words are additional strings for these
+// values. They lead to code that compares with certain strings, such as the name of a state.
 func Absurdly(t *testing.T, words []string, check func(a *Absurd)) {
 	t.Helper()
 	seed, cases := soaktest.Seed(t, 1), absurdCases
@@ -30,8 +30,8 @@ func Absurdly(t *testing.T, words []string, check func(a *Absurd)) {
 	}
 }
 
-// Absurd makes values that their types allow and that no sensible object has: negative and huge numbers, NaN, texts
-// that are empty, very long or no identifiers, and pointers that are nil.
+// Absurd makes values that their types allow but no sensible object has: negative and huge numbers, NaN, strings that
+// are empty, very long or not valid as names, and nil pointers.
 type Absurd struct {
 	rand  *rand.Rand
 	words []string
@@ -41,8 +41,8 @@ type Absurd struct {
 func (a *Absurd) IntN(n int) int { return a.rand.IntN(n) }
 
 const (
-	absurdDepth = 8 // of pointers, slices, maps and structs within each other
-	absurdItems = 3 // a slice or map has fewer
+	absurdDepth = 8 // the maximum nesting of pointers, slices, maps and structs
+	absurdItems = 3 // a slice or map has fewer elements than this
 )
 
 var (
@@ -58,7 +58,7 @@ var (
 // Fill sets all exported fields of the value that into points to.
 func (a *Absurd) Fill(into any) { a.fill(reflect.ValueOf(into).Elem(), absurdDepth) }
 
-// Text returns a text.
+// Text returns an absurd string.
 func (a *Absurd) Text() string {
 	if len(a.words) > 0 && a.rand.IntN(2) == 0 {
 		return oneOf(a, a.words)

@@ -139,7 +139,7 @@ func TestCallsAtAServerThatHangsEnd(t *testing.T) {
 			t.Error("it counts as alive")
 		}
 		r.listener.GoOn()
-		for r.pulse.Silent() { // nobody calls it: it is asked
+		for r.pulse.Silent() { // no call is in progress, so only the health checks notice that the server answers again
 			time.Sleep(time.Millisecond)
 		}
 		again := r.call(t)
@@ -157,7 +157,7 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 		select {
 		case err := <-answer:
 			t.Fatalf("the call ended: %v", err)
-		case <-time.After(3 * time.Second): // it was asked some 300 times
+		case <-time.After(3 * time.Second): // the server was checked about 300 times
 		}
 		r.turn <- struct{}{}
 		if err := <-answer; err != nil || r.pulse.Silent() {

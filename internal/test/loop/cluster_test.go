@@ -34,7 +34,7 @@ eval "$RUN"
 	disks := scriptPath(t, "disks.sh")
 	for _, c := range []struct {
 		run, back string
-		calls     string // the call that is made; empty: none that changes a device
+		calls     string // the call that changes a device; empty: no such call is made
 		says      string
 	}{
 		{"disk_detach n1 a", "IMAGE", "losetup -d /dev/loop7", ""},

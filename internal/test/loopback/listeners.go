@@ -58,7 +58,7 @@ func sockets(dir string) (map[string]bool, error) {
 	for _, f := range files {
 		to, err := os.Readlink(dir + "/" + f.Name())
 		if err != nil {
-			continue // closed since
+			continue // the socket was closed in the meantime
 		}
 		if inode, ok := strings.CutPrefix(to, "socket:["); ok {
 			out[strings.TrimSuffix(inode, "]")] = true
@@ -89,7 +89,7 @@ func listener(table string, row []string) (l Listener, inode string) {
 	host, port, _ := strings.Cut(row[1], ":")
 	number, err := strconv.ParseUint(port, 16, 16)
 	if err != nil {
-		return Listener{}, "" // the heading
+		return Listener{}, "" // the first line is a heading
 	}
 	return Listener{Network: network, Address: net.JoinHostPort(ip(host), strconv.FormatUint(number, 10))}, row[9]
 }

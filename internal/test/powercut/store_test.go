@@ -111,7 +111,7 @@ type life struct {
 	shard   *shard.Shard
 	client  *client.Client
 	conn    *grpc.ClientConn
-	records recordv1.RecordServiceClient // on conn
+	records recordv1.RecordServiceClient // a client that uses conn
 	metrics *prometheus.Registry
 	log     *bytes.Buffer // warnings; read only after the shard has ended
 }

@@ -73,7 +73,7 @@ func TestTheLastGoodFilesStayInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPKI(t)
 		old := func() [2][]byte { cert, key := p.issue(); return [2][]byte{cert, key} }()
-		time.Sleep(2 * time.Hour) // the lifetime, and what clocks may differ by
+		time.Sleep(2 * time.Hour) // the lifetime of the certificate, and the tolerated difference between clocks
 		cert, key := p.issue()
 		_, otherKey := p.issue()
 		bad := map[string][2][]byte{
@@ -101,7 +101,7 @@ func TestTheLastGoodFilesStayInUse(t *testing.T) {
 			defer func() { _ = near.Close() }()
 			go func() {
 				takes = takes.Clone()
-				takes.NextProtos = []string{"h2"} // which gRPC requires
+				takes.NextProtos = []string{"h2"} // gRPC requires this protocol
 				server := tls.Server(far, takes)
 				_ = server.HandshakeContext(t.Context())
 				_ = far.Close()

@@ -36,9 +36,9 @@ type fact struct {
 	kind    format.Kind
 	id      int64
 	request [16]byte
-	data    uint64 // hash
+	data    uint64 // the hash of the data
 	crc     uint32 // checksum that is remembered with a request id
-	by      uint64 // Raft id
+	by      uint64 // the Raft id of the replica that applied the entry
 }
 
 // write is what a client requested.

@@ -426,7 +426,7 @@ func (m *machine) comeUp(raftID uint64) {
 		return
 	}
 	if found && err == nil && (file.RaftID != raftID || file.Volume != volume) || m.isForeign(disk) {
-		m.wipe(disk) // of a different incarnation, or a volume of another shard, which may hold nothing of the group
+		m.wipe(disk) // a different incarnation, or the volume of another shard, which may hold nothing of the group
 	}
 	m.join(raftID)
 }

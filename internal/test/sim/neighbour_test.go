@@ -24,8 +24,8 @@ import (
 // committer. What these neighbours have acknowledged must be there after each start.
 
 const (
-	neighbours     = 2 // on each volume
-	neighbourVoter = 1 // Raft id
+	neighbours     = 2 // the number of neighbours on each volume
+	neighbourVoter = 1 // the Raft id of the only voter of a neighbour
 )
 
 // neighbour is an additional group on a volume, as it runs in a process.

@@ -103,7 +103,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 	}
 	m.rots, m.rotted = append(m.rots, rot{file: p.file, at: moments.Add(1)}), true
 	w.mu.Unlock()
-	if p.segment != nil && isWhole(disk, p, from, to) { // it hit a flag that no checksum covers, or padding
+	if p.segment != nil && isWhole(disk, p, from, to) { // the change hit padding, or a flag that no checksum covers
 		disk.Rot(path.Join(groupDir, p.file), from, to-from, func(b []byte) { copy(b, was) })
 		return false
 	}

@@ -123,7 +123,7 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 		}
 		machine.raftID, machine.backup = 0, nil
 		if machine.cloned {
-			machine.takeNewIdentity() // it may be an older state of the machine's own disk; its generation tells
+			machine.takeNewIdentity() // the disk may be an older state of the machine's own disk; its generation tells
 		}
 		w.wait.Go(ends[i])
 		w.startLater(machine, between(r, 10*time.Millisecond, time.Second))

@@ -64,7 +64,7 @@ type world struct {
 	ledger *ledger
 	ctx    context.Context // ends with a violation, or with the run
 	cancel context.CancelFunc
-	wait   sync.WaitGroup // of all goroutines
+	wait   sync.WaitGroup // waits for all goroutines
 
 	calling   atomic.Int32 // clients that are not done
 	contrasts uint64       // number of calls of contrast so far; used only by the nemesis
@@ -75,23 +75,23 @@ type world struct {
 		list []string
 	}
 
-	mu          sync.Mutex // guards all below
+	mu          sync.Mutex // guards the fields below
 	random      *rand.Rand // used by the network
 	machines    []*machine
 	at          map[uint64]*machine                  // Raft id -> its present or former machine
 	lost        map[uint64]bool                      // incarnations whose disk is gone
-	leads       map[uint64]uint64                    // term -> who has led in it
+	leads       map[uint64]uint64                    // term -> the leader of that term
 	partitioned map[[2]int]bool                      // [from, to]: messages are dropped
 	bad         bool                                 // the network loses, repeats and delays messages
 	trap        trap                                 // nil: none
-	calm        bool                                 // clients only read
+	calm        bool                                 // clients do not write
 	stopping    bool                                 // no new calls and no new faults
-	volumes     map[uuid.UUID]placement.VolumeRecord // in etcd
-	etcdSilent  time.Time                            // etcd does not answer until then
+	volumes     map[uuid.UUID]placement.VolumeRecord // the records of volumes in etcd
+	etcdSilent  time.Time                            // etcd does not answer until this time
 	fired       map[string]int
 	violations  []violation
 	history     []operation
-	members     map[uint64]bool // at the end of the run
+	members     map[uint64]bool // the members at the end of the run
 }
 
 // result is the result of a run.

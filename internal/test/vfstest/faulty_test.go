@@ -127,7 +127,7 @@ func TestFaultByOffsetNameSkipAndCount(t *testing.T) {
 func TestRule5_FailedSyncDropsData(t *testing.T) {
 	f, m, file := faultyFile(t, fill(4, 1))
 	writeAt(t, file, fill(4, 101), 0)
-	writeAt(t, file, fill(2, 201), 4*sector) // after the end
+	writeAt(t, file, fill(2, 201), 4*sector) // writes after the end of the file
 	fault := f.Add(&vfstest.Fault{Match: isKind(vfstest.OpSync), Count: 1, Effect: vfstest.EffectDrop})
 	if err := file.Sync(); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("sync: error %v", err)
@@ -137,7 +137,7 @@ func TestRule5_FailedSyncDropsData(t *testing.T) {
 		t.Error("it does not read back")
 	}
 	check(t, file.Sync())
-	writeAt(t, file, fill(1, 55), sector) // written again
+	writeAt(t, file, fill(1, 55), sector) // writes the data again
 	check(t, file.Sync())
 	if fault.Fired() != 1 {
 		t.Errorf("fired %d times", fault.Fired())
