@@ -150,7 +150,7 @@ func putPart(ctx context.Context, part []*pendingItem) {
 		failAll(part, err)
 		return
 	}
-	messages := splitPuts(part)
+	messages := split(part, batchPuts, batchPutBytes)
 	var sending sync.WaitGroup
 	sending.Go(func() {
 		for _, items := range messages {
@@ -184,13 +184,13 @@ func putPart(ctx context.Context, part []*pendingItem) {
 	}
 }
 
-// splitPuts divides puts into messages within the limits.
-func splitPuts(part []*pendingItem) [][]*pendingItem {
+// split divides the items of a part into messages within the limits.
+func split(part []*pendingItem, itemsMax, bytesMax int) [][]*pendingItem {
 	var messages [][]*pendingItem
 	begin, bytes := 0, 0
 	for i, p := range part {
-		size := proto.Size(p.put) + 16
-		if i > begin && (i-begin == batchPuts || bytes+size > batchPutBytes) {
+		size := proto.Size(p.put) + proto.Size(p.get) + 16 // one of the two is nil and has no bytes
+		if i > begin && (i-begin == itemsMax || bytes+size > bytesMax) {
 			messages = append(messages, part[begin:i])
 			begin, bytes = i, 0
 		}
@@ -272,22 +272,19 @@ func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 
 // getPart reads from one target, one call after another.
 func getPart(ctx context.Context, part []*pendingItem) {
-	for begin := 0; begin < len(part); {
-		message := &recordv1.BatchGetRequest{}
-		end, bytes := begin, 0
-		for ; end < len(part) && end-begin < batchGets && (end == begin || bytes < batchGetBytes); end++ {
-			part[end].get.RoutingEpoch = part[end].to.epoch
-			message.Gets = append(message.Gets, part[end].get)
-			bytes += proto.Size(part[end].get) + 16
-		}
-		getMessage(ctx, part[begin:end], message)
-		begin = end
+	for _, items := range split(part, batchGets, batchGetBytes) {
+		getMessage(ctx, items)
 	}
 }
 
-func getMessage(ctx context.Context, items []*pendingItem, message *recordv1.BatchGetRequest) {
+func getMessage(ctx context.Context, items []*pendingItem) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	message := &recordv1.BatchGetRequest{Gets: make([]*recordv1.GetRequest, len(items))}
+	for i, p := range items {
+		p.get.RoutingEpoch = p.to.epoch
+		message.Gets[i] = p.get
+	}
 	answered := make([]bool, len(items))
 	stream, err := recordv1.NewRecordServiceClient(items[0].to.conn).BatchGet(ctx, message)
 	for err == nil {
