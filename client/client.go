@@ -27,11 +27,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
@@ -271,13 +269,7 @@ func (c *Client) conn(address string) (*server, error) {
 	options := append(s.pulse.DialOptions(),
 		grpc.WithNoProxy(), grpc.WithTransportCredentials(c.cfg.Credentials),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageBytes)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
-				MaxDelay: 2 * time.Second},
-			MinConnectTimeout: 2 * time.Second,
-		}),
-		grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-go"),
+		grpc.WithUserAgent("sheaf-go"),
 	)
 	if c.cfg.CallCredentials != nil {
 		options = append(options, grpc.WithPerRPCCredentials(c.cfg.CallCredentials))

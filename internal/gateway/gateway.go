@@ -96,6 +96,10 @@ const (
 	// in progress then have ageGrace to end. A client resumes an interrupted stream from its cursor.
 	ageMax   = 30 * time.Minute
 	ageGrace = 10 * time.Minute
+	// A client that answers no ping for keepaliveWait is disconnected. The gateway pings a client that was silent for
+	// keepaliveTime.
+	keepaliveTime = 20 * time.Second
+	keepaliveWait = 5 * time.Second
 )
 
 func (l *Limits) setDefaults() error {

@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client/call/liveness"
@@ -24,10 +22,6 @@ import (
 // These are settings of the connections to shards.
 const (
 	connsPerShard   = 2
-	keepaliveTime   = 20 * time.Second // shards disconnect clients that ping more often than every 10 s
-	keepaliveWait   = 5 * time.Second
-	connectBase     = 20 * time.Millisecond
-	connectMax      = 2 * time.Second
 	streamWindow    = 1 << 20
 	connWindow      = 4 << 20
 	closeConnsAfter = 2 * time.Minute // calls in flight may still use the connections
@@ -334,13 +328,8 @@ func (r *router) connect(name, address string) (*shard, error) {
 			grpc.WithNoProxy(), grpc.WithTransportCredentials(r.cfg.ShardCredentials(name)),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(message.BytesMax),
 				grpc.MaxCallSendMsgSize(message.BytesMax)),
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: connectBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: connectMax},
-				MinConnectTimeout: connectMax,
-			}),
 			grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow),
-			grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-gateway"),
+			grpc.WithIdleTimeout(0), grpc.WithUserAgent("sheaf-gateway"),
 		)
 		conn, err := grpc.NewClient("passthrough:///"+address, append(options, r.cfg.ShardDialOptions...)...)
 		if err != nil {

@@ -18,8 +18,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 )
 
@@ -27,6 +29,15 @@ import (
 const (
 	DefaultAfter    = 500 * time.Millisecond
 	DefaultPatience = 1500 * time.Millisecond
+)
+
+// These are settings of the connections. A server disconnects clients that ping more often than every 10 s. A server
+// that restarts must be reached soon again.
+const (
+	keepaliveTime  = 20 * time.Second
+	keepaliveWait  = 5 * time.Second
+	reconnectFirst = 20 * time.Millisecond // the first pause between two attempts to connect
+	reconnectMax   = 2 * time.Second       // the longest pause, and the minimum time limit of an attempt
 )
 
 // looksPerAfter is the number of times that answers are counted within Options.After.
@@ -83,11 +94,18 @@ func New(opts Options) *Pulse {
 	return p
 }
 
-// DialOptions returns the options for connections to the server.
+// DialOptions returns the options for connections to the server. They also say how gRPC finds out that a connection is
+// broken, and how soon it connects again.
 func (p *Pulse) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithContextDialer(p.lines.dial), grpc.WithChainUnaryInterceptor(p.unary),
 		grpc.WithChainStreamInterceptor(p.stream),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: reconnectFirst, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+			MinConnectTimeout: reconnectMax,
+		}),
+		grpc.WithDisableServiceConfig(),
 	}
 }
 
