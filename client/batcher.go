@@ -53,7 +53,7 @@ type Batcher struct {
 	done   sync.WaitGroup
 
 	mu      sync.Mutex
-	changed *sync.Cond // signalled when bytes, waiting or closed change
+	changed *sync.Cond // signalled when bytes, items or closed change
 	bytes   int64      // data that are waiting or in flight
 	items   int        // puts without an outcome
 	closed  bool

@@ -52,8 +52,8 @@ type uploading struct {
 	key     Key
 	options PutOptions
 	from    io.Reader
-	sum     *uint32 // known in advance
-	size    *int64  // known in advance
+	sum     *uint32 // the checksum of the data; nil: not known in advance
+	size    *int64  // the size of the data; nil: not known in advance
 	read    int64
 	readErr error
 }

@@ -24,7 +24,7 @@ import (
 // hasFigures reports whether the numbers of the row are known. If they are not, a zero means that nothing is known.
 func (x *Shard) hasFigures() bool { return x.GetAlive() }
 
-// hasFigures is as for a Shard.
+// hasFigures is like hasFigures of a Shard.
 func (x *Group) hasFigures() bool { return x.GetState().Serves() }
 
 // MarshalJSON implements json.Marshaler.
@@ -36,25 +36,25 @@ func (x *ShardStatus) UnmarshalJSON(text []byte) error { return fromJSON(text, x
 // MarshalJSON implements json.Marshaler.
 func (x *StatusSummary) MarshalJSON() ([]byte, error) { return toJSON(x.ProtoReflect()) }
 
-// UnmarshalJSON is as for a ShardStatus.
+// UnmarshalJSON implements json.Unmarshaler. It ignores unknown names.
 func (x *StatusSummary) UnmarshalJSON(text []byte) error { return fromJSON(text, x.ProtoReflect()) }
 
 // MarshalJSON implements json.Marshaler.
 func (x *Shard) MarshalJSON() ([]byte, error) { return toJSON(x.ProtoReflect()) }
 
-// UnmarshalJSON is as for a ShardStatus.
+// UnmarshalJSON implements json.Unmarshaler. It ignores unknown names.
 func (x *Shard) UnmarshalJSON(text []byte) error { return fromJSON(text, x.ProtoReflect()) }
 
 // MarshalJSON implements json.Marshaler.
 func (x *Group) MarshalJSON() ([]byte, error) { return toJSON(x.ProtoReflect()) }
 
-// UnmarshalJSON is as for a ShardStatus.
+// UnmarshalJSON implements json.Unmarshaler. It ignores unknown names.
 func (x *Group) UnmarshalJSON(text []byte) error { return fromJSON(text, x.ProtoReflect()) }
 
 // MarshalJSON implements json.Marshaler.
 func (x *Load) MarshalJSON() ([]byte, error) { return toJSON(x.ProtoReflect()) }
 
-// UnmarshalJSON is as for a ShardStatus.
+// UnmarshalJSON implements json.Unmarshaler. It ignores unknown names.
 func (x *Load) UnmarshalJSON(text []byte) error { return fromJSON(text, x.ProtoReflect()) }
 
 // jsonWriter writes JSON. The encoder is for single values.
@@ -201,7 +201,7 @@ func valueOf(text []byte, f protoreflect.FieldDescriptor, empty func() protorefl
 		}
 		return v, err
 	case int64:
-		text = bytes.Trim(text, `"`) // an id
+		text = bytes.Trim(text, `"`) // ids of records are strings
 	}
 	scalar := reflect.New(reflect.TypeOf(v.Interface()))
 	err := json.Unmarshal(text, scalar.Interface())

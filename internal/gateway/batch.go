@@ -26,7 +26,7 @@ type item struct {
 	begin, end int // offsets in the message, including tag and length
 	effect     routing.Effect
 	answered   bool
-	err        error // the last failure, if not answered
+	err        error // the last failure, which is the answer unless a shard answers the item
 	failures   failures
 	route      *route
 	to         *shard // the shard of the last attempt

@@ -76,7 +76,7 @@ type putting struct {
 type putBatch struct {
 	*batch
 	wait    sync.WaitGroup // waits for the parts to be answered
-	results []scanner      // bytes of each result, if answered without err
+	results []scanner      // the bytes of each result of a shard
 	mu      sync.Mutex
 	frames  []*frame // the frames that hold the results
 }

@@ -164,7 +164,7 @@ func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (don
 type failedAttempt struct {
 	err     error
 	sent    bool
-	verdict routing.Verdict // of failures.judge
+	verdict routing.Verdict // the result of failures.judge
 	shard   *shard          // nil: no leader was known
 	route   *route
 	table   *table

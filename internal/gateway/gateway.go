@@ -49,7 +49,7 @@ type Config struct {
 	Limits           Limits
 	Version          string                // version of the binary, for status
 	Logger           *slog.Logger          // nil: discards
-	Registry         prometheus.Registerer // nil: no metrics
+	Registry         prometheus.Registerer // nil: metrics are not exported
 	// ListenConfig is used for the gRPC server's socket; the flood limits set it.
 	ListenConfig net.ListenConfig
 	// Listener opens the listener of the gRPC server, and Dial connects to the address of a shard. If they are nil, TCP
@@ -131,7 +131,7 @@ type Gateway struct {
 	router   *router
 	server   *grpc.Server
 	listener net.Listener
-	taken    *descriptors.Listener // listener, while enough descriptors are left
+	taken    *descriptors.Listener // wraps listener, and accepts connections while enough descriptors are left
 	health   *health.Server
 	metrics  *metrics
 	creating singleflight.Group

@@ -64,10 +64,10 @@ func (s *shard) groups(ctx context.Context, only string, page paging.Page) *reco
 	in := &recordv1.ListGroupsRequest{Group: only, PageSize: int32(page.Size),
 		PageToken: paging.Token(paging.Groups, page.After)}
 	if page.Size == 0 { // in one answer a shard with tens of thousands of groups exceeds the limit for messages
-		answer, _ := recordv1.AllGroups(ctx, from, in) // nil with an error
+		answer, _ := recordv1.AllGroups(ctx, from, in) // the answer is nil if there is an error
 		return answer
 	}
-	answer, _ := from.ListGroups(ctx, in) // nil with an error
+	answer, _ := from.ListGroups(ctx, in) // the answer is nil if there is an error
 	return answer
 }
 

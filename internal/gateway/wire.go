@@ -199,8 +199,8 @@ type key struct {
 
 // fields holds the field numbers of a request message. A number is 0 if the message has no such field.
 type fields struct {
-	header    protowire.Number // message that holds the others (UploadRequest)
-	key       protowire.Number // RecordKey
+	header    protowire.Number // the message that holds the other fields (UploadRequest)
+	key       protowire.Number // a RecordKey
 	id        protowire.Number // id outside a RecordKey (FindRequest), and in the RecordKey itself
 	group     protowire.Number // group in the RecordKey itself
 	requestID protowire.Number

@@ -106,7 +106,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 		Pool.Put(buffer)
 		return nil, fmt.Errorf("encoding a message: %w", err)
 	}
-	return Appended(buffer, encoded), nil // longer than size only if other code did change the message
+	return Appended(buffer, encoded), nil // encoded outgrows the buffer only if other code changed the message
 }
 
 // Appended returns the buffers of a message that was appended to an empty buffer of Pool, and may have outgrown it.

@@ -72,7 +72,7 @@ type Kind byte
 // The kinds.
 const (
 	Split  Kind = 1 // made by PlanScan: a range of one group's snapshot
-	Resume Kind = 2 // made by Scan: the rest of such a range
+	Resume Kind = 2 // made by Scan: the rest of a range
 )
 
 // Cursor is a position in a scan: the entries of a group's snapshot with an index in (After, Through].
@@ -143,7 +143,7 @@ func Decode(b []byte) (Cursor, error) {
 
 // Place is the position of a watch in a group's changes.
 type Place struct {
-	Group [16]byte // UUID
+	Group [16]byte // the UUID of the group
 	Index uint64   // all changes up to it were delivered
 }
 
