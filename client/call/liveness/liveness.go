@@ -25,10 +25,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Default values of Options.
 const (
-	DefaultAfter    = 500 * time.Millisecond
-	DefaultPatience = 1500 * time.Millisecond
+	// After is how long a server may give no answer before it is probed.
+	After = 500 * time.Millisecond
+	// Patience is how long a server may take to answer the probe.
+	Patience = 1500 * time.Millisecond
+	// looksPerAfter is the number of times that answers are counted within After.
+	looksPerAfter = 2
+	// tick is the interval between two checks for answers.
+	tick = After / looksPerAfter
 )
 
 // These are settings of the connections. A server disconnects clients that ping more often than every 10 s. A server
@@ -40,13 +45,8 @@ const (
 	reconnectMax   = 2 * time.Second       // the longest pause, and the minimum time limit of an attempt
 )
 
-// looksPerAfter is the number of times that answers are counted within Options.After.
-const looksPerAfter = 2
-
 // Options configures a Pulse. The zero value is usable.
 type Options struct {
-	After    time.Duration // how long the server may give no answer before it is probed; 0 means DefaultAfter
-	Patience time.Duration // how long the server may take to answer the probe; 0 means DefaultPatience
 	// May reports whether the connections may be closed. If May is nil, they may always be closed. Closing them gains
 	// nothing if no other server can answer the calls.
 	May func() bool
@@ -56,9 +56,6 @@ type Options struct {
 	// uses TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
-
-// tick returns the interval between two checks for answers.
-func (o *Options) tick() time.Duration { return o.After / looksPerAfter }
 
 // Pulse watches one server. Safe for concurrent use. The owner must call Close.
 type Pulse struct {
@@ -80,12 +77,6 @@ type Pulse struct {
 
 // New makes a Pulse. It is idle while no call is in progress.
 func New(opts Options) *Pulse {
-	if opts.After <= 0 {
-		opts.After = DefaultAfter
-	}
-	if opts.Patience <= 0 {
-		opts.Patience = DefaultPatience
-	}
 	if opts.Dial == nil {
 		opts.Dial = Dial
 	}
@@ -214,19 +205,19 @@ func (s *stream) RecvMsg(m any) error {
 
 // watch checks for answers until no call is in progress.
 func (p *Pulse) watch() {
-	tick := time.NewTicker(p.opts.tick())
-	defer tick.Stop()
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
 	seen, looks := p.answers.Load(), 0
 	for {
 		select {
-		case <-tick.C:
+		case <-ticker.C:
 		case <-p.ctx.Done():
 			return
 		}
 		answers := p.answers.Load()
 		switch looks++; {
 		case p.silent.Load():
-			ctx, cancel := context.WithTimeout(p.ctx, p.opts.Patience)
+			ctx, cancel := context.WithTimeout(p.ctx, Patience)
 			p.ask(ctx) // until the server answers again
 			cancel()
 		case answers != seen:
@@ -266,11 +257,11 @@ func (p *Pulse) hangs(answers uint64) bool {
 		cancel()
 		<-asked
 	}()
-	tick := time.NewTicker(p.opts.tick())
-	defer tick.Stop()
-	for waited := time.Duration(0); waited < p.opts.Patience; waited += p.opts.tick() {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for waited := time.Duration(0); waited < Patience; waited += tick {
 		select {
-		case <-tick.C:
+		case <-ticker.C:
 		case <-asked:
 			return false // the server is alive; or it is gone, and gRPC ends the calls
 		}

@@ -113,14 +113,10 @@ func (r *rig) call(t *testing.T) <-chan error {
 	return answer
 }
 
-var quick = liveness.Options{After: 200 * time.Millisecond, Patience: 2 * time.Second}
-
 func TestCallsAtAServerThatHangsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung := make(chan struct{}, 10)
-		opts := quick
-		opts.Hung = func() { hung <- struct{}{} }
-		r := newRig(t, opts)
+		r := newRig(t, liveness.Options{Hung: func() { hung <- struct{}{} }})
 		unary := r.call(t)
 		stream, err := r.client.Watch(t.Context(), &recordv1.WatchRequest{})
 		if err != nil {
@@ -152,12 +148,12 @@ func TestCallsAtAServerThatHangsEnd(t *testing.T) {
 
 func TestASlowServerIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, liveness.Options{After: 10 * time.Millisecond, Patience: time.Minute})
+		r := newRig(t, liveness.Options{})
 		answer := r.call(t)
 		select {
 		case err := <-answer:
 			t.Fatalf("the call ended: %v", err)
-		case <-time.After(3 * time.Second): // the server was checked about 300 times
+		case <-time.After(10 * time.Second): // the server was checked about twenty times
 		}
 		r.turn <- struct{}{}
 		if err := <-answer; err != nil || r.pulse.Silent() {
@@ -171,15 +167,14 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 // because a bubble's time does not pass while a process is stopped.
 func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
-	opts := liveness.Options{After: time.Second, Patience: 3 * time.Second}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRigOn(t, l, opts)
+	r := newRigOn(t, l, liveness.Options{})
 	stopped := make(chan struct{})
 	stop := sync.OnceFunc(func() {
-		stoptest.Self(t, opts.Patience-200*time.Millisecond)
+		stoptest.Self(t, liveness.Patience-200*time.Millisecond)
 		close(stopped)
 		time.Sleep(400 * time.Millisecond)
 	})
@@ -189,7 +184,7 @@ func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 	select {
 	case err := <-answer:
 		t.Fatalf("the call ended: %v", err)
-	case <-time.After(opts.After):
+	case <-time.After(liveness.After):
 	}
 	r.turn <- struct{}{}
 	if err := <-answer; err != nil || r.pulse.Silent() {
@@ -200,9 +195,7 @@ func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 func TestCallsThatNobodyElseCanAnswerWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := make(chan struct{}, 1000)
-		opts := quick
-		opts.May = func() bool { asked <- struct{}{}; return false }
-		r := newRig(t, opts)
+		r := newRig(t, liveness.Options{May: func() bool { asked <- struct{}{}; return false }})
 		answer := r.call(t)
 		r.listener.Hang()
 		for range 3 {
