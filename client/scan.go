@@ -63,7 +63,9 @@ type PlanScanOptions struct {
 // one process.
 func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Split, error) {
 	o := orZero(options)
-	plan, err := c.planScan(ctx, &recordv1.PlanScanRequest{Groups: o.Groups, SplitBytes: o.SplitBytes})
+	plan, err := unary(ctx, c, call{op: "plan a scan"}, recordv1.NewRecordServiceClient,
+		recordv1.RecordServiceClient.PlanScan, &recordv1.PlanScanRequest{Groups: o.Groups, SplitBytes: o.SplitBytes},
+		grpc.MaxCallRecvMsgSize(routingBytes))
 	if err != nil {
 		return nil, err
 	}
@@ -192,12 +194,6 @@ func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool
 	}
 }
 
-// planScan takes the snapshots of a scan and divides them into splits.
-func (c *Client) planScan(ctx context.Context, request *recordv1.PlanScanRequest) (*recordv1.PlanScanResponse, error) {
-	return unary(ctx, c, call{op: "plan a scan"}, recordv1.NewRecordServiceClient, recordv1.RecordServiceClient.PlanScan,
-		request, grpc.MaxCallRecvMsgSize(routingBytes))
-}
-
 // scanned is a message of one split, or the error that ended it.
 type scanned struct {
 	records []Record
@@ -205,7 +201,7 @@ type scanned struct {
 }
 
 // scanEach scans splits, o.Parallel at a time, and returns when all have ended.
-func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []*recordv1.ScanSplit, results chan<- scanned) {
+func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []Split, results chan<- scanned) {
 	give := func(r scanned) bool {
 		select {
 		case results <- r:
@@ -222,8 +218,8 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []*recordv1
 				return nil //nolint:nilerr // the caller takes no more records
 			}
 			s := &scanning{
-				client: c, request: recordv1.ScanRequest{Split: split.GetSplit(), MetadataOnly: o.MetadataOnly},
-				attempts: c.attempts(call{op: "scan"}), addresses: split.GetAddresses(),
+				client: c, request: recordv1.ScanRequest{Split: split.Token, MetadataOnly: o.MetadataOnly},
+				attempts: c.attempts(call{op: "scan"}), addresses: split.Addresses,
 			}
 			if err := s.run(ctx, func(records []Record) bool { return give(scanned{records: records}) }); err != nil {
 				give(scanned{err: err})
@@ -237,11 +233,11 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []*recordv1
 // scanSplits scans several splits at a time. Memory is bounded, because the scan of each split waits until its last
 // message was consumed.
 func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Record, error) bool) {
-	request := &recordv1.PlanScanRequest{SplitBytes: o.SplitBytes}
+	options := &PlanScanOptions{SplitBytes: o.SplitBytes}
 	if o.Group != "" {
-		request.Groups = []string{o.Group}
+		options.Groups = []string{o.Group}
 	}
-	plan, err := c.planScan(ctx, request)
+	splits, err := c.PlanScan(ctx, options)
 	if err != nil {
 		yield(Record{}, err)
 		return
@@ -253,7 +249,7 @@ func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Recor
 	results := make(chan scanned)
 	all.Go(func() {
 		defer close(results)
-		c.scanEach(ctx, o, plan.GetSplits(), results)
+		c.scanEach(ctx, o, splits, results)
 	})
 	var damaged error
 	for r := range results {
