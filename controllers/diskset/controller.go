@@ -117,14 +117,14 @@ func (r *Reconciler) finalizer(ctx context.Context, run *diskRun) step.Outcome {
 // storageClass makes the StorageClass. It does not touch a class of that name that the operator did not make.
 func (r *Reconciler) storageClass(ctx context.Context, run *diskRun) step.Outcome {
 	var class storagev1.StorageClass
-	err := r.Client.Get(ctx, types.NamespacedName{Name: run.set.Name}, &class)
-	if err == nil && class.Labels[v1alpha1.LabelDiskSet] != run.set.Name {
+	there, err := step.Read(ctx, r.Client, "StorageClass", types.NamespacedName{Name: run.set.Name}, &class)
+	if err != nil {
+		return step.Retry(err)
+	}
+	if there && class.Labels[v1alpha1.LabelDiskSet] != run.set.Name {
 		return step.Fail("StorageClassTaken", fmt.Sprintf(
 			"a StorageClass %s is there that this DiskSet did not make: delete it, or give the DiskSet another name",
 			run.set.Name))
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		return step.Retry(fmt.Errorf("read StorageClass %s: %w", run.set.Name, err))
 	}
 	_, err = step.Apply(ctx, r.Client, nil, workload.DiskClass(run.set))
 	return step.Retry(err)
@@ -282,13 +282,14 @@ func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
 		}
 	}
 	var class storagev1.StorageClass
-	if err := r.Client.Get(ctx, types.NamespacedName{Name: set.Name}, &class); err == nil &&
-		class.Labels[v1alpha1.LabelDiskSet] == set.Name {
+	there, err := step.Read(ctx, r.Client, "StorageClass", types.NamespacedName{Name: set.Name}, &class)
+	if err != nil {
+		return err
+	}
+	if there && class.Labels[v1alpha1.LabelDiskSet] == set.Name {
 		if err := r.Client.Delete(ctx, &class); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete StorageClass %s: %w", set.Name, err)
 		}
-	} else if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("read StorageClass %s: %w", set.Name, err)
 	}
 	if len(kept) > 0 {
 		step.Report(ctx, r.Events, set, step.News{Warning: true, Reason: "VolumesKept", Action: "Delete",

@@ -8,7 +8,6 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -69,15 +68,15 @@ func (r *Reconciler) gatherJobs(ctx context.Context, o *observedDisks) error {
 		key := types.NamespacedName{Namespace: r.Namespace, Name: name}
 		job, claim := &batchv1.Job{}, &corev1.PersistentVolumeClaim{}
 		var seen observedJob
-		if err := r.Live.Get(ctx, key, job); err == nil {
+		if there, err := step.Read(ctx, r.Live, "Job", key, job); err != nil {
+			return err
+		} else if there {
 			seen.job = job
-		} else if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("read Job %s: %w", key, err)
 		}
-		if err := r.Live.Get(ctx, key, claim); err == nil {
+		if there, err := step.Read(ctx, r.Live, "claim", key, claim); err != nil {
+			return err
+		} else if there {
 			seen.claim = claim
-		} else if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("read claim %s: %w", key, err)
 		}
 		o.jobs[pv.Name] = seen
 	}

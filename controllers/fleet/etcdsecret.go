@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -22,14 +21,15 @@ func ReadEtcdSecret(ctx context.Context, live client.Reader, store *v1alpha1.Rec
 	}
 	secret := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: store.Namespace, Name: external.TLSSecretRef.Name}
-	if err := live.Get(ctx, key, secret); apierrors.IsNotFound(err) {
+	there, err := step.Read(ctx, live, "Secret", key, secret)
+	switch {
+	case err != nil:
+		return nil, step.Retry(err)
+	case !there:
 		return nil, step.Wait("EtcdSecretMissing", fmt.Sprintf(
 			"spec.etcd.external.tlsSecretRef: Secret %s does not exist: create it with ca.crt, "+
 				"and tls.crt and tls.key where etcd asks for a client's certificate", key), step.PauseShort)
-	} else if err != nil {
-		return nil, step.Retry(fmt.Errorf("read Secret %s: %w", key, err))
-	}
-	if len(secret.Data["ca.crt"]) == 0 {
+	case len(secret.Data["ca.crt"]) == 0:
 		return secret, step.Wait("EtcdSecretIncomplete", fmt.Sprintf(
 			"spec.etcd.external.tlsSecretRef: Secret %s has no ca.crt: add the "+
 				"certificates of the authority that signed etcd's", key), step.PauseShort)

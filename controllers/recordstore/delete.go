@@ -79,11 +79,11 @@ func (w *writer) deleteEtcdClaims(ctx context.Context, all bool) error {
 		claim := &corev1.PersistentVolumeClaim{}
 		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" +
 			workload.EtcdMember(store.Name, n)}
-		err := w.Get(ctx, key, claim)
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("read claim %s: %w", key, err)
+		there, err := step.Read(ctx, w, "claim", key, claim)
+		if err != nil {
+			return err
 		}
-		if err == nil && (all || claim.Spec.VolumeName == "") && claim.DeletionTimestamp == nil {
+		if there && (all || claim.Spec.VolumeName == "") && claim.DeletionTimestamp == nil {
 			claims = append(claims, claim)
 		}
 	}

@@ -59,8 +59,8 @@ func (e etcdObjects) chooseImage(ctx context.Context) step.Outcome {
 	seen.etcdPods = pods.Items
 	var set appsv1.StatefulSet
 	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Etcd(store.Name)}
-	if err := e.Get(ctx, key, &set); err != nil && !apierrors.IsNotFound(err) {
-		return step.Retry(fmt.Errorf("read StatefulSet %s: %w", key, err))
+	if _, err := step.Read(ctx, e, "StatefulSet", key, &set); err != nil {
+		return step.Retry(err)
 	}
 	seen.etcdHasTLS = workload.MountsTLS(&set.Spec.Template.Spec)
 	seen.etcdImage = etcdImage(seen.image, fleet.ImageOf(&set.Spec.Template.Spec), seen.etcdPods,
@@ -82,12 +82,9 @@ func (e etcdObjects) set() (*appsv1.StatefulSet, error) {
 // keepClaimSize keeps the claim template of an existing StatefulSet, which Kubernetes refuses to change.
 func (e etcdObjects) keepClaimSize(ctx context.Context, set *appsv1.StatefulSet) error {
 	var live appsv1.StatefulSet
-	err := e.Get(ctx, client.ObjectKeyFromObject(set), &live)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read StatefulSet %s: %w", client.ObjectKeyFromObject(set), err)
+	there, err := step.Read(ctx, e, "StatefulSet", client.ObjectKeyFromObject(set), &live)
+	if err != nil || !there {
+		return err
 	}
 	for n := range set.Spec.VolumeClaimTemplates {
 		if n < len(live.Spec.VolumeClaimTemplates) {
@@ -109,19 +106,18 @@ func growEtcdClaims(ctx context.Context, w *writer) step.Outcome {
 		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" +
 			workload.EtcdMember(store.Name, n)}
 		var claim corev1.PersistentVolumeClaim
-		if err := w.Get(ctx, key, &claim); apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			return step.Retry(fmt.Errorf("read claim %s: %w", key, err))
+		there, err := step.Read(ctx, w, "claim", key, &claim)
+		if err != nil {
+			return step.Retry(err)
 		}
 		// An unbound claim cannot be changed.
-		if claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil ||
+		if !there || claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil ||
 			claim.Spec.Resources.Requests.Storage().Cmp(want) >= 0 {
 			continue
 		}
 		patch := step.IfUnchanged(claim.DeepCopy())
 		claim.Spec.Resources.Requests[corev1.ResourceStorage] = want
-		err := w.Patch(ctx, &claim, patch, client.FieldOwner(v1alpha1.FieldManager))
+		err = w.Patch(ctx, &claim, patch, client.FieldOwner(v1alpha1.FieldManager))
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 			refused = fmt.Sprintf(
 				"spec.etcd.managed.storage.size asks for %s, and claim %s cannot grow: %v. Use a StorageClass with "+
@@ -206,25 +202,23 @@ func (r memberReader) lookCloser(ctx context.Context, o *observedMember) error {
 	store := r.store
 	var claim corev1.PersistentVolumeClaim
 	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" + o.Name}
-	switch err := r.cached.Get(ctx, key, &claim); {
-	case err == nil:
+	there, err := step.Read(ctx, r.cached, "claim", key, &claim)
+	if err != nil {
+		return err
+	}
+	if there {
 		o.Claim = &claim
 		if err := errors.Join(r.classOf(ctx, o), r.cordonedOf(ctx, o)); err != nil {
 			return err
 		}
-	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("read claim %s: %w", key, err)
 	}
 	var about client.Object
 	switch {
 	case o.Pod == nil:
 		var set appsv1.StatefulSet
 		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Etcd(store.Name)}
-		if err := r.cached.Get(ctx, key, &set); err != nil {
-			if apierrors.IsNotFound(err) { // it was created just now
-				return nil
-			}
-			return fmt.Errorf("read StatefulSet %s: %w", key, err)
+		if there, err := step.Read(ctx, r.cached, "StatefulSet", key, &set); err != nil || !there {
+			return err // a StatefulSet that was created just now may be missing in the cache
 		}
 		about = &set
 	case o.Pod.Spec.NodeName != "" && o.Pod.Status.Phase == corev1.PodPending:
@@ -232,7 +226,6 @@ func (r memberReader) lookCloser(ctx context.Context, o *observedMember) error {
 	default:
 		return nil
 	}
-	var err error
 	o.Events, err = step.Warnings(ctx, r.live, about)
 	// The events of the StatefulSet are about all its pods and claims.
 	if o.Pod == nil {
@@ -259,12 +252,9 @@ func eventsAbout(events []string, name string) []string {
 func (r memberReader) classOf(ctx context.Context, o *observedMember) error {
 	if name := o.Claim.Spec.StorageClassName; name != nil {
 		o.ClassName = *name
-		err := r.cached.Get(ctx, types.NamespacedName{Name: *name}, &storagev1.StorageClass{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("read StorageClass %s: %w", *name, err)
-		}
-		o.ClassMissing = err != nil
-		return nil
+		there, err := step.Read(ctx, r.cached, "StorageClass", types.NamespacedName{Name: *name}, &storagev1.StorageClass{})
+		o.ClassMissing = !there
+		return err
 	}
 	var classes storagev1.StorageClassList
 	if err := r.cached.List(ctx, &classes); err != nil {

@@ -33,10 +33,7 @@ func identify(ctx context.Context, w *writer, live client.Reader, makesTLS bool,
 		}
 		tls = &first
 	}
-	if err := w.commitIdentity(ctx, tls); err != nil {
-		return step.Retry(err)
-	}
-	return step.Complete()
+	return step.Retry(w.commitIdentity(ctx, tls))
 }
 
 // firstTLS returns what an absent spec.tls means for a store that the operator handles for the first time. If the
@@ -49,9 +46,8 @@ func firstTLS(ctx context.Context, live client.Reader, store *v1alpha1.RecordSto
 	if store.Status.StoreUID != "" {
 		var told corev1.ConfigMap
 		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
-		err := live.Get(ctx, key, &told)
-		if client.IgnoreNotFound(err) != nil {
-			return first, fmt.Errorf("read ConfigMap %s: %w", key, err)
+		if _, err := step.Read(ctx, live, "ConfigMap", key, &told); err != nil {
+			return first, err
 		}
 		mode := v1alpha1.TLSTransport(told.Data[workload.KeyMode])
 		known := slices.Contains([]v1alpha1.TLSTransport{v1alpha1.TransportPlaintext, v1alpha1.TransportBoth,

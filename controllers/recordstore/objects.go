@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,10 +26,10 @@ func applyGateway(ctx context.Context, w *writer, seen *observed) step.Outcome {
 	refused := step.Notes{}
 	refused.Add(w.apply(ctx, workload.GatewayService(store), workload.GatewaysBudget(store), seen.gateway))
 	var live appsv1.Deployment
-	if err := w.Get(ctx, client.ObjectKeyFromObject(seen.gateway), &live); err == nil {
+	if there, err := step.Read(ctx, w, "Deployment", client.ObjectKeyFromObject(seen.gateway), &live); err != nil {
+		return step.Retry(err)
+	} else if there { // a stale cache may lack it
 		seen.gateway = &live
-	} else if !apierrors.IsNotFound(err) { // the cache may be stale
-		return step.Retry(fmt.Errorf("read Deployment %s: %w", client.ObjectKeyFromObject(seen.gateway), err))
 	}
 	return refused.With(gatewayTrouble(ctx, w, seen))
 }
@@ -56,12 +55,12 @@ func applyFences(ctx context.Context, w *writer, own string) step.Outcome {
 // removeNetworkPolicy deletes a NetworkPolicy that belongs to the store.
 func removeNetworkPolicy(ctx context.Context, w *writer, policy *networkingv1.NetworkPolicy) error {
 	var live networkingv1.NetworkPolicy
-	err := w.Get(ctx, client.ObjectKeyFromObject(policy), &live)
-	if err == nil && metav1.IsControlledBy(&live, w.store) && live.DeletionTimestamp == nil {
-		return w.remove(ctx, &live, "NetworkPolicy")
+	there, err := step.Read(ctx, w, "NetworkPolicy", client.ObjectKeyFromObject(policy), &live)
+	if err != nil || !there || !metav1.IsControlledBy(&live, w.store) || live.DeletionTimestamp != nil {
+		return err
 	}
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("read NetworkPolicy %s: %w", client.ObjectKeyFromObject(policy), err)
+	if err := w.Delete(ctx, &live, client.Preconditions{UID: &live.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete NetworkPolicy %s: %w", client.ObjectKeyFromObject(policy), err)
 	}
 	return nil
 }

@@ -68,10 +68,7 @@ func (p placing) init(ctx context.Context, live client.Reader) step.Outcome {
 	}
 	switch {
 	case err == nil:
-		if err := p.commitPlacement(ctx); err != nil {
-			return step.Retry(err)
-		}
-		return step.Complete()
+		return step.Retry(p.commitPlacement(ctx))
 	case errors.Is(err, fleet.ErrVolumesIncomplete):
 		sayFalse(store, v1alpha1.ConditionPlacementReady, "Adopting", err.Error())
 		return step.Wait("Adopting", fmt.Sprintf(
@@ -180,11 +177,7 @@ func (p placing) forgetAllowance(ctx context.Context) step.Outcome {
 	if _, there := store.Annotations[v1alpha1.AnnotationAllowNewEtcd]; !there {
 		return step.Complete()
 	}
-	err := step.WriteMetadata(ctx, p.Client, store, func(store *v1alpha1.RecordStore) {
+	return step.Retry(step.WriteMetadata(ctx, p.Client, store, func(store *v1alpha1.RecordStore) {
 		delete(store.Annotations, v1alpha1.AnnotationAllowNewEtcd)
-	})
-	if err != nil {
-		return step.Retry(err)
-	}
-	return step.Complete()
+	}))
 }

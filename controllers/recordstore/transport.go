@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -184,19 +183,14 @@ func (c *certificates) trusted(ctx context.Context) (bundle, clients []byte, err
 	store := c.store
 	var told corev1.ConfigMap
 	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
-	err = c.live.Get(ctx, key, &told)
-	if err == nil {
-		return []byte(told.Data[workload.KeyBundle]), []byte(told.Data[workload.KeyClientBundle]), nil
-	}
-	if !apierrors.IsNotFound(err) {
-		return nil, nil, fmt.Errorf("read ConfigMap %s: %w", key, err)
+	there, err := step.Read(ctx, c.live, "ConfigMap", key, &told)
+	if err != nil || there {
+		return []byte(told.Data[workload.KeyBundle]), []byte(told.Data[workload.KeyClientBundle]), err
 	}
 	var admin corev1.Secret
 	key.Name = workload.AdminTLS(store.Name)
-	if err := c.live.Get(ctx, key, &admin); client.IgnoreNotFound(err) != nil {
-		return nil, nil, fmt.Errorf("read Secret %s: %w", key, err)
-	}
-	return admin.Data[workload.KeyBundle], admin.Data[workload.KeyClientBundle], nil
+	_, err = step.Read(ctx, c.live, "Secret", key, &admin)
+	return admin.Data[workload.KeyBundle], admin.Data[workload.KeyClientBundle], err
 }
 
 // nextTransport decides the next step of a change and records it before any process is given new files.

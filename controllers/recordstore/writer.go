@@ -58,17 +58,6 @@ func (w *writer) apply(ctx context.Context, objects ...client.Object) step.Outco
 	return troubles.With(step.Complete())
 }
 
-// remove deletes exactly the object that was read. what names the object in an error. An object that is already gone is
-// no error.
-func (w *writer) remove(ctx context.Context, object client.Object, what string, options ...client.DeleteOption) error {
-	uid := object.GetUID()
-	options = append([]client.DeleteOption{client.Preconditions{UID: &uid}}, options...)
-	if err := w.Delete(ctx, object, options...); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete %s %s: %w", what, client.ObjectKeyFromObject(object), err)
-	}
-	return nil
-}
-
 // commitIdentity records the UID of the store and what an absent spec.tls means, before any object carries them: an
 // operator that ends in between would otherwise choose again.
 func (w *writer) commitIdentity(ctx context.Context, tls *v1alpha1.TLSStatus) error {

@@ -99,8 +99,8 @@ func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 func storeOfDeleted(ctx context.Context, cached, live client.Reader,
 	pool *v1alpha1.ShardPool) (store *v1alpha1.RecordStore, lives bool, err error) {
 	namespace := &corev1.Namespace{}
-	if err := cached.Get(ctx, types.NamespacedName{Name: pool.Namespace}, namespace); client.IgnoreNotFound(err) != nil {
-		return nil, false, fmt.Errorf("read namespace %s: %w", pool.Namespace, err)
+	if _, err := step.Read(ctx, cached, "namespace", types.NamespacedName{Name: pool.Namespace}, namespace); err != nil {
+		return nil, false, err
 	}
 	store = &v1alpha1.RecordStore{}
 	err = live.Get(ctx, storeKey(pool), store)

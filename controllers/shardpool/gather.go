@@ -178,12 +178,9 @@ func readNodes(ctx context.Context, cached client.Reader) (map[string]*corev1.No
 // readClass returns the StorageClass of a name, or nil if there is none.
 func readClass(ctx context.Context, cached client.Reader, name string) (*storagev1.StorageClass, error) {
 	class := &storagev1.StorageClass{}
-	err := cached.Get(ctx, types.NamespacedName{Name: name}, class)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read StorageClass %s: %w", name, err)
+	there, err := step.Read(ctx, cached, "StorageClass", types.NamespacedName{Name: name}, class)
+	if !there {
+		return nil, err
 	}
 	return class, nil
 }
@@ -250,11 +247,11 @@ func recall(pool *v1alpha1.ShardPool, o *observed.Shard) {
 func (s sources) locate(ctx context.Context, o *observed.Shard, nodes map[string]*corev1.Node) error {
 	if o.Claim != nil && o.Claim.Spec.VolumeName != "" {
 		volume := &corev1.PersistentVolume{}
-		err := s.cached.Get(ctx, types.NamespacedName{Name: o.Claim.Spec.VolumeName}, volume)
-		if err == nil {
+		key := types.NamespacedName{Name: o.Claim.Spec.VolumeName}
+		if there, err := step.Read(ctx, s.cached, "PersistentVolume", key, volume); err != nil {
+			return err
+		} else if there {
 			o.Volume = volume
-		} else if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("read PersistentVolume %s: %w", o.Claim.Spec.VolumeName, err)
 		}
 	}
 	if o.Pod != nil && o.Pod.Spec.NodeName != "" {

@@ -4,13 +4,25 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
+
+// Read reads an object, and reports whether it exists. The argument what is the kind in an error, which also names the
+// object.
+func Read(ctx context.Context, from client.Reader, what string, key client.ObjectKey, into client.Object) (bool, error) {
+	err := from.Get(ctx, key, into)
+	if err == nil || apierrors.IsNotFound(err) {
+		return err == nil, nil
+	}
+	return false, fmt.Errorf("read %s %s: %w", what, strings.TrimPrefix(key.String(), "/"), err) // no namespace: no slash
+}
 
 // IfUnchanged returns a patch with the differences from an object as it was read. The API server refuses the patch if
 // the object has changed since.

@@ -97,13 +97,12 @@ func (k *Keeper) askForPart(ctx context.Context, store *v1alpha1.RecordStore, wa
 	}
 	var secret corev1.Secret
 	key := types.NamespacedName{Namespace: store.Namespace, Name: name}
-	switch err := k.Live.Get(ctx, key, &secret); {
-	case apierrors.IsNotFound(err):
+	if there, err := step.Read(ctx, k.Live, "Secret", key, &secret); err != nil {
+		return nil, err
+	} else if !there {
 		return nil, &SourceError{ReasonSecretMissing, fmt.Sprintf(
 			"Secret %s does not exist, although Certificate %s says that it is ready: see whether cert-manager runs", name,
 			name)}
-	case err != nil:
-		return nil, fmt.Errorf("read Secret %s: %w", key, err)
 	}
 	if len(secret.Data[workload.KeyBundle]) == 0 {
 		ref := store.Spec.TLS.CertManager.IssuerRef
@@ -160,9 +159,9 @@ func (k *Keeper) ensureCertificate(ctx context.Context, store *v1alpha1.RecordSt
 	switch {
 	case apierrors.IsNotFound(err):
 		var secret corev1.Secret
-		if err := k.Live.Get(ctx, key, &secret); client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("read Secret %s: %w", key, err)
-		} else if err == nil && secret.Labels[v1alpha1.LabelStore] != store.Name { // cert-manager would overwrite it
+		if there, err := step.Read(ctx, k.Live, "Secret", key, &secret); err != nil {
+			return nil, err
+		} else if there && secret.Labels[v1alpha1.LabelStore] != store.Name { // cert-manager would overwrite it
 			return nil, fmt.Errorf("secret %s: %w: delete it, or give the store another name", key.Name, ErrNotOurs)
 		}
 	case err != nil:

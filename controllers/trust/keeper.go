@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -130,10 +129,10 @@ func StateOf(tls *v1alpha1.TLSStatus) State {
 func (k *Keeper) Authorities(ctx context.Context, store *v1alpha1.RecordStore) (*Authorities, error) {
 	key := types.NamespacedName{Namespace: store.Namespace, Name: workload.Authority(store.Name)}
 	var secret corev1.Secret
-	if err := k.Live.Get(ctx, key, &secret); apierrors.IsNotFound(err) {
+	if there, err := step.Read(ctx, k.Live, "Secret", key, &secret); err != nil {
+		return nil, err
+	} else if !there {
 		return nil, fmt.Errorf("secret %s: %w", key.Name, ErrNoAuthority)
-	} else if err != nil {
-		return nil, fmt.Errorf("read Secret %s: %w", key, err)
 	}
 	as, err := parse(secret.Data)
 	if err != nil {
@@ -184,8 +183,8 @@ func (k *Keeper) Ensure(ctx context.Context, store *v1alpha1.RecordStore, as *Au
 		return nil
 	}
 	var secret corev1.Secret
-	if err := k.Live.Get(ctx, key, &secret); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("read Secret %s: %w", key, err)
+	if _, err := step.Read(ctx, k.Live, "Secret", key, &secret); err != nil {
+		return err
 	}
 	found := readLeaf(&secret, issuer, now)
 	if err := ours(store, &secret, found, want); err != nil {

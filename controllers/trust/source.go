@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -198,15 +197,14 @@ func providedName(store *v1alpha1.RecordStore, want Leaf) string {
 func (k *Keeper) readProvided(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
 	var secret corev1.Secret
 	key := types.NamespacedName{Namespace: store.Namespace, Name: providedName(store, want)}
-	switch err := k.Live.Get(ctx, key, &secret); {
-	case apierrors.IsNotFound(err) && want.caller():
-		return nil, nil
-	case apierrors.IsNotFound(err):
+	there, err := step.Read(ctx, k.Live, "Secret", key, &secret)
+	switch {
+	case err != nil || !there && want.caller():
+		return nil, err
+	case !there:
 		return nil, &SourceError{ReasonSecretMissing, fmt.Sprintf(
 			"Secret %s does not exist, which spec.tls.provided asks for: make it, with tls.crt, tls.key and "+
 				"ca.crt, for %s", key.Name, want.Identity)}
-	case err != nil:
-		return nil, fmt.Errorf("read Secret %s: %w", key, err)
 	}
 	return checkGiven(&secret, want, k.Now())
 }
@@ -335,8 +333,8 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 	}
 	if known == nil || now.Sub(known.read) >= lookAgain || pairs == nil || known.pairs != pairsOf(pairs) ||
 		want.caller() && !known.trusts.equal(trusts) {
-		if err := k.Live.Get(ctx, key, &secret); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("read Secret %s: %w", key, err)
+		if _, err := step.Read(ctx, k.Live, "Secret", key, &secret); err != nil {
+			return err
 		}
 		known = readLeaf(&secret, nil, now)
 		if err := ours(store, &secret, known, want); err != nil {
@@ -445,14 +443,11 @@ func (k *Keeper) Remove(ctx context.Context, store *v1alpha1.RecordStore, gone L
 func (k *Keeper) RemoveSecret(ctx context.Context, store *v1alpha1.RecordStore, name string) error {
 	key := types.NamespacedName{Namespace: store.Namespace, Name: name}
 	var secret corev1.Secret
-	err := k.Live.Get(ctx, key, &secret)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
+	there, err := step.Read(ctx, k.Live, "Secret", key, &secret)
 	if err != nil {
-		return fmt.Errorf("read Secret %s: %w", key, err)
+		return err
 	}
-	if secret.Labels[v1alpha1.LabelStore] != store.Name || secret.Labels[labelManagedBy] != workload.TLSLabels(
+	if !there || secret.Labels[v1alpha1.LabelStore] != store.Name || secret.Labels[labelManagedBy] != workload.TLSLabels(
 		store.Name)[labelManagedBy] {
 		return nil
 	}
