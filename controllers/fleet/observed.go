@@ -4,8 +4,10 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,15 +64,22 @@ func ObservedOf(pools []v1alpha1.ShardPool, shards []v1alpha1.Shard) Observed {
 	return seen
 }
 
-// ReadObserved reads the Shards of some pools.
-func ReadObserved(
-	ctx context.Context, reader client.Reader, pools []v1alpha1.ShardPool, in ...client.ListOption,
-) (Observed, error) {
-	var list v1alpha1.ShardList
-	if err := reader.List(ctx, &list, in...); err != nil {
-		return nil, fmt.Errorf("list Shards: %w", err)
+// ReadPools returns the pools of a store, in the order of their names, and the observed shards of these pools.
+func ReadPools(ctx context.Context, reader client.Reader, store types.NamespacedName) ([]v1alpha1.ShardPool, Observed,
+	error) {
+	var all v1alpha1.ShardPoolList
+	if err := reader.List(ctx, &all, client.InNamespace(store.Namespace)); err != nil {
+		return nil, nil, fmt.Errorf("list the pools of store %s: %w", store, err)
 	}
-	return ObservedOf(pools, list.Items), nil
+	pools := slices.DeleteFunc(all.Items, func(pool v1alpha1.ShardPool) bool {
+		return pool.Spec.StoreRef.Name != store.Name
+	})
+	slices.SortFunc(pools, func(a, b v1alpha1.ShardPool) int { return cmp.Compare(a.Name, b.Name) })
+	var shards v1alpha1.ShardList
+	if err := reader.List(ctx, &shards, client.InNamespace(store.Namespace)); err != nil {
+		return nil, nil, fmt.Errorf("list Shards: %w", err)
+	}
+	return pools, ObservedOf(pools, shards.Items), nil
 }
 
 // Of returns the shards of one pool.

@@ -3,7 +3,6 @@ package recordstore
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -42,7 +41,7 @@ func identify(ctx context.Context, w *writer, live client.Reader, makesTLS bool,
 func firstTLS(ctx context.Context, live client.Reader, store *v1alpha1.RecordStore, image string,
 	now time.Time) (v1alpha1.TLSStatus, error) {
 	// The image is the one that the store runs, if that is known, or else the wanted one.
-	first := trust.First(store, trust.Default, cmp.Or(store.Status.Image, image))
+	first := trust.First(store, cmp.Or(store.Status.Image, image))
 	if store.Status.StoreUID != "" {
 		var told corev1.ConfigMap
 		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
@@ -63,21 +62,11 @@ func firstTLS(ctx context.Context, live client.Reader, store *v1alpha1.RecordSto
 func gatherPools(ctx context.Context, cached client.Reader, seen *observed, groups *fleet.GroupBook,
 	before remembered, now time.Time) step.Outcome {
 	store := seen.store
-	var pools v1alpha1.ShardPoolList
-	if err := cached.List(ctx, &pools, client.InNamespace(store.Namespace)); err != nil {
-		return step.Retry(fmt.Errorf("list the pools of store %s: %w", client.ObjectKeyFromObject(store), err))
-	}
-	for _, pool := range pools.Items {
-		if pool.Spec.StoreRef.Name == store.Name {
-			seen.pools = append(seen.pools, pool)
-		}
-	}
-	shards, err := fleet.ReadObserved(ctx, cached, seen.pools, client.InNamespace(store.Namespace))
+	pools, shards, err := fleet.ReadPools(ctx, cached, client.ObjectKeyFromObject(store))
 	if err != nil {
 		return step.Retry(err)
 	}
-	seen.shards, seen.hasPools = shards, true
-	slices.SortFunc(seen.pools, func(a, b v1alpha1.ShardPool) int { return cmp.Compare(a.Name, b.Name) })
+	seen.pools, seen.shards, seen.hasPools = pools, shards, true
 	seen.reported = groups.Sum(client.ObjectKeyFromObject(store), seen.pools)
 	seen.keeps = now.Sub(before.written) < step.PauseShort
 	seen.first = decideFirst(store, seen.pools, before.arrived, now)

@@ -113,12 +113,7 @@ func (c *certificates) authorities(ctx context.Context) (*trust.Authorities, ste
 	case (missing || other) && seen.source != nil && !seen.source.Complete():
 		return nil, seen.lacksSource()
 	case missing && status.Bundle == "" && seen.transport.trusts == "":
-		if seen.source != nil {
-			as, err = trust.GivenAuthorities(seen.source), nil
-		} else {
-			as, err = trust.NewAuthorities(store, c.now)
-		}
-		if err == nil {
+		if as, err = trust.NewAuthorities(seen.source, store, c.now); err == nil {
 			err = c.trust.Put(ctx, store, as)
 		}
 		if err != nil {
@@ -209,10 +204,8 @@ func (c *certificates) nextTransport(ctx context.Context, as *trust.Authorities)
 		as = as.Merged()
 	}
 	switch {
-	case d.MakeNext && seen.source != nil:
-		as = as.WithNextGiven(seen.source)
 	case d.MakeNext:
-		as, err = as.WithNext(store, c.now)
+		as, err = as.WithNext(seen.source, store, c.now)
 	case d.Promote:
 		as = as.Promoted()
 	}

@@ -113,7 +113,7 @@ func stalledOfPlan(reason, message string) step.Outcome {
 // needed where they are. That is so while the plan is older than the current spec, or while shards that could take
 // the groups are still starting.
 func (l leaving) judgedLater(ctx context.Context, view *fleet.Places, stuck int) (bool, step.Outcome) {
-	pools, seen, err := poolsOf(ctx, l.cached, l.pool.Namespace, l.pool.Spec.StoreRef.Name)
+	pools, seen, err := fleet.ReadPools(ctx, l.cached, storeKey(l.pool))
 	if err != nil {
 		return true, step.Retry(err)
 	}

@@ -2,13 +2,11 @@ package shardpool
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/client/recordv1"
@@ -71,21 +69,4 @@ func (a shardClient) ask(ctx context.Context, pod *corev1.Pod) (*recordv1.ShardS
 		Store: a.store, Name: strings.TrimSuffix(pod.Name, "-0"), Address: net.JoinHostPort(pod.Status.PodIP,
 			strconv.Itoa(workload.PortShard)), TLS: a.tls,
 	})
-}
-
-// poolsOf returns all pools of a store and the last observed status of their shards.
-func poolsOf(ctx context.Context, cached client.Reader, namespace, store string) ([]v1alpha1.ShardPool, fleet.Observed,
-	error) {
-	var list v1alpha1.ShardPoolList
-	if err := cached.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return nil, nil, fmt.Errorf("list ShardPools: %w", err)
-	}
-	var pools []v1alpha1.ShardPool
-	for _, pool := range list.Items {
-		if pool.Spec.StoreRef.Name == store {
-			pools = append(pools, pool)
-		}
-	}
-	seen, err := fleet.ReadObserved(ctx, cached, pools, client.InNamespace(namespace))
-	return pools, seen, err
 }

@@ -107,7 +107,7 @@ func (u *updating) cachedTurns(ctx context.Context) ([]turns.Turn, error) {
 		}
 		list = append(list, t)
 	}
-	pools, seen, err := poolsOf(ctx, u, u.pool.Namespace, u.seen.Store.Name)
+	pools, seen, err := fleet.ReadPools(ctx, u, storeKey(u.pool))
 	if err != nil {
 		return nil, err
 	}

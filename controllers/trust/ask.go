@@ -103,15 +103,10 @@ func processOf(pod *corev1.Pod) (secret string, port int) {
 // runs reports whether a pod has a process that may have read its files already. A process that is about to end is
 // ignored.
 func runs(pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil || pod.Status.PodIP == "" {
-		return false
-	}
-	for _, c := range pod.Status.ContainerStatuses {
-		if c.State.Running != nil {
-			return true
-		}
-	}
-	return false
+	return pod.DeletionTimestamp == nil && pod.Status.PodIP != "" &&
+		slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+			return c.State.Running != nil
+		})
 }
 
 // NotYetUsed says which of the files and settings recorded in the status the process does not use yet. It is empty if

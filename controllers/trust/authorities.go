@@ -43,34 +43,25 @@ type Authorities struct {
 	unrecorded bool
 }
 
-// NewAuthorities makes the first authorities of a store.
-func NewAuthorities(store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
+// NewAuthorities returns the first authorities of a store: those of the source found or, if found is nil, newly made
+// ones.
+func NewAuthorities(found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
 	a := &Authorities{data: map[string][]byte{}}
-	return a, a.make("", store, now)
+	return a, a.set("", found, store, now)
 }
 
-// given replaces the authorities below a prefix with those of a source other than the operator. Only their
-// certificates are available.
-func (a *Authorities) given(prefix string, source v1alpha1.TLSSource, bundle, clientBundle []byte) {
-	for _, key := range []string{keyOfBundle, keyOfClientBundle} {
-		delete(a.data, prefix+key)
-	}
-	a.data[prefix+workload.KeyBundle], a.data[prefix+workload.KeyClientBundle] = bundle, clientBundle
-	a.data[prefix+keyOfSource] = []byte(source)
-}
-
-// GivenAuthorities returns the first authorities of a store whose certificates another source makes.
-func GivenAuthorities(found *Found) *Authorities {
-	a := &Authorities{data: map[string][]byte{}}
-	a.given("", found.Source, found.Bundle, found.ClientBundle)
-	return a
-}
-
-// WithNextGiven returns a copy whose next authorities are those of a source other than the operator.
-func (a *Authorities) WithNextGiven(found *Found) *Authorities {
+// WithNext returns a copy with next authorities: those of the source found or, if found is nil, newly made ones.
+func (a *Authorities) WithNext(found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
 	out := &Authorities{data: a.Data()}
-	out.given(nextPrefix, found.Source, found.Bundle, found.ClientBundle)
-	return out
+	return out, out.set(nextPrefix, found, store, now)
+}
+
+// Adopted returns authorities of which only the certificates are left, together with the next ones, which will replace
+// them and are those of WithNext.
+func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities,
+	error) {
+	a := &Authorities{data: map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clientBundle}}
+	return a.WithNext(found, store, now)
 }
 
 // Merged returns a copy whose current authorities are the current and the next ones together. They issue nothing. It
@@ -138,8 +129,16 @@ func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
 	return false, nil
 }
 
-// make creates both authorities below a prefix.
-func (a *Authorities) make(prefix string, store *v1alpha1.RecordStore, now time.Time) error {
+// set replaces both authorities below a prefix with newly made ones. If found is not nil, it replaces them with those of
+// the source found, of which only the certificates are available.
+func (a *Authorities) set(prefix string, found *Found, store *v1alpha1.RecordStore, now time.Time) error {
+	if found != nil {
+		delete(a.data, prefix+keyOfBundle)
+		delete(a.data, prefix+keyOfClientBundle)
+		a.data[prefix+workload.KeyBundle], a.data[prefix+workload.KeyClientBundle] = found.Bundle, found.ClientBundle
+		a.data[prefix+keyOfSource] = []byte(found.Source)
+		return nil
+	}
 	delete(a.data, prefix+keyOfSource)
 	for _, kind := range []struct{ words, cert, key string }{
 		{"processes", workload.KeyBundle, keyOfBundle}, {"callers", workload.KeyClientBundle, keyOfClientBundle},
@@ -178,29 +177,12 @@ func parse(data map[string][]byte) (*Authorities, error) {
 	return a, nil
 }
 
-// Adopted returns authorities of which only the certificates are left, together with next ones that will replace
-// them. The next ones are newly made or, if found is not nil, taken from found.
-func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities,
-	error) {
-	a := &Authorities{data: map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clientBundle}}
-	if found != nil {
-		return a.WithNextGiven(found), nil
-	}
-	return a, a.make(nextPrefix, store, now)
-}
-
 // Data returns the data of the Secret, which includes private keys.
 func (a *Authorities) Data() map[string][]byte { return maps.Clone(a.data) }
 
 // HasNext reports whether the next authorities exist.
 func (a *Authorities) HasNext() bool {
 	return a.data[nextPrefix+workload.KeyBundle] != nil && a.data[nextPrefix+workload.KeyClientBundle] != nil
-}
-
-// WithNext returns a copy with newly made next authorities.
-func (a *Authorities) WithNext(store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
-	out := &Authorities{data: a.Data()}
-	return out, out.make(nextPrefix, store, now)
 }
 
 // Promoted returns a copy whose current authorities are the next ones, without the previous ones.

@@ -26,7 +26,7 @@ func bundleOf(t *testing.T, name string) []byte {
 // checks what is trusted, what has keys, and what counts as an interrupted change.
 func TestAuthoritiesOfOtherSources(t *testing.T) {
 	store := &v1alpha1.RecordStore{}
-	own, err := NewAuthorities(store, time.Now())
+	own, err := NewAuthorities(nil, store, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,9 +41,12 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		}
 		return out
 	}
-	parsed := func(as *Authorities) *Authorities {
+	withNext := func(as *Authorities, found *Found) *Authorities {
 		t.Helper()
-		out, err := parse(as.Data())
+		out, err := as.WithNext(found, store, time.Now())
+		if err == nil {
+			out, err = parse(out.Data())
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +55,7 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 	if differs(own, Current, nil) || !differs(own, Current, foundA) {
 		t.Error("the operator's own differ from what they are, or not from those of a source")
 	}
-	next := parsed(own.WithNextGiven(foundA))
+	next := withNext(own, foundA)
 	if next.Source(Current) != v1alpha1.TLSFromOperator || next.Source(Next) != v1alpha1.TLSFromCertManager ||
 		differs(next, Next, foundA) || !differs(next, Next, foundB) || !differs(next, Next, nil) {
 		t.Errorf("%s and then %s", next.Source(Current), next.Source(Next))
@@ -73,7 +76,7 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 	if status.Bundle, status.ClientBundle, err = next.Hashes(issuing); err != nil {
 		t.Fatal(err)
 	}
-	merged := parsed(next.Merged().WithNextGiven(foundB))
+	merged := withNext(next.Merged(), foundB)
 	if bundle, _ = merged.Bundles(State{}.InUse()); !bytes.Equal(bundle, slices.Concat(own.data[workload.KeyBundle], a)) {
 		t.Errorf("merged: %s", bundle)
 	}
@@ -84,16 +87,15 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 	if !differs(merged, Next, foundB) {
 		t.Error("a change that was cut off goes on to issue before processes trust the next authorities")
 	}
-	settled := parsed(merged.Promoted())
+	settled, err := parse(merged.Promoted().Data())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if settled.Source(Current) != v1alpha1.TLSFromCertManager || settled.HasNext() || differs(settled, Current, foundB) ||
 		len(settled.Data()) != 3 {
 		t.Errorf("settled: %d keys, %s", len(settled.Data()), settled.Source(Current))
 	}
-	back, err := settled.WithNext(store, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if back = back.Promoted(); back.Source(Current) != v1alpha1.TLSFromOperator || len(back.Data()) != 4 {
+	if back := withNext(settled, nil).Promoted(); back.Source(Current) != v1alpha1.TLSFromOperator || len(back.Data()) != 4 {
 		t.Errorf("back: %d keys, %s", len(back.Data()), back.Source(Current))
 	}
 }

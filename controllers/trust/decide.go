@@ -191,11 +191,11 @@ func TransportOf(mode v1alpha1.TLSMode) v1alpha1.TLSTransport {
 	return v1alpha1.TransportPlaintext
 }
 
-// First returns what the operator records for a store that it handles for the first time. absent is the meaning of an
-// absent spec.tls for new stores.
-func First(store *v1alpha1.RecordStore, absent v1alpha1.TLSMode, image string) v1alpha1.TLSStatus {
+// First returns what the operator records for a store that it handles for the first time. In a new store, an absent
+// spec.tls means that TLS is required.
+func First(store *v1alpha1.RecordStore, image string) v1alpha1.TLSStatus {
 	if store.Status.StoreUID == "" {
-		return v1alpha1.TLSStatus{Default: absent}
+		return v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired}
 	}
 	// The store has served since before the introduction of TLS. Its pods have no certificates, and get them the next
 	// time that they are recreated for some other reason.
@@ -236,6 +236,3 @@ func ModeOf(store *v1alpha1.RecordStore) v1alpha1.TLSMode {
 func MayMount(store *v1alpha1.RecordStore, image string) bool {
 	return store.Spec.TLS != nil || store.Status.TLS != nil && store.Status.TLS.WithoutImage != image
 }
-
-// Default is the meaning of an absent spec.tls for new stores.
-const Default = v1alpha1.TLSRequired

@@ -246,7 +246,7 @@ func TestWhatAnAbsentSpecMeans(t *testing.T) {
 			if c.change != nil {
 				c.change(store)
 			}
-			first := First(store, v1alpha1.TLSRequired, image)
+			first := First(store, image)
 			store.Status.TLS = &first
 			store.Status.StoreUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8" // must not confuse the calls below
 			if got := ModeOf(store); got != c.mode || first.Transport != c.transport {
