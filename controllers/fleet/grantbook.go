@@ -30,47 +30,33 @@ func (g GrantsInForce) Status() metav1.ConditionStatus {
 // processes; the controller of stores reads it. It exists in memory only: after a restart, the operator asks again.
 // The zero value is ready for use. Safe for concurrent use.
 type GrantBook struct {
-	mu     sync.Mutex
-	stores map[types.NamespacedName]GrantsInForce
-	// issuers says whether the keys of a store's token issuers are known. It has no entry for a store without
-	// issuers.
-	issuers map[types.NamespacedName]GrantsInForce
+	stores sync.Map // by the name of a store: GrantsInForce
+	// issuers maps the name of a store to a GrantsInForce that says whether the keys of its token issuers are known. It
+	// has no entry for a store without issuers.
+	issuers sync.Map
 }
 
 // Put records the result for a store.
-func (b *GrantBook) Put(store types.NamespacedName, what GrantsInForce) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.stores == nil {
-		b.stores = map[types.NamespacedName]GrantsInForce{}
-	}
-	b.stores[store] = what
-}
+func (b *GrantBook) Put(store types.NamespacedName, what GrantsInForce) { b.stores.Store(store, what) }
 
 // Of returns the recorded result for a store, and false if there is none. A nil book is empty.
 func (b *GrantBook) Of(store types.NamespacedName) (GrantsInForce, bool) {
 	if b == nil {
 		return GrantsInForce{}, false
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	what, ok := b.stores[store]
+	found, ok := b.stores.Load(store)
+	what, _ := found.(GrantsInForce)
 	return what, ok
 }
 
 // PutIssuers records whether the keys of a store's token issuers are known. A nil argument means that the store has
 // no issuers.
 func (b *GrantBook) PutIssuers(store types.NamespacedName, what *GrantsInForce) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if what == nil {
-		delete(b.issuers, store)
-		return
+		b.issuers.Delete(store)
+	} else {
+		b.issuers.Store(store, *what)
 	}
-	if b.issuers == nil {
-		b.issuers = map[types.NamespacedName]GrantsInForce{}
-	}
-	b.issuers[store] = *what
 }
 
 // IssuersOf returns what PutIssuers recorded. It returns false if the store has no issuers or if nothing is recorded.
@@ -78,16 +64,13 @@ func (b *GrantBook) IssuersOf(store types.NamespacedName) (GrantsInForce, bool) 
 	if b == nil {
 		return GrantsInForce{}, false
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	what, ok := b.issuers[store]
+	found, ok := b.issuers.Load(store)
+	what, _ := found.(GrantsInForce)
 	return what, ok
 }
 
 // Forget removes the entries of a deleted store.
 func (b *GrantBook) Forget(store types.NamespacedName) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.stores, store)
-	delete(b.issuers, store)
+	b.stores.Delete(store)
+	b.issuers.Delete(store)
 }
