@@ -29,7 +29,7 @@ func budget(store *v1alpha1.RecordStore, name, component string, minAvailable in
 // With a single copy, it names the shards of a cordoned node. The budget does not count the shards in except, and does
 // not prevent their eviction.
 func ShardsBudget(store *v1alpha1.RecordStore, minAvailable int32, except ...string) *policyv1.PodDisruptionBudget {
-	b := budget(store, shardBudget(store.Name), ContainerShard, minAvailable)
+	b := budget(store, allShards(store.Name), ContainerShard, minAvailable)
 	if len(except) > 0 {
 		pods := make([]string, len(except))
 		for n, shard := range except {
@@ -43,14 +43,14 @@ func ShardsBudget(store *v1alpha1.RecordStore, minAvailable int32, except ...str
 
 // GatewaysBudget allows the eviction of one gateway at a time.
 func GatewaysBudget(store *v1alpha1.RecordStore) *policyv1.PodDisruptionBudget {
-	return budget(store, gatewayBudget(store.Name), ContainerGateway, GatewayReplicas(store)-1)
+	return budget(store, Gateway(store.Name), ContainerGateway, GatewayReplicas(store)-1)
 }
 
 // EtcdMembersBudget allows evictions as long as a majority of the members remains.
 func EtcdMembersBudget(store *v1alpha1.RecordStore) *policyv1.PodDisruptionBudget {
 	members := EtcdMembers(store)
 	if members == 1 {
-		return budget(store, etcdBudget(store.Name), ContainerEtcd, 0)
+		return budget(store, Etcd(store.Name), ContainerEtcd, 0)
 	}
-	return budget(store, etcdBudget(store.Name), ContainerEtcd, members/2+1)
+	return budget(store, Etcd(store.Name), ContainerEtcd, members/2+1)
 }

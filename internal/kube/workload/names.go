@@ -85,7 +85,8 @@ func ShardAddress(namespace, pool, shard string) string {
 	return fmt.Sprintf("%s.%s.%s.svc:%d", ShardPod(shard), ShardService(pool), namespace, PortShard)
 }
 
-// Etcd returns the name of the StatefulSet and of the headless Service of a store's managed etcd.
+// Etcd returns the name of the StatefulSet, the headless Service, the PodDisruptionBudget and the NetworkPolicy of a
+// store's managed etcd.
 func Etcd(store string) string { return store + "-etcd" }
 
 // EtcdMember returns the name of member n and of its pod.
@@ -96,17 +97,11 @@ func EtcdAddress(namespace, store string, n int32, port int) string {
 	return fmt.Sprintf("%s.%s.%s.svc:%d", EtcdMember(store, n), Etcd(store), namespace, port)
 }
 
-// Gateway returns the name of the Deployment, and of the Service, of a store's gateway.
+// Gateway returns the name of the Deployment, the Service and the PodDisruptionBudget of a store's gateway.
 func Gateway(store string) string { return store + "-gateway" }
 
-// shardBudget returns the name of the PodDisruptionBudget for a store's shards.
-func shardBudget(store string) string { return store + "-shards" }
-
-// gatewayBudget returns the name of the PodDisruptionBudget for a store's gateway.
-func gatewayBudget(store string) string { return store + "-gateway" }
-
-// etcdBudget returns the name of the PodDisruptionBudget for a store's managed etcd.
-func etcdBudget(store string) string { return store + "-etcd" }
+// allShards returns the name of the PodDisruptionBudget and the NetworkPolicy of the shards of a store.
+func allShards(store string) string { return store + "-shards" }
 
 // Placement returns the store's name in etcd, below the prefix.
 func Placement(namespace, store string) string { return namespace + "." + store }

@@ -9,12 +9,6 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// EtcdNetworkPolicy returns the name of the NetworkPolicy for a store's managed etcd.
-func EtcdNetworkPolicy(store string) string { return store + "-etcd" }
-
-// ShardNetworkPolicy returns the name of the NetworkPolicy for a store's shards.
-func ShardNetworkPolicy(store string) string { return store + "-shards" }
-
 // NetworkPolicy holds a NetworkPolicy, and whether the store wants it.
 type NetworkPolicy struct {
 	Policy *networkingv1.NetworkPolicy
@@ -38,7 +32,7 @@ func NetworkPolicies(store *v1alpha1.RecordStore, operatorNamespace string) []Ne
 
 // etcdPolicy allows the store and the operator to reach etcd, and its members to reach each other.
 func etcdPolicy(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
-	return networkPolicy(store, EtcdNetworkPolicy(store.Name), ContainerEtcd,
+	return networkPolicy(store, Etcd(store.Name), ContainerEtcd,
 		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortEtcdClient),
 			From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace)}},
 		networkingv1.NetworkPolicyIngressRule{
@@ -57,7 +51,7 @@ func shardPolicy(store *v1alpha1.RecordStore, operatorNamespace string) *network
 		NamespaceSelector: &metav1.LabelSelector{}, // any namespace
 		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelClient: store.Name}},
 	}
-	return networkPolicy(store, ShardNetworkPolicy(store.Name), ContainerShard,
+	return networkPolicy(store, allShards(store.Name), ContainerShard,
 		networkingv1.NetworkPolicyIngressRule{
 			Ports: ports(PortShard), From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace),
 				client},
