@@ -99,8 +99,8 @@ func (c *connections) drop(failed *connection) {
 	_ = failed.Close() // the only possible error: it is already closed
 }
 
-// close closes all connections for good.
-func (c *connections) close() {
+// Close closes all connections. No further requests are possible.
+func (c *connections) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true

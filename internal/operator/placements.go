@@ -3,6 +3,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,10 +117,7 @@ func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *K
 		}
 		return nil, err
 	}
-	prefix := access.Prefix
-	if prefix == "" {
-		prefix = registry.PrefixDefault
-	}
+	prefix := cmp.Or(access.Prefix, registry.PrefixDefault)
 	if out.store, err = registry.NewStoreAt(out.client, prefix, access.Store, slog.Default()); err != nil {
 		out.close()
 		return nil, err
@@ -134,22 +132,21 @@ func (p *placed) writeCredentials(cfg *etcd.ClientConfig) error {
 	if p.folder, err = os.MkdirTemp("", "sheaf-etcd-"); err != nil {
 		return fmt.Errorf("keep the credentials of etcd: %w", err)
 	}
-	for name, content := range map[string][]byte{"ca.crt": p.credentials.CA, "tls.crt": p.credentials.Cert,
-		"tls.key": p.credentials.Key} {
-		if len(content) == 0 {
+	for _, file := range []struct {
+		name    string
+		content []byte
+		path    *string
+	}{
+		{"ca.crt", p.credentials.CA, &cfg.CAFile},
+		{"tls.crt", p.credentials.Cert, &cfg.CertFile},
+		{"tls.key", p.credentials.Key, &cfg.KeyFile},
+	} {
+		if len(file.content) == 0 {
 			continue
 		}
-		file := filepath.Join(p.folder, name)
-		if err := os.WriteFile(file, content, 0o600); err != nil {
+		*file.path = filepath.Join(p.folder, file.name)
+		if err := os.WriteFile(*file.path, file.content, 0o600); err != nil {
 			return fmt.Errorf("keep the credentials of etcd: %w", err)
-		}
-		switch name {
-		case "ca.crt":
-			cfg.CAFile = file
-		case "tls.crt":
-			cfg.CertFile = file
-		case "tls.key":
-			cfg.KeyFile = file
 		}
 	}
 	return nil

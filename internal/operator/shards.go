@@ -26,9 +26,6 @@ func NewShards(keys *Keys) *Shards {
 	return &Shards{connections{now: time.Now, keys: keys, open: map[wayTo]*connection{}}}
 }
 
-// Close closes all connections. No further requests are possible.
-func (s *Shards) Close() { s.close() }
-
 // Describe asks one shard for its report. It never speaks plaintext to a shard that accepts only TLS.
 func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*recordv1.ShardStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
