@@ -43,13 +43,7 @@ func PlanNumbers(in NumbersInput) NumbersPlan {
 	}
 	victims := slices.Clone(exist)
 	slices.SortFunc(victims, func(a, b int32) int {
-		if x, y := slices.Contains(in.Remove, a), slices.Contains(in.Remove, b); x != y {
-			if x {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(b, a)
+		return cmp.Or(compareTruth(slices.Contains(in.Remove, b), slices.Contains(in.Remove, a)), cmp.Compare(b, a))
 	})
 	victims = victims[:max(0, len(exist)-in.Wanted)]
 	for _, n := range exist {

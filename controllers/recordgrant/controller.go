@@ -179,7 +179,7 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 		return 0, nil, step.Retry(fmt.Errorf("read the keys of ServiceAccounts from the API server: %w", err))
 	}
 	next := compile(key.Namespace, key.Name, grants, issuer)
-	next.Tenants = tenants.compile(store.Spec.Groups.Routing)
+	next.Tenants, tenants.refused = tenantsOf(store.Spec.Groups.Routing, tenants.all)
 	next.Issuers = append(next.Issuers, r.tokenIssuers(ctx, store, there, issuer.URL)...)
 	dropUnknown(next)
 	next.Version = there.Version + 1

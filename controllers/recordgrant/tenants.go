@@ -48,12 +48,6 @@ func (r *Reconciler) tenants(ctx context.Context, store types.NamespacedName) (*
 	return out, nil
 }
 
-// compile converts the tenants to their form in the table.
-func (t *tenants) compile(routing v1alpha1.RoutingMode) (compiled []access.Tenant) {
-	compiled, t.refused = tenantsOf(routing, t.all)
-	return compiled
-}
-
 // tenantWrites returns the writes of the tenants' statuses. The argument out is the result for the table.
 func (r *Reconciler) tenantWrites(ctx context.Context, tenants *tenants, version int64, out step.Outcome) (
 	writes []func() error) {

@@ -42,10 +42,7 @@ func (r redundancy) byPerson() bool {
 // decideRedundancy decides the condition Redundant. It checks the failure domains first: if there are too few, that is
 // why copies are missing.
 func decideRedundancy(v *fleet.Places, replication v1alpha1.Replication, shardsWanted int32) redundancy {
-	key := replication.TopologyKey
-	if key == "" {
-		key = corev1.LabelHostname
-	}
+	key := cmp.Or(replication.TopologyKey, corev1.LabelHostname)
 	domains, unknown := domainsOf(v, key)
 	behind, shared := v.Behind()
 	switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -236,16 +237,11 @@ func (r memberReader) lookCloser(ctx context.Context, o *observedMember) error {
 
 // eventsAbout returns the events that name a member, or all events if none names it.
 func eventsAbout(events []string, name string) []string {
-	var out []string
-	for _, e := range events {
-		if strings.Contains(e, name) {
-			out = append(out, e)
-		}
-	}
-	if len(out) == 0 {
+	about := slices.DeleteFunc(slices.Clone(events), func(e string) bool { return !strings.Contains(e, name) })
+	if len(about) == 0 {
 		return events
 	}
-	return out
+	return about
 }
 
 // classOf finds the class of the claim, and whether that class exists.

@@ -163,11 +163,9 @@ func podStuck(pod *corev1.Pod, now time.Time) bool {
 	if fleet.PodReady(pod) {
 		return false
 	}
-	running := false
-	for _, c := range pod.Status.ContainerStatuses {
-		running = running || c.State.Running != nil
-	}
-	if !running {
+	if !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Running != nil
+	}) {
 		return true
 	}
 	for _, c := range pod.Status.Conditions {
@@ -180,10 +178,7 @@ func podStuck(pod *corev1.Pod, now time.Time) bool {
 
 // podEnded reports whether a pod's process has ended by itself and is not running now.
 func podEnded(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.ContainerStatuses {
-		if c.State.Running == nil && (c.State.Terminated != nil || c.LastTerminationState.Terminated != nil) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Running == nil && (c.State.Terminated != nil || c.LastTerminationState.Terminated != nil)
+	})
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -123,12 +122,8 @@ func liveOf(ctx context.Context, c client.Client, wanted *unstructured.Unstructu
 	if !ok {
 		return nil, fmt.Errorf("%s is no kind of object", wanted.GetKind())
 	}
-	err = c.Get(ctx, client.ObjectKeyFromObject(wanted), live)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read %s %s: %w", wanted.GetKind(), client.ObjectKeyFromObject(wanted), err)
+	if there, err := Read(ctx, c, wanted.GetKind(), client.ObjectKeyFromObject(wanted), live); !there {
+		return nil, err
 	}
 	return live, nil
 }

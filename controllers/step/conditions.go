@@ -42,22 +42,18 @@ func SetFalse(conditions *[]metav1.Condition, generation int64, kind, reason, me
 
 // Summarize sets Ready, Reconciling and Stalled from the outcome of a reconcile, as kstatus defines them.
 func Summarize(conditions *[]metav1.Condition, generation int64, out Outcome, ready string) {
-	switch {
-	case out.IsComplete():
+	if out.IsComplete() {
 		SetTrue(conditions, generation, v1alpha1.ConditionReady, "Ready", ready)
-		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionReconciling)
-		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionStalled)
-	case out.IsStalled():
+	} else {
 		SetFalse(conditions, generation, v1alpha1.ConditionReady, out.Reason(), out.Message())
-		SetTrue(conditions, generation, v1alpha1.ConditionStalled, out.Reason(), out.Message())
-		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionReconciling)
-	case out.kind == resting: // nothing is in progress, and no administrator has to act
-		SetFalse(conditions, generation, v1alpha1.ConditionReady, out.Reason(), out.Message())
-		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionReconciling)
-		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionStalled)
-	default:
-		SetFalse(conditions, generation, v1alpha1.ConditionReady, out.Reason(), out.Message())
-		SetTrue(conditions, generation, v1alpha1.ConditionReconciling, out.Reason(), out.Message())
-		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionStalled)
 	}
+	present := func(kind string, is bool) {
+		if is {
+			SetTrue(conditions, generation, kind, out.Reason(), out.Message())
+		} else {
+			meta.RemoveStatusCondition(conditions, kind)
+		}
+	}
+	present(v1alpha1.ConditionStalled, out.IsStalled())
+	present(v1alpha1.ConditionReconciling, out.kind == wait || out.kind == retry)
 }
