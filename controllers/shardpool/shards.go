@@ -7,10 +7,12 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -161,4 +163,32 @@ func (h writer) reportChange(ctx context.Context, before v1alpha1.ShardState, s 
 		n.Message = fmt.Sprintf("shard %s is %s%s", s.Name, s.State, step.Colon(s.Message))
 		step.LogNews(ctx, n)
 	}
+}
+
+// statusWriter writes the statuses of pools and Shards when a write is due. Safe for concurrent use.
+type statusWriter struct {
+	client.Client
+	// written maps the UID of a pool or Shard to the time.Time of the last write of its status.
+	written *sync.Map
+	now     time.Time
+}
+
+// writeDue writes the status of an object if step.WriteDue says so and if the object has not changed since it was
+// read: an older status must not revert recorded values, such as the UUID of a volume. The argument next is a copy of
+// the object read, with the new status.
+func writeDue[T any](ctx context.Context, w statusWriter, read, next client.Object, before, after T,
+	told func(T) T) (changed bool, err error) {
+	since := step.PauseNumbers
+	if at, ok := w.written.Load(read.GetUID()); ok {
+		since = w.now.Sub(at.(time.Time))
+	}
+	if !step.WriteDue(before, after, told, since) {
+		return false, nil
+	}
+	if err := w.Status().Patch(ctx, next, step.IfUnchanged(read), client.FieldOwner(step.ManagerOfStatus)); err != nil {
+		gvk, _ := apiutil.GVKForObject(read, w.Scheme()) // no error: the patch has looked it up too
+		return false, fmt.Errorf("write the status of %s %s: %w", gvk.Kind, read.GetName(), err)
+	}
+	w.written.Store(read.GetUID(), w.now)
+	return true, nil
 }

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,3 +63,13 @@ func RemoveFinalizer[T client.Object](ctx context.Context, c client.Client, obje
 		controllerutil.RemoveFinalizer(o, v1alpha1.Finalizer)
 	}))
 }
+
+// Stale reports whether a write failed only because its input was read too early, or because the namespace is being
+// deleted.
+func Stale(err error) bool {
+	return err != nil && (apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsConflict(err))
+}
+
+// Passing reports whether an error will be gone at the next reconcile: it is Stale, or the object has just been
+// deleted.
+func Passing(err error) bool { return Stale(err) || apierrors.IsNotFound(err) }
