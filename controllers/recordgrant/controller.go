@@ -245,7 +245,8 @@ func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version 
 		force = &fleet.GrantsInForce{Reason: out.Reason(), Message: out.Message()}
 	}
 	if force != nil {
-		say(after, *force)
+		step.SetCondition(&s.Conditions, after.Generation, v1alpha1.ConditionInForce, force.Status(), force.Reason,
+			force.Message)
 	}
 	_, err := step.WriteStatus(ctx, r.Client, g, after)
 	return client.IgnoreNotFound(err)
@@ -272,5 +273,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 // identified passes stores that are created, deleted or changed, or that get their UID, their placement or another
 // transport.
 var identified = step.Changed(func(s *v1alpha1.RecordStore) any {
-	return []any{s.Status.StoreUID, s.Status.PlacementInitialized, s.Generation, transportOf(s), s.DeletionTimestamp == nil}
+	return []any{s.Status.StoreUID, s.Status.PlacementInitialized, s.Generation, transportOf(s),
+		s.DeletionTimestamp == nil}
 })

@@ -201,12 +201,6 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 	return out, len(all), nil
 }
 
-// say sets condition InForce of a grant.
-func say(g *v1alpha1.RecordGrant, what fleet.GrantsInForce) {
-	step.SetCondition(&g.Status.Conditions, g.Generation, v1alpha1.ConditionInForce, what.Status(), what.Reason,
-		what.Message)
-}
-
 func (r *Reconciler) now() time.Time {
 	if r.Now != nil {
 		return r.Now()

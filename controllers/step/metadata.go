@@ -17,8 +17,9 @@ import (
 
 // Read reads an object, and reports whether it exists. The argument what is the kind in an error, which also names the
 // object.
-func Read(ctx context.Context, from client.Reader, what string, key client.ObjectKey, into client.Object) (bool, error) {
-	err := from.Get(ctx, key, into)
+func Read(ctx context.Context, from client.Reader, what string, key client.ObjectKey,
+	into client.Object) (there bool, err error) {
+	err = from.Get(ctx, key, into)
 	if err == nil || apierrors.IsNotFound(err) {
 		return err == nil, nil
 	}

@@ -60,8 +60,8 @@ func Changed[T client.Object, V any](of func(T) V) predicate.Funcs {
 	}}
 }
 
-// Requests returns a handler of events of objects of type T. For each object, it requests a reconcile of the key that the
-// function of returns, or none if the name in the key is empty.
+// Requests returns a handler of events of objects of type T. For each object, it requests a reconcile of the key that
+// the function of returns, or none if the name in the key is empty.
 func Requests[T client.Object](of func(T) types.NamespacedName) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		object, ok := o.(T)

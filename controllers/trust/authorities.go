@@ -129,8 +129,8 @@ func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
 	return false, nil
 }
 
-// set replaces both authorities below a prefix with newly made ones. If found is not nil, it replaces them with those of
-// the source found, of which only the certificates are available.
+// set replaces both authorities below a prefix with newly made ones. If found is not nil, it replaces them with those
+// of the source found, of which only the certificates are available.
 func (a *Authorities) set(prefix string, found *Found, store *v1alpha1.RecordStore, now time.Time) error {
 	if found != nil {
 		delete(a.data, prefix+keyOfBundle)

@@ -321,15 +321,17 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 	if err != nil {
 		return err
 	}
-	var trouble *SourceError
-	errors.As(cause, &trouble)
+	var trouble error // of the source: it is reported although the Secret keeps its contents
+	if of, ok := errors.AsType[*SourceError](cause); ok {
+		trouble = of
+	}
 	var secret corev1.Secret
 	key := types.NamespacedName{Namespace: store.Namespace, Name: want.Secret}
 	known, trusts := k.known(key), bundlesOf(as, told)
 	if cause != nil && known != nil && now.Sub(known.read) < lookAgain && known.identity == want.Identity &&
 		known.under == underOf(store.Status.TLS) &&
 		(!want.caller() || known.trusts.equal(trusts)) {
-		return asError(trouble)
+		return trouble
 	}
 	if known == nil || now.Sub(known.read) >= lookAgain || pairs == nil || known.pairs != pairsOf(pairs) ||
 		want.caller() && !known.trusts.equal(trusts) {
@@ -360,7 +362,7 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 		under = underOf(store.Status.TLS)
 	}
 	k.remember(key, known, under)
-	return asError(trouble)
+	return trouble
 }
 
 // errUnasked means that no certificate of a process was requested from the source.
@@ -391,15 +393,6 @@ func (k *Keeper) newest(ctx context.Context, store *v1alpha1.RecordStore, issuer
 		return nil, ErrLater, nil
 	}
 	return found.pairs, nil, nil
-}
-
-// asError converts trouble to an error. It returns nil if trouble is nil, because an interface that contains a nil
-// pointer is not nil.
-func asError(trouble *SourceError) error {
-	if trouble == nil {
-		return nil
-	}
-	return trouble
 }
 
 // givenOperatorFiles is OperatorFiles for a store in which the operator does not issue its own certificate.
