@@ -235,8 +235,7 @@ func releasedWords(pv *corev1.PersistentVolume) string {
 	}
 	if pv.Annotations[workload.AnnotationGivenUp] != "" {
 		return "it was replaced (spec.replace of a ShardPool), and nobody gets it by itself: take it out of the DiskSet; " +
-			"or, where it is whole, have it " +
-			"wiped: " + wipeCommand(pv.Name)
+			"or, where it is whole, have it wiped: " + wipeCommand(pv.Name)
 	}
 	return fmt.Sprintf(
 		"its claim was deleted and the data is still there (store %s). A claim of that name of the same store gets it back; "+

@@ -26,16 +26,6 @@ func ImageOf(pod *corev1.PodSpec) string {
 	return pod.Containers[0].Image
 }
 
-// PodReady reports whether the kubelet finds a pod ready.
-func PodReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
 // Steady returns before if it is positive and now differs from it by less than one step, which is stepPercent of
 // whole. Otherwise it returns now.
 func Steady(before, now, whole int64) int64 {
@@ -173,15 +163,4 @@ func NodeReady(node *corev1.Node) corev1.ConditionStatus {
 // TakesPods reports whether pods can start on a node.
 func TakesPods(node *corev1.Node) bool {
 	return !node.Spec.Unschedulable && NodeReady(node) == corev1.ConditionTrue
-}
-
-// Unscheduled returns the scheduler's condition for a pod that it has not assigned to a node. It is zero if the
-// scheduler reports none.
-func Unscheduled(pod *corev1.Pod) corev1.PodCondition {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return c
-		}
-	}
-	return corev1.PodCondition{}
 }

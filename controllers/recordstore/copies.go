@@ -48,9 +48,8 @@ func decideRedundancy(v *fleet.Places, replication v1alpha1.Replication, shardsW
 	switch {
 	case len(unknown) > 0:
 		return redundancy{reasonDomainUnknown, fmt.Sprintf(
-			"two copies of a group may be in one failure domain: it is not known in which %s are shards %s. "+
-				"Label their nodes with %s (a pod learns it when it starts: delete the pods then), or set "+
-				"spec.replication.topologyKey to %s",
+			"two copies of a group may be in one failure domain: it is not known in which %s are shards %s. Label their nodes "+
+				"with %s (a pod learns it when it starts: delete the pods then), or set spec.replication.topologyKey to %s",
 			key, step.ShardWords(unknown), key, corev1.LabelHostname)}
 	case len(domains) < v.Meta.Copies && len(v.Shards) >= int(shardsWanted):
 		return redundancy{reasonTooFewDomains, fmt.Sprintf(

@@ -77,8 +77,7 @@ func (w *writer) deleteEtcdClaims(ctx context.Context, all bool) error {
 	}
 	for n := range members {
 		claim := &corev1.PersistentVolumeClaim{}
-		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" +
-			workload.EtcdMember(store.Name, n)}
+		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.PodClaim(workload.EtcdMember(store.Name, n))}
 		there, err := step.Read(ctx, w, "claim", key, claim)
 		if err != nil {
 			return err

@@ -104,8 +104,7 @@ func growEtcdClaims(ctx context.Context, w *writer) step.Outcome {
 	}
 	want, refused := store.Spec.Etcd.Managed.Storage.Size, ""
 	for n := range workload.EtcdMembers(store) {
-		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" +
-			workload.EtcdMember(store.Name, n)}
+		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.PodClaim(workload.EtcdMember(store.Name, n))}
 		var claim corev1.PersistentVolumeClaim
 		there, err := step.Read(ctx, w, "claim", key, &claim)
 		if err != nil {
@@ -202,7 +201,7 @@ func (r memberReader) gather(ctx context.Context, seen *observed, now time.Time)
 func (r memberReader) lookCloser(ctx context.Context, o *observedMember) error {
 	store := r.store
 	var claim corev1.PersistentVolumeClaim
-	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" + o.Name}
+	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.PodClaim(o.Name)}
 	there, err := step.Read(ctx, r.cached, "claim", key, &claim)
 	if err != nil {
 		return err

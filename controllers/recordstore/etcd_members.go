@@ -42,7 +42,7 @@ type observedMember struct {
 }
 
 // well reports whether the member serves as a voter.
-func (o *observedMember) well() bool { return o.Pod != nil && fleet.PodReady(o.Pod) }
+func (o *observedMember) well() bool { return o.Pod != nil && workload.PodReady(o.Pod) }
 
 // why says why the member is unhealthy, naming the problem that has to be fixed first. It covers all inputs and does no
 // I/O.
@@ -64,9 +64,8 @@ func (o *observedMember) cause() string {
 		return "its pod is being replaced"
 	case o.Claim != nil && !bound && o.ClassName == "":
 		return fmt.Sprintf(
-			"claim %s waits for a StorageClass: the cluster has no default one, and "+
-				"spec.etcd.managed.storage.storageClassName names none. "+
-				"Mark a class as the default, or make the store again with that field", o.Claim.Name)
+			"claim %s waits for a StorageClass: the cluster has no default one, and spec.etcd.managed.storage.storageClassName "+
+				"names none. Mark a class as the default, or make the store again with that field", o.Claim.Name)
 	case o.Claim != nil && !bound && o.ClassMissing:
 		return fmt.Sprintf(
 			"StorageClass %q of spec.etcd.managed.storage.storageClassName does not exist: create it, or a DiskSet of that name",
@@ -86,26 +85,25 @@ func (o *observedMember) cause() string {
 
 // unscheduled returns a text that explains why the pod has not been scheduled.
 func (o *observedMember) unscheduled(bound bool) string {
-	condition := fleet.Unscheduled(o.Pod)
+	condition := workload.Unscheduled(o.Pod)
 	words := condition.Message
 	switch {
 	case words == "":
 		return "its pod waits for the scheduler"
 	case !bound && fleet.WantsVolume(words) && o.Now.Sub(condition.LastTransitionTime.Time) < fleet.VolumeGrace:
 		return fmt.Sprintf("claim %s waits for a PersistentVolume of StorageClass %q",
-			workload.ClaimTemplate+"-"+o.Name, o.ClassName)
+			workload.PodClaim(o.Name), o.ClassName)
 	case !bound && fleet.WantsVolume(words):
 		return fmt.Sprintf(
 			"no free PersistentVolume of StorageClass %q fits claim %s. Add a disk to the DiskSet, or see to its class; the "+
 				"scheduler says: %s",
-			o.ClassName, workload.ClaimTemplate+"-"+o.Name, words)
+			o.ClassName, workload.PodClaim(o.Name), words)
 	case o.Cordoned != "":
 		return fmt.Sprintf("node %s is cordoned, and its disk is there: kubectl uncordon %s when the node is to work again",
 			o.Cordoned, o.Cordoned)
 	}
 	return "no node can take its pod: free some resources, or change spec.etcd.managed.resources or " +
-		"spec.etcd.managed.scheduling; " +
-		"the scheduler says: " + words
+		"spec.etcd.managed.scheduling; the scheduler says: " + words
 }
 
 // joining describes a running member as the other members see it. It is empty if they have nothing to report.
@@ -237,7 +235,7 @@ func podTrouble(pod *corev1.Pod) string {
 			return fmt.Sprintf("%s: %s: %s", pod.Name, w.Reason, w.Message)
 		}
 	}
-	if c := fleet.Unscheduled(pod); c.Type != "" {
+	if c := workload.Unscheduled(pod); c.Type != "" {
 		return fmt.Sprintf("%s: %s", pod.Name, c.Message)
 	}
 	return ""

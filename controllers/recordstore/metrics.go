@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
@@ -155,7 +154,7 @@ func (m *storeMetrics) observe(seen *observed) {
 	if store.Spec.Etcd.Managed != nil && seen.etcdImage != "" { // its pods were listed
 		f.etcd = &readyCount{wanted: workload.EtcdMembers(store)}
 		for n := range seen.etcdPods {
-			if fleet.PodReady(&seen.etcdPods[n]) {
+			if workload.PodReady(&seen.etcdPods[n]) {
 				f.etcd.ready++
 			}
 		}

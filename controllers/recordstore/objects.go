@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
@@ -79,7 +78,7 @@ func gatewayTrouble(ctx context.Context, cached client.Reader, seen *observed) s
 	}
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	for n := range pods.Items {
-		if why := podTrouble(&pods.Items[n]); why != "" && !fleet.PodReady(&pods.Items[n]) {
+		if why := podTrouble(&pods.Items[n]); why != "" && !workload.PodReady(&pods.Items[n]) {
 			seen.trouble = ": " + why
 			return step.Complete()
 		}

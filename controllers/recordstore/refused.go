@@ -85,8 +85,7 @@ func (seen *observed) lostMessage() string {
 		command += strings.Join(addresses, ",")
 	}
 	return "etcd is empty, but this store has data: nothing is made afresh. Rebuild the placement from the shards' " +
-		"volumes, " +
-		"first without --yes to see what would be written: " + command + " --yes"
+		"volumes, first without --yes to see what would be written: " + command + " --yes"
 }
 
 // otherStore returns the outcome for an etcd that holds the placement of another store.

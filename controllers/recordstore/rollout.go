@@ -38,7 +38,7 @@ func (seen *observed) etcdRuns(image string) bool {
 	}
 	return len(seen.etcdPods) == int(workload.EtcdMembers(seen.store)) &&
 		!slices.ContainsFunc(seen.etcdPods, func(pod corev1.Pod) bool {
-			return fleet.ImageOf(&pod.Spec) != image || !fleet.PodReady(&pod)
+			return fleet.ImageOf(&pod.Spec) != image || !workload.PodReady(&pod)
 		})
 }
 
@@ -108,7 +108,7 @@ func (seen *observed) staleMember(members int32, now time.Time) *corev1.Pod {
 	ready := int32(0)
 	for n := range seen.etcdPods {
 		pod := &seen.etcdPods[n]
-		if pod.DeletionTimestamp != nil || !fleet.PodReady(pod) {
+		if pod.DeletionTimestamp != nil || !workload.PodReady(pod) {
 			return nil
 		}
 		ready++
@@ -140,7 +140,7 @@ func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time)
 		if !pod.DeletionTimestamp.IsZero() {
 			return nil
 		}
-		if fleet.PodReady(pod) {
+		if workload.PodReady(pod) {
 			ready++
 		}
 		old := pod.Annotations[workload.AnnotationTemplate] != want[workload.AnnotationTemplate]
@@ -160,7 +160,7 @@ func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time)
 
 // podStuck reports whether a pod does not run, or has run for long without becoming ready.
 func podStuck(pod *corev1.Pod, now time.Time) bool {
-	if fleet.PodReady(pod) {
+	if workload.PodReady(pod) {
 		return false
 	}
 	if !slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {

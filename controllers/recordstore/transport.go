@@ -60,10 +60,9 @@ func (c *certificates) do(ctx context.Context) step.Outcome {
 	if store.Status.TLS == nil { // it was recorded, but the API server did not keep it
 		message := fmt.Sprintf(
 			"the CustomResourceDefinition recordstores.%s has no status.tls: it is of an earlier version than this operator, "+
-				"which changes nothing "+
-				"of this store until it knows how the store is to speak. Upgrade the definitions (`helm upgrade` of the chart "+
-				"sheaf-operator with crds.install, or "+
-				"`kubectl apply --server-side -f config/crd/bases`)", v1alpha1.GroupVersion.Group)
+				"which changes nothing of this store until it knows how the store is to speak. Upgrade the definitions (`helm "+
+				"upgrade` of the chart sheaf-operator with crds.install, or `kubectl apply --server-side -f "+
+				"config/crd/bases`)", v1alpha1.GroupVersion.Group)
 		seen.certificates(false, reasonKindTooOld, message)
 		return step.Fail(reasonKindTooOld, message)
 	}
@@ -135,9 +134,8 @@ func (c *certificates) authorities(ctx context.Context) (*trust.Authorities, ste
 		reason = reasonOtherAuthority
 	}
 	message := fmt.Sprintf(
-		"%v, and certificates are not renewed. Put the Secret back from a backup, or have new authorities made, which "+
-			"takes a few "+
-			"minutes and no restart of shards: set spec.tls.rotate to another value than %q", err,
+		"%v, and certificates are not renewed. Put the Secret back from a backup, or have new authorities made, which takes "+
+			"a few minutes and no restart of shards: set spec.tls.rotate to another value than %q", err,
 		cmp.Or(status.Rotating, status.Rotated))
 	seen.certificates(false, reason, message)
 	return nil, step.Fail(reason, message)
@@ -158,8 +156,7 @@ func (c *certificates) adoptAuthorities(ctx context.Context) (*trust.Authorities
 	if err != nil {
 		message := fmt.Sprintf(
 			"the certificates of the authorities that are gone are neither in ConfigMap %s nor in Secret %s (%v): make the "+
-				"ConfigMap with ca.crt "+
-				"and client-ca.crt as a pod of the store has them in %s", workload.Transport(store.Name),
+				"ConfigMap with ca.crt and client-ca.crt as a pod of the store has them in %s", workload.Transport(store.Name),
 			workload.AdminTLS(store.Name), err, workload.TLSDir)
 		seen.certificates(false, reasonAuthorityMissing, message)
 		return nil, step.Fail(reasonAuthorityMissing, message)

@@ -157,15 +157,13 @@ func worseGrowth(before poolstatus.Growth, what claimGrowth, words, class string
 	case claimForbidden:
 		next.Reason, next.Stalled = "ResizeInfeasible", true
 		next.Message += fmt.Sprintf(
-			". StorageClass %q does not allow volumes to grow: set allowVolumeExpansion there if its driver can. "+
-				"Otherwise set spec.storage.size back, or add a second pool with larger volumes and drain this one (state: "+
-				"Drained)",
+			". StorageClass %q does not allow volumes to grow: set allowVolumeExpansion there if its driver can. Otherwise set "+
+				"spec.storage.size back, or add a second pool with larger volumes and drain this one (state: Drained)",
 			class)
 	case claimInfeasible:
 		next.Reason, next.Stalled = "ResizeInfeasible", true
-		next.Message += ". Free some space in the storage, set spec.storage.size back, or add a second pool and drain " +
-			"this one " +
-			"(state: Drained)"
+		next.Message += ". Free some space in the storage, set spec.storage.size back, or add a second pool and drain this " +
+			"one (state: Drained)"
 	default:
 		next.Reason = "Resizing"
 	}

@@ -197,8 +197,7 @@ func otherFileSystem(pool *v1alpha1.ShardPool, class *storagev1.StorageClass) st
 	}
 	return fmt.Sprintf(
 		"volumes of StorageClass %s are made as %s, and spec.fileSystem.type asks for %s: no claim is made. Make this "+
-			"ShardPool anew with "+
-			"fileSystem.type: %s, or with a class that makes %s", class.Name, made, asked, made, asked)
+			"ShardPool anew with fileSystem.type: %s, or with a class that makes %s", class.Name, made, asked, made, asked)
 }
 
 // observe returns shard n as it appears in the lists.

@@ -76,8 +76,7 @@ func decideReplacement(a askedReplacement) (replacement, string) {
 	case a.Copies <= 1:
 		return replaceRefused, fmt.Sprintf(
 			"spec.replace names shard %s, and its records are nowhere else, as the store has one copy of each group: add a "+
-				"shard "+
-				"and remove this one (spec.remove), which moves its groups first", a.Name)
+				"shard and remove this one (spec.remove), which moves its groups first", a.Name)
 	case a.Claim == nil:
 		return replaceWaits, fmt.Sprintf("shard %s is named in spec.replace, and has no claim yet", a.Name)
 	case !a.Known:

@@ -164,7 +164,7 @@ func (o *Shard) podState() (v1alpha1.ShardState, string) {
 }
 
 func (o *Shard) unscheduled() (v1alpha1.ShardState, string) {
-	condition := fleet.Unscheduled(o.Pod)
+	condition := workload.Unscheduled(o.Pod)
 	words, since := condition.Message, condition.LastTransitionTime.Time
 	bound := o.Claim != nil && o.Claim.Status.Phase == corev1.ClaimBound
 	if words == "" {
@@ -230,17 +230,15 @@ func (o *Shard) waitingState() (v1alpha1.ShardState, string) {
 		}
 		if v := o.Last.Volume; v != nil && v.UUID != "" && fleet.DeviceLost(event) {
 			return v1alpha1.ShardDiskLost, fmt.Sprintf(
-				"the device held volume %s, and the kubelet cannot mount it any more; nothing is served. If the "+
-					"disk can be repaired (fsck) or brought back, do that on node %s; otherwise park the shard (spec.parked), "+
-					"replace the disk, %s. "+
-					"The kubelet says: %s", v.UUID, o.NodeName, o.forgetWords(), event)
+				"the device held volume %s, and the kubelet cannot mount it any more; nothing is served. If the disk can be "+
+					"repaired (fsck) or brought back, do that on node %s; otherwise park the shard (spec.parked), replace the disk, "+
+					"%s. The kubelet says: %s", v.UUID, o.NodeName, o.forgetWords(), event)
 		}
 		if fleet.DeviceTaken(event) {
 			return v1alpha1.ShardFormatBlocked, fmt.Sprintf(
-				"the kubelet does not format or mount the volume, and nothing was written to it. Something is on "+
-					"the device already (a partition table, another file system, or what is left of one): if it can go, wipe it "+
-					"(wipefs -a) on node %s; otherwise name "+
-					"another disk. The kubelet says: %s", o.NodeName, event)
+				"the kubelet does not format or mount the volume, and nothing was written to it. Something is on the device "+
+					"already (a partition table, another file system, or what is left of one): if it can go, wipe it (wipefs -a) on "+
+					"node %s; otherwise name another disk. The kubelet says: %s", o.NodeName, event)
 		}
 	}
 	return v1alpha1.ShardPending, o.withEvent("the pod's volume is being mounted and its container started")

@@ -18,7 +18,7 @@ func (o *Shard) describe(s *v1alpha1.ShardStatus) {
 	s.LoadBytesPerSecond, s.LoadDevicePercent = last.LoadBytesPerSecond, last.LoadDevicePercent
 	s.Updated = o.Pod != nil && o.Pod.DeletionTimestamp == nil &&
 		o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
-	s.PodReady = o.Pod != nil && o.Pod.DeletionTimestamp == nil && fleet.PodReady(o.Pod)
+	s.PodReady = o.Pod != nil && o.Pod.DeletionTimestamp == nil && workload.PodReady(o.Pod)
 	s.Volume = o.volume()
 	o.countGroups(s)
 	if o.Report == nil || o.Parked {

@@ -248,25 +248,16 @@ func podCommand(l *look, pod *corev1.Pod) string {
 	return l.kubectl("describe pod %s", pod.Name)
 }
 
-// PodReady reports whether a pod's Ready condition is True.
-func PodReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
-		}
-	}
-	return false
-}
+// PodReady reports whether the kubelet finds a pod ready, and nobody has deleted the pod.
+func PodReady(pod *corev1.Pod) bool { return workload.PodReady(pod) && pod.DeletionTimestamp == nil }
 
 // Cause says why a pod is not ready, in the words of Kubernetes.
 func Cause(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp != nil {
 		return "its pod is being stopped"
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return "no node takes its pod: " + orElse(c.Message, c.Reason)
-		}
+	if c := workload.Unscheduled(pod); c.Type != "" {
+		return "no node takes its pod: " + orElse(c.Message, c.Reason)
 	}
 	for _, c := range pod.Status.ContainerStatuses {
 		ended := c.State.Terminated

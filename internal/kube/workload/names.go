@@ -75,7 +75,10 @@ func ShardNumber(pool, shard string) (int32, bool) {
 func ShardPod(shard string) string { return shard + "-0" }
 
 // ShardClaim returns the name of the shard's PersistentVolumeClaim.
-func ShardClaim(shard string) string { return ClaimTemplate + "-" + shard + "-0" }
+func ShardClaim(shard string) string { return PodClaim(ShardPod(shard)) }
+
+// PodClaim returns the name of the PersistentVolumeClaim of a pod of a shard or of an etcd member.
+func PodClaim(pod string) string { return ClaimTemplate + "-" + pod }
 
 // ShardService returns the name of the headless Service of a pool's pods.
 func ShardService(pool string) string { return pool }

@@ -131,3 +131,24 @@ func auditArgs(store *v1alpha1.RecordStore) []string {
 	}
 	return []string{"--audit-log=-"}
 }
+
+// PodReady reports whether the kubelet finds a pod ready.
+func PodReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// Unscheduled returns the scheduler's condition for a pod that it has not assigned to a node. It is zero if the
+// scheduler reports none.
+func Unscheduled(pod *corev1.Pod) corev1.PodCondition {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return c
+		}
+	}
+	return corev1.PodCondition{}
+}
