@@ -62,9 +62,10 @@ func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
 	return d.stores[claim.Namespace+"/"+claim.Labels[v1alpha1.LabelStore]]
 }
 
-// choose returns a disk that is large enough for a claim. It prefers the disk that the claim had before, and one that a
-// person keeps for it. Otherwise it takes a free disk on a node on which pods can start. Among these, it prefers nodes
-// with the fewest disks of the store, and then the smallest disk. The result is empty if no disk fits.
+// choose returns a disk that is large enough for a claim. It prefers the disk that the claim had before, and a disk
+// that an administrator has reserved for the claim. Otherwise it takes a free disk on a node on which pods can start.
+// Among these, it prefers nodes with the fewest disks of the store, and then the smallest disk. The result is empty if
+// no disk fits.
 func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store string, perNode map[string]int) string {
 	best, kept := "", d.keptFor(key)
 	for _, name := range d.order {
@@ -92,7 +93,8 @@ func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store st
 	return best
 }
 
-// keptFor returns the disk that a person keeps for a claim, which gets no other one; empty: there is none.
+// keptFor returns the disk that an administrator has reserved for a claim by annotation. The claim gets no other disk.
+// The result is empty if there is no such disk.
 func (d *diskDecision) keptFor(key string) string {
 	for _, name := range d.order {
 		if pv := d.after[name]; pv != nil && pv.Annotations[workload.AnnotationForClaim] == key {
@@ -148,8 +150,8 @@ func (d *diskDecision) usable(hostname string) bool {
 	return there && node.DeletionTimestamp == nil && fleet.TakesPods(&node)
 }
 
-// give reserves a disk for a claim. A disk that a person keeps for the claim remains kept until it is bound, because
-// the reservation may end before that.
+// give reserves a disk for a claim. A disk that an administrator has reserved for the claim keeps its annotation until
+// it is bound, because the reservation may end before that.
 func (d *diskDecision) give(name string, claim *corev1.PersistentVolumeClaim, key, store string) {
 	pv, status := d.after[name], d.states[name]
 	pv.Spec.ClaimRef = &corev1.ObjectReference{

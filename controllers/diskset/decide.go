@@ -24,7 +24,7 @@ type observedDisks struct {
 	nodes   map[string]corev1.Node    // by label kubernetes.io/hostname
 	// claims holds the claims of stores and of bench Jobs that ask for this class in an allowed namespace.
 	claims []corev1.PersistentVolumeClaim
-	// stores maps namespace/name to status.storeUID, for stores that are not being deleted.
+	// stores maps the namespace/name of each store that is not being deleted to its status.storeUID.
 	stores map[string]string
 	// pools holds the pools that are not being deleted, by namespace/name.
 	pools   map[string]bool
@@ -295,8 +295,8 @@ func (d *diskDecision) decideRemoved(pv corev1.PersistentVolume) {
 // moveWords names the page with the steps for a disk that was moved to another node.
 const moveWords = `docs/operations/disks.md, "Move a disk to another node"`
 
-// carriedFrom returns the volume of a claim on another node that has the same device as a volume, and is no longer in
-// the spec. It returns nil if there is none.
+// carriedFrom returns the volume whose disk may have been moved to the place of pv: a volume of a claim, on another
+// node, with the same device path, whose disk is no longer in the spec. It returns nil if there is none.
 func (d *diskDecision) carriedFrom(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 	for n := range d.volumes {
 		was := &d.volumes[n]
@@ -311,8 +311,9 @@ func (d *diskDecision) carriedFrom(pv *corev1.PersistentVolume) *corev1.Persiste
 	return nil
 }
 
-// carriedTo returns the node for which the spec has the device of a volume that is no longer in it, and the volume of
-// that disk. Both are empty if no node, or more than one, has it: then the device's name says nothing.
+// carriedTo returns the disk in the spec that has the device path of was, a disk that is no longer in the spec: its
+// node and its volume. Both are empty if no disk in the spec has this path or if several have it, because the path
+// then does not identify the disk.
 func (d *diskDecision) carriedTo(was *v1alpha1.DiskStatus) (node, volume string) {
 	for _, disk := range d.set.Spec.Disks {
 		if disk.Device != was.Device {

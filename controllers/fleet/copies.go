@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Places is the placement of a store as etcd holds it, with what the operator knows besides.
+// Places is the placement of a store in etcd, together with what only the operator knows.
 type Places struct {
 	placement.Planned
 	// SilentDisks are the shards whose disk did not answer when the shard was last observed. Etcd does not know that:

@@ -13,7 +13,7 @@ const ShardsMax = 1000
 
 // NumbersInput is the input of PlanNumbers.
 type NumbersInput struct {
-	Wanted int              // outside 0 to ShardsMax: nobody knows, so all shards that exist remain
+	Wanted int              // if outside 0 to ShardsMax, all shards that exist remain
 	Exist  []int32          // shards that exist, or existed when the status was written
 	Remove []int32          // spec.remove
 	Holds  map[int32]string // shards that cannot be removed yet, and why

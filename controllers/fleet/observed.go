@@ -36,7 +36,7 @@ func Steady(before, now, whole int64) int64 {
 	return now
 }
 
-// Observed maps each of some pools to all of its shards, as they were last observed.
+// Observed maps pools to the statuses of all their shards, as last observed.
 type Observed map[types.NamespacedName][]v1alpha1.ShardStatus
 
 // ObservedOf returns the observed shards of these pools. shards may include those of other pools.

@@ -19,7 +19,7 @@ import (
 // Reasons of condition Available.
 const (
 	reasonAvailable        = "Available"
-	reasonStarting         = "Starting" // it has never been available
+	reasonStarting         = "Starting" // the store has never been available
 	reasonGroupsNotServing = "GroupsNotServing"
 	reasonNoGateway        = "NoGateway"
 	// reasonCannotAsk means that the availability is unknown: the operator cannot reach shards whose pods the kubelet
@@ -118,7 +118,7 @@ func (seen *observed) setAvailable() {
 	say(seen.store, v1alpha1.ConditionAvailable, a.available, a.reason, a.message)
 }
 
-// unasked is the function unasked for what was seen of the store.
+// unasked applies the function unasked to the observed state of the store.
 func (seen *observed) unasked(groups v1alpha1.GroupCounts) []string {
 	var view *fleet.Places
 	if seen.copies() > 1 && seen.hasPlaces {
@@ -147,7 +147,7 @@ func unasked(
 		heard.Groups = maps.Clone(heard.Groups)
 		for group, place := range view.Groups {
 			if slices.ContainsFunc(place.Voters(), func(m placement.Member) bool { return slices.Contains(names, m.Shard) }) {
-				delete(heard.Groups, group) // without the unreachable shards, its leader is unknown
+				delete(heard.Groups, group) // one of the unreachable shards may lead the group
 			}
 		}
 		might = countCopies(view, states, heard).Serving

@@ -63,10 +63,10 @@ type Reconciler struct {
 	Live       client.Reader
 	Events     events.EventRecorder
 	Placements fleet.Placements
-	// Groups holds what shards reported about their groups, as the controller of pools recorded it; nil: it is not
-	// recorded.
+	// Groups holds the reports of shards about their groups, which the controller of pools records; nil: there are
+	// none.
 	Groups *fleet.GroupBook
-	// Grants holds whether processes use the newest grant table; nil: they are not asked.
+	// Grants holds the findings of the controller of grants about grant tables and issuers; nil: there are none.
 	Grants *fleet.GrantBook
 	// Trust makes certificates; nil: stores have none.
 	Trust *trust.Keeper
@@ -124,7 +124,7 @@ var storeSteps = []step.Step[work]{
 	noted("gateway objects", func(ctx context.Context, w *work) step.Outcome {
 		return applyGateway(ctx, w.writer, w.seen)
 	}),
-	noted("etcd objects", func(ctx context.Context, w *work) step.Outcome { // their image follows that of the gateway
+	noted("etcd objects", func(ctx context.Context, w *work) step.Outcome { // its image follows that of the gateways
 		return etcdObjects{w.writer, w.seen, w.now}.apply(ctx)
 	}),
 	noted("budgets", func(ctx context.Context, w *work) step.Outcome { return applyBudgets(ctx, w.writer, w.seen) }),
@@ -148,7 +148,7 @@ var storeSteps = []step.Step[work]{
 	{Name: "plan", Do: func(ctx context.Context, w *work) step.Outcome {
 		return placing{w.writer, w.seen, w.placement}.plan(ctx, &w.r.arrived, w.now)
 	}},
-	// Now with the copies that etcd knows.
+	// The budgets are applied again with the copies that etcd reported to the step plan.
 	noted("budgets again", func(ctx context.Context, w *work) step.Outcome { return applyBudgets(ctx, w.writer, w.seen) }),
 	awaits("pools ready", (*observed).awaitPools),
 	awaits("copies", (*observed).awaitCopies),
@@ -186,7 +186,7 @@ func (w *work) transportFirst(out step.Outcome) step.Outcome {
 	return step.Complete()
 }
 
-// certificates returns what makes and checks the certificates of the store.
+// certificates returns the operation that makes and checks the certificates of the store.
 func (w *work) certificates() *certificates {
 	return &certificates{writer: w.writer, seen: w.seen, live: w.r.Live, trust: w.r.Trust, transports: w.r.Transports,
 		credentials: w.r.Credentials, last: &w.r.transports, spoken: &w.r.spoken, now: w.now,
@@ -209,10 +209,11 @@ func checkMembers(store *v1alpha1.RecordStore) step.Outcome {
 		"knows 1 and 3, and changes nothing of the store. Use a later version, or make another store", m.Members))
 }
 
-// remembered is what earlier reconciles of this operator noted about a store. Zero times: nothing.
+// remembered holds what earlier reconciles of this operator recorded about a store. A zero time means that nothing was
+// recorded.
 type remembered struct {
-	written time.Time // when its status was last written
-	arrived time.Time // when its last new shard registered
+	written time.Time // when the status of the store was last written
+	arrived time.Time // when the last new shard of the store registered
 }
 
 func (r *Reconciler) memory(store *v1alpha1.RecordStore) remembered {
@@ -268,7 +269,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return w.seen.again(out).Result()
 }
 
-// again sets the pause until the next reconcile of what is not watched.
+// again sets the pause until the next reconcile, because not all inputs of a reconcile are watched.
 func (seen *observed) again(out step.Outcome) step.Outcome {
 	if out.IsComplete() {
 		out = out.Again(seen.pause())
@@ -279,7 +280,7 @@ func (seen *observed) again(out step.Outcome) step.Outcome {
 	if seen.transportChanges() { // the reconcile polls the processes, which cannot be watched
 		out = out.Again(min(cmp.Or(out.After(), step.PauseShort), step.PauseShort))
 	}
-	if seen.lacksMembers() { // only the members' readiness is watched, not its reason
+	if seen.lacksMembers() { // the readiness of members is watched, the reason for it is not
 		out = out.Again(min(out.After(), step.PauseShort))
 	}
 	return out

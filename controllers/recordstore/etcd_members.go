@@ -214,7 +214,7 @@ func (seen *observed) learn(known []fleet.EtcdMember) {
 	seen.setEtcdRedundant()
 }
 
-// emptyMember reports whether a member has ended because its folder is empty although the cluster formed before.
+// lostData reports whether a member has ended because its folder is empty although the cluster formed before.
 func (seen *observed) lostData() bool {
 	return slices.ContainsFunc(seen.members, func(o *observedMember) bool {
 		return o.Pod != nil && !o.well() && workload.LostEtcdData(o.Pod)

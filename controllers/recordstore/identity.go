@@ -73,7 +73,7 @@ func gatherPools(ctx context.Context, cached client.Reader, seen *observed, grou
 	return step.Complete()
 }
 
-// gatherSecret reads how etcd is reached: an external one with its Secret.
+// gatherSecret determines how etcd is reached. For an external etcd, it reads the Secret that the spec names.
 func gatherSecret(ctx context.Context, live client.Reader, store *v1alpha1.RecordStore) (workload.EtcdAccess,
 	fleet.EtcdCredentials, step.Outcome) {
 	secret, out := fleet.ReadEtcdSecret(ctx, live, store)

@@ -12,9 +12,9 @@ import (
 
 // observed holds what one reconcile has seen of a store. The step that is named above a field sets it, and no later
 // step changes it; before that step, the field has its zero value. The methods of observed do no I/O: they decide, and
-// write the conditions and numbers of the status in the making.
+// write conditions and numbers of the new status.
 type observed struct {
-	store *v1alpha1.RecordStore // as it was read, with the status in the making
+	store *v1alpha1.RecordStore // as it was read, but with the new status
 	image string                // the image that the store is to run
 
 	// pools
@@ -23,7 +23,7 @@ type observed struct {
 	hasPools bool
 	first    firstPlacement
 	reported fleet.GroupSum // what shards reported about the groups of the store
-	keeps    bool           // too early for another write of numbers
+	keeps    bool           // it is too early to write a status in which only numbers changed
 
 	// secret
 	access workload.EtcdAccess
@@ -42,7 +42,7 @@ type observed struct {
 	// etcdHasTLS is true if the current StatefulSet gives the members certificates.
 	etcdHasTLS bool
 
-	// etcd members, and then etcd ready, which asks the others about those that are not well
+	// etcd members; the step etcd ready adds what healthy members report about the others
 	members []*observedMember // the members of a managed etcd
 
 	// plan

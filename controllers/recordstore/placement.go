@@ -29,7 +29,7 @@ func openPlacement(ctx context.Context, placements fleet.Placements, seen *obser
 	if seen.etcdWell() < len(seen.members) {
 		bounded, cancel := context.WithTimeout(ctx, fleet.EtcdPatience)
 		defer cancel()
-		if known, err := opened.EtcdMembers(bounded); err == nil { // the next step asks too, and reports the error
+		if known, err := opened.EtcdMembers(bounded); err == nil { // the next step also asks etcd, and reports the error
 			seen.learn(known)
 		}
 	}

@@ -39,7 +39,7 @@ type published struct {
 // errConfigMapTaken means that the ConfigMap with this name belongs to somebody else.
 var errConfigMapTaken = errors.New("it was not made by the operator for this store")
 
-// publishing tells the namespaces of callers which authorities a store has.
+// publishing maintains ConfigMaps with the authorities of a store in the namespaces of its callers.
 type publishing struct {
 	*writer
 	live      client.Reader

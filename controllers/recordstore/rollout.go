@@ -14,9 +14,9 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// The parts of a store take a new image in order of how little a bad image would cost. First come the gateways, whose
-// old pods serve until the new ones are ready. Then comes etcd: groups that are placed serve without it. Last come
-// the shards, one at a time. A part that does not run anyway does not wait for the others.
+// The parts of a store take a new image in the order of the damage that a bad image would do, the least first. First
+// come the gateways, whose old pods serve until the new ones are ready. Then comes etcd: groups that are placed serve
+// without it. Last come the shards, one at a time. A part that does not run anyway does not wait for the others.
 
 // gatewayRuns reports whether all gateways run an image and are ready, and no other gateway is left.
 func (seen *observed) gatewayRuns(image string) bool {
@@ -60,8 +60,8 @@ func etcdImage(wanted, ofSet string, pods []corev1.Pod, gatewayRuns bool, now ti
 	return kept
 }
 
-// podBegins reports whether a pod is being replaced, or was created just now and has no known problem. That such a pod
-// does not run yet does not show that its image is bad. Its image may still be the previous one.
+// podBegins reports whether a pod is being replaced, or was created just now and has no known problem. Such a pod does
+// not show that the image is bad, because it may run soon, and its image may still be the previous one.
 func podBegins(pod *corev1.Pod, now time.Time) bool {
 	if pod.DeletionTimestamp != nil {
 		return true

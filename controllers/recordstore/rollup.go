@@ -25,10 +25,10 @@ func (seen *observed) awaitPools() step.Outcome {
 		return step.Wait("NoShards", fmt.Sprintf(
 			"no ShardPool gives this store shards: create one with spec.storeRef.name: %s and spec.shards of at least 1",
 			seen.store.Name), step.PauseLong)
-	case redundant.byPerson(): // this is the reason why groups wait
+	case redundant.byPerson(): // groups wait for this
 		return seen.awaitCopies()
 	case seen.places.GroupsCreated > 0 || seen.places.Writes() > 0 &&
-		seen.places.Homeless() > 0: // during a move the store may be ready
+		seen.places.Homeless() > 0: // a store may be ready while groups move
 		return step.Wait("Placing", step.Count(counts.Total, "group is", "groups are")+" placed on shards", step.PauseShort)
 	case counts.Serving < counts.Total || shards.Serving < shards.Total:
 		verb := "serve"
@@ -341,22 +341,22 @@ func shardsWanted(pools []v1alpha1.ShardPool) int32 {
 	return n
 }
 
-// sayTrue sets a condition of the status in the making to True.
+// sayTrue sets a condition of the new status to True.
 func sayTrue(store *v1alpha1.RecordStore, kind, reason, message string) {
 	say(store, kind, metav1.ConditionTrue, reason, message)
 }
 
-// sayFalse sets a condition of the status in the making to False.
+// sayFalse sets a condition of the new status to False.
 func sayFalse(store *v1alpha1.RecordStore, kind, reason, message string) {
 	say(store, kind, metav1.ConditionFalse, reason, message)
 }
 
-// say sets a condition of the status in the making.
+// say sets a condition of the new status.
 func say(store *v1alpha1.RecordStore, kind string, status metav1.ConditionStatus, reason, message string) {
 	step.SetCondition(&store.Status.Conditions, store.Generation, kind, status, reason, message)
 }
 
-// sayWhether sets a condition of the status in the making to True for the reason good, or to False for the reason bad.
+// sayWhether sets a condition of the new status to True for the reason good, or to False for the reason bad.
 func sayWhether(store *v1alpha1.RecordStore, kind string, truth bool, good, bad, message string) {
 	if truth {
 		sayTrue(store, kind, good, message)

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// storeLeaves returns the certificates of the gateways, of etcd, of callers and of the operator, but not those of the
-// shards. The operator's certificate is included only if a source other than the operator issues.
+// storeLeaves returns the wanted certificates of the gateways, of etcd, of callers and of the operator, but not those
+// of the shards. If the operator issues its own certificate, ensureLeaves skips that certificate.
 func storeLeaves(store *v1alpha1.RecordStore) ([]trust.Leaf, error) {
 	of, err := trust.StoreIdentity(store)
 	if err != nil {

@@ -36,7 +36,7 @@ const (
 // earlier.
 const expiring = 5 * 24 * time.Hour
 
-// certificates makes and checks the certificates of a store. It sets the transport and the source of seen.
+// certificates makes and checks the certificates of a store. It sets the fields transport and source of seen.
 type certificates struct {
 	*writer
 	seen        *observed
@@ -57,7 +57,7 @@ func (c *certificates) do(ctx context.Context) step.Outcome {
 	if c.trust == nil {
 		return step.Complete()
 	}
-	if store.Status.TLS == nil { // it was recorded, but the API server did not keep it
+	if store.Status.TLS == nil { // the API server did not keep the recorded value
 		message := fmt.Sprintf(
 			"the CustomResourceDefinition recordstores.%s has no status.tls: it is of an earlier version than this operator, "+
 				"which changes nothing of this store until it knows how the store is to speak. Upgrade the definitions (`helm "+
@@ -123,7 +123,7 @@ func (c *certificates) authorities(ctx context.Context) (*trust.Authorities, ste
 		return as, step.Complete()
 	case !missing && !other:
 		return nil, step.Retry(err)
-	case seen.source != nil: // its authorities have no keys here that could be lost
+	case seen.source != nil: // the operator never had the keys of its authorities
 		return c.adoptAuthorities(ctx)
 	}
 	if rotate := specTLS(store).Rotate; rotate != "" && rotate != status.Rotated && rotate != status.Rotating {
@@ -255,7 +255,7 @@ func (c *certificates) ensureLeaves(ctx context.Context, as *trust.Authorities) 
 	for _, leaf := range wanted {
 		if leaf.Identity.Role == identity.Operator && as.Issuer(trust.StateOf(store.Status.TLS).
 			InUse()) == v1alpha1.TLSFromOperator {
-			continue // it is kept in memory only
+			continue // this certificate is kept in memory only
 		}
 		notes.Add(seen.leafOutcome(c.trust.Ensure(ctx, store, as, leaf)))
 	}

@@ -19,12 +19,12 @@ import (
 
 // writer writes to the API server for one store, and reports what it did. Its client reads from the cache.
 //
-// The status is written once, by finish, when all steps have ended. Only what has to be on record before an act is
-// written earlier, by the methods whose names begin with commit.
+// The status is written once, by finish, when all steps have ended. Facts that have to be recorded before an action
+// are written earlier, by the methods whose names begin with commit.
 type writer struct {
 	client.Client
 	recorder events.EventRecorder // nil: news go to the log only
-	// store owns the objects that writer writes. Its status is the one in the making.
+	// store owns the objects that writer writes. Its status is the new one.
 	store *v1alpha1.RecordStore
 	// written is the status that the API server has.
 	written v1alpha1.RecordStoreStatus
@@ -91,7 +91,7 @@ func (w *writer) commitPlacement(ctx context.Context) error {
 	return err
 }
 
-// commit writes a part of the status immediately. What else the steps found waits for finish.
+// commit writes a part of the status immediately. The method finish writes the other findings of the steps.
 func (w *writer) commit(ctx context.Context, change func(*v1alpha1.RecordStoreStatus)) error {
 	next := w.store.DeepCopy()
 	next.Status = *w.written.DeepCopy()

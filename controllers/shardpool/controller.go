@@ -234,7 +234,7 @@ func decide(_ context.Context, w *work) step.Outcome {
 	for _, o := range w.seen.Shards {
 		s := observed.Decide(o)
 		w.found.Statuses = append(w.found.Statuses, s)
-		said[o.Name] = nil // it was asked, but a shard that does not serve reports no groups
+		said[o.Name] = nil // the shard was asked, but reports no groups unless it serves
 		if fleet.Serving(s.State) {
 			said[o.Name] = o.Report
 		}
@@ -364,10 +364,10 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 			step.PauseLong)
 	case store.Status.StoreUID == "":
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no status.storeUID yet", key.Name), step.PauseLong)
-	case store.Spec.Etcd.Managed != nil && workload.EtcdMembers(store) == 0: // the store says what is wrong
+	case store.Spec.Etcd.Managed != nil && workload.EtcdMembers(store) == 0: // the status of the store says what is wrong
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no valid spec.etcd.managed.members", key.Name),
 			step.PauseLong)
-	case w.r.Trust != nil && store.Status.TLS == nil, // unknown yet whether shards use TLS: the store reports why
+	case w.r.Trust != nil && store.Status.TLS == nil, // it is unknown yet whether shards use TLS: the store says why
 		store.Status.TLS != nil && store.Status.TLS.Transport == "": // a shard that started now would have no certificate
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet (condition %s)",
 			key.Name, v1alpha1.ConditionCertificates), step.PauseShort)
@@ -375,7 +375,7 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 	w.store = store
 	w.shards.tls = store.Status.TLS != nil && store.Status.TLS.Transport == v1alpha1.TransportRequired
 	secret, out := fleet.ReadEtcdSecret(ctx, w.r.Live, store)
-	if secret == nil && !out.IsComplete() { // of an incomplete Secret, the store says what is missing, and shards serve on
+	if secret == nil && !out.IsComplete() { // for an incomplete Secret, the store reports the problem
 		return out.Saying(fmt.Sprintf("RecordStore %s: %s", key.Name, out.Message()))
 	}
 	w.etcd = workload.EtcdAccessOf(store, secret)

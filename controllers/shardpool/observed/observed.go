@@ -35,7 +35,7 @@ type Pool struct {
 	// Silent holds the names of the shards in the namespace whose disk did not answer.
 	Silent map[string]bool
 
-	Device *v1alpha1.DeviceRate // as a Job measured it for the pool's class; nil: no Job did
+	Device *v1alpha1.DeviceRate // as a Job measured it for the pool's class; nil: no Job has measured it
 	Plan   fleet.NumbersPlan
 	Shards []*Shard // the planned shards, in the order of plan.All
 }
@@ -53,8 +53,8 @@ func (p *Pool) Numbers() []int32 {
 type Shard struct {
 	Name   string
 	Number int32
-	Parked bool // spec.parked lists it
-	Leaves bool // it is to be removed
+	Parked bool // spec.parked lists the shard
+	Leaves bool // the shard is to be removed
 
 	Set          *appsv1.StatefulSet
 	Wanted       *appsv1.StatefulSet // the wanted StatefulSet
@@ -82,7 +82,8 @@ type Shard struct {
 	Copies   int32  // copies of each group
 	Template string // hash of the wanted pod template
 	Now      time.Time
-	// DeviceRate is the rate of a disk of the class in bytes per second, as a Job measured it; 0: no Job did.
+	// DeviceRate is the rate of a disk of the class in bytes per second, as a Job measured it; 0: no Job has measured
+	// it.
 	DeviceRate int64
 	MessageMax int
 }

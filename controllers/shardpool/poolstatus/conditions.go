@@ -67,7 +67,7 @@ func isUnknown(kind, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: reason, Message: message}
 }
 
-// etcdReady copies what the store reports about its etcd, because starting shards wait for it.
+// etcdReady returns the condition EtcdReady of the store for the pool, because starting shards wait for etcd.
 func etcdReady(store *v1alpha1.RecordStore) metav1.Condition {
 	c := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionEtcdReady)
 	if c == nil {
@@ -77,7 +77,8 @@ func etcdReady(store *v1alpha1.RecordStore) metav1.Condition {
 		Message: fmt.Sprintf("RecordStore %s: %s", store.Name, c.Message)}
 }
 
-// updated is Unknown while a shard that is to run has no pod, because the template of that pod is not known yet.
+// updated returns the condition Updated. It is Unknown while a shard that is to run has no pod, because the template
+// of that pod is not known yet.
 func updated(f *Found) metav1.Condition {
 	without := slices.IndexFunc(f.Seen.Shards, func(o *observed.Shard) bool { return o.Pod == nil && !o.Parked })
 	switch {
@@ -102,7 +103,8 @@ func (f *Found) inStates(states ...v1alpha1.ShardState) (words []string, reason 
 	return words, reason
 }
 
-// ofState is False while a shard is in the bad state, and Unknown while a shard that is to run has not reported.
+// ofState returns a condition that is False while a shard is in the bad state, and Unknown while a shard that is to
+// run has not reported.
 func ofState(f *Found, kind, good, words string, bad v1alpha1.ShardState) metav1.Condition {
 	if found, reason := f.inStates(bad); len(found) > 0 {
 		return isFalse(kind, reason, step.ShardWords(found))
@@ -183,7 +185,7 @@ func volumes(f *Found) metav1.Condition {
 	return isTrue(v1alpha1.ConditionVolumesReady, "VolumesReady", "every shard has its volume")
 }
 
-// space uses the numbers in the status, which change in steps.
+// space returns the condition SpaceAvailable. It uses the numbers in the status, which change in steps.
 func space(f *Found) metav1.Condition {
 	var fullWords, nearlyWords []string
 	unknown := f.silent()

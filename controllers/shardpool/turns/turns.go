@@ -16,8 +16,8 @@ import (
 
 // Reasons of condition Updated while pods differ from the wanted template.
 const (
-	ReasonUpdating = "Updating"     // it continues without help
-	ReasonHeldUp   = "UpdateHeldUp" // it continues when another problem is solved
+	ReasonUpdating = "Updating"     // the update continues without help
+	ReasonHeldUp   = "UpdateHeldUp" // the update continues when another problem is solved
 )
 
 // Turn describes a shard of the store for the choice of the next restart.
@@ -26,7 +26,7 @@ type Turn struct {
 	State v1alpha1.ShardState
 	// Outdated is true if the pod has to be recreated (see observed.Shard) and the shard does not wait for its image.
 	Outdated bool
-	Mine     bool      // it belongs to the pool that chooses
+	Mine     bool      // the shard belongs to the pool that makes the choice
 	Since    time.Time // when its pod was created
 	Begun    bool      // its StatefulSet has a newer template than its pod, so its restart has begun
 	Report   *recordv1.ShardStatus
@@ -35,12 +35,12 @@ type Turn struct {
 // Cost is the cost of restarting a shard, given its state.
 type Cost int
 
-// Costs. A higher known cost means that more calls fail during the restart.
+// Costs. A restart with a higher cost makes more calls fail. CostUnknown is not part of this order.
 const (
 	CostUnknown Cost = iota // a restart would not help, or the state is unknown: the shard is never chosen
-	CostNone                // it serves no groups
-	CostSome                // it serves some of its groups, or it is not known whether it serves
-	CostAll                 // it serves all of its groups
+	CostNone                // the shard serves no groups
+	CostSome                // the shard serves some of its groups, or its service is unknown
+	CostAll                 // the shard serves all of its groups
 )
 
 // CostOf returns the cost of restarting a shard in this state. It covers all states.
