@@ -9,8 +9,8 @@ import (
 )
 
 // The scheduler and the kubelet describe some states only in English messages and in the reasons of waiting
-// containers. The operator has to base decisions on them, because Kubernetes offers no other interface. This file
-// holds all of these texts; kubewords_test.go has the messages of actual Kubernetes releases. An unknown message
+// containers. The operator has to base decisions on these texts, because Kubernetes offers no other interface. This
+// file holds all of these texts; kubewords_test.go has the messages of actual Kubernetes releases. An unknown message
 // makes a status less exact but never wrong: the shard is then Pending, with the message from Kubernetes.
 
 var (

@@ -46,12 +46,12 @@ func grantOf(g *v1alpha1.RecordGrant) access.Grant {
 	return out
 }
 
-// keepLast takes the grants and tenants out of a table that cannot be in one, such as a grant with a verb of a later
-// version. It returns the grants with the reasons, by name, and adds the tenants to refusedTenants. One bad object does
-// not keep the others out of the table.
+// keepLast removes from a table the grants and tenants that would make it invalid, such as a grant with a verb of a
+// later version. It returns the removed grants with the reasons, by name, and adds the removed tenants to
+// refusedTenants. One bad object does not keep the others out of the table.
 //
-// An object that cannot be understood keeps its last state, which is the one in the table before. A grant that plainly
-// gives less never gives more: of its last state, only the part that the new state still names remains in use.
+// A removed object keeps its last state, which is the one in the previous table. A grant keeps only those rights of
+// its last state that its new state still names, so that a right that was taken away ends in any case.
 func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome) map[string]step.Outcome {
 	refused := map[string]step.Outcome{}
 	grants := slices.Clone(next.Grants)
@@ -94,7 +94,8 @@ func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome
 	return refused
 }
 
-// check returns why a table with the issuers of the table of, and with these grants and tenants, would be refused.
+// check returns the error of a table that has the issuers of the table of and these grants and tenants. It returns nil
+// if such a table is valid.
 func check(of *access.Table, grants []access.Grant, tenants []access.Tenant) error {
 	alone := *of
 	alone.Version, alone.Grants, alone.Tenants = 1, grants, tenants
@@ -132,9 +133,9 @@ func both[T comparable](a, b []T) (out []T) {
 	return out
 }
 
-// fit takes the youngest grants out of a table that is too large for etcd, and adds them to refused. Otherwise no
-// change would reach etcd, not even the end of a right. The result depends on the age of the grants alone, so that the
-// end of one right never ends another one. fit reports whether the table was too large.
+// fit removes the youngest grants from a table that is too large for etcd, and adds them to refused. Otherwise no
+// change would reach etcd, not even the removal of a right. The result depends only on the age of the grants, so that
+// the removal of one right never removes another. fit reports whether the table was too large.
 func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]step.Outcome) (tooLarge bool) {
 	others := *table
 	others.Version, others.Grants = math.MaxInt64, []access.Grant{} // the version with the most digits
@@ -165,7 +166,7 @@ func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]
 		} else {
 			in[g.Name] = true
 		}
-		if n <= room { // a grant that is too large on its own keeps no younger one out
+		if n <= room { // a grant that is too large by itself displaces no younger grant
 			older += n
 		}
 	}
@@ -179,8 +180,8 @@ func byCreation(a, b metav1.Object) int {
 	return cmp.Or(one.Compare(other.Time), cmp.Compare(a.GetName(), b.GetName()))
 }
 
-// jsonBytes returns the size of a part of a table as JSON. It returns 0 for a part that has no JSON: Encode then says
-// why.
+// jsonBytes returns the size of a part of a table as JSON. It returns 0 if the part cannot be encoded, because Encode
+// then reports the error.
 func jsonBytes(part any) int {
 	text, err := json.Marshal(part)
 	if err != nil {

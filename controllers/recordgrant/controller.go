@@ -147,8 +147,8 @@ func writeAll(writes []func() error) error {
 	return errors.Join(failed...)
 }
 
-// write updates the table of a store from its grants and tenants. It returns the grants that cannot be in a table, by
-// name: they do not keep the others out.
+// write updates the table of a store from its grants and tenants. It returns, by name, the grants that cannot be in a
+// table. They do not keep the other grants out of the table.
 func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants []v1alpha1.RecordGrant,
 	tenants *tenants) (version int64, refused map[string]step.Outcome, out step.Outcome) {
 	store := &v1alpha1.RecordStore{}
@@ -232,7 +232,7 @@ func compiled(conditions *[]metav1.Condition, generation, version int64, out ste
 }
 
 // tell writes the status of a grant. force says whether processes use the newest table; nil means that this cannot be
-// determined yet. A grant that is not in the table is not in force, whatever processes use.
+// determined yet. A grant that is not in the table is not in force, regardless of the tables that processes use.
 func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome,
 	force *fleet.GrantsInForce) error {
 	after := g.DeepCopy()

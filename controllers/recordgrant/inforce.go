@@ -39,7 +39,7 @@ const (
 	reasonPlaintextAllowed = "PlaintextAllowed"
 )
 
-// asked holds what is remembered about the processes of a store, so that a condition is written only if it changes.
+// asked holds the last answers of the processes of a store, so that a condition is written only if it changes.
 type asked struct {
 	version int64
 	behind  map[types.UID]time.Time // pods whose process is behind, and since when
@@ -73,8 +73,8 @@ func (r *Reconciler) enforced(ctx context.Context, key types.NamespacedName, ver
 	return force, out
 }
 
-// notWritten returns what a store's table that could not be written means for its grants: an earlier answer of the
-// processes says nothing about changes since then. After an error that may be temporary, it returns nil for
+// notWritten returns the finding about the grants of a store whose table could not be written. Earlier answers of the
+// processes do not show whether later changes are in force. After an error that may be temporary, it returns nil for
 // behindGrace, and then Unknown. It returns nil while the store starts.
 func (r *Reconciler) notWritten(key types.NamespacedName, out step.Outcome) *fleet.GrantsInForce {
 	if !out.IsStalled() && out.Err() == nil {
@@ -158,7 +158,7 @@ type behindOne struct {
 }
 
 // behind returns the processes of a store that use a table of another version, or do not report the version, in the
-// order of their pods' names. processes is how many were asked.
+// order of their pods' names. The result processes is the number of processes that were asked.
 func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, version int64) (out []behindOne,
 	processes int, err error) {
 	var pods corev1.PodList

@@ -105,7 +105,7 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 		}
 		issuer := access.Issuer{URL: spec.URL, Audiences: spec.Audiences, GroupsClaim: spec.GroupsClaim, Keys: keys}
 		one := access.Table{Audience: audience(store.Namespace, store.Name), Issuers: []access.Issuer{issuer}}
-		if err := check(&one, nil, nil); err != nil { // it would keep every grant out of the table
+		if err := check(&one, nil, nil); err != nil { // the issuer would make the whole table invalid
 			refuse(spec.URL, fmt.Sprintf("is refused, so that its tokens are not taken: %v", err))
 			continue
 		}
@@ -115,7 +115,7 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 		Message: fmt.Sprintf("the keys of %s are known", step.Count(len(out.issuers), "issuer", "issuers"))}
 	if len(trouble) > 0 {
 		out.truth = fleet.GrantsInForce{Reason: reasonIssuerSilent, Message: strings.Join(trouble, "; ")}
-		if len(out.refused) > 0 { // comes first, because only a person can change the spec
+		if len(out.refused) > 0 { // this reason comes first, because only a person can change the spec
 			out.truth.Reason = reasonIssuerRefused
 		}
 	}
@@ -162,7 +162,7 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 		s.tried, s.wanted = now, false
 		found, err := r.readKeys(ctx, namespace, spec)
 		if errors.Is(err, access.ErrNoKeys) && (s.keys == nil || len(s.keys) > 0) {
-			s.keys, s.failed = json.RawMessage{}, "" // the words of an earlier failure do not say that there are none
+			s.keys, s.failed = json.RawMessage{}, "" // an earlier error does not say that there are no keys
 		}
 		switch {
 		case err == nil:
@@ -322,7 +322,7 @@ func soonest(a, b time.Duration) time.Duration {
 // all stores, each of which is reconciled every few minutes.
 const accountsKept = time.Minute
 
-// accounts remembers the issuer of the cluster's ServiceAccounts.
+// accounts holds the last read issuer of the cluster's ServiceAccounts.
 type accounts struct {
 	mu     sync.Mutex // guards all fields below
 	issuer access.Issuer

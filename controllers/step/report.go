@@ -26,8 +26,8 @@ type News struct {
 	Message string
 }
 
-// Report writes news to the log, which is permanent, and as an event of the reconciled object. Every function that acts
-// reports its actions with Tell.
+// Report writes news to the log, which is permanent, and as an event of the reconciled object. Every function that
+// acts reports its actions by Report or LogNews.
 func Report(ctx context.Context, recorder events.EventRecorder, about client.Object, n News) {
 	LogNews(ctx, n)
 	if recorder == nil {

@@ -60,7 +60,7 @@ func Rest(reason, message string) Outcome {
 }
 
 // Retry ends this reconcile with an error that may be temporary. The queue repeats the reconcile with a growing delay.
-// It is Complete if there is no error.
+// Without an error, the outcome is Complete.
 func Retry(err error) Outcome {
 	if err == nil {
 		return Complete()
@@ -117,8 +117,9 @@ func (n *Notes) Add(out Outcome) {
 	}
 }
 
-// With returns the outcome of a reconcile that has these notes and ended with end. A need for an administrator comes
-// first, then an error, then any other outcome; the first of equals wins. The shortest pause of all outcomes applies.
+// With returns the outcome of a reconcile that has these notes and ended with end. An outcome that needs an
+// administrator takes precedence over an error, and an error over any other outcome. Among equals, the first one
+// counts. The shortest pause of all outcomes applies.
 func (n Notes) With(end Outcome) Outcome {
 	all := slices.Clone(n)
 	all.Add(end)

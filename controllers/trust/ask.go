@@ -38,7 +38,7 @@ type Answer struct {
 	Pod    *corev1.Pod
 	Secret string // the Secret with its certificate
 	Report certs.Report
-	Err    error // it did not answer
+	Err    error // nil: the process answered
 }
 
 // Ask asks the running processes of a store, and returns their answers in the order of their pods. If rests is true,

@@ -13,13 +13,13 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// callersPause is how long callers have to receive new files before a step that callers without them would notice.
-// The kubelet updates a changed Secret within about two minutes, and clients check their files every 10 s. Callers do
-// not report which files they have.
+// callersPause is the time that callers have to receive new files before a step after which callers without these
+// files fail. The kubelet updates a changed Secret within about two minutes, and clients check their files every 10 s.
+// Callers do not report which files they have.
 const callersPause = 3 * time.Minute
 
-// State is the progress of changes of a store's certificates, as status.tls records it. The zero value is a store
-// whose processes were not given anything yet.
+// State is the progress of changes of a store's certificates, as status.tls records it. The zero value is for a store
+// whose processes were not given any files yet.
 type State struct {
 	Transport v1alpha1.TLSTransport
 	Phase     v1alpha1.TLSPhase
@@ -108,7 +108,7 @@ func Decide(in Input) Decision {
 	switch {
 	case s.Transport == "" && in.Found != "":
 		return Decision{State: State{Transport: in.Found, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
-	case s.Transport == "": // no process that was given anything runs yet
+	case s.Transport == "": // no process that was given files runs yet
 		return Decision{State: State{Transport: in.Wanted, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
 	case in.Superseded && (s.Phase == v1alpha1.TLSTrusting || s.Phase == v1alpha1.TLSIssuing):
 		s.Phase, s.Since, s.Rotating = v1alpha1.TLSTrusting, in.Now, in.Rotate

@@ -29,7 +29,8 @@ import (
 // that names of different clusters with the same domain do not collide.
 const trustDomain = "cluster.local"
 
-// lookAgain is the time after which a good Secret is read again, because somebody may have changed or deleted it.
+// lookAgain is the time after which a Secret with a good certificate is read again, because somebody may have changed
+// or deleted it.
 const lookAgain = 10 * time.Minute
 
 // Errors that a Keeper returns.

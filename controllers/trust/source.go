@@ -26,8 +26,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// lookAgainAtSource is the time after which a good Secret of a source other than the operator is read again. It is
-// shorter than lookAgain because somebody else renews the certificate.
+// lookAgainAtSource is the time after which a Secret with a good certificate from a source other than the operator is
+// read again. It is shorter than lookAgain because somebody else renews the certificate.
 const lookAgainAtSource = 2 * time.Minute
 
 // readsAtOnce is the maximum number of concurrent reads of Secrets for one store.

@@ -35,7 +35,8 @@ type connections struct {
 	closed bool
 }
 
-// wayTo identifies a shard and the credentials for it. The value for a shard changes when the operator gets other keys.
+// wayTo identifies a shard and the credentials for it. A shard has another wayTo when the operator has other keys for
+// its store.
 type wayTo struct {
 	fleet.ShardAt
 	keys *certs.Source // nil: without TLS

@@ -331,7 +331,8 @@ func (p *Placements) Forget(ctx context.Context, store *v1alpha1.RecordStore, sh
 	return nil
 }
 
-// of returns the connection that the store's own controller has opened, with the UUID of the store.
+// of returns the connection to the etcd of a store, and the UUID of the store. If the controller of the store has not
+// opened the connection yet, of opens it, unless that takes a Secret.
 func (p *Placements) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
 	id, err := uidOf(store)
 	if err != nil {

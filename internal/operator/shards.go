@@ -26,7 +26,7 @@ func NewShards(keys *Keys) *Shards {
 	return &Shards{connections{now: time.Now, keys: keys, open: map[wayTo]*connection{}}}
 }
 
-// Describe asks one shard for its report. It never speaks plaintext to a shard that accepts only TLS.
+// Describe asks one shard for its report. It never uses plaintext with a shard that accepts only TLS.
 func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*recordv1.ShardStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()

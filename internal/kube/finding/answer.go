@@ -9,8 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// answer adds what sheaf doctor finds in a gateway's answer. One cause has one finding: what an object explains is not
-// reported again, because the object has a better next step. For example, a node that is down explains a silent shard.
+// answer adds the findings of sheaf doctor about a gateway's answer. Each cause has one finding: if the finding about
+// an object already explains a finding about the answer, the latter is left out, because the former names a better
+// next step. For example, the finding about a node that is down explains a silent shard.
 func (l *look) answer() {
 	if l.Answer == nil {
 		return
@@ -107,8 +108,8 @@ func (l *look) isAbsent(shard string) bool {
 	return l.absent[shard] || there && l.found[n].Severity != Note
 }
 
-// firstExplained returns the first finding about a shard, and whether objects say of each shard why it does not run. A
-// store without a pool has no shard.
+// firstExplained returns the first finding about a shard. The result all is true if there is a finding about each
+// shard that says why the shard does not run. A store without a pool has no shard.
 func (l *look) firstExplained() (first int, all bool) {
 	first = len(l.found)
 	for i := range l.Pools {

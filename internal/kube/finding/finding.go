@@ -1,6 +1,6 @@
-// Package finding says what is wrong with a store, based on the Kubernetes objects that belong to it, and on what a
-// gateway answers: what is wrong in that answer is decided by the package of sheaf doctor. Find is a pure function from
-// objects to sentences. It has no client and no clock.
+// Package finding lists what is wrong with a store. It evaluates the Kubernetes objects that belong to the store, and
+// the answer of a gateway. The package internal/status/finding, which sheaf doctor uses as well, evaluates that
+// answer. Find is a pure function from objects to sentences: it has no client and no clock.
 package finding
 
 import (
@@ -101,16 +101,17 @@ type look struct {
 	found []Finding
 	told  map[string]bool // names of objects that already have a finding
 
-	// The following say which findings about objects explain what a gateway answers. Numbers are indexes of found.
+	// The following fields say which findings about objects explain findings in the answer of a gateway. Numbers are
+	// indexes of found.
 
-	explained map[string]int                 // by shard: why it does not serve all of its groups
+	explained map[string]int                 // by shard: why the shard does not serve all of its groups
 	states    map[string]v1alpha1.ShardState // by shard: the state that its finding is about
-	absent    map[string]bool                // shards that are silent or refuse to serve, as only a gateway says
-	pools     map[string]int                 // by pool: why its shards are not emptied, or that they are
-	lostDisks []int                          // each shard whose disk is lost
-	domains   *int                           // there are too few failure domains; nil: there are enough
+	absent    map[string]bool                // shards that are silent or refuse to serve according to a gateway
+	pools     map[string]int                 // by pool: why the shards are not emptied, or that they are empty
+	lostDisks []int                          // the findings about shards whose disk is lost
+	domains   *int                           // that there are too few failure domains; nil: there are enough
 	paused    bool                           // the update of a pool is paused
-	etcdWords string                         // if an object explains a gateway's words about etcd: how these begin
+	etcdWords string                         // start of the gateway's text about etcd that an object explains, or empty
 }
 
 // one returns the index of the newest finding.
@@ -152,7 +153,7 @@ func (l *look) worse() finding.Severity {
 // old reports whether a state that began at since has lasted for too long.
 func (l *look) old(since time.Time) bool { return !since.IsZero() && l.Now.Sub(since) > slow }
 
-// operator checks whether an operator looks after the store.
+// operator checks whether an operator reconciles the store.
 func (l *look) operator() {
 	const command = "kubectl get pods -A -l app.kubernetes.io/component=operator,app.kubernetes.io/part-of=sheaf"
 	ready := meta.FindStatusCondition(l.Store.Status.Conditions, v1alpha1.ConditionReady)

@@ -31,8 +31,8 @@ func (l *look) store() {
 	}
 	for _, kind := range []string{v1alpha1.ConditionPlacementReady, v1alpha1.ConditionEtcdReady} {
 		c := isFalse(conditions, kind)
-		// The problem that stalls a store is reported only once. The members of a managed etcd without a majority report
-		// more detail themselves.
+		// The problem that stalls a store is reported only once. If a managed etcd has no majority, the findings about
+		// its members say more.
 		if c == nil || stalled != nil && stalled.Reason == c.Reason || kind == v1alpha1.ConditionEtcdReady &&
 			l.etcdWords != "" {
 			continue

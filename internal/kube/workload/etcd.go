@@ -28,8 +28,8 @@ const (
 // before, if no quorum answers from which it could learn.
 const EtcdLostData = 5
 
-// etcdLostData is what members of versions before EtcdLostData say last in this case. They end with exit code 1. Such
-// members run until an upgrade of the operator has replaced their image.
+// etcdLostData is the text with which such a member ends in versions that do not have the exit code EtcdLostData.
+// Their exit code is 1. Such members run until an upgrade of the operator has replaced their image.
 const etcdLostData = "the folder is empty, and the cluster was formed before"
 
 // LostEtcdData reports whether a container of an etcd member has ended because the member has lost its data.
