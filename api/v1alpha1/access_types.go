@@ -52,7 +52,7 @@ type TokenIssuer struct {
 
 // KeysFrom names a ConfigMap.
 type KeysFrom struct {
-	// ConfigMapName is its name.
+	// ConfigMapName is the name of the ConfigMap.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253

@@ -31,7 +31,7 @@ const (
 // FieldManager is the operator's name in server-side apply.
 const FieldManager = "sheaf-operator"
 
-// Finalizer keeps one of our objects until the operator has cleaned up what belongs to it.
+// Finalizer keeps an object of these kinds until the operator has released or deleted the objects that belong to it.
 const Finalizer = "sheaf.dev/finalizer"
 
 // ReasonPending is the reason of Ready and Reconciling that the CRDs set as a default: the operator has not seen the
@@ -43,8 +43,8 @@ const ReasonPending = "Pending"
 const (
 	// ConditionReady is True when everything that the spec asks for exists and serves.
 	ConditionReady = "Ready"
-	// ConditionAvailable is True while every group serves and a gateway answers, whatever else is going on. It is
-	// Unknown while the operator cannot ask shards that may serve the others.
+	// ConditionAvailable is True while every group serves and a gateway answers, regardless of work in progress. It is
+	// Unknown while the operator cannot reach shards that may serve the remaining groups.
 	ConditionAvailable = "Available"
 	// ConditionReconciling is True while the operator works towards the spec.
 	ConditionReconciling = "Reconciling"
@@ -65,9 +65,10 @@ const (
 	ConditionGatewayReady = "GatewayReady"
 	// ConditionPlacementReady is True when the placement in etcd belongs to this store.
 	ConditionPlacementReady = "PlacementReady"
-	// ConditionFileSystemMatches is False when a volume has another file system than asked for; both are named.
+	// ConditionFileSystemMatches is False when a volume has another file system than asked for; the message names
+	// both.
 	ConditionFileSystemMatches = "FileSystemMatches"
-	// ConditionMemoryFits is False when a memory limit is below the need; both are named.
+	// ConditionMemoryFits is False when a memory limit is below the need; the message names both.
 	ConditionMemoryFits = "MemoryFits"
 	// ConditionVolumesReady is False when a volume is missing, foreign, lost, or cannot be formatted.
 	ConditionVolumesReady = "VolumesReady"
@@ -119,7 +120,7 @@ const (
 	SSD Medium = "SSD"
 	// HDD is read by one reader, segment after segment.
 	HDD Medium = "HDD"
-	// AutoMedium means what the kernel reports about the device.
+	// AutoMedium uses the medium that the kernel reports for the device.
 	AutoMedium Medium = "Auto"
 )
 

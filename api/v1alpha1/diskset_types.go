@@ -28,7 +28,7 @@ type DiskSet struct {
 	// +required
 	Spec DiskSetSpec `json:"spec"`
 	// Status is what the operator observed about the disks; the operator writes it. Until the operator has seen the
-	// object, the API server says so here.
+	// object, a default of the API server says that it has not.
 	// +optional
 	// +kubebuilder:default={total: 0, free: 0, bound: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DiskSetStatus `json:"status,omitzero"`
@@ -110,22 +110,22 @@ const (
 	DiskLooking DiskState = "Looking"
 	// DiskLookFailed is a disk that could not be inspected.
 	DiskLookFailed DiskState = "LookFailed"
-	// DiskNotBlank holds a file system, a partition table or other data that was there before the DiskSet. No claim
-	// gets it until a person has it wiped, or releases it with its content.
+	// DiskNotBlank is a disk that holds a file system, a partition table or other data that was there before the
+	// DiskSet. No claim gets it until a person has it wiped, or releases it with its content.
 	DiskNotBlank DiskState = "NotBlank"
 	// DiskReserved is a disk for a claim that is not bound yet.
 	DiskReserved DiskState = "Reserved"
-	// DiskBound holds the volume of a claim.
+	// DiskBound is a disk that holds the volume of a claim.
 	DiskBound DiskState = "Bound"
-	// DiskReleased held the volume of a claim that was deleted; the data is still there.
+	// DiskReleased is a disk that still holds the data of a claim that was deleted.
 	DiskReleased DiskState = "Released"
-	// DiskFormatBlocked is not blank, so the kubelet did not format it.
+	// DiskFormatBlocked is a disk that the kubelet did not format because it is not blank.
 	DiskFormatBlocked DiskState = "FormatBlocked"
-	// DiskConflict is used by another DiskSet or PersistentVolume.
+	// DiskConflict is a disk that another DiskSet or PersistentVolume uses.
 	DiskConflict DiskState = "Conflict"
-	// DiskNodeMissing is on a node that does not exist.
+	// DiskNodeMissing is a disk of a node that does not exist.
 	DiskNodeMissing DiskState = "NodeMissing"
-	// DiskRemoved is no longer in the spec, but its volume is still bound.
+	// DiskRemoved is a disk that is no longer in the spec, but whose volume is still bound.
 	DiskRemoved DiskState = "Removed"
 	// DiskWiping is a disk that a Job wipes, because a person asked for it and confirmed it. It is free after that.
 	DiskWiping DiskState = "Wiping"
@@ -168,7 +168,7 @@ type DiskStatus struct {
 	// PersistentVolume of the disk.
 	// +optional
 	PersistentVolume string `json:"persistentVolume,omitempty"`
-	// Claim that holds it, as namespace/name.
+	// Claim that holds the disk, as namespace/name.
 	// +optional
 	Claim string `json:"claim,omitempty"`
 	// Message says what is wrong and what to do; empty if nothing is wrong.

@@ -61,7 +61,7 @@ type Tracing struct {
 	SampleRatio string `json:"sampleRatio,omitempty"`
 }
 
-// EnvVar is an environment variable of a container, beside those that the operator sets.
+// EnvVar is an environment variable of a container, in addition to those that the operator sets.
 type EnvVar struct {
 	// Name of the variable.
 	// +required

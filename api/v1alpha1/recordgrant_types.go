@@ -22,8 +22,8 @@ type RecordGrant struct {
 	// Spec says what is granted, and to whom.
 	// +required
 	Spec RecordGrantSpec `json:"spec"`
-	// Status says whether the grant is in force; the operator writes it. Until the operator has seen the object, the
-	// API server says so here.
+	// Status says whether the grant is in force; the operator writes it. Until the operator has seen the object, a
+	// default of the API server says that it has not.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RecordGrantStatus `json:"status,omitzero"`
@@ -119,7 +119,7 @@ type GrantSubject struct {
 // +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-][A-Za-z0-9._-]*$')",message="names of groups hold letters, digits and . _ - and do not begin with a dot"
 type GrantGroupText string
 
-// GrantGroups are groups of a store. In Hash routing they are called "0", "1", ...: grant all.
+// GrantGroups are groups of a store. In Hash routing, their names are "0", "1" and so on: grant all.
 // +kubebuilder:validation:XValidation:rule="(has(self.all) && self.all) != (has(self.names) || has(self.prefixes))",message="give either all: true, or names, prefixes or both"
 type GrantGroups struct {
 	// All groups, including future ones.

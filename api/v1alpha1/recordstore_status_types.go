@@ -13,7 +13,8 @@ type RecordStoreStatus struct {
 	// adoptStoreUID.
 	// +optional
 	StoreUID string `json:"storeUID,omitempty"`
-	// PlacementInitialized is true once the placement was written to etcd; after that it is never written from scratch.
+	// PlacementInitialized is true once the placement was written to etcd; after that, the operator never creates it
+	// again.
 	// +optional
 	PlacementInitialized bool `json:"placementInitialized,omitempty"`
 	// Address of the gateway inside the cluster, host:port.
@@ -31,7 +32,7 @@ type RecordStoreStatus struct {
 	// Planned says which specs the last plan of the placement was made for; later changes are not in the plan yet.
 	// +optional
 	Planned *Planned `json:"planned,omitempty"`
-	// Version that the shards run, as text: one version, or several separated by commas while they are updated.
+	// Version that the shards run, as text: one version, or several separated by commas during an update.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// Records of all groups, each counted once, as their leaders reported last.
@@ -103,9 +104,9 @@ type GroupCounts struct {
 
 // GroupTrouble is a group with a problem.
 type GroupTrouble struct {
-	// Group is its name.
+	// Group is the name of the group.
 	Group string `json:"group"`
-	// Shard that reports it.
+	// Shard that reports the problem.
 	// +optional
 	Shard string `json:"shard,omitempty"`
 	// State of the group.

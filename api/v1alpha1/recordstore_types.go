@@ -36,7 +36,7 @@ type RecordStore struct {
 	// +required
 	Spec RecordStoreSpec `json:"spec"`
 	// Status is what the operator observed about the store; the operator writes it. Until the operator has seen the
-	// object, the API server says so here.
+	// object, a default of the API server says that it has not.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RecordStoreStatus `json:"status,omitzero"`
@@ -270,8 +270,8 @@ type EtcdStorage struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="storageClassName must be the name of a StorageClass: kubectl get storageclasses shows them"
 	StorageClassName *string `json:"storageClassName,omitempty"`
-	// Size of the volume, from 64Mi to 4Pi. Can grow where the class allows it; what could not grow (condition
-	// VolumesGrown) can be taken back.
+	// Size of the volume, from 64Mi to 4Pi. Can grow where the class allows it; a size to which the volume could not
+	// grow (condition VolumesGrown) can be lowered again.
 	// +optional
 	// +kubebuilder:default="2Gi"
 	// +kubebuilder:validation:Schemaless

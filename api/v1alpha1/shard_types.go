@@ -88,8 +88,8 @@ func ShardsOf(pool *ShardPool, shards []Shard) []ShardStatus {
 	return seen
 }
 
-// Of reports whether a Shard is about a shard of this pool. It is not if it belongs to an earlier pool of the same
-// name, or if somebody created it by hand with another name.
+// Of reports whether a Shard describes a shard of this pool. A Shard of an earlier pool of the same name does not, and
+// neither does a Shard that somebody created by hand with another name.
 func (s *Shard) Of(pool *ShardPool) bool {
 	owner := metav1.GetControllerOf(s)
 	return s.Namespace == pool.Namespace && s.Spec.Pool == pool.Name &&

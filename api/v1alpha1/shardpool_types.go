@@ -40,7 +40,7 @@ type ShardPool struct {
 	// +required
 	Spec ShardPoolSpec `json:"spec"`
 	// Status is what the operator observed about the pool; the operator writes it. Until the operator has seen the
-	// object, the API server says so here.
+	// object, a default of the API server says that it has not.
 	// +optional
 	// +kubebuilder:default={shards: 0, serving: 0, updated: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ShardPoolStatus `json:"status,omitzero"`
@@ -140,11 +140,11 @@ type PoolState string
 
 // States of a pool.
 const (
-	// PoolActive accepts groups.
+	// PoolActive is a pool that accepts groups.
 	PoolActive PoolState = "Active"
-	// PoolCordoned keeps its groups and accepts no new ones.
+	// PoolCordoned is a pool that keeps its groups and accepts no new ones.
 	PoolCordoned PoolState = "Cordoned"
-	// PoolDrained moves its groups to other pools.
+	// PoolDrained is a pool that moves its groups to other pools.
 	PoolDrained PoolState = "Drained"
 )
 
@@ -169,8 +169,8 @@ type Storage struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="storageClassName must be the name of a StorageClass: kubectl get storageclasses shows them"
 	StorageClassName string `json:"storageClassName"`
-	// Size of each volume, from 64Mi to 4Pi, such as 500Gi. Can grow where the class allows it; what could not grow
-	// (condition VolumesGrown) can be taken back.
+	// Size of each volume, from 64Mi to 4Pi, such as 500Gi. Can grow where the class allows it; a size to which the
+	// volume could not grow (condition VolumesGrown) can be lowered again.
 	// +required
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
@@ -219,7 +219,7 @@ type ShardPoolStatus struct {
 	// Nodes that the shards are on, as text, such as "n1, n2 and 3 more".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
-	// Version that the shards run, as text: one version, or several separated by commas while they are updated.
+	// Version that the shards run, as text: one version, or several separated by commas during an update.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
@@ -263,9 +263,9 @@ type ShardPoolStatus struct {
 
 // ShardStateCount is how many shards of a pool are in one state.
 type ShardStateCount struct {
-	// State that they are in.
+	// State of these shards.
 	State ShardState `json:"state"`
-	// Shards in it.
+	// Shards is the number of shards in this state.
 	Shards int32 `json:"shards"`
 }
 
@@ -273,7 +273,7 @@ type ShardStateCount struct {
 type DeviceRate struct {
 	// ReadBytesPerSecond of a sequential read that bypasses the page cache.
 	ReadBytesPerSecond int64 `json:"readBytesPerSecond"`
-	// FileSystem that it was read through.
+	// FileSystem through which the disk was read.
 	// +optional
 	FileSystem string `json:"fileSystem,omitempty"`
 	// PersistentVolume that was measured.
@@ -290,43 +290,43 @@ type ShardState string
 
 // States of a shard.
 const (
-	// ShardPending has no running pod yet; the message says why.
+	// ShardPending is a shard without a running pod; the message says why.
 	ShardPending ShardState = "Pending"
-	// ShardLoading reads its groups; those that are loaded serve.
+	// ShardLoading is a shard that reads its groups, and serves those that it has read.
 	ShardLoading ShardState = "Loading"
-	// ShardServing has loaded everything.
+	// ShardServing is a shard that has loaded all its groups.
 	ShardServing ShardState = "Serving"
-	// ShardDraining moves its groups to other shards.
+	// ShardDraining is a shard that moves its groups to other shards.
 	ShardDraining ShardState = "Draining"
-	// ShardParked has no pod because spec.parked says so.
+	// ShardParked is a shard without a pod, because spec.parked of the pool lists it.
 	ShardParked ShardState = "Parked"
-	// ShardNodeDown is on a node that does not report; the data stays where it is.
+	// ShardNodeDown is a shard on a node that does not report; the data stays where it is.
 	ShardNodeDown ShardState = "NodeDown"
-	// ShardNodeLost was on a node that was deleted or has the out-of-service taint.
+	// ShardNodeLost is a shard whose node was deleted or has the out-of-service taint.
 	ShardNodeLost ShardState = "NodeLost"
-	// ShardDiskLost has a volume that is lost, or that is blank or unreadable although it held data.
+	// ShardDiskLost is a shard with a volume that is lost, or that is blank or unreadable although it held data.
 	ShardDiskLost ShardState = "DiskLost"
-	// ShardDiskMissing has a device that its node does not have, or that has no size.
+	// ShardDiskMissing is a shard with a device that its node does not have, or that has no size.
 	ShardDiskMissing ShardState = "DiskMissing"
-	// ShardForeign has a volume of another store or shard.
+	// ShardForeign is a shard with a volume of another store or shard.
 	ShardForeign ShardState = "Foreign"
-	// ShardFormatBlocked has a device that the kubelet refuses to format because it is not blank.
+	// ShardFormatBlocked is a shard with a device that the kubelet refuses to format because it is not blank.
 	ShardFormatBlocked ShardState = "FormatBlocked"
-	// ShardFileSystemMismatch has a volume with another file system or other mount options than asked for.
+	// ShardFileSystemMismatch is a shard with a volume with another file system or other mount options than asked for.
 	ShardFileSystemMismatch ShardState = "FileSystemMismatch"
-	// ShardMemoryTooSmall has a memory limit below what loading needs.
+	// ShardMemoryTooSmall is a shard whose memory limit is below the need of its groups.
 	ShardMemoryTooSmall ShardState = "MemoryTooSmall"
-	// ShardNoStorageClass waits for a StorageClass that does not exist.
+	// ShardNoStorageClass is a shard that waits for a StorageClass that does not exist.
 	ShardNoStorageClass ShardState = "NoStorageClass"
-	// ShardNoVolume waits for a PersistentVolume: none is free, or none fits.
+	// ShardNoVolume is a shard that waits for a PersistentVolume: none is free, or none fits.
 	ShardNoVolume ShardState = "NoVolume"
-	// ShardUnschedulable has a pod that no node can take.
+	// ShardUnschedulable is a shard with a pod that no node can take.
 	ShardUnschedulable ShardState = "Unschedulable"
-	// ShardImagePull has a pod whose image cannot be pulled.
+	// ShardImagePull is a shard with a pod whose image cannot be pulled.
 	ShardImagePull ShardState = "ImagePull"
-	// ShardCrashLooping has a container that ends again and again.
+	// ShardCrashLooping is a shard with a container that ends again and again.
 	ShardCrashLooping ShardState = "CrashLooping"
-	// ShardUnreachable has a running pod that does not answer.
+	// ShardUnreachable is a shard whose pod runs but does not answer.
 	ShardUnreachable ShardState = "Unreachable"
 )
 
@@ -343,7 +343,7 @@ type ShardStatus struct {
 	// Message says what is wrong and what to do; empty if nothing is wrong.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Node the pod is on.
+	// Node of the pod.
 	// +optional
 	Node string `json:"node,omitempty"`
 	// Volume as the shard sees it.
@@ -356,16 +356,16 @@ type ShardStatus struct {
 	// Groups of which this shard has a replica.
 	// +optional
 	Groups int32 `json:"groups,omitempty"`
-	// ServingGroups of those.
+	// ServingGroups is the number of these groups that the shard serves.
 	// +optional
 	ServingGroups int32 `json:"servingGroups,omitempty"`
-	// LeadingGroups of those: this shard leads them now.
+	// LeadingGroups is the number of these groups that the shard leads now.
 	// +optional
 	LeadingGroups int32 `json:"leadingGroups,omitempty"`
-	// DamagedGroups of those: some entries answer DATA_LOSS.
+	// DamagedGroups is the number of these groups with entries that answer DATA_LOSS.
 	// +optional
 	DamagedGroups int32 `json:"damagedGroups,omitempty"`
-	// LostGroups of those: their data is on a lost volume.
+	// LostGroups is the number of these groups whose data is on a lost volume.
 	// +optional
 	LostGroups int32 `json:"lostGroups,omitempty"`
 	// Records of the groups that this shard leads, as reported last.

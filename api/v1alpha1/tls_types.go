@@ -173,7 +173,7 @@ type TLSStatus struct {
 	// Required for new stores, Disabled for stores that served before Sheaf supported TLS.
 	// +optional
 	Default TLSMode `json:"default,omitempty"`
-	// Mode that is asked for, by spec.tls or by default.
+	// Mode that applies, from spec.tls or by default.
 	// +optional
 	Mode TLSMode `json:"mode,omitempty"`
 	// Transport that the operator told the processes to use.
