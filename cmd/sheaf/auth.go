@@ -16,17 +16,17 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-func (a *app) authCommand() *cobra.Command {
+func authCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "auth", Short: "Show who calls and what that one may do; read and set the grants of a store; show its tenants",
 		GroupID: groupCare, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.whoAmICommand(), a.canICommand(), a.authTableCommand(), a.authTenantsCommand())
+	cmd.AddCommand(whoAmICommand(a), canICommand(a), authTableCommand(a), authTenantsCommand(a))
 	return cmd
 }
 
-func (a *app) whoAmICommand() *cobra.Command {
+func whoAmICommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "whoami", Short: "Show who the server takes the caller for", Args: cobra.NoArgs,
 		Long: "Prints client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME or oidc/ISSUER/SUBJECT/GROUP..., each part " +
@@ -63,7 +63,7 @@ func (a *app) whoAmICommand() *cobra.Command {
 	}
 }
 
-func (a *app) canICommand() *cobra.Command {
+func canICommand(a *app) *cobra.Command {
 	var group string
 	cmd := &cobra.Command{
 		Use: "can-i VERB", Short: "Tell whether the caller may do something", Args: cobra.ExactArgs(1),
@@ -104,7 +104,7 @@ func (a *app) canICommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) authTableCommand() *cobra.Command {
+func authTableCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "table", Short: "Read and set the table of grants in etcd", Args: cobra.NoArgs,
 		Long: `For stores without an operator: on Kubernetes the operator writes the table. It is JSON, as
@@ -112,43 +112,39 @@ docs/security.md has it. Gateways and shards take a new table within a few secon
 streams that it does not allow any more.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	var place placementFlags
-	get := &cobra.Command{
+	cmd.AddCommand(inEtcd(a, &cobra.Command{
 		Use: "get", Short: "Print the table of grants", Args: cobra.NoArgs,
 		Example: "  sheaf auth table get --etcd etcd:2379 --store quotes >table.json",
-		RunE: a.inEtcd(&place, func(ctx context.Context, store *registry.Store, _ []string) error {
-			found, err := store.Access(ctx)
-			switch {
-			case err != nil:
-				return err
-			case found.Table == nil:
-				return cli.NotFoundf("the store %s has no table of grants: every caller with a certificate may use all records",
-					store.Name())
-			}
-			_, err = fmt.Fprintf(a.Out.Out, "%s\n", found.Table)
+	}, func(ctx context.Context, store *registry.Store, _ []string) error {
+		found, err := store.Access(ctx)
+		switch {
+		case err != nil:
 			return err
-		}),
-	}
-	place.add(get)
-	var to placementFlags
-	set := &cobra.Command{
+		case found.Table == nil:
+			return cli.NotFoundf("the store %s has no table of grants: every caller with a certificate may use all records",
+				store.Name())
+		}
+		_, err = fmt.Fprintf(a.Out.Out, "%s\n", found.Table)
+		return err
+	}), inEtcd(a, &cobra.Command{
 		Use: "set FILE", Short: "Check a table of grants, and put it in the place of the present one",
 		Args: cobra.ExactArgs(1),
 		Long: `FILE is a table, or - for standard input. Its version is that of the table which it replaces, as
 "sheaf auth table get" prints it, or 0 where there is none; it is stored with the next one. Where
 the store has another version by then, nothing is changed.`,
 		Example: "  sheaf auth table set table.json --etcd etcd:2379 --store quotes",
-		RunE:    a.inEtcd(&to, a.setTable),
-	}
-	to.add(set)
-	cmd.AddCommand(get, set)
+	}, func(ctx context.Context, store *registry.Store, args []string) error {
+		return setTable(ctx, a.Out, store, args[0])
+	}))
 	return cmd
 }
 
-// inEtcd returns the RunE of a command that connects directly to etcd.
-func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store *registry.Store,
-	args []string) error) func(*cobra.Command, []string) error {
-	return a.Body(func(ctx context.Context, args []string) (err error) {
+// inEtcd makes cmd a command that connects directly to the etcd of a store.
+func inEtcd(a *app, cmd *cobra.Command, run func(ctx context.Context, store *registry.Store,
+	args []string) error) *cobra.Command {
+	var place placementFlags
+	place.add(cmd)
+	cmd.RunE = a.Body(func(ctx context.Context, args []string) (err error) {
 		ctx, cancel := cli.Within(ctx, a.timeout)
 		defer cancel()
 		client, store, err := place.open(nil)
@@ -158,21 +154,23 @@ func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store 
 		defer func() { err = errors.Join(err, client.Close()) }()
 		return run(ctx, store, args)
 	})
+	return cmd
 }
 
-func (a *app) setTable(ctx context.Context, store *registry.Store, args []string) error {
+// setTable replaces the table of grants by the one in a file; -: standard input.
+func setTable(ctx context.Context, out *cli.Output, store *registry.Store, file string) error {
 	from := io.Reader(os.Stdin)
-	if args[0] != "-" {
-		file, err := os.Open(args[0])
+	if file != "-" {
+		opened, err := os.Open(file)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = file.Close() }() // only read: a failed close loses nothing
-		from = file
+		defer func() { _ = opened.Close() }() // only read: a failed close loses nothing
+		from = opened
 	}
 	text, err := io.ReadAll(io.LimitReader(from, access.TableBytesMax+1))
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", args[0], err)
+		return fmt.Errorf("reading %s: %w", file, err)
 	}
 	found, err := store.Access(ctx)
 	if err != nil {
@@ -188,11 +186,11 @@ func (a *app) setTable(ctx context.Context, store *registry.Store, args []string
 	}
 	next, err := access.ParseNext(text, before)
 	if err != nil {
-		return cli.Usagef("%s: %w", args[0], err)
+		return cli.Usagef("%s: %w", file, err)
 	}
 	encoded, err := next.Encode()
 	if err != nil {
-		return cli.Usagef("%s: %w", args[0], err)
+		return cli.Usagef("%s: %w", file, err)
 	}
 	if _, err := store.Meta(ctx); err != nil {
 		return err
@@ -200,6 +198,6 @@ func (a *app) setTable(ctx context.Context, store *registry.Store, args []string
 	if err := store.PutAccess(ctx, encoded, found.Revision); err != nil {
 		return err
 	}
-	a.Out.Sayf("table %d is stored, with %d grants", next.Version, len(next.Grants))
+	out.Sayf("table %d is stored, with %d grants", next.Version, len(next.Grants))
 	return nil
 }

@@ -22,41 +22,34 @@ type tenantRow struct {
 	Used   *int64       `json:"used,omitempty"` // absent for a rate
 }
 
-func (a *app) authTenantsCommand() *cobra.Command {
-	var place placementFlags
-	cmd := &cobra.Command{
+func authTenantsCommand(a *app) *cobra.Command {
+	return inEtcd(a, &cobra.Command{
 		Use: "tenants", Short: "Show the quotas of tenants, and what is used of them", Args: cobra.NoArgs,
 		Long: `Reads the table of grants and what shards tell of what is stored: up to half a minute old, and
 within a 128th of the limit for each shard. What is used of the rates only the metrics of shards
 tell (sheaf_tenant_calls_total, sheaf_tenant_bytes_total).`,
 		Example: "  sheaf auth tenants --etcd etcd:2379 --store quotes",
-		RunE: a.inEtcd(&place, func(ctx context.Context, store *registry.Store, _ []string) error {
-			found, err := store.Access(ctx)
-			if err != nil {
-				return err
+	}, func(ctx context.Context, store *registry.Store, _ []string) error {
+		found, err := store.Access(ctx)
+		if err != nil {
+			return err
+		}
+		table := &access.Table{}
+		if found.Table != nil {
+			if table, err = access.ParseTable(found.Table); err != nil {
+				return fmt.Errorf("the table in etcd: %w", err)
 			}
-			table := &access.Table{}
-			if found.Table != nil {
-				if table, err = access.ParseTable(found.Table); err != nil {
-					return fmt.Errorf("the table in etcd: %w", err)
-				}
-			}
-			rows, err := tenantRows(ctx, store, table.Tenants)
-			if err != nil {
-				return err
-			}
-			if a.Out.JSON {
-				return a.Out.WriteJSON(rows)
-			}
-			if len(rows) == 0 {
-				a.Out.Sayf("the store %s has no tenants", store.Name())
-				return nil
-			}
-			return a.Out.WriteTable(tenantTable(rows))
-		}),
-	}
-	place.add(cmd)
-	return cmd
+		}
+		rows, err := tenantRows(ctx, store, table.Tenants)
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 && !a.Out.JSON {
+			a.Out.Sayf("the store %s has no tenants", store.Name())
+			return nil
+		}
+		return a.Out.WriteRows(rows, tenantTable(rows))
+	})
 }
 
 func tenantRows(ctx context.Context, store *registry.Store, tenants []access.Tenant) ([]tenantRow, error) {

@@ -32,7 +32,7 @@ type devFlags struct {
 	log            logFlags
 }
 
-func (a *app) devCommand() *cobra.Command {
+func devCommand(a *app) *cobra.Command {
 	var f devFlags
 	cmd := &cobra.Command{
 		Use:     "dev",
@@ -75,7 +75,7 @@ of an earlier one serves what was acknowledged, also after a crash.`,
 			}
 			cfg.Traces, err = telemetry.StartTraces(ctx, telemetry.Process{Service: "sheaf-dev", Version: version}, cfg.Logger)
 			if err == nil {
-				err = a.dev(ctx, cfg)
+				err = runDev(ctx, a.Out, cfg)
 			}
 			cfg.Traces.Stop()
 			return errors.Join(err, stopProfiles())
@@ -127,7 +127,7 @@ func (f *devFlags) config(cmd *cobra.Command) (dev.Config, error) {
 	return cfg, err
 }
 
-func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
+func runDev(ctx context.Context, out *cli.Output, cfg dev.Config) (err error) {
 	begin := time.Now()
 	temporary := cfg.Dir == ""
 	if temporary {
@@ -135,12 +135,12 @@ func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
 			return fmt.Errorf("making a temporary folder: %w", err)
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(cfg.Dir)) }()
-		a.Out.Sayf("sheaf dev: on the temporary folder %s, which is removed at the end (--dir keeps one)", cfg.Dir)
+		out.Sayf("sheaf dev: on the temporary folder %s, which is removed at the end (--dir keeps one)", cfg.Dir)
 	} else if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
 		return fmt.Errorf("--dir: %w", err)
 	}
 	cfg.Progress = func(s dev.Status) {
-		a.Out.Sayf("sheaf dev: %s (after %.0f s)", devWaitWords(s), time.Since(begin).Seconds())
+		out.Sayf("sheaf dev: %s (after %.0f s)", devWaitWords(s), time.Since(begin).Seconds())
 	}
 	d, err := dev.Start(ctx, cfg)
 	if errors.Is(err, dev.ErrUsage) {
@@ -151,7 +151,7 @@ func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
 	}
 	err = d.WaitReady(ctx, cfg.Progress)
 	if err == nil {
-		a.sayServing(d, cfg, time.Since(begin))
+		sayServing(out, d, cfg, time.Since(begin))
 		select {
 		case <-ctx.Done():
 		case err = <-d.EtcdErr():
@@ -161,7 +161,7 @@ func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
 	if ctx.Err() != nil {
 		err = nil // stopped on request
 	}
-	return errors.Join(err, a.stopGracefully(d.Stop))
+	return errors.Join(err, stopGracefully(out, d.Stop))
 }
 
 // devWaitWords says what a store waits for, and the progress of the load.
@@ -182,7 +182,7 @@ func devLoadWords(l *recordv1.Load) string {
 }
 
 // sayServing prints that the store serves, and what to try first.
-func (a *app) sayServing(d *dev.Dev, cfg dev.Config, took time.Duration) {
+func sayServing(out *cli.Output, d *dev.Dev, cfg dev.Config, took time.Duration) {
 	shards, routing := d.Settings()
 	routed, group := cli.Count(int64(routing.Groups), "group", "groups")+" by the hash of the id", ""
 	if routing.Mode == placement.Named {
@@ -193,50 +193,50 @@ func (a *app) sayServing(d *dev.Dev, cfg dev.Config, took time.Duration) {
 		server = " --server " + d.Addr()
 	}
 	s := d.Status()
-	a.Out.Sayf("sheaf dev: serving on %s after %.1f s: %d shards, %s, folder %s", d.Addr(), took.Seconds(), shards, routed,
+	out.Sayf("sheaf dev: serving on %s after %.1f s: %d shards, %s, folder %s", d.Addr(), took.Seconds(), shards, routed,
 		cfg.Dir)
 	if s.Load.GetGroupsTotal() > 0 {
-		a.Out.Sayf("sheaf dev: loaded %d groups in %.2f s: %s", s.Load.GetGroupsTotal(), s.Load.GetElapsedSeconds(),
+		out.Sayf("sheaf dev: loaded %d groups in %.2f s: %s", s.Load.GetGroupsTotal(), s.Load.GetElapsedSeconds(),
 			devLoadWords(s.Load))
 	}
-	a.sayProblems(s)
-	a.Out.Sayf("\nTry, in another terminal:")
+	sayProblems(out, s)
+	out.Sayf("\nTry, in another terminal:")
 	plain := "-plaintext"
 	if files := d.CallerFiles(); files != (client.TLSFiles{}) {
-		a.Out.Sayf("  export SHEAF_CA=%s SHEAF_CERT=%s SHEAF_KEY=%s", files.CA, files.Cert, files.Key)
+		out.Sayf("  export SHEAF_CA=%s SHEAF_CERT=%s SHEAF_KEY=%s", files.CA, files.Cert, files.Key)
 		plain = "-cacert $SHEAF_CA -cert $SHEAF_CERT -key $SHEAF_KEY"
 	}
-	a.Out.Sayf("  echo hello | sheaf put 42%s%s", group, server)
-	a.Out.Sayf("  sheaf get 42%s%s", group, server)
-	a.Out.Sayf("  sheaf import DIR --id hash%s%s", strings.Replace(group, "my-group", "dir", 1), server)
-	a.Out.Sayf("  sheaf status%s", server)
-	a.Out.Sayf("  grpcurl %s %s list", plain, d.Addr())
+	out.Sayf("  echo hello | sheaf put 42%s%s", group, server)
+	out.Sayf("  sheaf get 42%s%s", group, server)
+	out.Sayf("  sheaf import DIR --id hash%s%s", strings.Replace(group, "my-group", "dir", 1), server)
+	out.Sayf("  sheaf status%s", server)
+	out.Sayf("  grpcurl %s %s list", plain, d.Addr())
 	if d.HTTPAddr() != "" {
-		a.Out.Sayf("  curl http://%s/status", d.HTTPAddr())
-		a.Out.Sayf("or look at http://%s/ in a browser.", d.HTTPAddr())
+		out.Sayf("  curl http://%s/status", d.HTTPAddr())
+		out.Sayf("or look at http://%s/ in a browser.", d.HTTPAddr())
 	}
-	a.Out.Sayf("Ctrl-C stops it.")
+	out.Sayf("Ctrl-C stops it.")
 }
 
 // sayProblems prints the problems of all shards, and the first few groups whose state is not Serving.
-func (a *app) sayProblems(s dev.Status) {
+func sayProblems(out *cli.Output, s dev.Status) {
 	const most = 5
 	unwell := 0
 	for _, one := range s.Shards {
 		for _, problem := range one.GetShard().GetProblems() {
-			a.Out.Sayf("sheaf dev: %s: %s", one.GetShard().GetName(), problem)
+			out.Sayf("sheaf dev: %s: %s", one.GetShard().GetName(), problem)
 		}
 		for _, g := range one.GetGroups() {
 			if g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING {
 				continue
 			}
 			if unwell++; unwell <= most {
-				a.Out.Sayf("sheaf dev: group %s on %s: %s %s", g.GetGroup(), one.GetShard().GetName(),
+				out.Sayf("sheaf dev: group %s on %s: %s %s", g.GetGroup(), one.GetShard().GetName(),
 					g.GetState().Word(), g.GetMessage())
 			}
 		}
 	}
 	if unwell > most {
-		a.Out.Sayf("sheaf dev: %d groups are not well: see sheaf status", unwell)
+		out.Sayf("sheaf dev: %d groups are not well: see sheaf status", unwell)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-func (a *app) doctorCommand() *cobra.Command {
+func doctorCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "doctor [DIR|HOST:PORT]",
 		Short:   "Say what is wrong, and what to do next",
@@ -29,65 +29,73 @@ at 0.`,
   sheaf doctor /data`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return a.doctorOfStore(cmd, args)
+			if len(args) == 1 {
+				if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
+					return a.Body(func(ctx context.Context, _ []string) error { return doctorOfVolumes(ctx, a.Out, args[0]) })(cmd, args)
+				}
+				if !strings.Contains(args[0], ":") {
+					return fmt.Errorf("doctor: %s is neither a folder nor HOST:PORT", args[0])
+				}
+				a.server = args[0]
 			}
-			if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
-				return a.Body(a.doctorOfVolumes)(cmd, args)
-			}
-			if !strings.Contains(args[0], ":") {
-				return fmt.Errorf("doctor: %s is neither a folder nor HOST:PORT", args[0])
-			}
-			a.server = args[0]
-			return a.doctorOfStore(cmd, nil)
+			return a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
+				return doctorOfStore(ctx, a.Out, conn)
+			})(cmd, args)
 		},
 	}
 }
 
 // doctorOfStore checks a running store.
-func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
-	return a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
-		shards, err := recordv1.AllShards(ctx, conn.Admin)
-		if err != nil {
-			return fmt.Errorf("listing shards: %w", err)
-		}
-		groups, err := recordv1.AllGroups(ctx, conn.Admin, &recordv1.ListGroupsRequest{})
-		if err != nil {
-			return fmt.Errorf("listing groups: %w", err)
-		}
-		return a.reportFindings(finding.Of(finding.Listed(shards, groups)),
-			cli.Count(int64(len(shards.GetShards())), "shard", "shards")+", "+
-				cli.Count(int64(len(groups.GetGroups())), "copy of a group", "copies of groups"))
-	})(cmd, args)
-}
-
-// doctorOfVolumes checks volumes that no shard serves.
-func (a *app) doctorOfVolumes(ctx context.Context, args []string) error {
-	report, err := cli.VerifyTree(ctx, args[0], cli.VerifyTreeOptions{}, a.Out)
+func doctorOfStore(ctx context.Context, out *cli.Output, conn *cli.Conn) error {
+	seen, err := askStore(ctx, conn)
 	if err != nil {
 		return err
 	}
-	return a.reportFindings(report.Findings(), fmt.Sprintf("%s, %s, %s in %s",
+	return reportFindings(out, finding.Of(seen),
+		cli.Count(int64(len(seen.Shards)), "shard", "shards")+", "+
+			cli.Count(int64(len(seen.Groups)), "copy of a group", "copies of groups"))
+}
+
+// askStore asks the server for the shards and groups of its store.
+func askStore(ctx context.Context, conn *cli.Conn) (finding.Facts, error) {
+	shards, err := recordv1.AllShards(ctx, conn.Admin)
+	if err != nil {
+		return finding.Facts{}, fmt.Errorf("listing shards: %w", err)
+	}
+	groups, err := recordv1.AllGroups(ctx, conn.Admin, &recordv1.ListGroupsRequest{})
+	if err != nil {
+		return finding.Facts{}, fmt.Errorf("listing groups: %w", err)
+	}
+	return finding.Listed(shards, groups), nil
+}
+
+// doctorOfVolumes checks volumes that no shard serves.
+func doctorOfVolumes(ctx context.Context, out *cli.Output, dir string) error {
+	report, err := cli.VerifyTree(ctx, dir, cli.VerifyTreeOptions{}, out)
+	if err != nil {
+		return err
+	}
+	return reportFindings(out, report.Findings(), fmt.Sprintf("%s, %s, %s in %s",
 		cli.Count(int64(report.Volumes), "volume", "volumes"), cli.Count(int64(len(report.Groups)), "group", "groups"),
 		cli.FormatBytes(report.Bytes), cli.Count(report.Entries, "entry", "entries")))
 }
 
 // reportFindings prints findings. It returns an error if one of them is a problem.
-func (a *app) reportFindings(findings []finding.Finding, lookedAt string) error {
-	if a.Out.JSON {
+func reportFindings(out *cli.Output, findings []finding.Finding, lookedAt string) error {
+	if out.JSON {
 		if findings == nil {
 			findings = []finding.Finding{}
 		}
-		if err := a.Out.WriteJSON(struct {
+		if err := out.WriteJSON(struct {
 			Findings []finding.Finding `json:"findings"`
 		}{findings}); err != nil {
 			return err
 		}
 	} else {
 		for _, f := range findings {
-			fmt.Fprintf(a.Out.Out, "%-8s %s: %s\n", f.Severity, f.Where, f.What)
+			fmt.Fprintf(out.Out, "%-8s %s: %s\n", f.Severity, f.Where, f.What)
 			if f.Do != "" {
-				fmt.Fprintf(a.Out.Out, "%-8s do: %s\n", "", f.Do)
+				fmt.Fprintf(out.Out, "%-8s do: %s\n", "", f.Do)
 			}
 		}
 	}
@@ -98,6 +106,6 @@ func (a *app) reportFindings(findings []finding.Finding, lookedAt string) error 
 	if len(findings) > 0 {
 		words = finding.Words(findings)
 	}
-	a.Out.Sayf("%s: %s", words, lookedAt)
+	out.Sayf("%s: %s", words, lookedAt)
 	return nil
 }

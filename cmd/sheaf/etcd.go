@@ -32,7 +32,7 @@ type etcdFlags struct {
 	log     logFlags
 }
 
-func (a *app) etcdCommand() *cobra.Command {
+func etcdCommand(a *app) *cobra.Command {
 	var f etcdFlags
 	cmd := &cobra.Command{
 		Use:     "etcd",
@@ -62,11 +62,11 @@ HTTP: /healthz (the process answers), /readyz (a read through the leader works),
 			if err := f.fill(); err != nil {
 				return err
 			}
-			return a.etcd(ctx, f)
+			return runEtcd(ctx, a.Out, f)
 		}),
 	}
 	f.add(cmd)
-	cmd.AddCommand(a.etcdMembersCommand(), a.etcdRemoveCommand(), a.etcdPromoteCommand())
+	cmd.AddCommand(etcdMembersCommand(a), etcdRemoveCommand(a), etcdPromoteCommand(a))
 	return cmd
 }
 
@@ -158,7 +158,7 @@ func (f *etcdFlags) fill() (err error) {
 // the process starts it again.
 const joinTimeout = 30 * time.Second
 
-func (a *app) etcd(ctx context.Context, f etcdFlags) error {
+func runEtcd(ctx context.Context, out *cli.Output, f etcdFlags) error {
 	// Members connect to each other by HTTP, which would use the proxy from the environment. etcd has no setting
 	// against that.
 	for _, name := range []string{"NO_PROXY", "no_proxy"} {
@@ -182,7 +182,7 @@ func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 	}
 	f.cfg.StartTimeout, f.cfg.JoinTimeout = time.Minute, joinTimeout
 	f.cfg.Fatal = func(err error) {
-		a.Out.Sayf("sheaf: etcd member %s: %v. Started again, it joins the others as a new member, unless with "+
+		out.Sayf("sheaf: etcd member %s: %v. Started again, it joins the others as a new member, unless with "+
 			"--rejoin=false", f.cfg.Name, err)
 		os.Exit(cli.ExitCode(err))
 	}
@@ -200,7 +200,7 @@ func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 	f.cfg.Logger.Info("etcd serves", "name", f.cfg.Name, "address", m.Endpoint(), "dir", f.cfg.Dir)
 	select {
 	case <-ctx.Done():
-		a.Out.Sayf("stopping")
+		out.Sayf("stopping")
 	case err = <-m.Err():
 		err = fmt.Errorf("etcd has failed: %w", err)
 	}

@@ -35,10 +35,11 @@ func (f *etcdAt) hint() string {
 	return ""
 }
 
-// onEtcd returns the RunE of a command that connects directly to etcd.
-func (a *app) onEtcd(at *etcdAt, run func(ctx context.Context, client *clientv3.Client,
-	args []string) error) func(*cobra.Command, []string) error {
-	return a.Body(func(ctx context.Context, args []string) (err error) {
+// onEtcd makes cmd a command that connects directly to etcd.
+func onEtcd(a *app, cmd *cobra.Command, at *etcdAt, run func(ctx context.Context, client *clientv3.Client,
+	args []string) error) *cobra.Command {
+	at.add(cmd)
+	cmd.RunE = a.Body(func(ctx context.Context, args []string) (err error) {
 		ctx, cancel := cli.Within(ctx, a.timeout)
 		defer cancel()
 		if len(at.client.Endpoints) == 0 {
@@ -64,11 +65,12 @@ func (a *app) onEtcd(at *etcdAt, run func(ctx context.Context, client *clientv3.
 		defer func() { err = errors.Join(err, client.Close()) }()
 		return run(ctx, client, args)
 	})
+	return cmd
 }
 
-func (a *app) etcdMembersCommand() *cobra.Command {
+func etcdMembersCommand(a *app) *cobra.Command {
 	var at etcdAt
-	cmd := &cobra.Command{
+	return onEtcd(a, &cobra.Command{
 		Use:   "members",
 		Short: "Show the members of etcd and how each of them is",
 		Long: `Shows the members that a quorum of etcd knows, with what each says of itself. Where there is no
@@ -76,9 +78,7 @@ quorum, it shows what any member that answers knows, and fails.`,
 		Example: `  sheaf etcd members --etcd etcd-0:2379,etcd-1:2379,etcd-2:2379
   kubectl exec quotes-etcd-0 -- /sheaf etcd members`,
 		Args: cobra.NoArgs,
-	}
-	at.add(cmd)
-	cmd.RunE = a.onEtcd(&at, func(ctx context.Context, client *clientv3.Client, _ []string) error {
+	}, &at, func(ctx context.Context, client *clientv3.Client, _ []string) error {
 		view, noQuorum := etcd.Look(ctx, client)
 		if noQuorum != nil {
 			var err error
@@ -86,9 +86,8 @@ quorum, it shows what any member that answers knows, and fails.`,
 				return fmt.Errorf("no member of etcd answers at %s: %w%s", strings.Join(at.client.Endpoints, ", "), err, at.hint())
 			}
 		}
-		return errors.Join(a.printMembers(view), noQuorumError(noQuorum))
+		return errors.Join(printMembers(a.Out, view), noQuorumError(noQuorum))
 	})
-	return cmd
 }
 
 // noQuorumError says what an administrator can do if too few members are left.
@@ -130,13 +129,13 @@ func memberRowOf(p *etcd.Peer) memberRow {
 	return row
 }
 
-func (a *app) printMembers(view *etcd.View) error {
+func printMembers(out *cli.Output, view *etcd.View) error {
 	rows := make([]memberRow, 0, len(view.Peers))
 	for n := range view.Peers {
 		rows = append(rows, memberRowOf(&view.Peers[n]))
 	}
-	if a.Out.JSON {
-		return a.Out.WriteJSON(rows)
+	if out.JSON {
+		return out.WriteJSON(rows)
 	}
 	t := cli.Table{Header: []string{"NAME", "ID", "ROLE", "INDEX", "SIZE", "VERSION", "ADDRESS", "STATE"}}
 	for _, r := range rows {
@@ -156,10 +155,10 @@ func (a *app) printMembers(view *etcd.View) error {
 			cli.Text(r.Address), state,
 		})
 	}
-	if err := a.Out.WriteTable(t); err != nil {
+	if err := out.WriteTable(t); err != nil {
 		return err
 	}
-	a.Out.Sayf("%d of %d members are well", view.Healthy(), len(view.Peers))
+	out.Sayf("%d of %d members are well", view.Healthy(), len(view.Peers))
 	return nil
 }
 
@@ -183,12 +182,9 @@ func memberNamed(ctx context.Context, client *clientv3.Client, name string) (*et
 	return nil, nil, fmt.Errorf("etcd has no member %q: its members are %s", name, strings.Join(names, ", "))
 }
 
-func (a *app) etcdRemoveCommand() *cobra.Command {
-	var (
-		at    etcdAt
-		force bool
-	)
-	cmd := &cobra.Command{
+func etcdRemoveCommand(a *app) *cobra.Command {
+	var force bool
+	cmd := onEtcd(a, &cobra.Command{
 		Use:   "remove MEMBER",
 		Short: "Have etcd forget a member that is lost",
 		Long: `Removes a member, given by name, id or address for peers, from a cluster that has a quorum without
@@ -198,10 +194,7 @@ a new one, when it is started.
 A member whose disk was replaced does this by itself, unless it is started with --rejoin=false.`,
 		Example: `  sheaf etcd remove etcd-1 --etcd etcd-0:2379,etcd-2:2379`,
 		Args:    cobra.ExactArgs(1),
-	}
-	at.add(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "also where the member answers")
-	cmd.RunE = a.onEtcd(&at, func(ctx context.Context, client *clientv3.Client, args []string) error {
+	}, &etcdAt{}, func(ctx context.Context, client *clientv3.Client, args []string) error {
 		view, p, err := memberNamed(ctx, client, args[0])
 		if err != nil {
 			return err
@@ -219,6 +212,7 @@ A member whose disk was replaced does this by itself, unless it is started with 
 		a.Out.Sayf("member %s (%x) was removed. It joins again as a new one when it is started", p.Label(), p.ID)
 		return nil
 	})
+	cmd.Flags().BoolVar(&force, "force", false, "also where the member answers")
 	return cmd
 }
 
@@ -257,9 +251,8 @@ func whenConnected(ctx context.Context, change func() error) error {
 	}
 }
 
-func (a *app) etcdPromoteCommand() *cobra.Command {
-	var at etcdAt
-	cmd := &cobra.Command{
+func etcdPromoteCommand(a *app) *cobra.Command {
+	return onEtcd(a, &cobra.Command{
 		Use:   "promote MEMBER",
 		Short: "Give a learner of etcd its vote",
 		Long: `Makes a voter of a learner that has caught up with the others. A member does it by itself, unless it
@@ -267,9 +260,7 @@ was started with
 --rejoin=false; this is for one of another program.`,
 		Example: `  sheaf etcd promote etcd-1 --etcd etcd-0:2379,etcd-2:2379`,
 		Args:    cobra.ExactArgs(1),
-	}
-	at.add(cmd)
-	cmd.RunE = a.onEtcd(&at, func(ctx context.Context, client *clientv3.Client, args []string) error {
+	}, &etcdAt{}, func(ctx context.Context, client *clientv3.Client, args []string) error {
 		_, p, err := memberNamed(ctx, client, args[0])
 		if err != nil {
 			return err
@@ -283,5 +274,4 @@ was started with
 		a.Out.Sayf("member %s (%x) votes now", p.Label(), p.ID)
 		return nil
 	})
-	return cmd
 }

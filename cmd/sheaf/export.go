@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-func (a *app) exportCommand() *cobra.Command {
+func exportCommand(a *app) *cobra.Command {
 	var opts cli.ExportOptions
 	cmd := &cobra.Command{
 		Use:     "export DIR",
@@ -31,7 +31,7 @@ rights. Symbolic links get the target they were stored with, also an absolute on
 			if report.Seconds == 0 {
 				return err // the export did not start
 			}
-			printErr := a.printExport(report)
+			printErr := printExport(a.Out, report)
 			if err != nil {
 				return err
 			}
@@ -52,25 +52,25 @@ rights. Symbolic links get the target they were stored with, also an absolute on
 	return cmd
 }
 
-func (a *app) printExport(r cli.ExportReport) error {
-	if a.Out.JSON {
-		return a.Out.WriteJSON(r)
+func printExport(out *cli.Output, r cli.ExportReport) error {
+	if out.JSON {
+		return out.WriteJSON(r)
 	}
-	_, err := fmt.Fprintf(a.Out.Out, "wrote %s, %s, in %.1f s\n", cli.Count(r.Files, "file", "files"),
+	_, err := fmt.Fprintf(out.Out, "wrote %s, %s, in %.1f s\n", cli.Count(r.Files, "file", "files"),
 		cli.FormatBytes(r.Bytes), r.Seconds)
 	if r.NoPath > 0 {
-		a.Out.Sayf("%s without a path: written to _records/", cli.Count(r.NoPath, "record", "records"))
+		out.Sayf("%s without a path: written to _records/", cli.Count(r.NoPath, "record", "records"))
 	}
 	if r.Privileged > 0 {
-		a.sayPrivileged(r.Privileged)
+		sayPrivileged(out, r.Privileged)
 	}
 	for _, kind := range cli.SortedKeys(r.Failed) {
-		a.Out.Sayf("%s not exported: %s", cli.FormatCount(r.Failed[kind]), kind)
+		out.Sayf("%s not exported: %s", cli.FormatCount(r.Failed[kind]), kind)
 	}
 	return err
 }
 
-func (a *app) sayPrivileged(n int64) {
-	a.Out.Sayf("%s without the setuid, setgid or sticky bit of the record (--keep-setuid keeps it)",
+func sayPrivileged(out *cli.Output, n int64) {
+	out.Sayf("%s without the setuid, setgid or sticky bit of the record (--keep-setuid keeps it)",
 		cli.Count(n, "file", "files"))
 }

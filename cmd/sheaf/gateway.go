@@ -42,7 +42,7 @@ type gatewayFlags struct {
 	given   func(flag string) bool // reports whether a flag was set on the command line
 }
 
-func (a *app) gatewayCommand() *cobra.Command {
+func gatewayCommand(a *app) *cobra.Command {
 	var f gatewayFlags
 	cmd := &cobra.Command{
 		Use:     "gateway",
@@ -54,7 +54,7 @@ run. --create makes the store in etcd where it is missing.`,
 		Example: `  sheaf gateway --etcd etcd:2379 --store quotes --create --groups 256`,
 		Args:    cobra.NoArgs,
 		RunE: a.Body(func(ctx context.Context, _ []string) error {
-			return a.gateway(ctx, f)
+			return runGateway(ctx, a.Out, f)
 		}),
 	}
 	flags := cmd.Flags()
@@ -81,7 +81,7 @@ run. --create makes the store in etcd where it is missing.`,
 	return cmd
 }
 
-func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
+func runGateway(ctx context.Context, out *cli.Output, f gatewayFlags) (err error) {
 	logger, err := f.log.logger()
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 	}
 	stopHTTP, err := serveHTTP(ctx, "--http", f.http, certs.Handle(source, grants, gatewayPages(g, registry)), registry)
 	if err != nil {
-		return errors.Join(err, a.stopGracefully(g.Stop))
+		return errors.Join(err, stopGracefully(out, g.Stop))
 	}
 	logger.Info("gateway serves", "address", g.Addr(), "store", f.place.store)
 	planned := make(chan error, 1)
@@ -145,7 +145,7 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		planned <- nil
 	}
 	<-ctx.Done()
-	return errors.Join(a.stopGracefully(g.Stop), stopHTTP(), <-planned)
+	return errors.Join(stopGracefully(out, g.Stop), stopHTTP(), <-planned)
 }
 
 // gatewayPages returns the HTTP pages of a gateway.

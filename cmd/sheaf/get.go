@@ -23,7 +23,7 @@ type getFlags struct {
 	file     string
 }
 
-func (a *app) getCommand() *cobra.Command {
+func getCommand(a *app) *cobra.Command {
 	var f getFlags
 	cmd := &cobra.Command{
 		Use:     "get ID",
@@ -56,7 +56,7 @@ func (a *app) getCommand() *cobra.Command {
 			return cli.Usagef("--offset and --length must not be negative")
 		}
 		slice := cmd.Flags().Changed("offset") || f.length >= 0
-		if err := a.get(ctx, conn, key, f, slice); err != nil {
+		if err := getRecord(ctx, a.Out, conn, key, f, slice); err != nil {
 			return fmt.Errorf("get %d: %w", key.ID, err)
 		}
 		return nil
@@ -64,7 +64,7 @@ func (a *app) getCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) get(ctx context.Context, conn *cli.Conn, key client.Key, f getFlags, slice bool) error {
+func getRecord(ctx context.Context, out *cli.Output, conn *cli.Conn, key client.Key, f getFlags, slice bool) error {
 	read := func(w io.Writer) (client.Record, error) {
 		switch {
 		case !slice:
@@ -85,16 +85,13 @@ func (a *app) get(ctx context.Context, conn *cli.Conn, key client.Key, f getFlag
 		if err != nil {
 			return err
 		}
-		if a.Out.JSON {
-			return a.Out.WriteJSON(cli.JSONOf(record))
-		}
-		return a.Out.WriteTable(cli.RecordTable([]client.Record{record}))
+		return out.WriteRows(cli.JSONOf(record), cli.RecordTable([]client.Record{record}))
 	case f.file != "":
 		return vfs.ReplaceFile(f.file, func(w io.Writer) error {
 			_, err := read(w)
 			return err
 		})
-	case a.Out.JSON:
+	case out.JSON:
 		// The data comes last in the line, and its end is known only when all of it has arrived. A large record
 		// therefore needs memory here.
 		var data bytes.Buffer
@@ -102,9 +99,9 @@ func (a *app) get(ctx context.Context, conn *cli.Conn, key client.Key, f getFlag
 		if err != nil {
 			return err
 		}
-		return cli.WriteJSONLine(a.Out.Out, record, &data)
+		return cli.WriteJSONLine(out.Out, record, &data)
 	default:
-		_, err := read(a.Out.Out)
+		_, err := read(out.Out)
 		return err
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // groupCommand returns the commands for one group of a running store.
-func (a *app) groupCommand() *cobra.Command {
+func groupCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "group",
 		Aliases: []string{"groups"},
@@ -23,11 +23,11 @@ func (a *app) groupCommand() *cobra.Command {
 			return fmt.Errorf("say what to do with which group: create, verify, compact, delete or accept-loss")
 		},
 	}
-	cmd.AddCommand(a.groupCreate(), a.groupVerify(), a.groupCompact(), a.groupDelete(), a.groupAcceptLoss())
+	cmd.AddCommand(groupCreate(a), groupVerify(a), groupCompact(a), groupDelete(a), groupAcceptLoss(a))
 	return cmd
 }
 
-func (a *app) groupCreate() *cobra.Command {
+func groupCreate(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "create GROUP",
 		Short: "Make a group (Named routing)",
@@ -37,16 +37,12 @@ func (a *app) groupCreate() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("creating group %s: %w", args[0], err)
 			}
-			if a.Out.JSON {
-				return a.Out.WriteJSON(map[string]string{"group": made.GetGroup(), "uuid": made.GetUuid()})
-			}
-			_, err = fmt.Fprintln(a.Out.Out, made.GetUuid())
-			return err
+			return a.Out.Print(map[string]string{"group": made.GetGroup(), "uuid": made.GetUuid()}, "%s\n", made.GetUuid())
 		}),
 	}
 }
 
-func (a *app) groupVerify() *cobra.Command {
+func groupVerify(a *app) *cobra.Command {
 	var rate cli.Size
 	cmd := &cobra.Command{
 		Use:   "verify GROUP",
@@ -60,13 +56,13 @@ repaired from another one by itself, within seconds.`,
 			if err != nil {
 				return fmt.Errorf("verifying group %s: %w", args[0], err)
 			}
-			copies, unchecked := a.verifiedCopies(args[0], report.GetCopies())
+			copies, unchecked := verifiedCopies(a.Out, args[0], report.GetCopies())
 			n := 0
 			for _, c := range report.GetCopies() {
 				n += int(c.GetDamages())
 			}
 			n = max(n, len(report.GetDamages()))
-			if err := a.printDamages(report.GetDamages(), n, map[string]any{
+			if err := printDamages(a.Out, report.GetDamages(), n, map[string]any{
 				"group": args[0], "bytes": report.GetBytes(), "entries": report.GetEntries(), "copies": copies,
 			}); err != nil {
 				return err
@@ -90,7 +86,7 @@ repaired from another one by itself, within seconds.`,
 }
 
 // verifiedCopies prints the result for each copy if there are several, and returns the rows of the JSON output.
-func (a *app) verifiedCopies(group string, copies []*recordv1.VerifiedCopy) (rows []map[string]any, unchecked int) {
+func verifiedCopies(out *cli.Output, group string, copies []*recordv1.VerifiedCopy) (rows []map[string]any, unchecked int) {
 	for _, c := range copies {
 		row := map[string]any{"shard": c.GetShard(), "bytes": c.GetBytes(), "entries": c.GetEntries(),
 			"damages": c.GetDamages()}
@@ -99,9 +95,9 @@ func (a *app) verifiedCopies(group string, copies []*recordv1.VerifiedCopy) (row
 		case c.GetError() != "":
 			unchecked++
 			row["error"] = c.GetError()
-			a.Out.Sayf("group %s on shard %s: not checked: %s", group, c.GetShard(), c.GetError())
+			out.Sayf("group %s on shard %s: not checked: %s", group, c.GetShard(), c.GetError())
 		case len(copies) > 1:
-			a.Out.Sayf("group %s on shard %s: %s in %s entries, %s", group, c.GetShard(),
+			out.Sayf("group %s on shard %s: %s in %s entries, %s", group, c.GetShard(),
 				cli.FormatBytes(c.GetBytes()),
 				cli.FormatCount(c.GetEntries()), finding.Places(int(c.GetDamages())))
 		}
@@ -109,7 +105,7 @@ func (a *app) verifiedCopies(group string, copies []*recordv1.VerifiedCopy) (row
 	return rows, unchecked
 }
 
-func (a *app) groupCompact() *cobra.Command {
+func groupCompact(a *app) *cobra.Command {
 	var rate cli.Size
 	var all, why bool
 	cmd := &cobra.Command{
@@ -123,18 +119,13 @@ func (a *app) groupCompact() *cobra.Command {
 				return fmt.Errorf("compacting group %s: %w", args[0], err)
 			}
 			if why {
-				return a.writeHolds(args[0], r.GetHolds())
+				return writeHolds(a.Out, args[0], r.GetHolds())
 			}
-			if a.Out.JSON {
-				return a.Out.WriteJSON(map[string]any{
-					"group": args[0], "segmentsRewritten": r.GetSegmentsRewritten(), "entriesDropped": r.GetEntriesDropped(),
-					"bytesBefore": r.GetBytesBefore(), "bytesAfter": r.GetBytesAfter(),
-				})
-			}
-			_, err = fmt.Fprintf(a.Out.Out, "group %s: %d segments rewritten, %s entries dropped, %s before, %s now\n", args[0],
-				r.GetSegmentsRewritten(), cli.FormatCount(r.GetEntriesDropped()), cli.FormatBytes(r.GetBytesBefore()),
-				cli.FormatBytes(r.GetBytesAfter()))
-			return err
+			return a.Out.Print(map[string]any{
+				"group": args[0], "segmentsRewritten": r.GetSegmentsRewritten(), "entriesDropped": r.GetEntriesDropped(),
+				"bytesBefore": r.GetBytesBefore(), "bytesAfter": r.GetBytesAfter(),
+			}, "group %s: %d segments rewritten, %s entries dropped, %s before, %s now\n", args[0], r.GetSegmentsRewritten(),
+				cli.FormatCount(r.GetEntriesDropped()), cli.FormatBytes(r.GetBytesBefore()), cli.FormatBytes(r.GetBytesAfter()))
 		}),
 	}
 	cmd.Flags().Var(&rate, "rate", "bytes per second; 0: no limit")
@@ -144,20 +135,20 @@ func (a *app) groupCompact() *cobra.Command {
 }
 
 // writeHolds prints why superseded bytes of a group are still stored.
-func (a *app) writeHolds(group string, holds []*recordv1.CompactionHold) error {
-	if a.Out.JSON {
+func writeHolds(out *cli.Output, group string, holds []*recordv1.CompactionHold) error {
+	if out.JSON {
 		rows := make([]map[string]any, 0, len(holds))
 		for _, h := range holds {
 			rows = append(rows, map[string]any{"reason": h.GetReason(), "bytes": h.GetBytes(), "text": h.GetText()})
 		}
-		return a.Out.WriteJSON(map[string]any{"group": group, "holds": rows})
+		return out.WriteJSON(map[string]any{"group": group, "holds": rows})
 	}
 	if len(holds) == 0 {
-		_, err := fmt.Fprintf(a.Out.Out, "group %s: nothing is superseded that is still stored\n", group)
+		_, err := fmt.Fprintf(out.Out, "group %s: nothing is superseded that is still stored\n", group)
 		return err
 	}
 	for _, h := range holds {
-		if _, err := fmt.Fprintf(a.Out.Out, "group %s: %s (%s): %s\n", group, cli.FormatBytes(h.GetBytes()), h.GetReason(),
+		if _, err := fmt.Fprintf(out.Out, "group %s: %s (%s): %s\n", group, cli.FormatBytes(h.GetBytes()), h.GetReason(),
 			h.GetText()); err != nil {
 			return err
 		}
@@ -165,7 +156,7 @@ func (a *app) writeHolds(group string, holds []*recordv1.CompactionHold) error {
 	return nil
 }
 
-func (a *app) groupDelete() *cobra.Command {
+func groupDelete(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "delete GROUP...",
 		Short:   "Delete groups that hold nothing (Named routing)",
@@ -178,7 +169,7 @@ func (a *app) groupDelete() *cobra.Command {
 	}
 }
 
-func (a *app) groupAcceptLoss() *cobra.Command {
+func groupAcceptLoss(a *app) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "accept-loss GROUP",
@@ -194,7 +185,7 @@ left. It cannot be undone; the damaged bytes are kept aside on the shard.`,
 			if err != nil {
 				return fmt.Errorf("accepting the loss of group %s: %w", args[0], err)
 			}
-			return a.printDamages(r.GetDamages(), int(r.GetDamagesTotal()), map[string]any{"group": args[0]})
+			return printDamages(a.Out, r.GetDamages(), int(r.GetDamagesTotal()), map[string]any{"group": args[0]})
 		}),
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "really")
@@ -202,18 +193,18 @@ left. It cannot be undone; the damaged bytes are kept aside on the shard.`,
 }
 
 // printDamages prints the places of damage that an answer lists, and the number of those that it only counts.
-func (a *app) printDamages(damages []*recordv1.Damage, total int, fields map[string]any) error {
-	if a.Out.JSON {
+func printDamages(out *cli.Output, damages []*recordv1.Damage, total int, fields map[string]any) error {
+	if out.JSON {
 		fields["damages"], fields["damages_total"] = cli.DamagesJSON(damages), max(total, len(damages))
-		return a.Out.WriteJSON(fields)
+		return out.WriteJSON(fields)
 	}
 	for _, d := range damages {
-		if _, err := fmt.Fprintln(a.Out.Out, cli.DamageWords(d)); err != nil {
+		if _, err := fmt.Fprintln(out.Out, cli.DamageWords(d)); err != nil {
 			return err
 		}
 	}
 	if more := total - len(damages); more > 0 {
-		a.Out.Sayf("and %s", cli.Count(int64(more), "more place", "more places"))
+		out.Sayf("and %s", cli.Count(int64(more), "more place", "more places"))
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-func (a *app) importCommand() *cobra.Command {
+func importCommand(a *app) *cobra.Command {
 	var opts cli.ImportOptions
 	cmd := &cobra.Command{
 		Use:     "import DIR",
@@ -48,7 +48,7 @@ empty. --dry-run asks the store and says what would be done.`,
 			opts.Dir = args[0]
 			conn.NoNotes() // progress is shown instead
 			report, err := cli.Import(ctx, conn, a.Out, opts)
-			return a.reportImport(report, err)
+			return reportImport(a.Out, report, err)
 		}),
 	}
 	f := cmd.Flags()
@@ -73,15 +73,15 @@ empty. --dry-run asks the store and says what would be done.`,
 	return cmd
 }
 
-func (a *app) reportImport(report cli.ImportReport, err error) error {
+func reportImport(out *cli.Output, report cli.ImportReport, err error) error {
 	if report.Seconds == 0 {
 		return err // the import did not start
 	}
 	var printErr error
-	if a.Out.JSON {
-		printErr = a.Out.WriteJSON(report)
+	if out.JSON {
+		printErr = out.WriteJSON(report)
 	} else {
-		_, printErr = fmt.Fprint(a.Out.Out, importWords(report))
+		_, printErr = fmt.Fprint(out.Out, importWords(report))
 	}
 	switch {
 	case errors.Is(err, context.Canceled) && !report.DryRun:

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-func (a *app) versionsCommand() *cobra.Command {
+func versionsCommand(a *app) *cobra.Command {
 	var key keyFlags
 	var limit int
 	cmd := &cobra.Command{
@@ -39,7 +39,7 @@ func (a *app) versionsCommand() *cobra.Command {
 			if len(records) == 0 {
 				return cli.NotFoundf("versions %d: there is no such record", k.ID)
 			}
-			return a.printRecords(records)
+			return printRecords(a.Out, records)
 		}),
 	}
 	key.add(cmd)
@@ -47,7 +47,7 @@ func (a *app) versionsCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) findCommand() *cobra.Command {
+func findCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "find ID",
 		Short:   "Find the groups that hold an id",
@@ -67,18 +67,15 @@ func (a *app) findCommand() *cobra.Command {
 			if len(records) == 0 {
 				return cli.NotFoundf("find %d: no group holds it", id)
 			}
-			return a.printRecords(records)
+			return printRecords(a.Out, records)
 		}),
 	}
 }
 
-func (a *app) printRecords(records []client.Record) error {
-	if !a.Out.JSON {
-		return a.Out.WriteTable(cli.RecordTable(records))
-	}
+func printRecords(out *cli.Output, records []client.Record) error {
 	rows := make([]cli.RecordJSON, 0, len(records))
 	for _, r := range records {
 		rows = append(rows, cli.JSONOf(r))
 	}
-	return a.Out.WriteJSON(rows)
+	return out.WriteRows(rows, cli.RecordTable(records))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -10,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/wipe"
 )
 
-func (a *app) lookCommand() *cobra.Command {
+func lookCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "look DEVICE",
 		Short:   "Say whether a disk is blank",
@@ -30,11 +29,8 @@ The operator runs it for each disk of a DiskSet before a store gets the disk (do
 			if found != "" {
 				return cli.NotBlankf("%s holds %s", args[0], found)
 			}
-			if a.Out.JSON {
-				return a.Out.WriteJSON(map[string]bool{"blank": true})
-			}
-			_, err = fmt.Fprintf(a.Out.Out, "%s is blank: no file system and no partition table is recognized\n", args[0])
-			return err
+			return a.Out.Print(map[string]bool{"blank": true},
+				"%s is blank: no file system and no partition table is recognized\n", args[0])
 		}),
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 const clearScreen = "\x1b[H\x1b[2J"
 
-func (a *app) movesCommand() *cobra.Command {
+func movesCommand(a *app) *cobra.Command {
 	var (
 		watch, dryRun bool
 		every         time.Duration
@@ -46,7 +46,7 @@ Where none does, that is said before it begins. With --dry-run only what has not
 		}
 		return a.call(watch, func(ctx context.Context, conn *cli.Conn, _ []string) error {
 			if watch {
-				return a.watchMoves(ctx, conn, every)
+				return watchMoves(ctx, a.Out, conn, every)
 			}
 			moves, err := planMoves(ctx, conn)
 			if err != nil {
@@ -55,7 +55,7 @@ Where none does, that is said before it begins. With --dry-run only what has not
 			if dryRun {
 				moves = slices.DeleteFunc(moves, (*recordv1.Move).GetRunning)
 			}
-			return a.printMoves(moves)
+			return printMoves(a.Out, moves)
 		})(c, args)
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again and again, until nothing moves")
@@ -74,7 +74,7 @@ func planMoves(ctx context.Context, conn *cli.Conn) ([]*recordv1.Move, error) {
 
 // watchMoves prints the moves repeatedly until there are none. On a terminal, each output replaces the previous one.
 // Elsewhere, outputs follow each other.
-func (a *app) watchMoves(ctx context.Context, conn *cli.Conn, every time.Duration) error {
+func watchMoves(ctx context.Context, out *cli.Output, conn *cli.Conn, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -85,12 +85,12 @@ func (a *app) watchMoves(ctx context.Context, conn *cli.Conn, every time.Duratio
 		if err != nil {
 			return err
 		}
-		if !a.Out.JSON && a.Out.Colour() {
-			if _, err := fmt.Fprint(a.Out.Out, clearScreen); err != nil {
+		if !out.JSON && out.Colour() {
+			if _, err := fmt.Fprint(out.Out, clearScreen); err != nil {
 				return err
 			}
 		}
-		if err := a.printMoves(moves); err != nil || len(moves) == 0 {
+		if err := printMoves(out, moves); err != nil || len(moves) == 0 {
 			return err
 		}
 		select {
@@ -101,16 +101,16 @@ func (a *app) watchMoves(ctx context.Context, conn *cli.Conn, every time.Duratio
 	}
 }
 
-func (a *app) printMoves(moves []*recordv1.Move) error {
-	if a.Out.JSON {
-		return a.Out.WriteJSON(movesJSON(moves))
+func printMoves(out *cli.Output, moves []*recordv1.Move) error {
+	if out.JSON {
+		return out.WriteJSON(movesJSON(moves))
 	}
-	if err := a.Out.WriteTable(movesTable(moves)); err != nil {
+	if err := out.WriteTable(movesTable(moves)); err != nil {
 		return err
 	}
-	a.Out.Sayf("%s", cli.MovesWords(moves))
+	out.Sayf("%s", cli.MovesWords(moves))
 	if words := sharedWords(moves); words != "" {
-		a.Out.Sayf("%s", words)
+		out.Sayf("%s", words)
 	}
 	return nil
 }

@@ -27,8 +27,8 @@ func TestMovesInWords(t *testing.T) {
 		{Group: "5", From: []string{"a"}, To: []string{"d"}, Bytes: 7 * mib, Reason: "Drain"},
 	}
 	var out, words bytes.Buffer
-	a := app{Program: cli.Program{Out: &cli.Output{Out: &out, Err: &words}}}
-	if err := a.printMoves(moves); err != nil {
+	to := &cli.Output{Out: &out, Err: &words}
+	if err := printMoves(to, moves); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -53,7 +53,7 @@ func TestMovesInWords(t *testing.T) {
 	}
 	moves[0].SharedDomains, moves[2].SharedDomains = []string{"n2", "n1"}, []string{"n1"}
 	words.Reset()
-	if err := a.printMoves(moves); err != nil || !strings.HasSuffix(strings.TrimSpace(words.String()),
+	if err := printMoves(to, moves); err != nil || !strings.HasSuffix(strings.TrimSpace(words.String()),
 		"(n1, n2), as no order of the steps avoids it: groups 3, 5") {
 		t.Errorf("shared domains: %q, %v", words.String(), err)
 	}

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-func (a *app) putCommand() *cobra.Command {
+func putCommand(a *app) *cobra.Command {
 	var key keyFlags
 	var opts client.PutOptions
 	var attributes []string
@@ -58,14 +58,10 @@ version. Data of any size: above 1 MiB it is uploaded as a stream.`,
 			if err != nil {
 				return fmt.Errorf("put %d: %w", k.ID, err)
 			}
-			if !a.Out.JSON {
-				_, err = fmt.Fprintln(a.Out.Out, result.Version)
-				return err
-			}
-			return a.Out.WriteJSON(map[string]any{
+			return a.Out.Print(map[string]any{
 				"id": strconv.FormatInt(k.ID, 10), "version": result.Version, "sizeBytes": result.Size,
 				"commitTime": cli.FormatTime(result.CommitTime), "crc32c": cli.FormatCRC(result.CRC32C),
-			})
+			}, "%s\n", result.Version)
 		}),
 	}
 	key.add(cmd)

@@ -32,7 +32,7 @@ type recoverFlags struct {
 	force   bool
 }
 
-func (a *app) recoverCommand() *cobra.Command {
+func recoverCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "recover",
 		Short:   "Rebuild what was lost from what is left",
@@ -56,7 +56,7 @@ etcd was lost is not noticed. An etcd that holds placement of a store is left as
 		RunE: a.Body(func(ctx context.Context, _ []string) error {
 			ctx, cancel := cli.Within(ctx, a.timeout)
 			defer cancel()
-			return a.recoverPlacement(ctx, f)
+			return recoverPlacement(ctx, a.Out, f)
 		}),
 	}
 	flags := place.Flags()
@@ -101,7 +101,7 @@ func (f *recoverFlags) given() (*rescue.FoundFacts, error) {
 	return facts, nil
 }
 
-func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) {
+func recoverPlacement(ctx context.Context, out *cli.Output, f recoverFlags) (err error) {
 	given, err := f.given()
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 	if err != nil {
 		return err
 	}
-	a.showRebuilt(rebuilt)
+	showRebuilt(out, rebuilt)
 	if len(rebuilt.Missing) > 0 && !f.force {
 		return fmt.Errorf(
 			"%d groups are on none of these shards, such as %s: give all shards of the store. --force lets them begin empty",
@@ -158,13 +158,13 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 			rebuilt.ShortWords())
 	}
 	if !f.yes {
-		a.Out.Sayf("Nothing was written. --yes writes it.")
+		out.Sayf("Nothing was written. --yes writes it.")
 		return nil
 	}
 	if err := store.Restore(ctx, rebuilt, f.force); err != nil {
 		return err
 	}
-	a.Out.Sayf("Placement of store %s is in etcd: %d groups.", rebuilt.Meta.StoreUUID, len(rebuilt.Groups))
+	out.Sayf("Placement of store %s is in etcd: %d groups.", rebuilt.Meta.StoreUUID, len(rebuilt.Groups))
 	return nil
 }
 
@@ -181,8 +181,8 @@ func memberWord(m placement.Member) string {
 }
 
 // showRebuilt prints what would be written. The table goes to standard output. The other lines are messages for people.
-func (a *app) showRebuilt(r rescue.Rebuilt) {
-	a.Out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups),
+func showRebuilt(out *cli.Output, r rescue.Rebuilt) {
+	out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups),
 		r.Meta.Copies)
 	t := cli.Table{Header: []string{"GROUP", "UUID", "MEMBERS", "RECORDS", "BYTES"}}
 	for _, g := range r.Groups {
@@ -193,8 +193,8 @@ func (a *app) showRebuilt(r rescue.Rebuilt) {
 		t.Rows = append(t.Rows, []cli.Cell{cli.Text(g.Name), cli.Text(g.UUID.String()), cli.Text(strings.Join(members, ",")),
 			cli.Text(strconv.FormatInt(g.Records, 10)), cli.Text(strconv.FormatInt(g.Bytes, 10))})
 	}
-	_ = a.Out.WriteTable(t) // fails only if nobody reads the output any more
+	_ = out.WriteTable(t) // fails only if nobody reads the output any more
 	for _, note := range r.Notes {
-		a.Out.Sayf("note: %s", note)
+		out.Sayf("note: %s", note)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-func (a *app) rmCommand() *cobra.Command {
+func rmCommand(a *app) *cobra.Command {
 	var key keyFlags
 	var opts client.DeleteOptions
 	var ignore bool

@@ -88,13 +88,13 @@ int64, or hexadecimal behind 0x.`,
 		return nil
 	}
 	root.AddCommand(
-		a.putCommand(), a.getCommand(), a.rmCommand(), a.versionsCommand(), a.findCommand(), a.scanCommand(),
-		a.watchCommand(),
-		a.importCommand(), a.exportCommand(),
-		a.devCommand(), a.shardCommand(), a.gatewayCommand(), a.etcdCommand(), a.recoverCommand(),
-		a.statusCommand(), a.topCommand(), a.doctorCommand(), a.authCommand(), a.movesCommand(),
-		a.shardsCommand(), a.groupCommand(),
-		a.verifyCommand(), a.lookCommand(), a.wipeCommand(), a.dumpCommand(), a.versionCommand(),
+		putCommand(a), getCommand(a), rmCommand(a), versionsCommand(a), findCommand(a), scanCommand(a),
+		watchCommand(a),
+		importCommand(a), exportCommand(a),
+		devCommand(a), shardCommand(a), gatewayCommand(a), etcdCommand(a), recoverCommand(a),
+		statusCommand(a), topCommand(a), doctorCommand(a), authCommand(a), movesCommand(a),
+		shardsCommand(a), groupCommand(a),
+		verifyCommand(a), lookCommand(a), wipeCommand(a), dumpCommand(a), versionCommand(a),
 	)
 	return root
 }

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-func (a *app) scanCommand() *cobra.Command {
+func scanCommand(a *app) *cobra.Command {
 	var group, names string
 	var metadata, asTar, setuid bool
 	cmd := &cobra.Command{
@@ -45,7 +45,7 @@ SCHILY.xattr.user.sheaf.version and so on, which tar --xattrs restores.`,
 			options := &client.ScanOptions{Group: group, MetadataOnly: metadata}
 			var err error
 			if asTar {
-				err = a.scanTar(ctx, conn, options, cli.TarOptions{Paths: names == "path", Setuid: setuid}, w)
+				err = scanTar(ctx, a.Out, conn, options, cli.TarOptions{Paths: names == "path", Setuid: setuid}, w)
 			} else {
 				err = conn.WriteScanJSON(ctx, options, w)
 			}
@@ -63,17 +63,17 @@ SCHILY.xattr.user.sheaf.version and so on, which tar --xattrs restores.`,
 }
 
 // scanTar writes an archive, and reports the records that it leaves out.
-func (a *app) scanTar(ctx context.Context, conn *cli.Conn, options *client.ScanOptions, opts cli.TarOptions,
+func scanTar(ctx context.Context, out *cli.Output, conn *cli.Conn, options *client.ScanOptions, opts cli.TarOptions,
 	w io.Writer) error {
-	report, err := conn.WriteScanTar(ctx, a.Out, options, opts, w)
+	report, err := conn.WriteScanTar(ctx, out, options, opts, w)
 	if err != nil {
 		return err
 	}
 	if report.Privileged > 0 {
-		a.sayPrivileged(report.Privileged)
+		sayPrivileged(out, report.Privileged)
 	}
 	for _, kind := range cli.SortedKeys(report.Failed) {
-		a.Out.Sayf("%s not in the archive: %s", cli.FormatCount(report.Failed[kind]), kind)
+		out.Sayf("%s not in the archive: %s", cli.FormatCount(report.Failed[kind]), kind)
 	}
 	if n := report.Failed.Total(); n > 0 {
 		return fmt.Errorf("%s not written", cli.Count(n, "record was", "records were"))

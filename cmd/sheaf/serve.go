@@ -137,12 +137,12 @@ func (f *logFlags) logger() (*slog.Logger, error) {
 }
 
 // stopGracefully calls stop() with a context that ends after stopPatience or at a second signal.
-func (a *app) stopGracefully(stop func(context.Context) error) error {
+func stopGracefully(out *cli.Output, stop func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopPatience)
 	defer cancel()
 	ctx, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
-	a.Out.Sayf("stopping; once more stops at once")
+	out.Sayf("stopping; once more stops at once")
 	if err := stop(ctx); err != nil {
 		return fmt.Errorf("stopping: %w", err)
 	}

@@ -128,7 +128,7 @@ type shardFlags struct {
 	lease   bool
 }
 
-func (a *app) shardCommand() *cobra.Command {
+func shardCommand(a *app) *cobra.Command {
 	var f shardFlags
 	cmd := &cobra.Command{
 		Use:     "shard",
@@ -171,7 +171,7 @@ MemoryTooSmall.`,
 			}
 			defer func() { err = errors.Join(err, client.Close()) }()
 			f.cfg.Placement, f.cfg.Version = store, version
-			return a.shard(ctx, f.cfg, source, f.audit, f.place.store, f.http, f.pprof)
+			return runShard(ctx, a.Out, f.cfg, source, f.audit, f.place.store, f.http, f.pprof)
 		})(c, args)
 	}
 	f.add(cmd)
@@ -238,7 +238,7 @@ func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source, audit auditFlags, store, httpListen,
+func runShard(ctx context.Context, out *cli.Output, cfg shard.Config, source *certs.Source, audit auditFlags, store, httpListen,
 	pprofListen string) (err error) {
 	stopProfiles, err := serveProfiles(ctx, pprofListen)
 	if err != nil {
@@ -268,14 +268,14 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source,
 	}
 	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, certs.Handle(source, grants, h.Handler()), cfg.Registry)
 	if err != nil {
-		return errors.Join(err, a.stopGracefully(h.Stop))
+		return errors.Join(err, stopGracefully(out, h.Stop))
 	}
 	select {
 	case <-ctx.Done():
 	case err = <-h.Failed():
 		err = fmt.Errorf("shard %s: %w", cfg.Name, err)
 	}
-	return errors.Join(err, a.stopGracefully(h.Stop), stopHTTP())
+	return errors.Join(err, stopGracefully(out, h.Stop), stopHTTP())
 }
 
 // serveProfiles serves profiles in the same way as serveHTTP. It starts before everything else, so that a slow start

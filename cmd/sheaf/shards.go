@@ -13,7 +13,7 @@ import (
 )
 
 // shardsCommand returns the commands that say whether groups are placed on a shard.
-func (a *app) shardsCommand() *cobra.Command {
+func shardsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "shards",
 		Short:   "List shards; cordon, drain, activate or remove one",
@@ -26,14 +26,14 @@ gateway refuses them, and kubectl sheaf drain POOL --shard NUMBER does the same.
 			return fmt.Errorf("say what to do: list, cordon, drain, activate or remove")
 		},
 	}
-	cmd.AddCommand(a.shardsList(), a.shardsSet("cordon", "Give a shard no new groups; those that it has stay",
-		recordv1.PlacementState_PLACEMENT_STATE_CORDONED), a.shardsDrain(),
-		a.shardsSet("activate", "Let a shard take groups again, and end its draining",
-			recordv1.PlacementState_PLACEMENT_STATE_ACTIVE), a.shardsRemove())
+	cmd.AddCommand(shardsList(a), shardsSet(a, "cordon", "Give a shard no new groups; those that it has stay",
+		recordv1.PlacementState_PLACEMENT_STATE_CORDONED), shardsDrain(a),
+		shardsSet(a, "activate", "Let a shard take groups again, and end its draining",
+			recordv1.PlacementState_PLACEMENT_STATE_ACTIVE), shardsRemove(a))
 	return cmd
 }
 
-func (a *app) shardsList() *cobra.Command {
+func shardsList(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List shards, with the groups that are placed on them",
@@ -43,10 +43,7 @@ func (a *app) shardsList() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("listing shards: %w", err)
 			}
-			if a.Out.JSON {
-				return a.Out.WriteJSON(placedJSON(list.GetShards()))
-			}
-			return a.Out.WriteTable(placedTable(list.GetShards()))
+			return a.Out.WriteRows(placedJSON(list.GetShards()), placedTable(list.GetShards()))
 		}),
 	}
 }
@@ -90,27 +87,27 @@ func placedJSON(shards []*recordv1.Shard) []placedRow {
 }
 
 // shardsSet returns a command that sets the state of a shard.
-func (a *app) shardsSet(verb, short string, state recordv1.PlacementState) *cobra.Command {
+func shardsSet(a *app, verb, short string, state recordv1.PlacementState) *cobra.Command {
 	return &cobra.Command{
 		Use:   verb + " SHARD",
 		Short: short,
 		Args:  cobra.ExactArgs(1),
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
-			return a.setShardState(ctx, conn, args[0], state)
+			return setShardState(ctx, a.Out, conn, args[0], state)
 		}),
 	}
 }
 
-func (a *app) setShardState(ctx context.Context, conn *cli.Conn, shard string, state recordv1.PlacementState) error {
+func setShardState(ctx context.Context, out *cli.Output, conn *cli.Conn, shard string, state recordv1.PlacementState) error {
 	_, err := conn.Admin.SetShardState(ctx, &recordv1.SetShardStateRequest{Shard: shard, State: state})
 	if err != nil {
 		return fmt.Errorf("setting the state of shard %s: %w", shard, err)
 	}
-	a.Out.Sayf("shard %s: %s", shard, state.Word())
+	out.Sayf("shard %s: %s", shard, state.Word())
 	return nil
 }
 
-func (a *app) shardsDrain() *cobra.Command {
+func shardsDrain(a *app) *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use:   "drain SHARD",
@@ -124,11 +121,11 @@ command then says why and ends with exit code 1, and sheaf shards activate takes
   sheaf shards remove quotes-2`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
-			err := a.setShardState(ctx, conn, args[0], recordv1.PlacementState_PLACEMENT_STATE_DRAINING)
+			err := setShardState(ctx, a.Out, conn, args[0], recordv1.PlacementState_PLACEMENT_STATE_DRAINING)
 			if err != nil || !wait {
 				return err
 			}
-			return a.awaitDrained(ctx, conn, args[0])
+			return awaitDrained(ctx, a.Out, conn, args[0])
 		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until it is done, and show how far it is")
@@ -144,7 +141,7 @@ const (
 )
 
 // awaitDrained waits until no group is placed on a shard.
-func (a *app) awaitDrained(ctx context.Context, conn *cli.Conn, shard string) error {
+func awaitDrained(ctx context.Context, out *cli.Output, conn *cli.Conn, shard string) error {
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
 	told, stuck := "", 0
@@ -161,7 +158,7 @@ func (a *app) awaitDrained(ctx context.Context, conn *cli.Conn, shard string) er
 		}
 		isDraining := row == nil || row.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING
 		if isDraining && row.GetPlacedGroups() == 0 {
-			a.Out.Sayf("shard %s: empty; when its process is stopped: sheaf shards remove %s", shard, shard)
+			out.Sayf("shard %s: empty; when its process is stopped: sheaf shards remove %s", shard, shard)
 			return nil
 		}
 		words := cli.Count(int64(row.GetPlacedGroups()), "group", "groups") + " left"
@@ -173,7 +170,7 @@ func (a *app) awaitDrained(ctx context.Context, conn *cli.Conn, shard string) er
 				shard, words, row.GetPlacementWaits(), shard)
 		}
 		if words != told {
-			a.Out.Sayf("shard %s: %s", shard, words)
+			out.Sayf("shard %s: %s", shard, words)
 			told = words
 		}
 		select {
@@ -185,7 +182,7 @@ func (a *app) awaitDrained(ctx context.Context, conn *cli.Conn, shard string) er
 	}
 }
 
-func (a *app) shardsRemove() *cobra.Command {
+func shardsRemove(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove SHARD",
 		Short: "Forget a shard that is drained and stopped",

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-func (a *app) statusCommand() *cobra.Command {
+func statusCommand(a *app) *cobra.Command {
 	var groups bool
 	cmd := &cobra.Command{
 		Use:     "status",
@@ -25,21 +25,17 @@ func (a *app) statusCommand() *cobra.Command {
 			"is a problem: sheaf doctor says which, and what to do.",
 		Args: cobra.NoArgs,
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
-			shards, err := recordv1.AllShards(ctx, conn.Admin)
+			seen, err := askStore(ctx, conn)
 			if err != nil {
-				return fmt.Errorf("listing shards: %w", err)
-			}
-			list, err := recordv1.AllGroups(ctx, conn.Admin, &recordv1.ListGroupsRequest{})
-			if err != nil {
-				return fmt.Errorf("listing groups: %w", err)
+				return err
 			}
 			if a.Out.JSON {
-				err = a.Out.WriteJSON(rows{append([]*recordv1.Shard{}, shards.GetShards()...),
-					append([]*recordv1.Group{}, list.GetGroups()...)})
+				err = a.Out.WriteJSON(rows{append([]*recordv1.Shard{}, seen.Shards...),
+					append([]*recordv1.Group{}, seen.Groups...)})
 			} else {
-				err = a.printStatus(shards.GetShards(), list.GetGroups(), groups)
+				err = printStatus(a.Out, seen.Shards, seen.Groups, groups)
 			}
-			found := finding.Of(finding.Listed(shards, list))
+			found := finding.Of(seen)
 			if n := finding.Count(found, finding.Problem); err == nil && n > 0 {
 				return fmt.Errorf("%s: sheaf doctor says what to do; the first: %s", cli.Count(int64(n), "problem", "problems"),
 					finding.Problems(found, "")[0])
@@ -57,15 +53,15 @@ type rows struct {
 	Groups []*recordv1.Group `json:"groups"`
 }
 
-func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, list bool) error {
+func printStatus(out *cli.Output, shards []*recordv1.Shard, groups []*recordv1.Group, list bool) error {
 	t := shardTable(shards)
-	if err := a.Out.WriteTable(t); err != nil || !list {
+	if err := out.WriteTable(t); err != nil || !list {
 		return err
 	}
-	if _, err := fmt.Fprintln(a.Out.Out); err != nil {
+	if _, err := fmt.Fprintln(out.Out); err != nil {
 		return err
 	}
-	return a.Out.WriteTable(groupTable(groups))
+	return out.WriteTable(groupTable(groups))
 }
 
 func groupTable(groups []*recordv1.Group) cli.Table {

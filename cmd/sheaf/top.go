@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-func (a *app) topCommand() *cobra.Command {
+func topCommand(a *app) *cobra.Command {
 	var every time.Duration
 	cmd := &cobra.Command{
 		Use:     "top",
@@ -41,7 +41,7 @@ unary calls, of all shards together. A server that does not answer is reported a
 				"sheaf top draws on a terminal, and this is none: sheaf status and sheaf doctor write text or JSON")
 		}
 		return a.call(true, func(ctx context.Context, conn *cli.Conn, _ []string) error {
-			return a.runTop(ctx, conn, file, every)
+			return runTop(ctx, a.Out, conn, file, every)
 		})(c, args)
 	}
 	cmd.Flags().DurationVar(&every, "every", time.Second, "pause between two looks")
@@ -49,7 +49,7 @@ unary calls, of all shards together. A server that does not answer is reported a
 }
 
 // runTop draws until ctx ends.
-func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every time.Duration) error {
+func runTop(ctx context.Context, out *cli.Output, conn *cli.Conn, file *os.File, every time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer onQuit(cancel)()
@@ -66,12 +66,12 @@ func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every t
 		if err != nil {
 			return fmt.Errorf("the size of the terminal: %w", err)
 		}
-		now := reading{at: time.Now(), shards: seen.shards}
+		now := reading{at: time.Now(), shards: seen.Shards}
 		seen.traffic = now.since(&last)
 		if seen.err == nil {
 			last = now
 		}
-		screen := seen.draw(a.server, time.Now(), a.Out.Colour(), width, height)
+		screen := seen.draw(conn.Server, time.Now(), out.Colour(), width, height)
 		if _, err := fmt.Fprint(file, clearScreen+screen); err != nil {
 			return fmt.Errorf("writing to the terminal: %w", err)
 		}
@@ -85,13 +85,10 @@ func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every t
 
 // storeSeen is the result of one query of a store.
 type storeSeen struct {
-	problems []string // of the store itself
-	warnings []string // of the store itself
-	shards   []*recordv1.Shard
-	groups   []*recordv1.Group
-	moves    []*recordv1.Move
-	traffic  string // what callers do; empty: it is not shown
-	err      error  // the query failed, and the other fields are empty
+	finding.Facts
+	moves   []*recordv1.Move
+	traffic string // what callers do; empty: it is not shown
+	err     error  // the query failed, and the other fields are empty
 }
 
 // reading holds what the shards reported about their traffic at one time.
@@ -142,21 +139,15 @@ const lookTime = 5 * time.Second
 func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	shards, err := recordv1.AllShards(ctx, conn.Admin)
+	facts, err := askStore(ctx, conn)
 	if err != nil {
-		return storeSeen{err: fmt.Errorf("listing shards: %w", err)}
-	}
-	groups, err := recordv1.AllGroups(ctx, conn.Admin, &recordv1.ListGroupsRequest{})
-	if err != nil {
-		return storeSeen{err: fmt.Errorf("listing groups: %w", err)}
+		return storeSeen{err: err}
 	}
 	moves, err := planMoves(ctx, conn)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		moves = nil // a shard that is asked directly does not know the moves
 	}
-	return storeSeen{problems: shards.GetProblems(), warnings: shards.GetWarnings(), shards: shards.GetShards(),
-		groups: groups.GetGroups(),
-		moves:  moves}
+	return storeSeen{Facts: facts, moves: moves}
 }
 
 // topShare limits parts of the screen: findings and moves each take at most a quarter of the lines. The rest is for
@@ -189,7 +180,7 @@ func (s *storeSeen) draw(server string, now time.Time, colour bool, width, heigh
 		t := movesTable(s.moves)
 		add(append([]string{"", cli.MovesWords(s.moves)}, tableLines(&t, colour)...), height/topShare+1)
 	}
-	t := shardTable(s.shards)
+	t := shardTable(s.Shards)
 	shards := append([]string{""}, tableLines(&t, colour)...)
 	tiles := append([]string{""}, s.tiles(colour, width)...)
 	left := height - 1 - len(lines)
@@ -204,23 +195,18 @@ func (s *storeSeen) headline() string {
 	if s.err != nil {
 		return "no answer"
 	}
-	found := s.findings()
+	found := finding.Of(s.Facts)
 	words := "nothing is wrong"
 	if len(found) > 0 {
 		words = finding.Words(found)
 	}
-	return fmt.Sprintf("%s, %s: %s", cli.Count(int64(len(s.shards)), "shard", "shards"),
+	return fmt.Sprintf("%s, %s: %s", cli.Count(int64(len(s.Shards)), "shard", "shards"),
 		cli.Count(int64(len(s.worst())), "group", "groups"), words)
-}
-
-func (s *storeSeen) findings() []finding.Finding {
-	return finding.Of(finding.Facts{Store: s.problems, Warnings: s.warnings, Shards: s.shards, Groups: s.groups,
-		Whole: true})
 }
 
 // findingLines returns the findings, wrapped at a number of columns.
 func (s *storeSeen) findingLines(width int) (lines []string) {
-	for _, f := range s.findings() {
+	for _, f := range finding.Of(s.Facts) {
 		lines = append(lines, wrap(fmt.Sprintf("%-8s %s: %s", f.Severity, f.Where, f.What), width)...)
 		if f.Do != "" {
 			lines = append(lines, wrap("         do: "+f.Do, width)...)
@@ -258,7 +244,7 @@ var badness = []recordv1.GroupState{
 // worst returns the worst copy of each group.
 func (s *storeSeen) worst() map[string]*recordv1.Group {
 	worst := map[string]*recordv1.Group{}
-	for _, g := range s.groups {
+	for _, g := range s.Groups {
 		there := worst[g.GetGroup()]
 		if there == nil || slices.Index(badness, g.GetState()) > slices.Index(badness, there.GetState()) {
 			worst[g.GetGroup()] = g
@@ -270,7 +256,7 @@ func (s *storeSeen) worst() map[string]*recordv1.Group {
 // tiles returns one letter for each group, in the order of the groups' names.
 func (s *storeSeen) tiles(colour bool, width int) []string {
 	worst, led := s.worst(), map[string]bool{}
-	for _, g := range s.groups {
+	for _, g := range s.Groups {
 		led[g.GetGroup()] = led[g.GetGroup()] || g.GetLeader()
 	}
 	names := cli.SortedKeys(worst)

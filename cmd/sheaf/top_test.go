@@ -13,19 +13,20 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 func storeOf(shards, groups int) *storeSeen {
-	s := &storeSeen{}
+	s := &storeSeen{Facts: finding.Facts{Whole: true}}
 	for n := range shards {
-		s.shards = append(s.shards, &recordv1.Shard{
+		s.Shards = append(s.Shards, &recordv1.Shard{
 			Name: fmt.Sprintf("shard-%d", n), Alive: true, Address: "host:7610", CapacityBytes: 100 << 20, FreeBytes: 90 << 20,
 			ReserveBytes: 1,
 			Load:         &recordv1.Load{Done: true}, FileSystem: "ext4",
 		})
 	}
 	for n := range groups {
-		s.groups = append(s.groups, &recordv1.Group{
+		s.Groups = append(s.Groups, &recordv1.Group{
 			Group: fmt.Sprint(n), Shard: "shard-0", State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true,
 		})
 	}
@@ -37,11 +38,11 @@ func storeOf(shards, groups int) *storeSeen {
 func TestTopFitsTheTerminal(t *testing.T) {
 	many := storeOf(50, 1000)
 	for n := range 30 {
-		many.shards[n].Alive = false
+		many.Shards[n].Alive = false
 		many.moves = append(many.moves, &recordv1.Move{Group: fmt.Sprint(n), Running: true, Bytes: 10})
 	}
 	for name, s := range map[string]*storeSeen{
-		"small": storeOf(3, 3), "many": many, "empty": {}, "away": {err: errors.New(strings.Repeat("nobody answers ", 30))},
+		"small": storeOf(3, 3), "many": many, "empty": {Facts: finding.Facts{Whole: true}}, "away": {err: errors.New(strings.Repeat("nobody answers ", 30))},
 	} {
 		for _, size := range [][2]int{{80, 24}, {140, 50}, {20, 8}, {1, 1}} {
 			for _, colour := range []bool{false, true} {
@@ -72,7 +73,7 @@ func TestTopFitsTheTerminal(t *testing.T) {
 
 func TestTopShowsWhatIsWrongWithTheStore(t *testing.T) {
 	s := storeOf(1, 3)
-	s.problems = []string{"key /sheaf/q/states/a in etcd cannot be used"}
+	s.Store = []string{"key /sheaf/q/states/a in etcd cannot be used"}
 	if screen := s.draw("server", time.Now(), false, 100, 24); !strings.Contains(screen, "problem  store: key /sheaf/q") {
 		t.Errorf("%s", screen)
 	}
@@ -80,7 +81,7 @@ func TestTopShowsWhatIsWrongWithTheStore(t *testing.T) {
 
 func TestTopShowsTheWorstCopyOfEachGroup(t *testing.T) {
 	s := storeOf(1, 3)
-	s.groups = append(s.groups, &recordv1.Group{Group: "1", Shard: "shard-0",
+	s.Groups = append(s.Groups, &recordv1.Group{Group: "1", Shard: "shard-0",
 		State: recordv1.GroupState_GROUP_STATE_DAMAGED})
 	if screen := s.draw("server", time.Now(), false, 80, 24); !strings.Contains(screen, "\nS D S\n") {
 		t.Errorf("%s", screen)
@@ -94,8 +95,8 @@ func TestTopShowsTheWorstCopyOfEachGroup(t *testing.T) {
 // A group that is served is not red, whatever the state of one of its copies. Advice is wrapped, not truncated.
 func TestTopShowsWhatIsServedAsServed(t *testing.T) {
 	s := storeOf(2, 2)
-	s.shards[1].Alive = false
-	s.groups = append(s.groups,
+	s.Shards[1].Alive = false
+	s.Groups = append(s.Groups,
 		&recordv1.Group{Group: "1", Shard: "shard-1", State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE},
 		&recordv1.Group{Group: "2", Shard: "shard-1", State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE})
 	screen := s.draw("server", time.Now(), true, 80, 40)
@@ -112,9 +113,9 @@ func TestTopShowsWhatIsServedAsServed(t *testing.T) {
 // Values that could not be read are shown as unknown, not as 0.
 func TestASilentShardHasNoFigures(t *testing.T) {
 	s := storeOf(2, 0)
-	s.shards[0].Alive, s.shards[0].Load, s.shards[0].FreeBytes = false, nil, 0
-	s.shards[1].MemoryUsedBytes = 700 << 10
-	table := shardTable(s.shards)
+	s.Shards[0].Alive, s.Shards[0].Load, s.Shards[0].FreeBytes = false, nil, 0
+	s.Shards[1].MemoryUsedBytes = 700 << 10
+	table := shardTable(s.Shards)
 	column := func(row int, name string) string {
 		for i, head := range table.Header {
 			if head == name {
@@ -136,9 +137,9 @@ func TestASilentShardHasNoFigures(t *testing.T) {
 // A copy that is not served has no figures, and a group without a copy has none to show.
 func TestACopyThatIsNotServedHasNoFigures(t *testing.T) {
 	s := storeOf(1, 3)
-	s.groups[1].State, s.groups[1].StoredBytes = recordv1.GroupState_GROUP_STATE_UNAVAILABLE, 1<<10
-	s.groups[2].State, s.groups[2].Shard = recordv1.GroupState_GROUP_STATE_PENDING, ""
-	table := groupTable(s.groups)
+	s.Groups[1].State, s.Groups[1].StoredBytes = recordv1.GroupState_GROUP_STATE_UNAVAILABLE, 1<<10
+	s.Groups[2].State, s.Groups[2].Shard = recordv1.GroupState_GROUP_STATE_PENDING, ""
+	table := groupTable(s.Groups)
 	for row, want := range []string{"0 0 B 0 B 0 0 B", "? 1.0 KiB ? ? ?", "    "} {
 		var got []string
 		for i, head := range table.Header {

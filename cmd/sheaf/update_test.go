@@ -253,8 +253,7 @@ func TestImportCountsWhatItDoesNotKeep(t *testing.T) {
 
 func TestAnImportThatIsInterruptedSaysHowToGoOn(t *testing.T) {
 	var said bytes.Buffer
-	a := &app{Program: cli.Program{Out: &cli.Output{Out: &said, Err: &said}}}
-	err := a.reportImport(cli.ImportReport{Seconds: 1}, fmt.Errorf("interrupt signal received: %w", context.Canceled))
+	err := reportImport(&cli.Output{Out: &said, Err: &said}, cli.ImportReport{Seconds: 1}, fmt.Errorf("interrupt signal received: %w", context.Canceled))
 	if err == nil || !strings.Contains(err.Error(), "--resume") {
 		t.Errorf("an import that ended with Ctrl-C: %v", err)
 	}

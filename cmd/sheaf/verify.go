@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-func (a *app) verifyCommand() *cobra.Command {
+func verifyCommand(a *app) *cobra.Command {
 	var opts cli.VerifyTreeOptions
 	cmd := &cobra.Command{
 		Use:     "verify DIR",
@@ -48,7 +48,7 @@ wrong place.`,
 					return err
 				}
 			} else {
-				a.printVerify(report)
+				printVerify(a.Out, report)
 			}
 			if n := report.Bad(); n > 0 && !opts.Repair {
 				return fmt.Errorf("%s: %s (--repair quarantines it)", args[0], finding.Places(n))
@@ -63,36 +63,36 @@ wrong place.`,
 	return cmd
 }
 
-func (a *app) printVerify(r cli.VerifyTreeReport) {
+func printVerify(out *cli.Output, r cli.VerifyTreeReport) {
 	for _, problem := range r.Problems {
-		fmt.Fprintln(a.Out.Out, problem)
+		fmt.Fprintln(out.Out, problem)
 	}
 	for _, g := range r.Groups {
 		for _, d := range g.Damages {
-			fmt.Fprintf(a.Out.Out, "group %s, %s, offset %d, %d bytes: %s%s\n", d.Group, filepath.Join(g.Dir, d.File), d.Offset,
+			fmt.Fprintf(out.Out, "group %s, %s, offset %d, %d bytes: %s%s\n", d.Group, filepath.Join(g.Dir, d.File), d.Offset,
 				d.Length, d.What,
 				cli.IDsWords(d.IDs, d.IDsUnknown))
 		}
 		if g.Error != "" {
-			fmt.Fprintf(a.Out.Out, "group %s in %s: %s\n", g.Group, g.Dir, g.Error)
+			fmt.Fprintf(out.Out, "group %s in %s: %s\n", g.Group, g.Dir, g.Error)
 		}
 		if g.TornBytes > 0 {
-			a.Out.Sayf("group %s: a torn tail of %d bytes, which the next load removes: no damage", g.Group, g.TornBytes)
+			out.Sayf("group %s: a torn tail of %d bytes, which the next load removes: no damage", g.Group, g.TornBytes)
 		}
 		if g.Joining {
-			a.Out.Sayf("group %s in %s: the replica is only joining: nothing that counts is there yet", g.Group, g.Dir)
+			out.Sayf("group %s in %s: the replica is only joining: nothing that counts is there yet", g.Group, g.Dir)
 		}
 		if len(g.Quarantined) > 0 {
-			a.Out.Sayf("group %s: repaired: %d segments rewritten; what was bad is kept in %s: %s", g.Group, len(g.Rewritten),
+			out.Sayf("group %s: repaired: %d segments rewritten; what was bad is kept in %s: %s", g.Group, len(g.Rewritten),
 				filepath.Join(g.Dir, format.QuarantineName), strings.Join(g.Quarantined, ", "))
 		}
 	}
-	a.Out.Sayf("%s, %s, %s in %s checked in %.1f s", cli.Count(int64(r.Volumes), "volume", "volumes"),
+	out.Sayf("%s, %s, %s in %s checked in %.1f s", cli.Count(int64(r.Volumes), "volume", "volumes"),
 		cli.Count(int64(len(r.Groups)), "group", "groups"), cli.FormatBytes(r.Bytes),
 		cli.Count(r.Entries, "entry", "entries"), r.Seconds)
 }
 
-func (a *app) dumpCommand() *cobra.Command {
+func dumpCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "dump FILE",
 		Short:   "Write a segment, hint, manifest, mark, blob, replica or journal file in words",

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-func (a *app) watchCommand() *cobra.Command {
+func watchCommand(a *app) *cobra.Command {
 	var from string
 	cmd := &cobra.Command{
 		Use:     "watch GROUP",
@@ -32,7 +32,7 @@ read may be left out. Cursors come on lines of their own: --from goes on behind 
 			}
 			var written error
 			options := &client.WatchOptions{Cursor: cursor, OnCursor: func(cursor []byte) {
-				written = errors.Join(written, a.printCursor(cursor))
+				written = errors.Join(written, printCursor(a.Out, cursor))
 			}}
 			for r, err := range conn.Watch(ctx, args[0], options) {
 				if err != nil && errors.Is(ctx.Err(), context.Canceled) {
@@ -41,7 +41,7 @@ read may be left out. Cursors come on lines of their own: --from goes on behind 
 				if err != nil {
 					return fmt.Errorf("watching group %s: %w", args[0], err)
 				}
-				if err := errors.Join(written, a.printChange(r)); err != nil {
+				if err := errors.Join(written, printChange(a.Out, r)); err != nil {
 					return err
 				}
 			}
@@ -53,26 +53,26 @@ read may be left out. Cursors come on lines of their own: --from goes on behind 
 }
 
 // printChange prints a record.
-func (a *app) printChange(r client.Record) (err error) {
+func printChange(out *cli.Output, r client.Record) (err error) {
 	switch {
-	case a.Out.JSON && r.HasData:
-		err = cli.WriteJSONLine(a.Out.Out, r, bytes.NewReader(r.Data))
-	case a.Out.JSON:
-		err = cli.WriteJSONLine(a.Out.Out, r, nil)
+	case out.JSON && r.HasData:
+		err = cli.WriteJSONLine(out.Out, r, bytes.NewReader(r.Data))
+	case out.JSON:
+		err = cli.WriteJSONLine(out.Out, r, nil)
 	case r.Deleted:
-		_, err = fmt.Fprintf(a.Out.Out, "%d\t%s\tdeleted\n", r.Key.ID, r.Version)
+		_, err = fmt.Fprintf(out.Out, "%d\t%s\tdeleted\n", r.Key.ID, r.Version)
 	default:
-		_, err = fmt.Fprintf(a.Out.Out, "%d\t%s\t%s\n", r.Key.ID, r.Version, cli.FormatBytes(r.Size))
+		_, err = fmt.Fprintf(out.Out, "%d\t%s\t%s\n", r.Key.ID, r.Version, cli.FormatBytes(r.Size))
 	}
 	return err
 }
 
 // printCursor writes the cursor for the position after the printed records.
-func (a *app) printCursor(cursor []byte) error {
+func printCursor(out *cli.Output, cursor []byte) error {
 	format := "cursor\t%s\n"
-	if a.Out.JSON {
+	if out.JSON {
 		format = "{\"cursor\":%q}\n"
 	}
-	_, err := fmt.Fprintf(a.Out.Out, format, base64.RawURLEncoding.EncodeToString(cursor))
+	_, err := fmt.Fprintf(out.Out, format, base64.RawURLEncoding.EncodeToString(cursor))
 	return err
 }

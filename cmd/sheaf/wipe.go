@@ -3,15 +3,14 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/base/units"
+	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/storage/wipe"
 )
 
-func (a *app) wipeCommand() *cobra.Command {
+func wipeCommand(a *app) *cobra.Command {
 	var confirm string
 	cmd := &cobra.Command{
 		Use:     "wipe DEVICE",
@@ -36,17 +35,12 @@ The operator runs it for disks of a DiskSet, after it has asked twice (docs/oper
 			if err != nil {
 				return err
 			}
-			if a.Out.JSON {
-				return a.Out.WriteJSON(report)
-			}
 			words := "the disk cannot discard, so only what file systems and partition tables are known by is gone"
 			if report.Discarded {
 				words = "all of it was discarded"
 			}
-			_, err = fmt.Fprintf(a.Out.Out, "%s of %s is blank: %s, %s overwritten with zeros and read back\n", args[0],
-				units.Bytes(report.Bytes), words,
-				units.Bytes(report.Zeroed))
-			return err
+			return a.Out.Print(report, "%s of %s is blank: %s, %s overwritten with zeros and read back\n", args[0],
+				cli.FormatBytes(report.Bytes), words, cli.FormatBytes(report.Zeroed))
 		}),
 	}
 	cmd.Flags().StringVar(&confirm, "confirm", "", "the path of the device once more: what is on it is lost")

@@ -66,6 +66,23 @@ func (o *Output) WriteJSON(v any) error {
 	return nil
 }
 
+// Print writes the result of a command to Out: v as JSON, or the formatted text.
+func (o *Output) Print(v any, format string, args ...any) error {
+	if o.JSON {
+		return o.WriteJSON(v)
+	}
+	_, err := fmt.Fprintf(o.Out, format, args...)
+	return err
+}
+
+// WriteRows writes rows to Out: as JSON, or as the table t.
+func (o *Output) WriteRows(rows any, t Table) error {
+	if o.JSON {
+		return o.WriteJSON(rows)
+	}
+	return o.WriteTable(t)
+}
+
 // Table writes rows in columns. A cell may have a colour, which is left out if the output is not a terminal or NO_COLOR
 // is set.
 type Table struct {
