@@ -108,10 +108,11 @@ func (f *devFlags) config(cmd *cobra.Command) (dev.Config, error) {
 		cfg.Copies = f.copies
 	}
 	if changed("routing") {
-		modes := map[string]placement.Mode{"hash": placement.Hash, "named": placement.Named}
-		if cfg.Mode = modes[strings.ToLower(f.routing)]; cfg.Mode == "" {
-			return cfg, cli.Usagef("--routing %q: must be hash or named", f.routing)
+		mode, err := parseMode(f.routing)
+		if err != nil {
+			return cfg, err
 		}
+		cfg.Mode = mode
 	}
 	if changed("dir") && f.dir == "" {
 		return cfg, cli.Usagef("--dir is empty: leave it out for a temporary folder")

@@ -19,19 +19,13 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
-	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // gatewayFlags holds the flags of gateway.
 type gatewayFlags struct {
-	place   placementFlags
-	log     logFlags
-	tls     tlsFlags
-	audit   auditFlags
+	service serviceFlags
 	listen  string
-	http    string
-	pprof   string
 	planner bool
 	create  bool
 	copies  int
@@ -54,15 +48,16 @@ run. --create makes the store in etcd where it is missing.`,
 		Example: `  sheaf gateway --etcd etcd:2379 --store quotes --create --groups 256`,
 		Args:    cobra.NoArgs,
 		RunE: a.Body(func(ctx context.Context, _ []string) error {
-			return runGateway(ctx, a.Out, f)
+			return f.service.run(ctx, identity.Identity{Role: identity.Gateway}, f.listen, func(s *service) error {
+				return runGateway(ctx, a.Out, s, f)
+			})
 		}),
 	}
 	flags := cmd.Flags()
 	f.given = flags.Changed
 	cli.AddressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
-	cli.HTTPVar(flags, &f.http, "127.0.0.1:7601",
+	cli.HTTPVar(flags, &f.service.http, "127.0.0.1:7601",
 		"address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
-	cli.PprofVar(flags, &f.pprof)
 	flags.BoolVar(&f.planner, "planner", true, "also run the planner (one of all is elected)")
 	flags.BoolVar(&f.create, "create", false, "make the store in etcd where it is missing")
 	flags.StringVar(&f.routing, "routing", "hash", "with --create: hash or named")
@@ -72,75 +67,35 @@ run. --create makes the store in etcd where it is missing.`,
 	flags.IntVar(&f.copies, "copies", 1,
 		"with --create: copies of each group, on shards of different failure domains: 1, 3 or 5")
 	flags.IntVar(&f.shards, "shards-min", 0, "with --create: place the first groups when so many shards are alive")
-	f.place.add(cmd)
-	f.place.addInsecure(cmd)
-	f.tls.add(cmd)
-	f.audit.add(cmd)
-	f.log.add(cmd, "info")
+	f.service.add(cmd)
 	cli.Complete(cmd, "routing", "hash", "named")
 	return cmd
 }
 
-func runGateway(ctx context.Context, out *cli.Output, f gatewayFlags) (err error) {
-	logger, err := f.log.logger()
-	if err != nil {
-		return err
-	}
-	stopProfiles, err := serveProfiles(ctx, f.pprof)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stopProfiles()) }()
-	traces, err := telemetry.StartTraces(ctx, telemetry.Process{Service: "sheaf-gateway", Version: version,
-		Store: f.place.store}, logger)
-	if err != nil {
-		return err
-	}
-	defer traces.Stop()
-	registry := telemetry.NewRegistry(version)
-	source, err := f.tls.open(identity.Identity{Role: identity.Gateway}, logger, registry)
-	if err != nil {
-		return err
-	}
-	if source != nil {
-		defer source.Close()
-	}
-	client, store, err := f.place.open(source)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, client.Close()) }()
-	meta, err := f.metaNow(ctx, store)
+func runGateway(ctx context.Context, out *cli.Output, s *service, f gatewayFlags) error {
+	meta, err := f.metaNow(ctx, s.store)
 	if err != nil {
 		return err
 	}
 	cfg := gateway.Config{
-		Listen: f.listen, Store: store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: logger, Registry: registry,
-		ServerOptions: traces.ServerOptions(), ShardDialOptions: traces.DialOptions(), PlannedElsewhere: !f.planner,
+		Listen: f.listen, Store: s.store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: s.logger,
+		Registry: s.registry, ServerOptions: s.traces.ServerOptions(), ShardDialOptions: s.traces.DialOptions(),
+		PlannedElsewhere: !f.planner, Audit: s.audit,
 	}
-	if cfg.Audit, err = f.audit.open(source != nil, "gateway "+f.listen, registry); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
 	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))
-	var grants certs.Decides
-	if source != nil {
-		decides := cfg.Secure(source)
-		defer decides.Close()
-		grants = decides
-	}
+	defer s.secure(cfg.Secure)()
 	g, err := gateway.Start(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", f.http, certs.Handle(source, grants, gatewayPages(g, registry)), registry)
+	stopHTTP, err := s.serveHTTP(ctx, gatewayPages(g, s.registry))
 	if err != nil {
 		return errors.Join(err, stopGracefully(out, g.Stop))
 	}
-	logger.Info("gateway serves", "address", g.Addr(), "store", f.place.store)
+	s.logger.Info("gateway serves", "address", g.Addr(), "store", f.service.place.store)
 	planned := make(chan error, 1)
 	if f.planner {
-		go func() { planned <- f.plan(ctx, store, meta, logger) }()
+		go func() { planned <- f.plan(ctx, s.store, meta, s.logger) }()
 	} else {
 		planned <- nil
 	}
@@ -205,15 +160,15 @@ func (f *gatewayFlags) meta(ctx context.Context, store *registry.Store) (placeme
 		return meta, err
 	}
 	if !f.create {
-		return meta, fmt.Errorf("etcd holds no store %q: --create makes it, --store names another", f.place.store)
+		return meta, fmt.Errorf("etcd holds no store %q: --create makes it, --store names another", f.service.place.store)
 	}
-	routing := placement.Routing{Mode: placement.Hash, Groups: f.groups}
-	switch strings.ToLower(f.routing) {
-	case "hash":
-	case "named":
-		routing = placement.Routing{Mode: placement.Named}
-	default:
-		return meta, cli.Usagef("--routing %q: must be hash or named", f.routing)
+	mode, err := parseMode(f.routing)
+	if err != nil {
+		return meta, err
+	}
+	routing := placement.Routing{Mode: mode}
+	if mode == placement.Hash {
+		routing.Groups = f.groups
 	}
 	return store.InitMeta(soon, placement.Meta{
 		StoreUUID: uuid.New(), Routing: routing, Copies: f.copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339),
@@ -231,8 +186,6 @@ func (f *gatewayFlags) sameStore(meta placement.Meta) error {
 	}
 	return fmt.Errorf(
 		"etcd holds another store %q already: %s, routing %s, %d groups, copies %d. Give the new store another name "+
-			"(--store) or an etcd "+
-			"prefix of its own (--etcd-prefix); to serve the one that is there, leave out what differs", f.place.store,
-		meta.StoreUUID,
-		meta.Routing.Mode, meta.Routing.Groups, meta.Copies)
+			"(--store) or an etcd prefix of its own (--etcd-prefix); to serve the one that is there, leave out what differs",
+		f.service.place.store, meta.StoreUUID, meta.Routing.Mode, meta.Routing.Groups, meta.Copies)
 }

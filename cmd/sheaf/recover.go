@@ -81,20 +81,18 @@ etcd was lost is not noticed. An etcd that holds placement of a store is left as
 
 // given returns the facts about the store from the flags, or nil if no flag states any.
 func (f *recoverFlags) given() (*rescue.FoundFacts, error) {
-	facts := &rescue.FoundFacts{Copies: f.copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339)}
-	switch strings.ToLower(f.routing) {
-	case "":
+	if f.routing == "" {
 		if f.groups != 0 {
 			return nil, cli.Usagef("--groups goes with --routing hash")
 		}
 		return nil, nil
-	case "hash":
-		facts.Routing = placement.Routing{Mode: placement.Hash, Groups: f.groups}
-	case "named":
-		facts.Routing = placement.Routing{Mode: placement.Named, Groups: f.groups}
-	default:
-		return nil, cli.Usagef("--routing %q: must be hash or named", f.routing)
 	}
+	mode, err := parseMode(f.routing)
+	if err != nil {
+		return nil, err
+	}
+	facts := &rescue.FoundFacts{Copies: f.copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339),
+		Routing: placement.Routing{Mode: mode, Groups: f.groups}}
 	if err := facts.Routing.Validate(); err != nil {
 		return nil, cli.Usagef("--routing, --groups: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
 	"sheaf.dev/sheaf/internal/storage/group"
 )
@@ -150,3 +151,13 @@ func stopGracefully(out *cli.Output, stop func(context.Context) error) error {
 }
 
 const stopPatience = 30 * time.Second
+
+// parseMode reads the value of --routing.
+func parseMode(text string) (placement.Mode, error) {
+	for _, mode := range []placement.Mode{placement.Hash, placement.Named} {
+		if strings.EqualFold(text, string(mode)) {
+			return mode, nil
+		}
+	}
+	return "", cli.Usagef("--routing %q: must be hash or named", text)
+}

@@ -4,19 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/base/cgroup"
-	"sheaf.dev/sheaf/internal/base/descriptors"
-	"sheaf.dev/sheaf/internal/base/telemetry"
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
@@ -62,8 +56,7 @@ func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
 // open connects to etcd, without reading anything yet. The connections use the process's own certificates of the store,
 // if it has any and the flags do not say otherwise. The caller closes the client.
 func (f *placementFlags) open(own *certs.Source) (*clientv3.Client, *registry.Store, error) {
-	given := f.etcd.CAFile != "" || f.etcd.CertFile != "" || f.etcd.KeyFile != ""
-	switch {
+	switch given := f.etcd.UsesFiles(); {
 	case f.insecure && (given || own == nil):
 		return nil, nil, cli.Usagef(
 			"--etcd-insecure goes with --tls-dir alone, and without --etcd-ca, --etcd-cert and --etcd-key")
@@ -115,13 +108,8 @@ func (f *uuidFlag) Set(s string) error {
 // shardFlags holds the flags of shard.
 type shardFlags struct {
 	cfg     shard.Config
-	place   placementFlags
+	service serviceFlags
 	storage storageFlags
-	log     logFlags
-	tls     tlsFlags
-	audit   auditFlags
-	http    string
-	pprof   string
 	store   uuidFlag
 	volume  uuidFlag
 	fetch   cli.Size
@@ -153,25 +141,14 @@ MemoryTooSmall.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(c *cobra.Command, args []string) error {
-		return a.Body(func(ctx context.Context, _ []string) (err error) {
+		return a.Body(func(ctx context.Context, _ []string) error {
 			if err := f.fill(c); err != nil {
 				return err
 			}
-			f.cfg.Registry = telemetry.NewRegistry(version)
-			source, err := f.tls.open(identity.Identity{Role: identity.Shard, Name: f.cfg.Name}, f.cfg.Logger, f.cfg.Registry)
-			if err != nil {
-				return err
-			}
-			if source != nil {
-				defer source.Close()
-			}
-			client, store, err := f.place.open(source)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, client.Close()) }()
-			f.cfg.Placement, f.cfg.Version = store, version
-			return runShard(ctx, a.Out, f.cfg, source, f.audit, f.place.store, f.http, f.pprof)
+			as := identity.Identity{Role: identity.Shard, Name: f.cfg.Name}
+			return f.service.run(ctx, as, as.Name, func(s *service) error {
+				return runShard(ctx, a.Out, s, f.cfg)
+			})
 		})(c, args)
 	}
 	f.add(cmd)
@@ -189,9 +166,8 @@ func (f *shardFlags) add(cmd *cobra.Command) {
 		"failure domain: no two copies of a group go to the same one (default: the node, else the name)")
 	flags.StringVar(&cfg.Node, "node", "", "node that it runs on, for its registration")
 	flags.StringVar(&cfg.Zone, "zone", "", "zone of the node, for its registration")
-	cli.HTTPVar(flags, &f.http, "127.0.0.1:7611",
+	cli.HTTPVar(flags, &f.service.http, "127.0.0.1:7611",
 		"address of a page at /, /metrics, /healthz, /startupz, /readyz and /status; empty: none")
-	cli.PprofVar(flags, &f.pprof)
 	flags.BoolVar(&cfg.Stay, "stay", false, "stay up and show as a state what cannot be served, instead of ending")
 	flags.StringVar(&cfg.Wanted.FileSystem, "file-system", "",
 		"type that the volume must be on, as xfs; ext2, ext3 and ext4 are distinguished; empty: any")
@@ -209,64 +185,35 @@ func (f *shardFlags) add(cmd *cobra.Command) {
 			"false: each read asks a majority, for machines that are paused together with their clocks")
 	flags.Var(&f.fetch, "fetch-rate",
 		"bytes per second of files that are sent to other shards in all, as in 64MiB; 0: no limit")
-	f.place.add(cmd)
-	f.place.addInsecure(cmd)
+	f.service.add(cmd)
 	f.storage.add(cmd)
-	flags.Lookup(
-		"memory-limit").Usage = "of index and resident data, as in 8GiB; 0: none (default: the cgroup's limit less a " +
-		"quarter, " +
-		"128 MiB to 1 GiB, for the rest of the process)"
-	f.tls.add(cmd)
-	f.audit.add(cmd)
-	f.log.add(cmd, "info")
+	flags.Lookup("memory-limit").Usage = "of index and resident data, as in 8GiB; 0: none (default: the cgroup's limit " +
+		"less a quarter, 128 MiB to 1 GiB, for the rest of the process)"
 	require(cmd, "name", "dir")
 }
 
 // fill copies the flags to the configuration.
-func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
+func (f *shardFlags) fill(cmd *cobra.Command) error {
 	if err := f.storage.fill(&f.cfg); err != nil {
 		return err
 	}
 	f.cfg.Limits.FetchBytesPerSecond, f.cfg.NoReadLease = int64(f.fetch), !f.lease
 	f.cfg.Wanted.Store, f.cfg.Wanted.Volume = uuid.UUID(f.store), uuid.UUID(f.volume)
-	if f.cfg.Logger, err = f.log.logger(); err != nil {
-		return err
-	}
 	if !cmd.Flags().Changed("memory-limit") {
 		fitCgroup(&f.cfg, cgroup.MemoryLimit("/"))
 	}
 	return nil
 }
 
-func runShard(ctx context.Context, out *cli.Output, cfg shard.Config, source *certs.Source, audit auditFlags, store, httpListen,
-	pprofListen string) (err error) {
-	stopProfiles, err := serveProfiles(ctx, pprofListen)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stopProfiles()) }()
-	traces, err := telemetry.StartTraces(ctx, telemetry.Process{Service: "sheaf-shard", Version: version, Store: store,
-		Shard: cfg.Name}, cfg.Logger)
-	if err != nil {
-		return err
-	}
-	defer traces.Stop()
-	cfg.ServerOptions, cfg.Tracer = traces.ServerOptions(), traces.Tracer()
-	if cfg.Audit, err = audit.open(source != nil, "shard "+cfg.Name, cfg.Registry); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, cfg.Audit.Close()) }()
-	var grants certs.Decides
-	if source != nil {
-		decides := cfg.Secure(source)
-		defer decides.Close()
-		grants = decides
-	}
+func runShard(ctx context.Context, out *cli.Output, s *service, cfg shard.Config) error {
+	cfg.Placement, cfg.Version, cfg.Logger, cfg.Registry = s.store, version, s.logger, s.registry
+	cfg.ServerOptions, cfg.Tracer, cfg.Audit = s.traces.ServerOptions(), s.traces.Tracer(), s.audit
+	defer s.secure(cfg.Secure)()
 	h, err := shard.StartHost(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	stopHTTP, err := serveHTTP(ctx, "--http", httpListen, certs.Handle(source, grants, h.Handler()), cfg.Registry)
+	stopHTTP, err := s.serveHTTP(ctx, h.Handler())
 	if err != nil {
 		return errors.Join(err, stopGracefully(out, h.Stop))
 	}
@@ -276,34 +223,4 @@ func runShard(ctx context.Context, out *cli.Output, cfg shard.Config, source *ce
 		err = fmt.Errorf("shard %s: %w", cfg.Name, err)
 	}
 	return errors.Join(err, stopGracefully(out, h.Stop), stopHTTP())
-}
-
-// serveProfiles serves profiles in the same way as serveHTTP. It starts before everything else, so that a slow start
-// can be examined.
-func serveProfiles(ctx context.Context, address string) (stop func() error, err error) {
-	return serveHTTP(ctx, "--pprof", address, telemetry.Profiles(), nil)
-}
-
-// serveHTTP serves at the address in a flag, in the background until stop is called. It serves nothing if the address
-// is empty. The registry, unless it is nil, gets the metrics of the connections.
-func serveHTTP(ctx context.Context, flag, address string, handler http.Handler, registry prometheus.Registerer) (
-	stop func() error, err error) {
-	if address == "" {
-		return func() error { return nil }, nil
-	}
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listening for HTTP on %s: %w (give another %s)", address, err, flag)
-	}
-	server := telemetry.Server(handler, registry)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(descriptors.Listen(listener, slog.Default())) }()
-	return func() error {
-		err := server.Close()
-		if s := <-served; !errors.Is(s, http.ErrServerClosed) {
-			err = errors.Join(err, s)
-		}
-		return err
-	}, nil
 }

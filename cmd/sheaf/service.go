@@ -1,0 +1,240 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/internal/base/descriptors"
+	"sheaf.dev/sheaf/internal/base/telemetry"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/placement/registry"
+	"sheaf.dev/sheaf/internal/security/access/guard"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// serviceFlags holds the flags that gateways and shards have in common.
+type serviceFlags struct {
+	place placementFlags
+	log   logFlags
+	tls   tlsFlags
+	audit auditFlags
+	http  string
+	pprof string
+}
+
+// add adds all flags except --http, whose help and default differ.
+func (f *serviceFlags) add(cmd *cobra.Command) {
+	f.place.add(cmd)
+	f.place.addInsecure(cmd)
+	f.tls.add(cmd)
+	f.audit.add(cmd)
+	f.log.add(cmd, "info")
+	cli.PprofVar(cmd.Flags(), &f.pprof)
+}
+
+// service holds what gateways and shards have in common while they run.
+type service struct {
+	logger   *slog.Logger
+	traces   *telemetry.Traces
+	registry *prometheus.Registry
+	certs    *certs.Source // nil: the process speaks plaintext
+	store    *registry.Store
+	audit    *guard.Audit // nil: none was requested
+	grants   certs.Decides
+	http     string // address; empty: none
+}
+
+// run opens what the flags say, calls serve, and closes everything when serve has returned. as and name say in
+// certificates, traces and the audit log which process it is.
+func (f *serviceFlags) run(ctx context.Context, as identity.Identity, name string, serve func(*service) error) (
+	err error) {
+	s := &service{http: f.http, registry: telemetry.NewRegistry(version)}
+	if s.logger, err = f.log.logger(); err != nil {
+		return err
+	}
+	stopProfiles, err := serveProfiles(ctx, f.pprof)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopProfiles()) }()
+	s.traces, err = telemetry.StartTraces(ctx, telemetry.Process{Service: "sheaf-" + string(as.Role), Version: version,
+		Store: f.place.store, Shard: as.Name}, s.logger)
+	if err != nil {
+		return err
+	}
+	defer s.traces.Stop()
+	if s.certs, err = f.tls.open(as, s.logger, s.registry); err != nil {
+		return err
+	}
+	if s.certs != nil {
+		defer s.certs.Close()
+	}
+	client, store, err := f.place.open(s.certs)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	s.store = store
+	if s.audit, err = f.audit.open(s.certs != nil, string(as.Role)+" "+name, s.registry); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.audit.Close()) }()
+	return serve(s)
+}
+
+// secure calls apply, the method Secure of a configuration, if the process speaks TLS. The caller calls done when the
+// process no longer serves.
+func (s *service) secure(apply func(*certs.Source) *guard.Guard) (done func()) {
+	if s.certs == nil {
+		return func() {}
+	}
+	decides := apply(s.certs)
+	s.grants = decides
+	return decides.Close
+}
+
+// serveHTTP serves the pages of the process, and those about its certificates, at the address of --http.
+func (s *service) serveHTTP(ctx context.Context, pages http.Handler) (stop func() error, err error) {
+	return serveHTTP(ctx, "--http", s.http, certs.Handle(s.certs, s.grants, pages), s.registry)
+}
+
+// serveProfiles serves profiles in the same way as serveHTTP. It starts before everything else, so that a slow start
+// can be examined.
+func serveProfiles(ctx context.Context, address string) (stop func() error, err error) {
+	return serveHTTP(ctx, "--pprof", address, telemetry.Profiles(), nil)
+}
+
+// serveHTTP serves at the address in a flag, in the background until stop is called. It serves nothing if the address
+// is empty. The registry, unless it is nil, gets the metrics of the connections.
+func serveHTTP(ctx context.Context, flag, address string, handler http.Handler, registry prometheus.Registerer) (
+	stop func() error, err error) {
+	if address == "" {
+		return func() error { return nil }, nil
+	}
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listening for HTTP on %s: %w (give another %s)", address, err, flag)
+	}
+	server := telemetry.Server(handler, registry)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(descriptors.Listen(listener, slog.Default())) }()
+	return func() error {
+		err := server.Close()
+		if s := <-served; !errors.Is(s, http.ErrServerClosed) {
+			err = errors.Join(err, s)
+		}
+		return err
+	}, nil
+}
+
+// tlsFlags say where a process of a store has its certificates.
+type tlsFlags struct {
+	dir string
+	// look is the time between two checks of the folder. Its flag is hidden, because only tests need a shorter time.
+	look time.Duration
+}
+
+func (f *tlsFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "tls-dir", "",
+		"folder with tls.crt, tls.key and ca.crt (and client.crt, client.key): speak mutual TLS alone; "+
+			"the files are read again when they change (default: plaintext)")
+	const look = "tls-look"
+	cmd.Flags().DurationVar(&f.look, look, 0, "time between two looks at --tls-dir (default: 10s)")
+	_ = cmd.Flags().MarkHidden(look) // fails only for an unknown flag
+}
+
+// open returns the certificates, which must be for a process with that role and name. It returns nil without TLS. The
+// caller closes them.
+func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry prometheus.Registerer) (*certs.Source,
+	error) {
+	if f.look < 0 {
+		return nil, cli.Usagef("--tls-look %s: must be above 0", f.look)
+	}
+	if f.dir == "" {
+		return nil, nil
+	}
+	source, err := certs.Open(certs.Config{Dir: f.dir, Every: f.look, Logger: logger})
+	if err != nil {
+		return nil, cli.Usagef("--tls-dir: %w", err)
+	}
+	if id := source.Identity(); id.Role != want.Role || id.Name != want.Name {
+		source.Close()
+		return nil, cli.Usagef("--tls-dir %s: its certificate names %s, and this process is the %s %s of its store", f.dir,
+			id, want.Role, want.Name)
+	}
+	registry.MustRegister(source.Collectors()...)
+	return source, nil
+}
+
+// envTLSDir is the environment variable with the folder of --tls-dir, for commands that are typed in a pod of the
+// store.
+const envTLSDir = "SHEAF_TLS_DIR"
+
+// ownTLS says where a command finds the certificates of the process for which it acts.
+type ownTLS struct {
+	dir string
+}
+
+func (f *ownTLS) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "tls-dir", "",
+		"folder with tls.crt, tls.key and ca.crt of a process of the store, for which this command speaks (or $"+envTLSDir+
+			"; default: plaintext)")
+}
+
+// open returns the certificates, or nil without TLS. The caller closes them.
+func (f *ownTLS) open() (*certs.Source, error) {
+	dir := cmp.Or(f.dir, os.Getenv(envTLSDir))
+	if dir == "" {
+		return nil, nil
+	}
+	source, err := certs.Open(certs.Config{Dir: dir})
+	if err != nil {
+		return nil, cli.Usagef("--tls-dir: %w", err)
+	}
+	return source, nil
+}
+
+// auditFlags hold the flags of the audit log, in which a process of a store records what it refuses and does.
+type auditFlags struct {
+	path   string
+	writes bool
+}
+
+func (f *auditFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.path, "audit-log", "",
+		"with --tls-dir: file (or FIFO) to which refusals, administrative calls and first uses of grants go as lines of "+
+			"JSON; "+
+			"-: standard output; a slow reader holds up nothing, lines are lost then and counted (default: none)")
+	cmd.Flags().BoolVar(&f.writes, "audit-writes", false,
+		"with --audit-log: every put and delete that is allowed, too, with ids and outcome")
+}
+
+// open opens the audit log, or returns nil if none is requested. The caller closes it.
+func (f *auditFlags) open(secure bool, server string, registry prometheus.Registerer) (*guard.Audit, error) {
+	switch {
+	case f.path == "" && f.writes:
+		return nil, cli.Usagef("--audit-writes needs --audit-log")
+	case f.path == "":
+		return nil, nil
+	case !secure:
+		return nil, cli.Usagef("--audit-log needs --tls-dir: without TLS nobody is known to call, and nothing is refused")
+	}
+	audit, err := guard.OpenAudit(guard.AuditConfig{Path: f.path, Server: server, Writes: f.writes})
+	if err != nil {
+		return nil, cli.Usagef("--audit-log: %w", err)
+	}
+	registry.MustRegister(audit.Collectors()...)
+	return audit, nil
+}
