@@ -181,7 +181,7 @@ func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation
 				return err
 			}
 		}
-		if !pause(waiting, drainLook) {
+		if !cli.Pause(waiting, drainLook) {
 			return failf("stopped waiting for ShardPool %s; it goes on: kubectl sheaf status shows how far it is", name)
 		}
 	}

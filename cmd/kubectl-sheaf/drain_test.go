@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // operate plays the operator: once a pool's spec has changed, it writes one status after another, one for each step.
@@ -32,7 +33,7 @@ func operate(ctx context.Context, t *testing.T, c client.Client, namespace, name
 					steps = steps[1:]
 				}
 			}
-			if !pause(ctx, 300*time.Millisecond) {
+			if !cli.Pause(ctx, 300*time.Millisecond) {
 				return
 			}
 		}

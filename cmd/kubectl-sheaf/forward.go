@@ -22,6 +22,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/finding"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 func (a *app) forwardCommand() *cobra.Command {
@@ -82,7 +83,7 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 			return err
 		}
 		fmt.Fprintf(a.err, "the way to a gateway broke off (%v); another one is tried\n", err)
-		if !pause(ctx, forwardPause) {
+		if !cli.Pause(ctx, forwardPause) {
 			return nil
 		}
 	}
@@ -98,7 +99,7 @@ func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address st
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	go func() {
-		for pause(ctx, readyLook) {
+		for cli.Pause(ctx, readyLook) {
 			var now corev1.Pod
 			err := a.objects.Get(ctx, client.ObjectKeyFromObject(pod), &now)
 			if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || !finding.PodReady(&now)) {

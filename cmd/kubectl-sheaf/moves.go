@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -41,7 +40,7 @@ it shows that again and again, until nothing moves or it is interrupted.`,
 						return fmt.Errorf("ask for moves: %w", err)
 					}
 					a.printMoves(list.GetMoves(), a.width(width))
-					if !watch || len(list.GetMoves()) == 0 || !pause(ctx, every) {
+					if !watch || len(list.GetMoves()) == 0 || !cli.Pause(ctx, every) {
 						return nil
 					}
 				}
@@ -64,14 +63,4 @@ func (a *app) printMoves(moves []*recordv1.Move, width int) {
 		fmt.Fprintln(a.out, strings.Join(t.lines(width), "\n"))
 	}
 	fmt.Fprintln(a.out, cli.MovesWords(moves))
-}
-
-// pause waits for d. It returns false if the context ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }

@@ -243,10 +243,8 @@ func whenConnected(ctx context.Context, change func() error) error {
 		if !errors.Is(err, rpctypes.ErrUnhealthy) && !errors.Is(err, rpctypes.ErrStopped) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !cli.Pause(ctx, memberPause) {
 			return err
-		case <-time.After(memberPause):
 		}
 	}
 }

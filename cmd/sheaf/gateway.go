@@ -126,10 +126,8 @@ func (f *gatewayFlags) plan(ctx context.Context, store *registry.Store, meta pla
 			meta = there
 			continue
 		}
-		select {
-		case <-ctx.Done():
+		if !cli.Pause(ctx, time.Second) {
 			return nil
-		case <-time.After(time.Second):
 		}
 	}
 	return registry.RunPlanner(ctx, store, meta.Policy(), logger)

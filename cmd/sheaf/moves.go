@@ -75,8 +75,6 @@ func planMoves(ctx context.Context, conn *cli.Conn) ([]*recordv1.Move, error) {
 // watchMoves prints the moves repeatedly until there are none. On a terminal, each output replaces the previous one.
 // Elsewhere, outputs follow each other.
 func watchMoves(ctx context.Context, out *cli.Output, conn *cli.Conn, every time.Duration) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	for {
 		moves, err := planMoves(ctx, conn)
 		if ctx.Err() != nil {
@@ -90,13 +88,8 @@ func watchMoves(ctx context.Context, out *cli.Output, conn *cli.Conn, every time
 				return err
 			}
 		}
-		if err := printMoves(out, moves); err != nil || len(moves) == 0 {
+		if err := printMoves(out, moves); err != nil || len(moves) == 0 || !cli.Pause(ctx, every) {
 			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
 		}
 	}
 }

@@ -142,8 +142,6 @@ const (
 
 // awaitDrained waits until no group is placed on a shard.
 func awaitDrained(ctx context.Context, out *cli.Output, conn *cli.Conn, shard string) error {
-	tick := time.NewTicker(drainLook)
-	defer tick.Stop()
 	told, stuck := "", 0
 	for {
 		list, err := recordv1.AllShards(ctx, conn.Admin)
@@ -173,9 +171,7 @@ func awaitDrained(ctx context.Context, out *cli.Output, conn *cli.Conn, shard st
 			out.Sayf("shard %s: %s", shard, words)
 			told = words
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !cli.Pause(ctx, drainLook) {
 			return fmt.Errorf("stopped waiting for shard %s, which is drained all the same: sheaf shards list shows how far "+
 				"it is: %w", shard, ctx.Err())
 		}

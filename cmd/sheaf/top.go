@@ -56,8 +56,6 @@ func runTop(ctx context.Context, out *cli.Output, conn *cli.Conn, file *os.File,
 	defer cancel()
 	defer onQuit(cancel)()
 	defer fmt.Fprintln(file) // the shell's prompt begins a line
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	var last reading
 	for {
 		seen := lookAtStore(ctx, conn)
@@ -77,9 +75,7 @@ func runTop(ctx context.Context, out *cli.Output, conn *cli.Conn, file *os.File,
 		if _, err := fmt.Fprint(file, clearScreen+screen); err != nil {
 			return fmt.Errorf("writing to the terminal: %w", err)
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !cli.Pause(ctx, every) {
 			return nil
 		}
 	}
