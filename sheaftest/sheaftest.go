@@ -54,8 +54,7 @@ type Server struct {
 	gateway *gateway.Gateway
 	planner sync.WaitGroup
 	cancel  context.CancelFunc
-	once    sync.Once
-	err     error // the result of Close
+	stop    func() error // stops everything once
 }
 
 // Start runs a store with one shard and Hash routing until the test ends.
@@ -94,6 +93,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{cfg: cfg}
+	s.stop = sync.OnceValue(s.close)
 	if cfg.Dir == "" {
 		dir, err := os.MkdirTemp("", "sheaftest-")
 		if err != nil {
@@ -219,10 +219,7 @@ func (s *Server) RestartShard(n int) error {
 }
 
 // Close stops the store. It may be called more than once.
-func (s *Server) Close() error {
-	s.once.Do(func() { s.err = s.close() })
-	return s.err
-}
+func (s *Server) Close() error { return s.stop() }
 
 func (s *Server) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)

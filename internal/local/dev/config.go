@@ -3,6 +3,7 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,18 +67,7 @@ func (c Config) routing() placement.Routing {
 	if c.Mode == placement.Named {
 		return placement.Routing{Mode: placement.Named}
 	}
-	groups := c.Groups
-	if groups == 0 {
-		groups = groupsDefault
-	}
-	return placement.Routing{Mode: placement.Hash, Groups: groups}
-}
-
-func (c Config) shards(otherwise int) int {
-	if c.Shards == 0 {
-		return otherwise
-	}
-	return c.Shards
+	return placement.Routing{Mode: placement.Hash, Groups: cmp.Or(c.Groups, groupsDefault)}
 }
 
 // Validate names every invalid field by its flag.

@@ -195,38 +195,33 @@ func (d *Dev) startRenewing() {
 // startShards starts all shards concurrently. Each shard waits only for its own disk and for etcd.
 func (d *Dev) startShards(ctx context.Context) error {
 	d.shards = make([]*shard.Shard, d.folder.settings.Shards)
-	errs := make([]error, len(d.shards))
-	var (
-		all sync.WaitGroup
-		mu  sync.Mutex
-	)
-	left := make([]string, 0, len(d.shards))
-	for i := range d.shards {
-		left = append(left, shardName(i))
-	}
 	configs := make([]shard.Config, len(d.shards))
+	left := make([]string, len(d.shards))
 	for i := range configs {
 		var err error
 		if configs[i], err = d.shardConfig(i); err != nil {
 			return err
 		}
+		left[i] = configs[i].Name
 	}
-	d.waitFor("volumes to be opened and registered: " + strings.Join(left, ", "))
-	for i := range d.shards {
+	var (
+		all sync.WaitGroup
+		mu  sync.Mutex
+	)
+	waitWithout := func(opened string) {
+		mu.Lock()
+		defer mu.Unlock()
+		left = slices.DeleteFunc(left, func(name string) bool { return name == opened })
+		d.waitFor("volumes to be opened and registered: " + strings.Join(left, ", "))
+	}
+	waitWithout("")
+	errs := make([]error, len(d.shards))
+	for i, cfg := range configs {
 		all.Go(func() {
-			name := shardName(i)
-			defer func() {
-				mu.Lock()
-				defer mu.Unlock()
-				left = slices.DeleteFunc(left, func(n string) bool { return n == name })
-				d.waitFor("volumes to be opened and registered: " + strings.Join(left, ", "))
-			}()
-			s, err := shard.Start(ctx, configs[i])
-			if err != nil {
-				errs[i] = fmt.Errorf("starting %s: %w", name, err)
-				return
+			defer waitWithout(cfg.Name)
+			if d.shards[i], errs[i] = shard.Start(ctx, cfg); errs[i] != nil {
+				errs[i] = fmt.Errorf("starting %s: %w", cfg.Name, errs[i])
 			}
-			d.shards[i] = s
 		})
 	}
 	all.Wait()
@@ -295,14 +290,19 @@ func (d *Dev) Stop(ctx context.Context) error {
 	}
 	d.stopPlanner()
 	shardErrs := make([]error, len(d.shards))
+	d.eachShard(func(i int, s *shard.Shard) { shardErrs[i] = s.Stop(ctx) })
+	return errors.Join(append(append(errs, shardErrs...), d.close())...)
+}
+
+// eachShard calls do() for all shards that have started, concurrently.
+func (d *Dev) eachShard(do func(i int, s *shard.Shard)) {
 	var all sync.WaitGroup
 	for i, s := range d.shards {
 		if s != nil {
-			all.Go(func() { shardErrs[i] = s.Stop(ctx) })
+			all.Go(func() { do(i, s) })
 		}
 	}
 	all.Wait()
-	return errors.Join(append(append(errs, shardErrs...), d.close())...)
 }
 
 // Kill stops the store immediately, without writing hints. When it returns, the folder can be opened again.
@@ -313,13 +313,7 @@ func (d *Dev) Kill() {
 		_ = d.gateway.Stop(ended) // the error says only that Stop could not wait
 	}
 	d.stopPlanner()
-	var all sync.WaitGroup
-	for _, s := range d.shards {
-		if s != nil {
-			all.Go(s.Kill)
-		}
-	}
-	all.Wait()
+	d.eachShard(func(_ int, s *shard.Shard) { s.Kill() })
 	if err := d.close(); err != nil {
 		d.cfg.Logger.Error("closing", "error", err)
 	}

@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -155,7 +156,7 @@ func (f *folder) readSettings(cfg Config) error {
 	data, err := os.ReadFile(f.path(settingsName))
 	if errors.Is(err, fs.ErrNotExist) {
 		f.settings = settings{
-			Format: settingsFormat, StoreUUID: uuid.New(), Routing: cfg.routing(), Shards: cfg.shards(3),
+			Format: settingsFormat, StoreUUID: uuid.New(), Routing: cfg.routing(), Shards: cmp.Or(cfg.Shards, 3),
 			Created: time.Now().UTC().Format(time.RFC3339),
 		}
 		if cfg.Copies > 1 {
@@ -190,29 +191,23 @@ func (f *folder) readSettings(cfg Config) error {
 // fit rejects flags that contradict the folder's settings. It takes missing flags from the settings.
 func (f *folder) fit(cfg Config) error {
 	s := &f.settings
-	if cfg.Mode != "" && cfg.Mode != s.Routing.Mode {
-		return fmt.Errorf(
-			"%s was made with --routing %s, which cannot be changed: leave the flag out, or give another --dir (export and "+
-				"import move the records)",
-			f.dir, strings.ToLower(string(s.Routing.Mode)))
+	made := func(flag string, value any, fixed string) error {
+		return fmt.Errorf("%s was made with --%s %v, which %s: leave the flag out, or give another --dir (export and import "+
+			"move the records)", f.dir, flag, value, fixed)
 	}
-	if cfg.Groups != 0 && s.Routing.Mode == placement.Hash && cfg.Groups != s.Routing.Groups {
-		return fmt.Errorf(
-			"%s was made with --groups %d, which cannot be changed: leave the flag out, or give another --dir (export and "+
-				"import move the records)",
-			f.dir, s.Routing.Groups)
-	}
-	if cfg.Copies != 0 && cfg.Copies != s.copies() {
-		return fmt.Errorf(
-			"%s was made with --copies %d, which this version cannot change: leave the flag out, or give another --dir "+
-				"(export and import move the records)",
-			f.dir, s.copies())
+	switch {
+	case cfg.Mode != "" && cfg.Mode != s.Routing.Mode:
+		return made("routing", strings.ToLower(string(s.Routing.Mode)), "cannot be changed")
+	case cfg.Groups != 0 && s.Routing.Mode == placement.Hash && cfg.Groups != s.Routing.Groups:
+		return made("groups", s.Routing.Groups, "cannot be changed")
+	case cfg.Copies != 0 && cfg.Copies != s.copies():
+		return made("copies", s.copies(), "this version cannot change")
 	}
 	need, err := f.shardsWithData()
 	if err != nil {
 		return err
 	}
-	shards := cfg.shards(s.Shards)
+	shards := cmp.Or(cfg.Shards, s.Shards)
 	if shards < need {
 		return fmt.Errorf("%s holds data on %d shards: give --shards %d or more, or leave the flag out", f.dir, need, need)
 	}
