@@ -89,23 +89,21 @@ of an earlier one serves what was acknowledged, also after a crash.`,
 func (f *devFlags) config(cmd *cobra.Command) (dev.Config, error) {
 	changed := cmd.Flags().Changed
 	cfg := dev.Config{Dir: f.dir, Listen: f.listen, HTTP: f.http, TLS: f.tls, Version: version}
-	if changed("shards") {
-		if f.shards < 1 {
-			return cfg, cli.Usagef("--shards %d: must be at least 1", f.shards)
+	for _, n := range []struct {
+		flag, must string
+		value      int
+		to         *int
+	}{
+		{"shards", "at least 1", f.shards, &cfg.Shards}, {"groups", "at least 1", f.groups, &cfg.Groups},
+		{"copies", "1, 3 or 5", f.copies, &cfg.Copies},
+	} {
+		if !changed(n.flag) {
+			continue
 		}
-		cfg.Shards = f.shards
-	}
-	if changed("groups") {
-		if f.groups < 1 {
-			return cfg, cli.Usagef("--groups %d: must be at least 1", f.groups)
+		if n.value < 1 {
+			return cfg, cli.Usagef("--%s %d: must be %s", n.flag, n.value, n.must)
 		}
-		cfg.Groups = f.groups
-	}
-	if changed("copies") {
-		if f.copies < 1 {
-			return cfg, cli.Usagef("--copies %d: must be 1, 3 or 5", f.copies)
-		}
-		cfg.Copies = f.copies
+		*n.to = n.value
 	}
 	if changed("routing") {
 		mode, err := parseMode(f.routing)

@@ -224,21 +224,23 @@ func (h *memberHolder) handler() http.Handler {
 		defer cancel()
 		return m.Ready(ctx)
 	})
-	mux.HandleFunc("GET "+certs.ReportPath, func(w http.ResponseWriter, r *http.Request) {
-		if m := h.Load(); m == nil {
-			http.Error(w, "the member starts", http.StatusServiceUnavailable)
-		} else if report, ok := m.Report(); ok {
+	serve := func(path string, page func(m *etcd.Member, w http.ResponseWriter, r *http.Request)) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			if m := h.Load(); m != nil {
+				page(m, w, r)
+			} else {
+				http.Error(w, "the member starts", http.StatusServiceUnavailable)
+			}
+		})
+	}
+	serve(certs.ReportPath, func(m *etcd.Member, w http.ResponseWriter, r *http.Request) {
+		if report, ok := m.Report(); ok {
 			report.Serve(w)
 		} else {
 			http.NotFound(w, r)
 		}
 	})
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		m := h.Load()
-		if m == nil {
-			http.Error(w, "the member starts", http.StatusServiceUnavailable)
-			return
-		}
+	serve("/status", func(m *etcd.Member, w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")

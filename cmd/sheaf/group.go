@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -192,14 +193,47 @@ left. It cannot be undone; the damaged bytes are kept aside on the shard.`,
 	return cmd
 }
 
+// damageRow is a place of damage in JSON.
+type damageRow struct {
+	Group       string   `json:"group"`
+	Shard       string   `json:"shard,omitempty"`
+	File        string   `json:"file"`
+	OffsetBytes int64    `json:"offsetBytes"`
+	LengthBytes int64    `json:"lengthBytes"`
+	What        string   `json:"what"`
+	IDs         []string `json:"ids"`
+	IDsUnknown  bool     `json:"idsUnknown"`
+}
+
+func damageRows(damages []*recordv1.Damage) []damageRow {
+	rows := make([]damageRow, 0, len(damages))
+	for _, d := range damages {
+		row := damageRow{
+			Group: d.GetGroup(), Shard: d.GetShard(), File: d.GetFile(), OffsetBytes: d.GetOffsetBytes(),
+			LengthBytes: d.GetLengthBytes(), What: d.GetWhat(),
+			IDs: make([]string, 0, len(d.GetIds())), IDsUnknown: d.GetIdsUnknown(),
+		}
+		for _, id := range d.GetIds() {
+			row.IDs = append(row.IDs, strconv.FormatInt(id, 10))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
 // printDamages prints the places of damage that an answer lists, and the number of those that it only counts.
 func printDamages(out *cli.Output, damages []*recordv1.Damage, total int, fields map[string]any) error {
 	if out.JSON {
-		fields["damages"], fields["damages_total"] = cli.DamagesJSON(damages), max(total, len(damages))
+		fields["damages"], fields["damages_total"] = damageRows(damages), max(total, len(damages))
 		return out.WriteJSON(fields)
 	}
 	for _, d := range damages {
-		if _, err := fmt.Fprintln(out.Out, cli.DamageWords(d)); err != nil {
+		of := ""
+		if d.GetShard() != "" {
+			of = " on shard " + d.GetShard()
+		}
+		if _, err := fmt.Fprintf(out.Out, "group %s%s, %s, offset %d, %d bytes: %s%s\n", d.GetGroup(), of, d.GetFile(),
+			d.GetOffsetBytes(), d.GetLengthBytes(), d.GetWhat(), cli.IDsWords(d.GetIds(), d.GetIdsUnknown())); err != nil {
 			return err
 		}
 	}

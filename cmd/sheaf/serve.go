@@ -60,12 +60,9 @@ func (f *storageFlags) add(cmd *cobra.Command) {
 
 // fill copies the flags to a shard's configuration.
 func (f *storageFlags) fill(c *shard.Config) error {
-	switch strings.ToLower(f.residency) {
-	case "index":
-		c.Residency = group.Index
-	case "resident":
-		c.Residency = group.Resident
-	default:
+	residencies := map[string]group.Residency{"index": group.Index, "resident": group.Resident}
+	residency, ok := residencies[strings.ToLower(f.residency)]
+	if !ok {
 		return cli.Usagef("--residency %q: must be index or resident", f.residency)
 	}
 	media := map[string]shard.Medium{"ssd": shard.SSD, "hdd": shard.HDD, "auto": shard.Auto}
@@ -89,7 +86,7 @@ func (f *storageFlags) fill(c *shard.Config) error {
 		return cli.Usagef("--segment-bytes %d: must be %d to %d, or 0 for 256 MiB", f.segment, segmentBytesMin,
 			int64(segmentBytesMax))
 	}
-	c.Medium = medium
+	c.Residency, c.Medium = residency, medium
 	c.MemoryLimitBytes, c.ReserveBytes, c.SegmentBytes = int64(f.memory), int64(f.reserve), int64(f.segment)
 	c.Retention = group.Retention{Versions: f.versions, MinAge: f.minAge}
 	c.Compaction = shard.Compaction{

@@ -261,9 +261,9 @@ func (s *storeSeen) tiles(colour bool, width int) []string {
 	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) }) // numbers in numeric order
 	perLine := max((width+1)/2, 1)
 	var lines []string
-	for len(names) > 0 {
+	for line := range slices.Chunk(names, perLine) {
 		var b strings.Builder
-		for i, name := range names[:min(perLine, len(names))] {
+		for i, name := range line {
 			if i > 0 {
 				b.WriteByte(' ')
 			}
@@ -278,7 +278,6 @@ func (s *storeSeen) tiles(colour bool, width int) []string {
 			b.WriteString(letter)
 		}
 		lines = append(lines, b.String())
-		names = names[min(perLine, len(names)):]
 	}
 	return lines
 }
@@ -312,10 +311,7 @@ func truncateLines(lines []string, width int) string {
 			b.WriteString(string(cli.ColourEnd))
 		}
 	}
-	if !utf8.ValidString(b.String()) {
-		return strings.ToValidUTF8(b.String(), "?")
-	}
-	return b.String()
+	return strings.ToValidUTF8(b.String(), "?")
 }
 
 // onQuit calls cancel() when q is typed. Until restore() is called, the terminal passes on each key at once and shows

@@ -1,15 +1,24 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"math"
 	"net"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/call/liveness"
@@ -89,3 +98,102 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 
 // Close closes the connections.
 func (c *Conn) Close() error { return errors.Join(c.Client.Close(), c.admin.Close()) }
+
+// Store stores the content of data as one record. It uses Put for up to 1 MiB, and Upload for more. It needs 1 MiB of
+// memory. Data that can be read again from the start (a ReadSeeker at its start) are sent again when that is safe.
+func (c *Conn) Store(ctx context.Context, key client.Key, data io.Reader, options *client.PutOptions) (client.PutResult,
+	error) {
+	head, err := io.ReadAll(io.LimitReader(data, dataBytesMax+1))
+	if err != nil {
+		return client.PutResult{}, fmt.Errorf("reading the data: %w", err)
+	}
+	if len(head) <= dataBytesMax {
+		return c.Put(ctx, key, head, options)
+	}
+	from, ok := data.(io.ReadSeeker)
+	if !ok {
+		return c.Upload(ctx, key, io.MultiReader(bytes.NewReader(head), data), options)
+	}
+	if _, err := from.Seek(0, io.SeekStart); err != nil {
+		return client.PutResult{}, fmt.Errorf("reading the data: %w", err)
+	}
+	return c.Upload(ctx, key, from, options)
+}
+
+// Fetch reads a version of a record of any size into w. The default is the newest version. Fetch writes the data in
+// pieces, each after its CRC32C was checked.
+func (c *Conn) Fetch(ctx context.Context, key client.Key, version string, w io.Writer) (client.Record, error) {
+	record, err := c.Get(ctx, key, &client.GetOptions{Version: version, BytesMax: dataBytesMax})
+	if errors.Is(err, client.ErrTooLarge) {
+		return c.Download(ctx, key, w, &client.DownloadOptions{Version: version})
+	}
+	if err != nil {
+		return record, err
+	}
+	if _, err := w.Write(record.Data); err != nil {
+		return record, fmt.Errorf("writing the data: %w", err)
+	}
+	return record, nil
+}
+
+// dataOf returns the data of a record that a scan has returned. A scan leaves large data out. dataOf reads such data by
+// another call, which closeData() ends.
+func (c *Conn) dataOf(ctx context.Context, r client.Record) (data io.Reader, closeData func(), err error) {
+	if r.HasData {
+		return bytes.NewReader(r.Data), func() {}, nil
+	}
+	from, err := c.Open(ctx, r.Key, &client.DownloadOptions{Version: r.Version})
+	if err != nil {
+		return nil, nil, err
+	}
+	return from, func() { _ = from.Close() }, nil // never fails
+}
+
+// These environment variables replace missing flags.
+const (
+	envCA   = "SHEAF_CA"
+	envCert = "SHEAF_CERT"
+	envKey  = "SHEAF_KEY"
+
+	envToken = "SHEAF_TOKEN_FILE"
+)
+
+// TLS holds the TLS settings for connections to a server. If none is set, the connection is plaintext.
+type TLS struct {
+	files client.TLSFiles
+	token string // file
+}
+
+// Add adds the flags.
+func (t *TLS) Add(flags *pflag.FlagSet) {
+	flags.StringVar(&t.files.CA, "ca", "", "authorities of the store, in PEM: speak TLS with the server (or $"+envCA+")")
+	flags.StringVar(&t.files.Cert, "cert", "", "certificate to show to the server, in PEM (or $"+envCert+")")
+	flags.StringVar(&t.files.Key, "key", "", "its key (or $"+envKey+")")
+	flags.StringVar(&t.token, "token-file", "",
+		"file with a token that says who calls, in place of a certificate; read again when it changes (or $"+envToken+")")
+}
+
+// credentials reads the files. perCall is nil if there is no token.
+func (t *TLS) credentials() (transport credentials.TransportCredentials, perCall credentials.PerRPCCredentials,
+	err error) {
+	files := client.TLSFiles{
+		CA: cmp.Or(t.files.CA, os.Getenv(envCA)), Cert: cmp.Or(t.files.Cert, os.Getenv(envCert)),
+		Key: cmp.Or(t.files.Key, os.Getenv(envKey)),
+	}
+	token := cmp.Or(t.token, os.Getenv(envToken))
+	switch {
+	case token != "" && files.Cert != "":
+		return nil, nil, Usagef("--cert and --token-file both say who calls: give one of them")
+	case token != "" && files.CA == "":
+		return nil, nil, Usagef("--token-file needs --ca: a token goes over TLS alone")
+	case files == (client.TLSFiles{}):
+		return insecure.NewCredentials(), nil, nil
+	}
+	if transport, err = client.TLS(files); err != nil {
+		return nil, nil, Usagef("--ca, --cert and --key: %w", err)
+	}
+	if token != "" {
+		perCall = client.Token(token)
+	}
+	return transport, perCall, nil
+}

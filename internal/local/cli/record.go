@@ -160,3 +160,17 @@ func shortName(name string) string {
 	head, tail := name[:most/2], name[len(name)-most/2:]
 	return fmt.Sprintf("%s...%s (%d bytes)", strings.ToValidUTF8(head, ""), strings.ToValidUTF8(tail, ""), len(name))
 }
+
+// IDsWords names the records that damage affects, as the end of a sentence. It returns an empty text if the damage
+// affects none.
+func IDsWords(ids []int64, unknown bool) string {
+	switch {
+	case unknown:
+		return "; ids unknown"
+	case len(ids) == 0:
+		return ""
+	case len(ids) == 1:
+		return fmt.Sprintf("; id %d", ids[0])
+	}
+	return "; ids " + strings.Trim(fmt.Sprint(ids), "[]")
+}
