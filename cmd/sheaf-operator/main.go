@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -14,8 +16,11 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"sheaf.dev/sheaf/controllers/diskset"
@@ -24,6 +29,7 @@ import (
 	"sheaf.dev/sheaf/controllers/recordstore"
 	"sheaf.dev/sheaf/controllers/shardpool"
 	"sheaf.dev/sheaf/controllers/trust"
+	"sheaf.dev/sheaf/internal/base/telemetry"
 	"sheaf.dev/sheaf/internal/operator"
 )
 
@@ -83,12 +89,12 @@ func run(ctx context.Context, o options) error {
 	klog.SetLogger(logger)
 	config, err := ctrl.GetConfig()
 	if err != nil {
-		return failure{fmt.Errorf("find the Kubernetes API: %w", err)}
+		return fmt.Errorf("find the Kubernetes API: %w", err)
 	}
 	config.UserAgent = "sheaf-operator/" + version
 	mgr, err := ctrl.NewManager(config, o.manager())
 	if err != nil {
-		return failure{fmt.Errorf("connect to the Kubernetes API at %s: %w", config.Host, err)}
+		return fmt.Errorf("connect to the Kubernetes API at %s: %w", config.Host, err)
 	}
 	keys := operator.NewKeys()
 	defer keys.Close()
@@ -97,10 +103,10 @@ func run(ctx context.Context, o options) error {
 	shards := operator.NewShards(keys)
 	defer shards.Close()
 	if err := o.setup(mgr, placements, shards, keys); err != nil {
-		return failure{err}
+		return err
 	}
 	if err := o.addServers(ctx, mgr); err != nil {
-		return failure{err}
+		return err
 	}
 	go func() {
 		select {
@@ -111,10 +117,7 @@ func run(ctx context.Context, o options) error {
 	}()
 	slog.New(handler).Info("starting", "version", version, "shardImage", o.shardImage, "namespaces", o.namespaces,
 		"disksets", o.diskSets)
-	if err := mgr.Start(ctx); err != nil {
-		return failure{err}
-	}
-	return nil
+	return mgr.Start(ctx)
 }
 
 // setup adds the controllers.
@@ -161,6 +164,41 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	}
 	if err := disks.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of DiskSets: %w", err)
+	}
+	return nil
+}
+
+// stopTime is how long a server that ends waits for calls under way.
+const stopTime = 5 * time.Second
+
+// addServers adds the HTTP servers of metrics and of health to the manager, and opens their ports. Those of
+// controller-runtime bound neither the number of connections nor the time in which a request has to arrive.
+func (o *options) addServers(ctx context.Context, mgr ctrl.Manager) error {
+	numbers, health := http.NewServeMux(), http.NewServeMux()
+	numbers.Handle("/metrics", promhttp.HandlerFor(metrics.Registry,
+		promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))
+	for _, path := range []string{"/healthz", "/readyz"} {
+		health.Handle(path, healthz.CheckHandler{Checker: healthz.Ping})
+	}
+	for _, s := range []struct {
+		name, flag, address string
+		pages               http.Handler
+	}{
+		{"metrics", "--metrics-bind-address", o.metricsAddress, numbers},
+		{"health", "--health-probe-bind-address", o.healthAddress, health},
+	} {
+		if s.address == "" || s.address == "0" {
+			continue
+		}
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.address)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.flag, err)
+		}
+		registry := prometheus.WrapRegistererWith(prometheus.Labels{"port": s.name}, metrics.Registry)
+		if err := mgr.Add(&manager.Server{Name: s.name, Server: telemetry.Server(s.pages, registry), Listener: listener,
+			ShutdownTimeout: new(stopTime)}); err != nil {
+			return err
+		}
 	}
 	return nil
 }

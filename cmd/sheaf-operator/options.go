@@ -55,7 +55,10 @@ service account, names. The Helm chart sheaf-operator installs it with the right
 			if err := o.check(); err != nil {
 				return err
 			}
-			return run(cmd.Context(), o)
+			if err := run(cmd.Context(), o); err != nil {
+				return failure{err}
+			}
+			return nil
 		},
 	}
 	flags := cmd.Flags()
