@@ -31,7 +31,9 @@ at 0.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
-					return a.Body(func(ctx context.Context, _ []string) error { return doctorOfVolumes(ctx, a.Out, args[0]) })(cmd, args)
+					return a.Body(func(ctx context.Context, args []string) error {
+						return doctorOfVolumes(ctx, a.Out, args[0])
+					})(cmd, args)
 				}
 				if !strings.Contains(args[0], ":") {
 					return fmt.Errorf("doctor: %s is neither a folder nor HOST:PORT", args[0])

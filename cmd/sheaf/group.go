@@ -87,7 +87,8 @@ repaired from another one by itself, within seconds.`,
 }
 
 // verifiedCopies prints the result for each copy if there are several, and returns the rows of the JSON output.
-func verifiedCopies(out *cli.Output, group string, copies []*recordv1.VerifiedCopy) (rows []map[string]any, unchecked int) {
+func verifiedCopies(out *cli.Output, group string, copies []*recordv1.VerifiedCopy) (rows []map[string]any,
+	unchecked int) {
 	for _, c := range copies {
 		row := map[string]any{"shard": c.GetShard(), "bytes": c.GetBytes(), "entries": c.GetEntries(),
 			"damages": c.GetDamages()}

@@ -98,7 +98,8 @@ func shardsSet(a *app, verb, short string, state recordv1.PlacementState) *cobra
 	}
 }
 
-func setShardState(ctx context.Context, out *cli.Output, conn *cli.Conn, shard string, state recordv1.PlacementState) error {
+func setShardState(ctx context.Context, out *cli.Output, conn *cli.Conn, shard string,
+	state recordv1.PlacementState) error {
 	_, err := conn.Admin.SetShardState(ctx, &recordv1.SetShardStateRequest{Shard: shard, State: state})
 	if err != nil {
 		return fmt.Errorf("setting the state of shard %s: %w", shard, err)
@@ -132,9 +133,9 @@ command then says why and ends with exit code 1, and sheaf shards activate takes
 	return cmd
 }
 
-// The state of a draining shard is read every drainLook. An early read may happen before the gateway or the planner has
-// seen the order to drain, or before it has seen another shard that has just started. A reason to give up therefore
-// counts only if drainLooks reads in a row report one.
+// awaitDrained reads the state of a draining shard every drainLook. The gateway or the planner may not yet have seen
+// the order to drain, or another shard that has just started. A reason to give up therefore counts only if drainLooks
+// reads in a row report one.
 const (
 	drainLook  = time.Second
 	drainLooks = 5
