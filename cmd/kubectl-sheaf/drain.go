@@ -157,8 +157,8 @@ func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus
 // drainLook is the time between two reads of the pool.
 const drainLook = time.Second
 
-// awaitDrained waits until the shards are empty, and reports each step once. The argument ctx is for its requests, and
-// the argument waiting bounds the wait.
+// awaitDrained waits until the shards are empty, and reports each step once. ctx is the context of its requests, and
+// the end of waiting ends the wait.
 func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation int64, f drainFlags) error {
 	told := ""
 	for {
@@ -187,7 +187,7 @@ func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation
 	}
 }
 
-// drainProgress describes the progress. An error says what an administrator has to do.
+// drainProgress describes the progress of a drain. Its error says what an administrator has to do.
 func drainProgress(
 	pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags,
 ) (words string, done bool, err error) {

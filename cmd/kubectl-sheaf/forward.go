@@ -115,7 +115,7 @@ func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address st
 	return err
 }
 
-// gatewayPod returns the oldest ready gateway, which is not one that is just replacing another.
+// gatewayPod returns the oldest ready gateway. Younger ones may have only just replaced another gateway.
 func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	err := a.objects.List(ctx, &pods, client.InNamespace(store.Namespace),
@@ -136,8 +136,9 @@ func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*cor
 	return &ready[0], nil
 }
 
-// quiet returns a context for libraries of Kubernetes that log to standard error. They need not log: every error that
-// matters is returned, and a forwarded connection that ends with the command is not an error.
+// quiet returns a context in which the libraries of Kubernetes do not log to standard error. Their log lines are not
+// needed: these libraries return every error that matters, and the end of a forwarded connection at the end of the
+// command is no error.
 func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
 
 var errForwardLost = errors.New("the pod or the API server ended the connection")

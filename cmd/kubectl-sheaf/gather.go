@@ -37,8 +37,8 @@ func (s *snapshot) findings() []finding.Finding {
 	return finding.Find(o)
 }
 
-// bounded reads objects. Each read may take limit (0: no limit): an API server whose own storage hangs answers nothing,
-// and the other reads are still worth their time.
+// bounded reads objects. Each read takes at most limit (0: no limit), because an API server whose storage hangs never
+// answers some reads, and the other reads are still useful.
 type bounded struct {
 	client.Reader
 	limit time.Duration
@@ -58,7 +58,7 @@ func (b bounded) List(ctx context.Context, list client.ObjectList, options ...cl
 	return b.words(b.Reader.List(ctx, list, options...))
 }
 
-// words returns an error that names the limit if that ended the read.
+// words adds the limit to the error of a read that the limit has ended.
 func (b bounded) words(err error) error {
 	if b.limit > 0 && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the API server has not answered within %v: %w", b.limit, err)
@@ -66,7 +66,7 @@ func (b bounded) words(err error) error {
 	return err
 }
 
-// gather reads everything about a store. Each read may take limit; 0: no limit. Only the pools and pods have to be
+// gather reads everything about a store. Each read takes at most limit; 0: no limit. Only the pools and pods have to be
 // readable.
 func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore, limit time.Duration) (*snapshot, error) {
 	from := bounded{a.objects, limit}
@@ -93,7 +93,7 @@ func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore, limit tim
 	return s, nil
 }
 
-// optional notes what could not be read.
+// optional records in the snapshot that something could not be read.
 func (a *app) optional(s *snapshot, what string, err error) {
 	if err != nil {
 		s.Missing = append(s.Missing, what+": "+err.Error())
@@ -116,8 +116,8 @@ func (a *app) gatherPools(ctx context.Context, from client.Reader, s *snapshot) 
 	return nil
 }
 
-// listShards reads the Shards of a namespace. If the operator is older than that kind, there are none, and the pools
-// list their shards.
+// listShards reads the Shards of a namespace. It returns none if the cluster does not know this kind, because the pools
+// of an older operator list their shards themselves.
 func listShards(ctx context.Context, from client.Reader, namespace string) ([]v1alpha1.Shard, error) {
 	var list v1alpha1.ShardList
 	err := from.List(ctx, &list, client.InNamespace(namespace))

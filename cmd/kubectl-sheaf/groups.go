@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// groupsPatience is the default time limit of the commands about groups. It is that of sheaf.
+// groupsPatience is the default time limit of the commands about groups. sheaf has the same default for --timeout.
 const groupsPatience = 30 * time.Second
 
 func (a *app) groupsCommand() *cobra.Command {
@@ -101,7 +101,7 @@ func (a *app) ofGateway(ctx context.Context, args []string, patience time.Durati
 	return nil
 }
 
-// notKnown is printed for a figure that nobody who answered knows.
+// notKnown is printed in place of a figure that no shard has reported.
 const notKnown = "?"
 
 func (a *app) printGroups(rows []cli.GroupRow, output string, width int) error {

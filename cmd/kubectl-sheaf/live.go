@@ -97,7 +97,7 @@ func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore,
 	err = do(recordv1.NewAdminServiceClient(conn))
 	err = cmp.Or(err, conn.Close())
 	cancel()
-	<-ended //nolint:errcheck // the listener is closed; that the way was cut is what was wanted
+	<-ended //nolint:errcheck // waits until the listener is closed; the error says only that cancel ended the forwarding
 	return err
 }
 

@@ -117,8 +117,8 @@ const sourcePatience = 20 * time.Second
 // progress prints the next step to standard error.
 func (a *app) progress(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
 
-// sourceError returns the error of a source in words that name what did not answer. The API server's own words do not:
-// it reports "the server rejected our request for an unknown reason" if the node of a pod cannot be reached.
+// sourceError returns the error of a source with a text that names what did not answer. The text of the API server does
+// not: if the node of a pod cannot be reached, it is "the server rejected our request for an unknown reason".
 func (r *archive) sourceError(err error) error {
 	if r.limit > 0 && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %v (--source-timeout)", r.limit)
@@ -131,7 +131,7 @@ func (r *archive) sourceError(err error) error {
 	return err
 }
 
-// fail records an error that ends the report.
+// fail records an error that ends the report. Only the first one counts.
 func (r *archive) fail(format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf(format, args...)
@@ -247,7 +247,7 @@ func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) {
 	a.addKind(ctx, r, schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClassList"})
 }
 
-// addKind adds the objects of one kind. If reading is forbidden, it records that.
+// addKind adds the objects of one kind. If they cannot be read, the report says so.
 func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKind, options ...client.ListOption) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk)

@@ -104,8 +104,8 @@ func (a *app) connectTo(config *rest.Config) (err error) {
 	return nil
 }
 
-// stores returns the named store, or all stores of the namespace if none is named. The read may take limit; 0: as long
-// as ctx.
+// stores returns the named store, or all stores of the namespace if none is named. Each read takes at most limit; 0:
+// until ctx ends.
 func (a *app) stores(ctx context.Context, args []string, limit time.Duration) ([]v1alpha1.RecordStore, error) {
 	from := bounded{a.objects, limit}
 	if len(args) == 1 {
@@ -126,7 +126,7 @@ func (a *app) stores(ctx context.Context, args []string, limit time.Duration) ([
 	return list.Items, nil
 }
 
-// oneStore returns the named store, or the only one of the namespace. limit is that of stores.
+// oneStore returns the named store, or the only one of the namespace. limit bounds each read, as in stores.
 func (a *app) oneStore(ctx context.Context, args []string, limit time.Duration) (*v1alpha1.RecordStore, error) {
 	stores, err := a.stores(ctx, args, limit)
 	if err != nil {
@@ -149,7 +149,8 @@ const (
 	widthMin   = 60
 )
 
-// width returns the width that was asked for, else that of the terminal, else widthPlain.
+// width returns the requested width of the screen, or the width of the terminal if none is requested, or widthPlain if
+// the output is not a terminal.
 func (a *app) width(asked int) int {
 	if asked > 0 {
 		return max(asked, widthMin)

@@ -36,8 +36,8 @@ import (
 // version is stamped by the build.
 var version = "unknown"
 
-// leads is the metric that distinguishes the working operator from those that wait. An operator exits when it loses
-// its lease.
+// leads is the metric that distinguishes the operator that works from the replicas that wait. It never returns to 0,
+// because an operator exits when it loses its lease.
 var leads = prometheus.NewGauge(prometheus.GaugeOpts{Name: "sheaf_operator_leads",
 	Help: "1 in the operator that works, 0 in those that wait to."})
 
@@ -171,7 +171,7 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 // stopTime is how long a server that ends waits for calls under way.
 const stopTime = 5 * time.Second
 
-// addServers adds the HTTP servers of metrics and of health to the manager, and opens their ports. Those of
+// addServers adds the HTTP servers of metrics and of health to the manager, and opens their ports. The servers of
 // controller-runtime bound neither the number of connections nor the time in which a request has to arrive.
 func (o *options) addServers(ctx context.Context, mgr ctrl.Manager) error {
 	numbers, health := http.NewServeMux(), http.NewServeMux()

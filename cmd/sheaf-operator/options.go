@@ -141,7 +141,7 @@ func (o *options) manager() ctrl.Options {
 	}
 	return ctrl.Options{
 		Scheme: scheme(), Cache: cached,
-		Metrics:                       server.Options{BindAddress: "0"}, // see addServers
+		Metrics:                       server.Options{BindAddress: "0"}, // addServers serves the metrics
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              "sheaf-operator.sheaf.dev",
 		LeaderElectionNamespace:       o.leaderNamespace,

@@ -158,7 +158,7 @@ func inEtcd(a *app, cmd *cobra.Command, run func(ctx context.Context, store *reg
 	return cmd
 }
 
-// setTable replaces the table of grants by the one in a file; -: standard input.
+// setTable replaces the store's table of grants by the table in a file. The name - means standard input.
 func setTable(ctx context.Context, out *cli.Output, store *registry.Store, file string) error {
 	from := io.Reader(os.Stdin)
 	if file != "-" {

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// These constants determine the headroom. That is the memory that the process needs in addition to the index and the
-// resident data: Go's heap, messages in flight, and etcd's client.
+// These constants bound the headroom, which is the memory of a process beyond the index and the resident data: Go's
+// heap, messages in flight and etcd's client.
 const (
 	headroomMin = 128 << 20
 	headroomMax = 1 << 30
@@ -36,8 +36,8 @@ func fitCgroup(cfg *shard.Config, limit int64) {
 	if headroom < 4*segio.ScanBufferBytes {
 		l.ScansReadingMax = 1
 	}
-	// This is a quarter of the headroom, or less if the headroom is small, because an eighth is reserved for everything
-	// else.
+	// AnswerBytesMax is a quarter of the headroom, or less if the headroom is small, because an eighth of the headroom
+	// is reserved for everything else.
 	rest := headroom - headroom/8 - l.BytesInFlightMax - l.ReplicaBytesInFlightMax - int64(
 		l.ScansReadingMax)*segio.ScanBufferBytes
 	l.AnswerBytesMax = max(min(256<<20, headroom/4, rest), headroom/16)

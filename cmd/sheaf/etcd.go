@@ -159,8 +159,8 @@ func (f *etcdFlags) fill() (err error) {
 const joinTimeout = 30 * time.Second
 
 func runEtcd(ctx context.Context, out *cli.Output, f etcdFlags) error {
-	// Members connect to each other by HTTP, which would use the proxy from the environment. etcd has no setting
-	// against that.
+	// Members call each other over HTTP, which would use a proxy from the environment. etcd has no setting that
+	// prevents this.
 	for _, name := range []string{"NO_PROXY", "no_proxy"} {
 		if err := os.Setenv(name, "*"); err != nil {
 			return err
@@ -249,5 +249,5 @@ func (h *memberHolder) handler() http.Handler {
 	return mux
 }
 
-// memberHolder holds the member once it is running.
+// memberHolder holds the member. It is empty until the member runs.
 type memberHolder struct{ atomic.Pointer[etcd.Member] }

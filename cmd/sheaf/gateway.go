@@ -133,8 +133,8 @@ func (f *gatewayFlags) plan(ctx context.Context, store *registry.Store, meta pla
 	return registry.RunPlanner(ctx, store, meta.Policy(), logger)
 }
 
-// metaNow returns the fixed properties of the store. With --store-uid, it returns nothing yet, because the gateway
-// waits for that store.
+// metaNow returns the fixed properties of the store. With --store-uid, it returns zero values, because the gateway
+// starts before etcd holds that store, and waits for it.
 func (f *gatewayFlags) metaNow(ctx context.Context, store *registry.Store) (placement.Meta, error) {
 	switch {
 	case f.uid == (uuidFlag{}):

@@ -92,8 +92,8 @@ func getRecord(ctx context.Context, out *cli.Output, conn *cli.Conn, key client.
 			return err
 		})
 	case out.JSON:
-		// The data comes last in the line, and its end is known only when all of it has arrived. A large record
-		// therefore needs memory here.
+		// The metadata come first in the line, and are known only after all data have arrived. The data of a record,
+		// however large, are therefore kept in memory here.
 		var data bytes.Buffer
 		record, err := read(&data)
 		if err != nil {

@@ -129,7 +129,7 @@ func importWords(r cli.ImportReport) string {
 		verb, replaced, deleted = "would store", "of them would replace an older state", "would be "+deleted
 	}
 	fmt.Fprintf(&b, "%s %s, %s", verb, cli.Count(r.Stored, "file", "files"), cli.FormatBytes(r.StoredBytes))
-	if !r.DryRun { // a dry run stores nothing, at no rate
+	if !r.DryRun { // a dry run stores nothing, so it has no rate
 		fmt.Fprintf(&b, ", in %.1f s: %s/s, %s/s", r.Seconds,
 			cli.Count(int64(float64(r.Stored)/r.Seconds), "file", "files"),
 			cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))

@@ -55,8 +55,8 @@ type service struct {
 	http     string // address; empty: none
 }
 
-// run opens what the flags say, calls serve, and closes everything when serve has returned. as and name say in
-// certificates, traces and the audit log which process it is.
+// run opens everything that the flags name, calls serve, and closes everything after serve has returned. The
+// certificates must be for the identity as. The audit log names the process by its role and name.
 func (f *serviceFlags) run(ctx context.Context, as identity.Identity, name string, serve func(*service) error) (
 	err error) {
 	s := &service{http: f.http, registry: telemetry.NewRegistry(version)}
@@ -93,8 +93,8 @@ func (f *serviceFlags) run(ctx context.Context, as identity.Identity, name strin
 	return serve(s)
 }
 
-// secure calls apply, the method Secure of a configuration, if the process speaks TLS. The caller calls done when the
-// process no longer serves.
+// secure passes the certificates to apply, which is the method Secure of a configuration. It does nothing if the
+// process speaks plaintext. The caller calls done after the process has stopped serving.
 func (s *service) secure(apply func(*certs.Source) *guard.Guard) (done func()) {
 	if s.certs == nil {
 		return func() {}
@@ -104,13 +104,13 @@ func (s *service) secure(apply func(*certs.Source) *guard.Guard) (done func()) {
 	return decides.Close
 }
 
-// serveHTTP serves the pages of the process, and those about its certificates, at the address of --http.
+// serveHTTP serves the pages of the process, and the report about its certificates, at the address of --http.
 func (s *service) serveHTTP(ctx context.Context, pages http.Handler) (stop func() error, err error) {
 	return serveHTTP(ctx, "--http", s.http, certs.Handle(s.certs, s.grants, pages), s.registry)
 }
 
-// serveProfiles serves profiles in the same way as serveHTTP. It starts before everything else, so that a slow start
-// can be examined.
+// serveProfiles serves profiles at the address of --pprof. A process calls it before everything else, so that a slow
+// start can be examined.
 func serveProfiles(ctx context.Context, address string) (stop func() error, err error) {
 	return serveHTTP(ctx, "--pprof", address, telemetry.Profiles(), nil)
 }
@@ -155,8 +155,8 @@ func (f *tlsFlags) add(cmd *cobra.Command) {
 	_ = cmd.Flags().MarkHidden(look) // fails only for an unknown flag
 }
 
-// open returns the certificates, which must be for a process with that role and name. It returns nil without TLS. The
-// caller closes them.
+// open returns the certificates, which must be for a process with the role and name of want. It returns nil if the
+// process speaks plaintext. The caller closes the certificates.
 func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry prometheus.Registerer) (*certs.Source,
 	error) {
 	if f.look < 0 {
@@ -193,7 +193,7 @@ func (f *ownTLS) add(cmd *cobra.Command) {
 			"; default: plaintext)")
 }
 
-// open returns the certificates, or nil without TLS. The caller closes them.
+// open returns the certificates, or nil if the command speaks plaintext. The caller closes the certificates.
 func (f *ownTLS) open() (*certs.Source, error) {
 	dir := cmp.Or(f.dir, os.Getenv(envTLSDir))
 	if dir == "" {
@@ -206,7 +206,8 @@ func (f *ownTLS) open() (*certs.Source, error) {
 	return source, nil
 }
 
-// auditFlags hold the flags of the audit log, in which a process of a store records what it refuses and does.
+// auditFlags holds the flags of the audit log, in which a gateway or shard records refused calls, administrative calls
+// and the first use of each grant.
 type auditFlags struct {
 	path   string
 	writes bool

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard"
 )
 
-// placementFlags say where etcd is and which store to use.
+// placementFlags holds the flags that name etcd and the store in it.
 type placementFlags struct {
 	etcd     etcd.ClientConfig
 	insecure bool
@@ -34,7 +34,7 @@ func (f *placementFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.store, "store", "default", "name of the store in etcd")
 }
 
-// addInsecure adds the flag for processes that have their own certificates.
+// addInsecure adds --etcd-insecure, for processes that have certificates of the store.
 func (f *placementFlags) addInsecure(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.insecure, "etcd-insecure", false,
 		"with --tls-dir, where none of --etcd-ca, --etcd-cert and --etcd-key is given: etcd speaks no TLS (default: it is "+

@@ -123,7 +123,8 @@ func shardTable(shards []*recordv1.Shard) cli.Table {
 
 // shardCell returns the state of a shard in the same words as the shard's own page, or Silent, as on a gateway's page.
 func shardCell(s *recordv1.Shard) cli.Cell {
-	cell := cli.Cell{Text: cmp.Or(s.GetState().Word(), "Serving"), Colour: cli.Green} // old shards send no state
+	// Shards of older versions send no state.
+	cell := cli.Cell{Text: cmp.Or(s.GetState().Word(), "Serving"), Colour: cli.Green}
 	switch s.GetState() {
 	case recordv1.ShardState_SHARD_STATE_UNSPECIFIED, recordv1.ShardState_SHARD_STATE_SERVING:
 	case recordv1.ShardState_SHARD_STATE_PENDING, recordv1.ShardState_SHARD_STATE_LOADING,

@@ -55,7 +55,7 @@ func runTop(ctx context.Context, out *cli.Output, conn *cli.Conn, file *os.File,
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer onQuit(cancel)()
-	defer fmt.Fprintln(file) // the shell's prompt begins a line
+	defer fmt.Fprintln(file) // so that the shell's prompt begins on a new line
 	var last reading
 	for {
 		seen := lookAtStore(ctx, conn)
@@ -85,7 +85,7 @@ func runTop(ctx context.Context, out *cli.Output, conn *cli.Conn, file *os.File,
 type storeSeen struct {
 	finding.Facts
 	moves   []*recordv1.Move
-	traffic string // what callers do; empty: it is not shown
+	traffic string // rates and times of calls, as text; empty: not shown
 	err     error  // the query failed, and the other fields are empty
 }
 
@@ -270,7 +270,7 @@ func (s *storeSeen) tiles(colour bool, width int) []string {
 			cell := groupCell(worst[name])
 			letter := cell.Text[:1]
 			if cell.Colour == cli.Red && led[name] && worst[name].GetState() != recordv1.GroupState_GROUP_STATE_DAMAGED {
-				letter, cell.Colour = "½", cli.Yellow // as on the page
+				letter, cell.Colour = "½", cli.Yellow // the page shows such a group in the same way
 			}
 			if colour && cell.Colour != cli.Plain {
 				letter = string(cell.Colour) + letter + string(cli.ColourEnd)
@@ -328,7 +328,7 @@ func onQuit(cancel context.CancelFunc) (restore func()) {
 	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &keys); err != nil {
 		return func() {}
 	}
-	go func() { // ends with the process: nothing wakes a read of a terminal
+	go func() { // ends with the process, because a read of a terminal cannot be cancelled
 		if quits(os.Stdin) {
 			cancel()
 		}
