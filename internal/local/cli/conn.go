@@ -31,7 +31,7 @@ const dataBytesMax = 1 << 20
 // listBytesMax is the maximum size of one list of all groups or shards.
 const listBytesMax = 16 << 20
 
-// forever is longer than any call, and does not overflow when it is added to a time.
+// forever is a time limit that no call reaches. A sum of it and a time does not overflow.
 const forever time.Duration = math.MaxInt64 / 2
 
 var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
@@ -49,10 +49,10 @@ type Conn struct {
 	waits atomic.Pointer[waits] // nil: no notes are printed
 }
 
-// Dial prepares connections to HOST:PORT. It sends nothing yet. If no server listens there, calls fail immediately,
-// because the person who typed the command wants to know now. If a server has answered before and is then unavailable,
-// calls wait for it. callTimeout bounds each call with one answer whose context has no deadline, and the time for which
-// streams try to resume. With 0 there is no bound.
+// Dial prepares connections to HOST:PORT, and sends nothing yet. If no server listens there, calls fail immediately, so
+// that the person who typed the command learns it at once. Calls wait for a server that has answered before.
+// callTimeout bounds each call with one answer whose context has no deadline, and the time for which streams try to
+// resume. With 0 there is no bound.
 func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
 		return nil, Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", server)
@@ -73,8 +73,8 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if perCall != nil {
 		own = append(slices.Clone(options), grpc.WithPerRPCCredentials(perCall))
 	}
-	// With the passthrough resolver, the attempt to connect looks the name up, and the error of the attempt describes a
-	// problem with the name.
+	// With the passthrough resolver, the attempt to connect resolves the name, so that the error of the attempt says
+	// what is wrong with the name.
 	admin, err := grpc.NewClient("passthrough:///"+server, append(own,
 		grpc.WithNoProxy(), grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(listBytesMax)),
@@ -100,7 +100,7 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 func (c *Conn) Close() error { return errors.Join(c.Client.Close(), c.admin.Close()) }
 
 // Store stores the content of data as one record. It uses Put for up to 1 MiB, and Upload for more. It needs 1 MiB of
-// memory. Data that can be read again from the start (a ReadSeeker at its start) are sent again when that is safe.
+// memory. If data is an io.ReadSeeker at its start, an upload that fails may be repeated.
 func (c *Conn) Store(ctx context.Context, key client.Key, data io.Reader, options *client.PutOptions) (client.PutResult,
 	error) {
 	head, err := io.ReadAll(io.LimitReader(data, dataBytesMax+1))
@@ -136,8 +136,8 @@ func (c *Conn) Fetch(ctx context.Context, key client.Key, version string, w io.W
 	return record, nil
 }
 
-// dataOf returns the data of a record that a scan has returned. A scan leaves large data out. dataOf reads such data by
-// another call, which closeData() ends.
+// dataOf returns the data of a record of a scan. A scan leaves large data out. dataOf reads such data by another call,
+// and closeData() ends that call.
 func (c *Conn) dataOf(ctx context.Context, r client.Record) (data io.Reader, closeData func(), err error) {
 	if r.HasData {
 		return bytes.NewReader(r.Data), func() {}, nil
@@ -149,7 +149,7 @@ func (c *Conn) dataOf(ctx context.Context, r client.Record) (data io.Reader, clo
 	return from, func() { _ = from.Close() }, nil // never fails
 }
 
-// These environment variables replace missing flags.
+// These environment variables hold the values of flags that are not set.
 const (
 	envCA   = "SHEAF_CA"
 	envCert = "SHEAF_CERT"
@@ -161,7 +161,7 @@ const (
 // TLS holds the TLS settings for connections to a server. If none is set, the connection is plaintext.
 type TLS struct {
 	files client.TLSFiles
-	token string // file
+	token string // name of a file with a token
 }
 
 // Add adds the flags.

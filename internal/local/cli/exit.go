@@ -24,8 +24,8 @@ const (
 	exitFailed   = 1
 	exitUsage    = 2
 	exitNotFound = 3
-	exitNotBlank = 4 // the operator waits for it: LookNotBlank of internal/kube/workload
-	exitLostData = 5 // the operator looks for it: EtcdLostData of internal/kube/workload
+	exitNotBlank = 4 // the operator checks for this code: LookNotBlank of internal/kube/workload
+	exitLostData = 5 // the operator checks for this code: EtcdLostData of internal/kube/workload
 )
 
 // coded is an error with an exit code of its own.
@@ -66,7 +66,7 @@ func NotBlankf(format string, args ...any) error {
 	return &coded{Code: exitNotBlank, Err: fmt.Errorf(format, args...)}
 }
 
-// LostData gives an error of a process whose data are gone exit code 5.
+// LostData returns err with exit code 5, which means that the data of a process are lost.
 func LostData(err error) error { return &coded{Code: exitLostData, Err: err} }
 
 // ExitCode returns the exit code of a command that ended with err. A gRPC status that blames the request counts as
@@ -132,7 +132,7 @@ func Describe(err error, server string) string {
 	if hint := hintFor(s, server); hint != "" {
 		words = append(words, hint)
 	}
-	return strings.ReplaceAll(strings.Join(words, ": "), "\n", "; ") // joined errors have a line each
+	return strings.ReplaceAll(strings.Join(words, ": "), "\n", "; ") // joined errors have one line each
 }
 
 // endOf returns the context error that ended a call, or nil if no context error ended it.
@@ -151,9 +151,9 @@ func hintFor(s *status.Status, server string) string {
 	case infoOf(s).GetReason() == reason.GroupFailed:
 		return "`sheaf status` lists every group that failed, `sheaf verify DIR` reads what is on a volume"
 	case s.Code() != codes.Unavailable || !strings.Contains(s.Message(), "connection error"),
-		infoOf(s).GetReason() != "": // the server answers, and has not reached another process
+		infoOf(s).GetReason() != "": // the server has answered: it could not connect to another process
 		return ""
-	// Something answers, but not in gRPC. A process that has just ended would reset the connection instead.
+	// Some server answers, but does not speak gRPC. A process that has just ended would reset the connection instead.
 	case strings.Contains(s.Message(), "server preface: http2:"):
 		return fmt.Sprintf(
 			"what answers at %s does not speak gRPC: give --server the address of a gateway, not that of --http", server)

@@ -62,8 +62,8 @@ type exporter struct {
 
 	files, bytes, symlinks, noPath, privileged atomic.Int64
 
-	// For the progress display only: the number of processed records of the scan, whatever their outcome, and the
-	// total. The number of bytes of the files is not known in advance.
+	// These counters are for the progress display only: the number of processed records of the scan, whatever their
+	// outcome, and the total. The number of bytes of all files is not known in advance.
 	done, total atomic.Int64
 	totalKnown  atomic.Bool
 }
@@ -120,7 +120,7 @@ func (e *exporter) count(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	records := map[string]int64{} // by group: each of its copies reports a number, and the greatest counts
+	records := map[string]int64{} // by group; each copy reports a number, and the largest one is used
 	for _, g := range listed.GetGroups() {
 		records[g.GetGroup()] = max(records[g.GetGroup()], g.GetRecords())
 	}

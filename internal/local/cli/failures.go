@@ -23,7 +23,7 @@ type failure struct {
 
 // whatOf returns the text of an error without the path, which is already printed.
 func whatOf(err error) string {
-	if p, ok := err.(*fs.PathError); ok { //nolint:errorlint // one that is wrapped is told in the words around it
+	if p, ok := err.(*fs.PathError); ok { //nolint:errorlint // a wrapped PathError is printed with the text around it
 		return p.Op + ": " + p.Err.Error()
 	}
 	return Describe(err, "")

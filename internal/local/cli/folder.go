@@ -33,8 +33,8 @@ func openFolder(name string) (folder, error) {
 
 func (f folder) close() { _ = unix.Close(int(f)) } // nothing was written to it
 
-// in opens the folder rel below f, as the start of other paths. If create is true, it makes missing folders, with mode
-// 0755 minus the umask.
+// in opens the folder rel below f, from which other paths are then opened. If create is true, it makes missing folders,
+// with mode 0755 minus the umask.
 func (f folder) in(rel string, create bool) (folder, error) {
 	at := f
 	for end := 0; ; end++ {

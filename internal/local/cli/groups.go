@@ -42,15 +42,15 @@ const (
 // GroupRow is a group with all its copies.
 type GroupRow struct {
 	Group string `json:"group"`
-	// State is that of the copies if they agree, and otherwise NoLeader, Degraded, Damaged or DataLost. A copy whose
-	// shard does not answer is Unavailable. So is a group whose disks are all lost with their shards, although a
-	// RecordStore, whose operator looks at the disks, calls such a group DataLost.
+	// State is the state of the copies if all copies have the same, and otherwise NoLeader, Degraded, Damaged or
+	// DataLost. A copy whose shard does not answer is Unavailable. So is a group whose disks are all lost with their
+	// shards, although a RecordStore, whose operator looks at the disks, calls such a group DataLost.
 	State string `json:"state"`
 	// Copies is the number of copies that etcd lists, without those that are being made.
 	Copies int `json:"copies"`
 	// Leader is the shard of the leader; empty: no copy leads.
 	Leader string `json:"leader,omitempty"`
-	// Records and StoredBytes are those of the leader, or of another copy if none leads; nil: not known.
+	// Records and StoredBytes are the figures of the leader, or of another copy if no copy leads; nil: not known.
 	Records     *int64 `json:"records"`
 	StoredBytes *int64 `json:"storedBytes"`
 	// Message says what is wrong with the first copy that has a message.
@@ -58,7 +58,7 @@ type GroupRow struct {
 }
 
 // GroupRows sums up the rows of copies, as ListGroups returns them, by group. wanted is the number of copies that each
-// group should have. The order of the groups remains: numbers are sorted by value.
+// group should have. The groups remain in the order of copies, in which numbers are sorted by value.
 func GroupRows(copies []*recordv1.Group, wanted int) []GroupRow {
 	rows := []GroupRow{}
 	for len(copies) > 0 {
@@ -72,12 +72,12 @@ func GroupRows(copies []*recordv1.Group, wanted int) []GroupRow {
 	return rows
 }
 
-// groupRow sums up the copies of one group, which should have wanted copies. A copy that is being made is not one of
-// them, and it is no sign of a fault: while a group moves, it has such a copy in addition to the others.
+// groupRow sums up the copies of one group, which should have wanted copies. A copy that is being made does not count:
+// a group that moves has such a copy in addition to the others.
 func groupRow(copies []*recordv1.Group, wanted int) GroupRow {
 	row := GroupRow{Group: copies[0].GetGroup()}
 	states, lost, served, out, damaged := map[recordv1.GroupState]bool{}, 0, 0, 0, false
-	var from *recordv1.Group // the copy that has the figures
+	var from *recordv1.Group // the copy whose figures the row has
 	for _, c := range copies {
 		row.Message = cmp.Or(row.Message, c.GetMessage())
 		if c.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED || c.GetRole() == recordv1.MemberRole_MEMBER_ROLE_LEARNER ||
@@ -101,7 +101,7 @@ func groupRow(copies []*recordv1.Group, wanted int) GroupRow {
 		if c.GetLeader() {
 			row.Leader = c.GetShard()
 		}
-		// The row of a copy that does not answer has what etcd knows of the group; 0: perhaps nothing.
+		// The row of a copy that does not answer has the figures that etcd holds. A zero may mean that etcd holds none.
 		if c.GetLeader() || from == nil && (serves || c.GetRecords() > 0 || c.GetStoredBytes() > 0) {
 			from = c
 		}

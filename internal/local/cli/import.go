@@ -35,9 +35,9 @@ const (
 	importLookUps  = 4        // concurrent lookups of existing files
 	batchBytes     = 1 << 20  // a batch is sent when it has this size
 	batchPuts      = 256      // or this many puts
-	// time that the client may take for a batch, until its results are processed
+	// time limit of a batch, from its sending until its results are processed
 	batchPatience  = 30 * time.Second
-	importPatience = 60 * time.Second // time with a server that stores nothing at all
+	importPatience = 60 * time.Second // an import gives up after this time without a stored file
 	requestIDSize  = 16
 )
 
@@ -82,14 +82,14 @@ type importer struct {
 	conn *Conn
 	out  *Output
 	ids  idScheme
-	// fresh says that no other import has this import id. If the server then reports a put as repeated, this run has
-	// already sent that put (the gateway also retries puts).
+	// fresh says that no other import has this import id. A put that the server reports as repeated was then sent by
+	// this run, or repeated by the gateway.
 	fresh bool
 
 	root    folder
 	jobs    chan job
 	puts    chan *put
-	memory  *semaphore.Weighted // bytes, of importBytesMax
+	memory  *semaphore.Weighted // in bytes; the whole is importBytesMax
 	uploads *semaphore.Weighted
 	failed  failures
 
@@ -311,13 +311,13 @@ func (im *importer) readAll(ctx context.Context, ready <-chan job) error {
 	return nil
 }
 
-// take processes an item of the walk. It assigns an id and a group to the item, and passes the item on.
+// take processes an item of the walk. It assigns an id and a group to a file or link, and passes it to the readers.
 func (im *importer) take(ctx context.Context, item Item) error {
 	switch {
 	case item.Err != nil:
 		im.blind.Store(true)
 		im.fail(failUnreadable, item.Path, item.Err)
-		return nil //nolint:nilerr // it is counted and listed
+		return nil //nolint:nilerr // fail has counted and listed the error
 	case item.Type.IsDir():
 		im.notKept.emptyFolders.Add(1)
 		im.seenFiles.Add(1)
@@ -348,8 +348,8 @@ func pass[T any](ctx context.Context, to chan<- T, v T) error {
 	}
 }
 
-// count counts files and bytes, for the progress display only. It runs in parallel to the import, and the import then
-// finds the inodes in the kernel's cache.
+// count counts files and bytes, for the progress display only. It runs in parallel to the import, which then finds the
+// inodes in the kernel's cache.
 func (im *importer) count(ctx context.Context) {
 	err := Walk(ctx, im.opts.Dir, 2, false, func(item Item) error {
 		im.totalFiles.Add(1)

@@ -249,7 +249,7 @@ func (im *importer) enqueue(ctx context.Context, j job, s fileState, data []byte
 // failure. A record that is damaged or no longer exists is not equal.
 func (im *importer) equal(ctx context.Context, j job, s fileState, file io.Reader) (bool, error) {
 	if changed := im.compare(j, im.stampOf(j, s), *j.there); changed != nil {
-		return false, nil //nolint:nilerr // since it was looked up, so it is stored
+		return false, nil //nolint:nilerr // the file has changed since the lookup, so it is stored
 	}
 	var same bool
 	record, err := im.conn.Open(ctx, j.key, &client.DownloadOptions{Version: j.there.Version})
@@ -347,7 +347,7 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case counter.at < most && !unsized && statErr == nil && now.Size() < s.size && shorter < 2:
-			shorter++ // the server refuses data that is not as long as declared
+			shorter++ // the server refuses data that are shorter than declared
 			continue
 		case !retryable(err):
 			return im.complete(ctx, p, s.size, false, err)

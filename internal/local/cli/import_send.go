@@ -76,7 +76,7 @@ func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, 
 	for i, outcome := range outcomes {
 		p := batch[i]
 		if retryable(outcome.Err) || errors.Is(outcome.Err, context.DeadlineExceeded) {
-			p.attempts++ // it may have been stored
+			p.attempts++ // the put may have been stored
 			again, last = append(again, p), outcome.Err
 			continue
 		}
@@ -267,7 +267,7 @@ func (im *importer) decide(j *job, there client.GetOutcome) bool {
 	s, record := stateOf(info), there.Record
 	unsized := s.size == 0 && s.mode.IsRegular() && record.Size > 0
 	if unsized {
-		s.size = record.Size // the size says nothing: the content decides
+		s.size = record.Size // the reported size is useless, so the content is compared
 	}
 	what := im.compare(*j, im.stampOf(*j, s), record)
 	switch {

@@ -25,10 +25,10 @@ const noPathDir = "_records"
 // and no file or link is the folder of another path. Therefore nothing is written through a link of the same tree, not
 // even when an archive is unpacked. Safe for concurrent use.
 type treeNames struct {
-	prefix string // only paths below it; it is removed
+	prefix string // only paths below the prefix are taken, and the prefix is removed; empty: all paths
 
 	mu    sync.Mutex
-	taken map[nameHash]bool // paths of records (false), and their folders (true)
+	taken map[nameHash]bool // false: the path of a record; true: a folder of such a path
 }
 
 // take returns the path of a record, relative and clean. It returns false for a record that has no place in the tree.

@@ -59,7 +59,8 @@ type done struct{ err error }
 func (d *done) Error() string { return d.err.Error() }
 func (d *done) Unwrap() error { return d.err }
 
-// Done marks an error of a PreRunE as the command's own error, which is not wrong usage. Done returns nil for nil.
+// Done marks an error of a command's PreRunE as an error of its own, as opposed to wrong usage. Done returns nil for
+// nil.
 func Done(err error) error {
 	if err == nil {
 		return nil
@@ -67,7 +68,7 @@ func Done(err error) error {
 	return &done{err: err}
 }
 
-// Body makes a command's RunE.
+// Body returns the RunE of a command that calls run after a check of the global flags.
 func (p *Program) Body(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		switch p.format {
@@ -107,6 +108,6 @@ func Pause(ctx context.Context, d time.Duration) bool {
 func Complete(cmd *cobra.Command, flag string, values ...string) {
 	complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
-		panic(err) // a flag that does not exist: every run of the binary would panic
+		panic(err) // the flag does not exist, so every run of the program panics
 	}
 }

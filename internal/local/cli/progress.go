@@ -13,8 +13,8 @@ type tally struct {
 	totalKnown             bool
 }
 
-// fileBytes is the cost of a file in bytes, in addition to its size, so that neither many small files nor a few large
-// ones distort the remaining time.
+// fileBytes is added to the size of each file when the remaining time is estimated, because a file takes time whatever
+// its size is.
 const fileBytes = 16 << 10
 
 // done returns the completed fraction, 0 to 1. It is negative if the total is unknown.
@@ -23,7 +23,7 @@ func (t tally) done() float64 {
 	if t.totalFiles > 0 {
 		done, whole = fileBytes*float64(t.files), fileBytes*float64(t.totalFiles)
 	}
-	if t.totalBytes > 0 { // else the total is unknown
+	if t.totalBytes > 0 { // a total of 0 bytes is unknown
 		done, whole = done+float64(t.bytes), whole+float64(t.totalBytes)
 	}
 	if !t.totalKnown || whole == 0 {
@@ -40,8 +40,8 @@ type progress struct {
 	unit     string // the unit of tally.files
 	read     func() tally
 	begin    time.Time
-	seen     tally     // what was shown last
-	moved    time.Time // when that was first shown
+	seen     tally     // the progress that was shown last
+	moved    time.Time // the time when seen was first shown
 	terminal bool
 	end      chan struct{}
 	shown    sync.WaitGroup
@@ -96,7 +96,7 @@ func (p *progress) show() {
 const stillAfter = 10 * time.Second
 
 // line returns the completed fraction and the remaining time at the rate so far, followed by the completed amount and
-// the rate. The first two are at the start, because a narrow terminal truncates the end.
+// the rate. The amount and the rate come last, because a narrow terminal truncates the end.
 func (p *progress) line(t tally, now time.Time) string {
 	if t.files != p.seen.files || t.bytes != p.seen.bytes {
 		p.seen, p.moved = t, now

@@ -16,7 +16,7 @@ import (
 )
 
 // RecordJSON is a record as the commands print it. Numbers that a JSON reader may round (ids) are strings. Attribute
-// values that are not UTF-8 are in base64 under attributes_base64.
+// values that are not UTF-8 are in base64 in AttributesBase64.
 type RecordJSON struct {
 	ID               string            `json:"id"`
 	Group            string            `json:"group"`
@@ -67,8 +67,8 @@ func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 // FormatCRC formats a CRC32C as 8 hexadecimal digits.
 func FormatCRC(crc uint32) string { return fmt.Sprintf("%08x", crc) }
 
-// WriteJSONLine writes a record as one line of JSON, with the record's data, which it reads from the argument data. The
-// data may have any size, because they are streamed. If data is nil, the field is omitted.
+// WriteJSONLine writes a record as one line of JSON. It copies the record's data from the reader data, in base64 and in
+// pieces, so that they may have any size. If data is nil, the line has no data.
 func WriteJSONLine(w io.Writer, r client.Record, data io.Reader) error {
 	line, err := json.Marshal(JSONOf(r))
 	if err != nil {

@@ -35,7 +35,7 @@ func (c *Conn) WriteScanJSON(ctx context.Context, options *client.ScanOptions, w
 
 // TarOptions are the options of WriteScanTar.
 type TarOptions struct {
-	Paths  bool // members have the paths that import stored, and are symbolic links where it stored one
+	Paths  bool // members have the paths that import stored, and symbolic links remain symbolic links
 	Setuid bool // as in ExportOptions
 }
 
@@ -88,7 +88,7 @@ func (c *Conn) WriteScanTar(ctx context.Context, out *Output, options *client.Sc
 type tarWriter struct {
 	opts    TarOptions
 	archive *tar.Writer
-	names   treeNames // with Paths
+	names   treeNames // used with TarOptions.Paths
 }
 
 // header returns the header of a record's member, and whether mode bits were left out of the header. A failure means

@@ -42,7 +42,7 @@ type VerifyGroupReport struct {
 	Bytes     int64  `json:"bytes"`
 	Entries   int64  `json:"entries"`
 	TornBytes int64  `json:"tornBytes,omitempty"`
-	// the replica is still joining, and its data do not count yet
+	// Joining says that the replica is still joining its group, so that its data do not count yet.
 	Joining     bool            `json:"joining,omitempty"`
 	Damages     []format.Damage `json:"damages,omitempty"`     // as found before a repair
 	Error       string          `json:"error,omitempty"`       // why it could not be checked, or repaired
@@ -106,16 +106,16 @@ type verifier struct {
 	repair bool
 	report VerifyTreeReport
 
-	groups, bytes atomic.Int64 // checked so far, for the progress
+	groups, bytes atomic.Int64 // checked so far, for the progress display
 	total         atomic.Int64 // bytes of all files; 0: unknown
 }
 
 // depthMax is the maximum depth at which volumes are searched. The folder of `sheaf dev` holds volumes two levels down.
 const depthMax = 4
 
-// verifyGroupsMax is the maximum number of groups of a volume that are checked at a time, if there are enough
-// processors. A group of one segment keeps one processor busy. Each group needs memory for the positions of its
-// entries.
+// verifyGroupsMax is the maximum number of groups of a volume that are checked at a time. Fewer are checked if there
+// are fewer processors, because the check of one group keeps a processor busy. Each group needs memory for the
+// positions of its entries.
 const verifyGroupsMax = 4
 
 // VerifyTree checks a group's folder, a volume, or all volumes below a folder. It locks the volumes meanwhile. A volume
@@ -355,8 +355,8 @@ func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 		sb.Shard, sb.Volume, n, len(ids), of)
 }
 
-// groupsOf checks groups, several at a time, and reports them in their order. Only the end of ctx is an error;
-// everything else is in the report.
+// groupsOf checks groups, several at a time, and reports them in their order. It returns an error only if ctx ends. The
+// report has all other errors.
 func (v *verifier) groupsOf(ctx context.Context, dirs ...string) error {
 	reports := make([]VerifyGroupReport, len(dirs))
 	var workers errgroup.Group

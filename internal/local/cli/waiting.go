@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	noteAfter = time.Second // time without a first answer after which a command says what it waits for
-	probeTime = time.Second // time for finding out what it waits for
+	noteAfter = time.Second // a command that has no answer after this time says what it waits for
+	probeTime = time.Second // time limit of the read that finds out what it waits for
 )
 
-// waits prints once, for a person at a terminal, what a command waits for. It observes the calls of a connection
-// through interceptors. Safe for concurrent use.
+// waits prints at most one note that tells a person at a terminal what a command waits for. It observes the calls of a
+// connection through interceptors. Safe for concurrent use.
 type waits struct {
 	conn  *Conn
 	after time.Duration
@@ -137,7 +137,7 @@ func (c *Conn) streamWaits(
 ) (grpc.ClientStream, error) {
 	stream, err := open(ctx, d, cc, method, options...)
 	w := c.waitsOf(ctx, method)
-	if w == nil || err != nil || d.ClientStreams { // a caller that sends a stream may itself be slow
+	if w == nil || err != nil || d.ClientStreams { // in a stream that the caller sends, the caller itself may be slow
 		return stream, err
 	}
 	return &waitingStream{ClientStream: stream, waits: w}, nil

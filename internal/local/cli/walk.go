@@ -18,10 +18,10 @@ type Item struct {
 	Err  error       // if set, the folder could not be read; a folder without Err is empty
 }
 
-// Walk visits everything below root except folders that hold something and can be read. It follows no symbolic link,
-// even if somebody replaces a folder by a link meanwhile. If sorted is true, Walk visits sequentially in the order of
-// the names, folder by folder. Otherwise several goroutines call visit() concurrently, and folders are read in pieces.
-// The first error of visit() ends the walk.
+// Walk visits all files and links below root, and the folders that are empty or cannot be read. It follows no symbolic
+// link, even if somebody replaces a folder by a link meanwhile. If sorted is true, Walk visits sequentially in the
+// order of the names, folder by folder. Otherwise several goroutines call visit() concurrently, and folders are read in
+// pieces. The first error of visit() ends the walk.
 func Walk(ctx context.Context, root string, workers int, sorted bool, visit func(Item) error) error {
 	at, err := openFolder(root)
 	if err != nil {
@@ -42,7 +42,7 @@ func Walk(ctx context.Context, root string, workers int, sorted bool, visit func
 type walker struct {
 	root    folder
 	visit   func(Item) error
-	folders *errgroup.Group // each of its goroutines reads one folder, and the folders in it for which none was free
+	folders *errgroup.Group // each goroutine reads one folder, and those subfolders for which no other goroutine was free
 }
 
 func (w *walker) walk(ctx context.Context, dir string) error {
@@ -58,8 +58,8 @@ func (w *walker) walk(ctx context.Context, dir string) error {
 	return err
 }
 
-// readDir visits the entries of a folder that are not folders, and returns those that are. The folder is closed then,
-// so that a deep tree does not need many descriptors.
+// readDir visits the entries of a folder that are not folders, and returns those that are. It closes the folder before
+// it returns, so that a deep tree needs few file descriptors.
 func (w *walker) readDir(ctx context.Context, dir string) (folders []string, err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

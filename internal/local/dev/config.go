@@ -23,10 +23,10 @@ import (
 // Config configures a dev store. Dir is required.
 type Config struct {
 	Dir    string         // created if it does not exist
-	Shards int            // 0: the previous number; 3 in a new folder
+	Shards int            // 0: as many as in the previous run; 3 in a new folder
 	Copies int            // copies of each group; 0: the folder's setting; 1 in a new folder
-	Groups int            // Hash routing; 0: the folder's setting; 16 in a new one
-	Mode   placement.Mode // empty: the folder's setting; Hash in a new one
+	Groups int            // groups of Hash routing; 0: the folder's setting; 16 in a new folder
+	Mode   placement.Mode // empty: the folder's setting; Hash in a new folder
 
 	Listen string // host:port of the gateway; port 0 chooses a free port
 	HTTP   string // host:port of the web page, metrics, health and status; empty: none
@@ -51,7 +51,8 @@ type seams struct {
 	audit *guard.Audit  // the audit log of gateway and shards
 	look  time.Duration // interval of the certificate checks; 0: the default of the processes
 
-	// These functions replace parts of the store, for a store in memory. If one is nil, the store uses its own part.
+	// These functions replace parts of the store, for a store in memory. For a nil function, the store uses its own
+	// part.
 	etcd     func() (*clientv3.Client, error)
 	disk     func(shard string) vfs.FS
 	listener func(ctx context.Context, address string) (net.Listener, error) // of gateway and shards

@@ -46,7 +46,8 @@ type settings struct {
 	Made bool `json:"made"`
 }
 
-// validate rejects settings that no program writes, because a start would create as many shards as the settings say.
+// validate rejects settings that no program writes. A start would otherwise create any number of shards that the file
+// names.
 func (s *settings) validate() error {
 	if s.Shards < 1 || s.Shards > shardsMax {
 		return fmt.Errorf("it says %d shards", s.Shards)
@@ -56,8 +57,8 @@ func (s *settings) validate() error {
 
 func (s *settings) copies() int { return max(s.Copies, 1) }
 
-// ShardOf returns the name of the shard whose volume is in a folder of a dev store; false: the folder is not one of
-// those.
+// ShardOf returns the name of the shard whose volume is in a folder of a dev store; ok is false if dir is not such a
+// folder.
 func ShardOf(dir string) (shard string, ok bool) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

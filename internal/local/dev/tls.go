@@ -44,11 +44,11 @@ type secured struct {
 	seams     seams
 }
 
-// holder has a certificate in its own subfolder.
+// holder is a process or a caller that has a certificate in a subfolder of its own.
 type holder struct {
 	folder   string
 	identity identity.Identity
-	hosts    []string // names by which callers reach it
+	hosts    []string // names and addresses by which callers reach the process
 }
 
 // secure creates a certificate for the callers of a store. The first time, it also creates the authority of the store.
