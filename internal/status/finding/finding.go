@@ -90,8 +90,8 @@ func named(names []string) string {
 	return "groups " + units.Some(names, groupsNamed)
 }
 
-// Problems returns the problems among findings as text. Each text begins with the place of the finding, unless that
-// place equals the argument here. A process passes its own place, to leave it out when it reports about itself.
+// Problems returns the problems among findings as texts. Each text begins with the place of the finding, unless the
+// place equals here: a process that reports about itself passes its own place, to leave it out.
 func Problems(all []Finding, here string) (words []string) {
 	for i := range all {
 		f := &all[i]
@@ -114,11 +114,12 @@ func Problems(all []Finding, here string) (words []string) {
 type List struct {
 	managed bool // see Facts.Managed
 	all     []Finding
-	same    map[Finding]*[]string // names of groups, by the finding without a name
+	same    map[Finding]*[]string // names of the groups with the same finding, by the finding without a group
 	names   []Finding             // keys of same, in the order of their first finding
 }
 
-// byHand returns a next step that starts processes; empty where an operator runs them.
+// byHand returns do, a next step that a person takes with processes. It returns an empty text if an operator runs the
+// processes.
 func (f *List) byHand(do string) string {
 	if f.managed {
 		return ""
@@ -131,12 +132,13 @@ func (f *List) Add(kind Kind, where, what, do string) {
 	f.all = append(f.all, Finding{kind.severity(), kind, where, oneLine(what), do})
 }
 
-// oneLine joins the lines of errors that happened together.
+// oneLine puts the lines of joined errors on one line.
 func oneLine(what string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(what, ":\n", ": "), "\n", "; ")
 }
 
-// ofGroup is Add for a copy of a group on a shard; empty shard: for the group as a whole.
+// ofGroup adds a finding about the copy of a group on a shard. If shard is empty, the finding is about the group as a
+// whole.
 func (f *List) ofGroup(kind Kind, name, shard, what, do string) {
 	where := ""
 	if shard != "" {

@@ -36,7 +36,8 @@ const (
 	Superseded       Kind = "Superseded"
 )
 
-// The kinds of findings about a volume that nobody serves. They are true when the volume is read, and have no times.
+// The kinds of findings about a volume that no process serves. They describe the volume at the time of the check, so
+// they have no Rule.
 const (
 	VolumeProblem Kind = "VolumeProblem"
 	VolumeFailed  Kind = "VolumeFailed"
@@ -45,10 +46,11 @@ const (
 	VolumeJoining Kind = "VolumeJoining"
 )
 
-// Rule says of a kind what causes it, and how soon sheaf doctor follows the cause. A call of doctor that begins Within
-// after the cause reports the finding. A call that begins Gone after the end of the cause does not. Zero means that
-// doctor determines it when it asks. The times are upper bounds on a machine that is not starved; doctor itself waits
-// up to 5 s for a shard that does not answer.
+// Rule describes a kind of finding: what causes it, and how soon sheaf doctor reflects a change of the cause. A call of
+// sheaf doctor that begins Within after the cause has arisen reports the finding. A call that begins Gone after the
+// cause has ended does not report it. Zero means that sheaf doctor examines the cause itself during the call. The times
+// are upper bounds on a machine that is not overloaded. sheaf doctor itself waits up to 5 s for a shard that does not
+// answer.
 //
 // The causes and reasons are quoted in docs/operations/troubleshooting.md, and a test compares the two.
 type Rule struct {
@@ -61,13 +63,13 @@ type Rule struct {
 
 // These are the times that several rules share.
 const (
-	// etcdTold bounds how long a gateway takes to learn what changed in etcd. Its watch reports it at once. It notices
-	// within some seconds that a watch has failed, and then lists again.
+	// etcdTold bounds the time in which a gateway learns of a change in etcd. A watch reports the change at once. If
+	// the watch has failed, the gateway notices that within some seconds, and reads the keys again.
 	etcdTold = 10 * time.Second
-	// elected covers an election timeout (1 to 2 s), an election and the look at the result.
+	// elected covers an election timeout (1 to 2 s), the election, and the time until its result is reported.
 	elected = 10 * time.Second
-	// guarded covers a look of a shard at its volume. It looks every 2 s, reports a look that takes 10 s, and stops
-	// serving after two failed looks.
+	// guarded covers the checks of a shard on its volume. A shard checks its volume every 2 s, reports a check that
+	// takes 10 s, and stops serving after two failed checks.
 	guarded = 30 * time.Second
 )
 
@@ -119,7 +121,7 @@ var Rules = []Rule{
 		"each look asks the shards"},
 }
 
-// ofVolumes are the severities of findings about volumes that nobody serves.
+// ofVolumes holds the severities of findings about volumes that no process serves.
 var ofVolumes = map[Kind]Severity{
 	VolumeProblem: Problem, VolumeFailed: Problem, VolumeDamaged: Problem, VolumeTorn: Note, VolumeJoining: Note,
 }

@@ -25,13 +25,13 @@ func seconds(s float64, to time.Duration) time.Duration {
 
 // Facts holds the collected data: the shards, and one row of groups for each copy, as AdminService lists them.
 type Facts struct {
-	Store    []string // what is wrong with the store itself, as a gateway says
-	Warnings []string // what will become a problem of the store itself, as a gateway says
+	Store    []string // problems of the store itself, as a gateway reports them
+	Warnings []string // warnings about the store itself, as a gateway reports them
 	Shards   []*recordv1.Shard
 	Groups   []*recordv1.Group
-	// Whole means that these are all copies of the store. Otherwise findings do not rely on other copies.
+	// Whole means that Groups lists all copies of the store. Without it, no finding says that something is missing.
 	Whole bool
-	// Managed means that an operator runs the processes. Then no next step says to start one by hand.
+	// Managed means that an operator runs the processes. No next step then tells a person to start a process.
 	Managed bool
 }
 
@@ -45,8 +45,8 @@ func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResp
 func (f *Facts) HasLost() bool { return slices.ContainsFunc(f.Groups, (*recordv1.Group).GetLost) }
 
 // IsNeeded reports whether a group with a copy on a shard is not served, because so many copies do not answer or have
-// failed that the others are not a majority. In that case, what is wrong with the shard is reported as a problem,
-// whatever the explanation is.
+// failed that the others are not a majority. A fault of such a shard is a problem even if it has a harmless
+// explanation, such as a restart.
 func (f *Facts) IsNeeded(shard string) bool {
 	copies, away, led, here := map[string]int{}, map[string]int{}, map[string]bool{}, map[string]bool{}
 	for _, g := range f.Groups {
@@ -118,22 +118,22 @@ func Of(seen Facts) []Finding {
 	return f.Sorted()
 }
 
-// summary is the sum of all rows.
+// summary holds the facts by shard and by group.
 type summary struct {
 	shards map[string]*recordv1.Shard
 	groups map[string]*copies
 	lacks  map[string]*lack // by shard that does not serve all of its groups
-	stuck  map[string]bool  // copies that have their own finding; a key is group/shard
+	stuck  map[string]bool  // copies with a finding of their own; a key is group/shard
 	here   map[string]bool  // copies that serve, and have all their files; a key is group/shard
 	waits  string           // why a group is not placed; empty: every group is, or it is not known
 	whole  bool             // Facts.Whole
 }
 
-// copies is the sum of the rows of one group.
+// copies sums up the rows of one group.
 type copies struct {
 	copies, pending int
-	stuck           int      // copies that have their own finding, which says why they cannot lead
-	silent          []string // the shards whose finding says why they do not serve one
+	stuck           int      // copies with a finding of their own, which says why they cannot lead
+	silent          []string // shards with a finding that says why their copy is not served
 	led, loading    bool
 	waits           string
 }
@@ -166,7 +166,7 @@ func servesSome(s *recordv1.Shard) bool {
 	return s.GetAlive() && s.GetState() == recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL && s.GetMessage() != ""
 }
 
-// stick counts a copy that has its own finding.
+// stick records that a copy has a finding of its own.
 func (st *summary) stick(g *copies, row *recordv1.Group) {
 	g.stuck++
 	st.stuck[row.GetGroup()+"/"+row.GetShard()] = true
@@ -240,7 +240,8 @@ func gather(seen Facts) *summary {
 	return st
 }
 
-// These begin what a gateway says about etcd: that etcd is silent, and that the gateway does not follow what etcd says.
+// These texts begin a gateway's messages about etcd. The first says that etcd does not answer, the second that the
+// gateway ignores the contents of etcd.
 const (
 	EtcdSilent = "Without etcd for "
 	EtcdHeld   = "What etcd says is not followed: "
@@ -250,8 +251,8 @@ const (
 // descriptors. Writes to the copy resume without a restart when there is enough.
 const WritesWait = "reads are served, writes wait: "
 
-// These are parts of the message of a copy whose writes wait for space or memory. Errors of the packages that store
-// groups have these texts.
+// These texts are part of the message of a copy whose writes wait for space or memory. They come from errors of the
+// packages that store groups.
 const (
 	lacksSpace  = "no free space on the volume"
 	lacksMemory = "memory budget exceeded"
@@ -271,7 +272,8 @@ func cannotWrite(g *recordv1.Group) bool {
 	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != ""
 }
 
-// shard checks one shard. l is what the store lacks while the shard does not serve all of its groups; nil: it does.
+// shard checks one shard. l says what the store lacks because the shard does not serve all of its groups. l is nil if
+// the shard serves all of them.
 func (f *List) shard(s *recordv1.Shard, l *lack) {
 	where := "shard " + s.GetName()
 	if f.placement(where, s); s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING &&
@@ -309,7 +311,8 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	space := fmt.Sprintf("%s are free of %s, and %s are kept in reserve", units.Bytes(free),
 		units.Bytes(s.GetCapacityBytes()),
 		units.Bytes(reserve))
-	const recordBytesMax = 1 << 20 // of a record that is not a blob: a volume that refuses one is full for callers
+	// A volume without space for the largest record that is not a blob is full for callers.
+	const recordBytesMax = 1 << 20
 	const spaceAdvice = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is " +
 		"superseded and " +
 		"still stored"
@@ -331,7 +334,7 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	}
 	// A shard in the state MEMORY_TOO_SMALL already says this in its message.
 	if limit := s.GetMemoryLimitBytes(); limit > 0 && s.GetState() != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL {
-		need := max(s.GetMemoryNeedBytes(), s.GetMemoryUsedBytes()) // the first is of the start
+		need := max(s.GetMemoryNeedBytes(), s.GetMemoryUsedBytes()) // the first was computed when the shard started
 		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(need),
 			units.Bytes(limit))
 		switch {
@@ -344,7 +347,7 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	}
 }
 
-// placement adds a finding for what a person has requested of a shard, if it is not finished.
+// placement adds a finding for a shard that a person has cordoned or drained.
 func (f *List) placement(where string, s *recordv1.Shard) {
 	name, groups := s.GetName(), units.Count(int64(s.GetPlacedGroups()), "group", "groups")
 	switch s.GetPlacementState() {
@@ -426,7 +429,7 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 				f.byHand("repair what it names (of a disk dmesg says more), then start shard "+shard+" again"))
 		}
 	case recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_LOADING:
-		if g.GetMessage() != "" && (!st.whole || st.groups[name].led) { // else it is a problem of the group
+		if g.GetMessage() != "" && (!st.whole || st.groups[name].led) { // otherwise the group has a finding of its own
 			f.ofGroup(CopyWaits, name, shard, what, "")
 		}
 	}

@@ -1,5 +1,6 @@
 // Package page is the page at / of the HTTP ports of shards, gateways and sheaf dev: one file, which polls /status of
-// the same port and shows the result. The summary sentence is computed here (summary.go), as part of that answer.
+// the same port and shows the result. summary.go computes the summary sentence, which is a part of the answer at
+// /status.
 package page
 
 import (
@@ -22,7 +23,7 @@ var policy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-anc
 	"img-src data:; style-src " +
 	hashOf("style") + "; script-src " + hashOf("script")
 
-// hashOf returns the source expression of the only element of that name.
+// hashOf returns the hash of the only element with a name, in the form of a Content-Security-Policy.
 func hashOf(element string) string {
 	_, from, _ := strings.Cut(html, "<"+element+">")
 	content, _, _ := strings.Cut(from, "</"+element+">")
@@ -30,7 +31,7 @@ func hashOf(element string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// HandleStatus serves the page, and at /status what status returns, as JSON.
+// HandleStatus serves the page at /, and the result of status as JSON at /status.
 func HandleStatus(mux *http.ServeMux, logger *slog.Logger, status func() any) {
 	Handle(mux)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
@@ -43,7 +44,8 @@ func HandleStatus(mux *http.ServeMux, logger *slog.Logger, status func() any) {
 	})
 }
 
-// Handle serves the page at / of a mux, for GET and HEAD. It does not claim other paths: unknown paths answer 404.
+// Handle serves the page at / of a mux, for GET and HEAD. It serves no other path, so the mux answers unknown paths
+// with 404.
 func Handle(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()

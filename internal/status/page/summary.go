@@ -12,19 +12,20 @@ import (
 
 // The states of a summary, from worst to best.
 const (
-	NotReady = "NotReady" // a part does not serve
-	Damaged  = "Damaged"  // all serve, but some stored bytes are bad
+	NotReady = "NotReady" // some groups do not serve
+	Damaged  = "Damaged"  // all groups serve, but some stored bytes are bad
 	Loading  = "Loading"
-	Problems = "Problems" // all serve, but action is needed
+	Problems = "Problems" // all groups serve, but action is needed
 	Ready    = "Ready"
 )
 
-// EtcdSilentMin is the time without an answer of etcd after which the summary mentions it. A process asks every 2 s,
-// and waits 2 s.
+// EtcdSilentMin is the time without an answer of etcd after which the summary mentions it. A process asks etcd every 2
+// s, and waits up to 2 s for the answer.
 const EtcdSilentMin = 6 * time.Second
 
-// EtcdProblem says what is wrong with etcd, as the calling process sees it, and what to do. silent is the time since
-// etcd last answered, and held says why its contents are not followed. Empty text: nothing is wrong.
+// EtcdProblem says what is wrong with etcd, as seen by the calling process, and what to do. silent is the time since
+// etcd last answered, and held says why the process ignores the contents of etcd. The text is empty if nothing is
+// wrong.
 func EtcdProblem(silent time.Duration, held string) (text, do string) {
 	switch {
 	case silent >= EtcdSilentMin:
@@ -46,7 +47,7 @@ type Facts struct {
 	Groups     int      // number of groups that should serve
 	Shards     int      // number of shards that hold the groups; 0: only the reporting shard
 	Routes     bool     // only routes are known, not whether the groups serve
-	And        string   // an addition to the sentence if all serve
+	And        string   // ends the sentence if all groups serve
 	Failed     []string // names of groups that are not served
 	FailedWhy  string   // the first known reason of a failed group
 	Damaged    []string
@@ -61,8 +62,7 @@ func (f *Facts) Fail(group, why string) {
 	}
 }
 
-// Summarize returns the state that follows from the facts. Of several states, it returns the one that needs action
-// most.
+// Summarize returns the state that follows from the facts. If several states apply, it returns the most urgent one.
 func Summarize(f *Facts) *recordv1.StatusSummary {
 	switch {
 	case f.Waits != "":
