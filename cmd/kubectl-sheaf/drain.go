@@ -145,13 +145,7 @@ func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus
 	if f.shard < 0 {
 		return shards
 	}
-	var list []v1alpha1.ShardStatus
-	for _, s := range shards {
-		if s.Number == f.shard {
-			list = append(list, s)
-		}
-	}
-	return list
+	return slices.DeleteFunc(slices.Clone(shards), func(s v1alpha1.ShardStatus) bool { return s.Number != f.shard })
 }
 
 // drainLook is the time between two reads of the pool.

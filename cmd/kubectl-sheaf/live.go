@@ -115,8 +115,7 @@ func (a *app) credentials(ctx context.Context, store *v1alpha1.RecordStore) (spe
 	case apierrors.IsForbidden(err):
 		return nil, nil, fmt.Errorf(
 			"store %s speaks TLS, and asks administrators for the certificate in Secret %s, which you may not read: have a "+
-				"Role give you "+
-				"get on that Secret: %w", store.Name, name, err)
+				"Role give you get on that Secret: %w", store.Name, name, err)
 	case err != nil:
 		return nil, nil, fmt.Errorf("read Secret %s, with the certificate of administrators of store %s: %w", name,
 			store.Name, err)

@@ -85,12 +85,9 @@ func doctorOfVolumes(ctx context.Context, out *cli.Output, dir string) error {
 // reportFindings prints findings. It returns an error if one of them is a problem.
 func reportFindings(out *cli.Output, findings []finding.Finding, lookedAt string) error {
 	if out.JSON {
-		if findings == nil {
-			findings = []finding.Finding{}
-		}
 		if err := out.WriteJSON(struct {
 			Findings []finding.Finding `json:"findings"`
-		}{findings}); err != nil {
+		}{append([]finding.Finding{}, findings...)}); err != nil {
 			return err
 		}
 	} else {

@@ -97,8 +97,7 @@ func noQuorumError(err error) error {
 	}
 	return fmt.Errorf(
 		"etcd has no quorum, and what is shown may be old: bring members back. Where too many of them are lost for good, "+
-			"see "+
-			"docs/operations/etcd.md, \"etcd is lost\" (%w)", err)
+			"see docs/operations/etcd.md, \"etcd is lost\" (%w)", err)
 }
 
 // memberRow is a member as the command prints it.

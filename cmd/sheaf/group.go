@@ -100,8 +100,7 @@ func verifiedCopies(out *cli.Output, group string, copies []*recordv1.VerifiedCo
 			out.Sayf("group %s on shard %s: not checked: %s", group, c.GetShard(), c.GetError())
 		case len(copies) > 1:
 			out.Sayf("group %s on shard %s: %s in %s entries, %s", group, c.GetShard(),
-				cli.FormatBytes(c.GetBytes()),
-				cli.FormatCount(c.GetEntries()), finding.Places(int(c.GetDamages())))
+				cli.FormatBytes(c.GetBytes()), cli.FormatCount(c.GetEntries()), finding.Places(int(c.GetDamages())))
 		}
 	}
 	return rows, unchecked

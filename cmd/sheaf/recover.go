@@ -151,8 +151,7 @@ func recoverPlacement(ctx context.Context, out *cli.Output, f recoverFlags) (err
 	if len(rebuilt.Short) > 0 && !f.force {
 		return fmt.Errorf(
 			"too few copies of %d groups were found: %s. Where they are gone for good, --force writes these groups as they "+
-				"are: "+
-				"they do not serve, and nothing of them is deleted, until enough of their copies are back", len(rebuilt.Short),
+				"are: they do not serve, and nothing of them is deleted, until enough of their copies are back", len(rebuilt.Short),
 			rebuilt.ShortWords())
 	}
 	if !f.yes {

@@ -90,12 +90,11 @@ int64, or hexadecimal behind 0x.`,
 	}
 	root.AddCommand(
 		putCommand(a), getCommand(a), rmCommand(a), versionsCommand(a), findCommand(a), scanCommand(a),
-		watchCommand(a),
-		importCommand(a), exportCommand(a),
+		watchCommand(a), importCommand(a), exportCommand(a),
 		devCommand(a), shardCommand(a), gatewayCommand(a), etcdCommand(a), recoverCommand(a),
 		statusCommand(a), topCommand(a), doctorCommand(a), authCommand(a), movesCommand(a),
-		shardsCommand(a), groupCommand(a),
-		verifyCommand(a), lookCommand(a), wipeCommand(a), dumpCommand(a), versionCommand(a),
+		shardsCommand(a), groupCommand(a), verifyCommand(a), lookCommand(a), wipeCommand(a),
+		dumpCommand(a), versionCommand(a),
 	)
 	return root
 }

@@ -181,10 +181,7 @@ func loadWords(l *recordv1.Load) string {
 		}
 		return words
 	}
-	percent := int64(0)
-	if total := l.GetBytesTotal(); total > 0 {
-		percent = 100 * l.GetBytesDone() / total
-	}
+	percent := 100 * l.GetBytesDone() / max(l.GetBytesTotal(), 1)
 	if l.GetEtaSeconds() <= 0 { // nothing has been read yet
 		return fmt.Sprintf("%d%% %s ETA %s", percent, rate, notKnown)
 	}

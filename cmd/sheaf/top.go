@@ -233,9 +233,8 @@ func wrap(line string, width int) (lines []string) {
 // badness lists the states of a group, the worst last.
 var badness = []recordv1.GroupState{
 	recordv1.GroupState_GROUP_STATE_UNSPECIFIED, recordv1.GroupState_GROUP_STATE_SERVING,
-	recordv1.GroupState_GROUP_STATE_LOADING,
-	recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_DAMAGED,
-	recordv1.GroupState_GROUP_STATE_FAILED,
+	recordv1.GroupState_GROUP_STATE_LOADING, recordv1.GroupState_GROUP_STATE_PENDING,
+	recordv1.GroupState_GROUP_STATE_DAMAGED, recordv1.GroupState_GROUP_STATE_FAILED,
 	recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
 }
 

@@ -70,8 +70,7 @@ func printVerify(out *cli.Output, r cli.VerifyTreeReport) {
 	for _, g := range r.Groups {
 		for _, d := range g.Damages {
 			fmt.Fprintf(out.Out, "group %s, %s, offset %d, %d bytes: %s%s\n", d.Group, filepath.Join(g.Dir, d.File), d.Offset,
-				d.Length, d.What,
-				cli.IDsWords(d.IDs, d.IDsUnknown))
+				d.Length, d.What, cli.IDsWords(d.IDs, d.IDsUnknown))
 		}
 		if g.Error != "" {
 			fmt.Fprintf(out.Out, "group %s in %s: %s\n", g.Group, g.Dir, g.Error)

@@ -194,11 +194,10 @@ func (im *importer) prepareIDs(ctx context.Context) error {
 	if err := o.chooseImportID(); err != nil {
 		return err
 	}
-	ids, err := o.newIDScheme()
-	if err != nil {
+	var err error
+	if im.ids, err = o.newIDScheme(); err != nil {
 		return err
 	}
-	im.ids = ids
 	return im.failed.open(o.Failures)
 }
 
@@ -261,7 +260,16 @@ func (im *importer) run(ctx context.Context) error {
 		defer close(counted)
 		im.count(ctx)
 	}()
-	progress := im.startProgress()
+	verb := "imported"
+	if im.opts.DryRun {
+		verb = "looked at"
+	}
+	progress := startProgress(im.out, im.opts.Quiet, verb, "files", func() tally {
+		return tally{
+			files: im.seenFiles.Load(), bytes: im.seenBytes.Load(),
+			totalFiles: im.totalFiles.Load(), totalBytes: im.totalBytes.Load(), totalKnown: im.totalKnown.Load(),
+		}
+	})
 
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

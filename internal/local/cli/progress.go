@@ -83,12 +83,11 @@ func (p *progress) stop() {
 }
 
 func (p *progress) show() {
-	line := p.line(p.read(), time.Now())
-	if !p.terminal {
+	if line := p.line(p.read(), time.Now()); p.terminal {
+		p.out.SetLine(line)
+	} else {
 		p.out.Sayf("%s", line)
-		return
 	}
-	p.out.SetLine(line)
 }
 
 // stillAfter is how long an operation goes without progress before the line says that nothing happens, instead of the
@@ -119,17 +118,4 @@ func (p *progress) line(t tally, now time.Time) string {
 	}
 	rate := float64(t.bytes) / max(passed.Seconds(), 1e-9)
 	return line + fmt.Sprintf("%s %s %s, %s, %s/s", p.verb, count, p.unit, FormatBytes(t.bytes), FormatBytes(int64(rate)))
-}
-
-func (im *importer) startProgress() *progress {
-	verb := "imported"
-	if im.opts.DryRun {
-		verb = "looked at"
-	}
-	return startProgress(im.out, im.opts.Quiet, verb, "files", func() tally {
-		return tally{
-			files: im.seenFiles.Load(), bytes: im.seenBytes.Load(),
-			totalFiles: im.totalFiles.Load(), totalBytes: im.totalBytes.Load(), totalKnown: im.totalKnown.Load(),
-		}
-	})
 }

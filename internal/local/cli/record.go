@@ -41,22 +41,17 @@ func JSONOf(r client.Record) RecordJSON {
 		CommitTime: FormatTime(r.CommitTime),
 		SizeBytes:  r.Size,
 		Deleted:    r.Deleted,
+		Attributes: map[string]string{}, AttributesBase64: map[string]string{},
 	}
 	if r.HasData {
 		out.CRC32C = FormatCRC(crc32c.Of(r.Data))
 	}
 	for k, v := range r.Attributes {
 		if utf8.Valid(v) {
-			if out.Attributes == nil {
-				out.Attributes = map[string]string{}
-			}
 			out.Attributes[k] = string(v)
-			continue
+		} else {
+			out.AttributesBase64[k] = base64.StdEncoding.EncodeToString(v)
 		}
-		if out.AttributesBase64 == nil {
-			out.AttributesBase64 = map[string]string{}
-		}
-		out.AttributesBase64[k] = base64.StdEncoding.EncodeToString(v)
 	}
 	return out
 }
@@ -101,13 +96,8 @@ func RecordTable(records []client.Record) Table {
 			size = Cell{Text: "deleted", Right: true, Colour: Yellow}
 		}
 		t.Rows = append(t.Rows, []Cell{
-			Text(strconv.FormatInt(r.Key.ID, 10)),
-			Text(r.Key.Group),
-			Text(r.Version),
-			size,
-			Text(FormatTime(r.Timestamp)),
-			Text(FormatTime(r.CommitTime)),
-			Text(attributeWords(r.Attributes)),
+			Text(strconv.FormatInt(r.Key.ID, 10)), Text(r.Key.Group), Text(r.Version), size,
+			Text(FormatTime(r.Timestamp)), Text(FormatTime(r.CommitTime)), Text(attributeWords(r.Attributes)),
 		})
 	}
 	return t

@@ -351,8 +351,7 @@ func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 	}
 	return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and %d of %d groups were made on volume %s: was "+
 		"the superblock, or the folder of a group, exchanged with another one's? No shard serves these groups: put it back",
-		dir,
-		sb.Shard, sb.Volume, n, len(ids), of)
+		dir, sb.Shard, sb.Volume, n, len(ids), of)
 }
 
 // groupsOf checks groups, several at a time, and reports them in their order. It returns an error only if ctx ends. The

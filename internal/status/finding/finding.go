@@ -169,8 +169,7 @@ func (f *List) Sorted() []Finding {
 		f.all = append(f.all, key)
 	}
 	slices.SortStableFunc(f.all, func(a, b Finding) int {
-		return cmp.Or(BySeverity(a.Severity, b.Severity),
-			cmp.Compare(a.Where, b.Where))
+		return cmp.Or(BySeverity(a.Severity, b.Severity), cmp.Compare(a.Where, b.Where))
 	})
 	return f.all
 }

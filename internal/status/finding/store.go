@@ -304,18 +304,15 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	if l := s.GetLoad(); !l.GetDone() && l.GetBytesTotal() > 0 {
 		eta := time.Duration(l.GetEtaSeconds() * float64(time.Second)).Round(time.Second)
 		f.Add(ShardLoads, where, fmt.Sprintf("it loads: %d of %d groups, %d%%, about %v left", l.GetGroupsLoaded(),
-			l.GetGroupsTotal(),
-			100*l.GetBytesDone()/l.GetBytesTotal(), eta), "wait")
+			l.GetGroupsTotal(), 100*l.GetBytesDone()/l.GetBytesTotal(), eta), "wait")
 	}
 	free, reserve := s.GetFreeBytes(), s.GetReserveBytes()
 	space := fmt.Sprintf("%s are free of %s, and %s are kept in reserve", units.Bytes(free),
-		units.Bytes(s.GetCapacityBytes()),
-		units.Bytes(reserve))
+		units.Bytes(s.GetCapacityBytes()), units.Bytes(reserve))
 	// A volume without space for the largest record that is not a blob is full for callers.
 	const recordBytesMax = 1 << 20
 	const spaceAdvice = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is " +
-		"superseded and " +
-		"still stored"
+		"superseded and still stored"
 	switch {
 	case s.GetCapacityBytes() <= 0:
 	case free < reserve+recordBytesMax:
@@ -327,8 +324,7 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 		f.Add(SlowSyncs, where, fmt.Sprintf(
 			"%s longer than half a second since it started; the last one, of a file of kind %s, %v, %v ago: writes wait for it",
 			units.Count(slow.GetTotal(), "sync took", "syncs took"), slow.GetNewestFile(),
-			seconds(slow.GetNewestSeconds(), time.Millisecond),
-			seconds(slow.GetNewestSecondsAgo(), time.Second)),
+			seconds(slow.GetNewestSeconds(), time.Millisecond), seconds(slow.GetNewestSecondsAgo(), time.Second)),
 			"see what else uses the disk, and whether it fails (dmesg, smartctl); /status of the shard has the last syncs "+
 				"that were slow")
 	}
@@ -352,8 +348,8 @@ func (f *List) placement(where string, s *recordv1.Shard) {
 	name, groups := s.GetName(), units.Count(int64(s.GetPlacedGroups()), "group", "groups")
 	switch s.GetPlacementState() {
 	case recordv1.PlacementState_PLACEMENT_STATE_CORDONED:
-		f.Add(ShardCordoned, where, "it gets no new groups, as it is cordoned", f.byHand("sheaf shards activate "+
-			""+name+" ends that"))
+		f.Add(ShardCordoned, where, "it gets no new groups, as it is cordoned",
+			f.byHand("sheaf shards activate "+name+" ends that"))
 	case recordv1.PlacementState_PLACEMENT_STATE_DRAINING:
 		switch {
 		case s.GetPlacedGroups() == 0 && s.GetAlive():

@@ -87,8 +87,7 @@ func Summarize(f *Facts) *recordv1.StatusSummary {
 				units.Some(f.Damaged, namesMax)),
 			Do: fmt.Sprintf(
 				"With several copies it is repaired from another one automatically. Else restore these records, or accept "+
-					"the loss: "+
-					"sheaf group accept-loss %s --yes.", one),
+					"the loss: sheaf group accept-loss %s --yes.", one),
 		}
 	case f.EtcdSilent >= EtcdSilentMin || f.EtcdHeld != "":
 		text, do := EtcdProblem(f.EtcdSilent, f.EtcdHeld)
