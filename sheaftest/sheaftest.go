@@ -46,7 +46,7 @@ type Config struct {
 // Server is a running store.
 type Server struct {
 	cfg     Config
-	remove  string // temporary folder
+	remove  string // a temporary folder to remove; empty: none
 	etcd    *etcd.Server
 	client  *clientv3.Client
 	store   *registry.Store
@@ -54,7 +54,7 @@ type Server struct {
 	gateway *gateway.Gateway
 	planner sync.WaitGroup
 	cancel  context.CancelFunc
-	stop    func() error // stops everything once
+	stop    func() error // close, at most once
 }
 
 // Start runs a store with one shard and Hash routing until the test ends.
@@ -194,7 +194,7 @@ func (s *Server) Addr() string { return s.gateway.Addr() }
 // ShardAddr is the address of shard n, host:port.
 func (s *Server) ShardAddr(n int) string { return s.shards[n].Addr() }
 
-// Client makes a client, closed when the test ends.
+// Client returns a client of the store, which is closed when the test ends.
 func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
 	t.Helper()
 	cfg.Addresses = []string{s.Addr()}

@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// live is what a gateway reports about its store. It has more than the status, such as leaders and the progress of
-// moves.
+// live holds the report of a gateway about its store. The report has more than the status of the RecordStore: the
+// leaders and the progress of moves, for example.
 type live struct {
 	finding.Facts
 	Moves []*recordv1.Move

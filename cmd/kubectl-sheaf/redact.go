@@ -13,7 +13,8 @@ const redacted = "[left out]"
 // secretWords matches names of fields, annotations and variables that may hold a secret.
 var secretWords = regexp.MustCompile(`(?i)passw|secret|token|credential|private|api-?_?key|authorization`)
 
-// secretTexts match secrets within texts, such as logs. The text of the first group is kept.
+// secretTexts match secrets within texts, for example in logs. The text that the first group of an expression matches
+// is kept.
 var secretTexts = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)(://[^/@\s:"']+:)[^/@\s"']+(?:@)`),
 	regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`),

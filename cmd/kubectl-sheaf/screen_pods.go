@@ -56,7 +56,7 @@ func (c *screen) podTable(name string, pods []corev1.Pod) table {
 	return t
 }
 
-// etcd writes the etcd members one by one.
+// etcd writes the section about etcd, with a row for each member.
 func (c *screen) etcd() {
 	if external := c.Store.Spec.Etcd.External; external != nil {
 		state := "not known"
@@ -128,8 +128,8 @@ func (c *screen) disks() {
 	c.table(t)
 }
 
-// volumeWords returns the node, device and file system of a local volume. They are empty for a volume of another
-// kind, or if they are unknown.
+// volumeWords returns the node, device and file system of a local volume. Each of them is empty if it is unknown, and
+// all are empty for other volumes.
 func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
 	if v.Spec.Local == nil {
 		return "", "", ""

@@ -85,7 +85,7 @@ type statusDocument struct {
 	Findings  []finding.Finding          `json:"findings"`
 	// NotRead says what could not be read.
 	NotRead []string `json:"notRead,omitempty"`
-	// Live says why no gateway was asked, or why none answered. It is empty if one answered.
+	// Live says why no gateway was asked, or why none answered. Live is empty if a gateway answered.
 	Live string `json:"live,omitempty"`
 }
 

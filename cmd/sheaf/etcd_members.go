@@ -90,7 +90,7 @@ quorum, it shows what any member that answers knows, and fails.`,
 	})
 }
 
-// noQuorumError says what an administrator can do if too few members are left.
+// noQuorumError adds to err what an administrator can do if too few members are left. It returns nil for nil.
 func noQuorumError(err error) error {
 	if err == nil {
 		return nil

@@ -95,7 +95,7 @@ func reportImport(out *cli.Output, report cli.ImportReport, err error) error {
 	return printErr
 }
 
-// importFailures describes the failures of an import that a person has to look at. It is empty if there are none.
+// importFailures describes the failures of an import that a person has to examine. The text is empty if there are none.
 func importFailures(r cli.ImportReport) string {
 	return counted(", ",
 		row{r.NotImported(), "file was not imported", "files were not imported"},

@@ -108,8 +108,8 @@ func printMoves(out *cli.Output, moves []*recordv1.Move) error {
 	return nil
 }
 
-// sharedWords says which groups have two copies in one failure domain during part of their move. It is empty if there
-// are none.
+// sharedWords says which groups have two copies in one failure domain during part of their move. The text is empty if
+// there are no such groups.
 func sharedWords(moves []*recordv1.Move) string {
 	var groups, domains []string
 	for _, m := range moves {

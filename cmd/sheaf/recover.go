@@ -177,7 +177,8 @@ func memberWord(m placement.Member) string {
 	return word
 }
 
-// showRebuilt prints what would be written. The table goes to standard output. The other lines are messages for people.
+// showRebuilt prints the placement that would be written: the table to standard output, all other lines to standard
+// error.
 func showRebuilt(out *cli.Output, r rescue.Rebuilt) {
 	out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups),
 		r.Meta.Copies)

@@ -77,7 +77,7 @@ func (f *placementFlags) open(own *certs.Source) (*clientv3.Client, *registry.St
 	return client, store, nil
 }
 
-// uuidFlag is a UUID on the command line. It is empty if not set.
+// uuidFlag is a UUID on the command line. It is zero if the flag is not set.
 type uuidFlag uuid.UUID
 
 // String implements pflag.Value.

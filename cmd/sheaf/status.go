@@ -153,7 +153,7 @@ func groupCell(g *recordv1.Group) cli.Cell {
 	return cli.Cell{Text: cmp.Or(g.GetState().Word(), g.GetState().String()), Colour: colour}
 }
 
-// roleWord returns a replica's role in its group. It is empty if the role is not known.
+// roleWord returns a replica's role in its group. The text is empty if the role is not known.
 func roleWord(g *recordv1.Group) string { return strings.ToLower(g.GetRole().Word()) }
 
 // lagWords says how far a replica is behind its leader: in percent of the files while they are being copied, otherwise

@@ -90,7 +90,7 @@ func ExitCode(err error) int {
 }
 
 // Describe returns an error as text for a person. For a gRPC status, the text has its code, reason, message and field
-// violations, and, if there is one, a hint what to do.
+// violations, and, if there is one, a hint at what to do.
 func Describe(err error, server string) string {
 	var carrier interface {
 		error
@@ -161,7 +161,7 @@ func hintFor(s *status.Status, server string) string {
 	if hint := hintForTLS(s.Message()); hint != "" {
 		return hint
 	}
-	if strings.Contains(s.Message(), "error reading server preface: ") { // the server has ended, or requires TLS
+	if strings.Contains(s.Message(), "error reading server preface: ") { // the server has just ended, or it requires TLS
 		return fmt.Sprintf(
 			"nobody answers at %s in plaintext: start `sheaf dev`, give --server, or, where the server speaks TLS, give --ca, "+
 				"--cert and --key", server)
@@ -228,8 +228,8 @@ func infoOf(s *status.Status) *errdetails.ErrorInfo {
 	return nil
 }
 
-// retryable reports whether a read, or a write that carries a request id, may be retried after an error. It may be
-// retried if it was certainly not applied, or if the server recognises the repetition.
+// retryable reports whether a read, or a write that carries a request id, may be retried after an error. The call may
+// be retried if it was certainly not applied, or if the server recognises the repetition.
 func retryable(err error) bool {
 	s, ok := status.FromError(err)
 	if !ok || err == nil {

@@ -12,9 +12,9 @@ import (
 )
 
 // folder is the descriptor of an open folder. Paths below it are opened component by component, and no component may be
-// a symbolic link. Therefore nothing is read or written through a link, even if somebody renames a component meanwhile.
-// os.Root is not used, because it follows links that do not lead out of the folder. Paths have slashes and no "..". The
-// path "." and the empty path are the folder itself.
+// a symbolic link. Therefore nothing is read or written through a link, even if a component is renamed or replaced at
+// the same time. os.Root is not used, because it follows links that do not lead out of the folder. Paths have slashes
+// and no "..". The path "." and the empty path are the folder itself.
 type folder int
 
 // linkError reports that a path leads through a symbolic link.

@@ -201,8 +201,9 @@ func (im *importer) prepareIDs(ctx context.Context) error {
 	return im.failed.open(o.Failures)
 }
 
-// chooseImportID chooses the import id. A first import and an update use a random one, so that files deleted since an
-// earlier import are stored again. A resumed import uses the same import id for the same folder, prefix and scheme.
+// chooseImportID chooses the import id. A first import and an update use a random id, so that they store files whose
+// records have been deleted since an earlier import. A resumed import uses the same import id for the same folder,
+// prefix and scheme.
 func (o *ImportOptions) chooseImportID() error {
 	if o.ImportID != "" {
 		return nil

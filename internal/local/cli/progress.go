@@ -13,8 +13,8 @@ type tally struct {
 	totalKnown             bool
 }
 
-// fileBytes is added to the size of each file when the remaining time is estimated, because a file takes time whatever
-// its size is.
+// fileBytes is added to the size of each file when the remaining time is estimated, because even a small file takes
+// time.
 const fileBytes = 16 << 10
 
 // done returns the completed fraction, 0 to 1. It is negative if the total is unknown.

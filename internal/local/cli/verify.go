@@ -118,8 +118,8 @@ const depthMax = 4
 // positions of its entries.
 const verifyGroupsMax = 4
 
-// VerifyTree checks a group's folder, a volume, or all volumes below a folder. It locks the volumes meanwhile. A volume
-// that is in use is an error. The report lists the defects.
+// VerifyTree checks a group's folder, a volume, or all volumes below a folder. It locks each volume during the check,
+// and returns an error if a process uses the volume. The report lists the defects.
 func VerifyTree(ctx context.Context, dir string, opts VerifyTreeOptions, out *Output) (VerifyTreeReport, error) {
 	v := &verifier{fs: vfs.OS{}, out: out, repair: opts.Repair}
 	v.report.Groups = []VerifyGroupReport{}

@@ -19,7 +19,7 @@ type Item struct {
 }
 
 // Walk visits all files and links below root, and the folders that are empty or cannot be read. It follows no symbolic
-// link, even if somebody replaces a folder by a link meanwhile. If sorted is true, Walk visits sequentially in the
+// link, even if a folder is replaced by a link during the walk. If sorted is true, Walk visits sequentially in the
 // order of the names, folder by folder. Otherwise several goroutines call visit() concurrently, and folders are read in
 // pieces. The first error of visit() ends the walk.
 func Walk(ctx context.Context, root string, workers int, sorted bool, visit func(Item) error) error {

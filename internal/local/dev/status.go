@@ -92,7 +92,7 @@ func servingCopies(shards []*recordv1.ShardStatus, groups, copies int) (serving,
 	return serving, max(want, groups*copies)
 }
 
-// firstReason returns the first reason that the shards report for not serving. It is empty if they report none.
+// firstReason returns the first reason that the shards report for not serving. The text is empty if they report none.
 func firstReason(shards []*recordv1.ShardStatus) string {
 	for _, one := range shards {
 		for _, g := range one.GetGroups() {

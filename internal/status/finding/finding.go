@@ -110,7 +110,7 @@ func Problems(all []Finding, here string) (words []string) {
 	return words
 }
 
-// List collects findings; equal findings of many groups become one. The zero value is ready.
+// List collects findings, and merges equal findings of several groups into one. The zero value is ready for use.
 type List struct {
 	managed bool // see Facts.Managed
 	all     []Finding

@@ -149,7 +149,7 @@ type lack struct {
 	own      int      // groups that the shard does not serve, if it is not known whether other shards do
 }
 
-// servesNothing reports whether a shard runs but serves none of its groups. Its message says why.
+// servesNothing reports whether a shard runs but serves none of its groups, and says why in its message.
 func servesNothing(s *recordv1.Shard) bool {
 	switch s.GetState() {
 	case recordv1.ShardState_SHARD_STATE_UNSPECIFIED, recordv1.ShardState_SHARD_STATE_SERVING,
@@ -160,8 +160,8 @@ func servesNothing(s *recordv1.Shard) bool {
 	return s.GetAlive() && s.GetMessage() != ""
 }
 
-// servesSome reports whether a shard serves only the groups that fit into its memory. Its message says so, and is part
-// of the message of each other group.
+// servesSome reports whether a shard serves only the groups that fit into its memory. The messages of the groups that
+// it does not serve contain the message of the shard.
 func servesSome(s *recordv1.Shard) bool {
 	return s.GetAlive() && s.GetState() == recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL && s.GetMessage() != ""
 }
@@ -365,8 +365,8 @@ func (f *List) placement(where string, s *recordv1.Shard) {
 	}
 }
 
-// words returns a text that says what the store lacks while a shard does not serve all of its groups. It is empty if l
-// is nil.
+// words returns a text that says what the store lacks while a shard does not serve all of its groups. The text is empty
+// if l is nil.
 func (l *lack) words() (words string) {
 	if l == nil {
 		return ""
