@@ -86,7 +86,7 @@ func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 		if err := trash.RemoveAll(s.cfg.FS, dir); err != nil {
 			return fmt.Errorf("removing what it gathered: %w", err)
 		}
-	} else if err := s.trash.Put(dir, g.UUID, state.RaftID); err != nil {
+	} else if err := s.compactor.Trash.Put(dir, g.UUID, state.RaftID); err != nil {
 		return err
 	}
 	s.replicas.Remove(g)
@@ -98,7 +98,7 @@ func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 // Create implements follow.Actions.
 func (h actions) Create(ctx context.Context, state placement.Group) error {
 	s := h.s
-	if err := s.compactor.admitSoon(0); err != nil {
+	if err := s.compactor.AdmitSoon(0); err != nil {
 		return err
 	}
 	conf := &raftpb.ConfState{Voters: []uint64{format.NewRaftID()}}
@@ -117,11 +117,11 @@ func (h actions) MakeFolder(state placement.Group) error {
 	s := h.s
 	dir, raftID := s.volume.GroupDir(state.UUID), s.replicas.Here(state)[0].RaftID
 	if before := s.replicas.Find(state.UUID); before != nil {
-		if err := s.trash.Put(dir, state.UUID, before.State().RaftID); err != nil {
+		if err := s.compactor.Trash.Put(dir, state.UUID, before.State().RaftID); err != nil {
 			return err
 		}
 	}
-	if err := s.compactor.admitSoon(0); err != nil {
+	if err := s.compactor.AdmitSoon(0); err != nil {
 		return err
 	}
 	file := s.volume.ReplicaFile(state.UUID, raftID)
@@ -131,14 +131,4 @@ func (h actions) MakeFolder(state placement.Group) error {
 	}
 	s.replicas.Begin(state, raftID)
 	return nil
-}
-
-// newTrash makes the trash of the volume.
-func (s *Shard) newTrash() *trash.Bin {
-	return &trash.Bin{Options: trash.Options{
-		FS: s.cfg.FS, Dir: func() string {
-			return s.volume.TrashDir()
-		}, Delay: s.cfg.TrashDelay, Held: s.replicas.IsHeld, Coming: s.replicas.IsExpected,
-		Fuller: s.compactor.moreToFree, Freed: s.compactor.freed, Problem: s.problems.Note, Logger: s.logger,
-	}}
 }

@@ -37,13 +37,13 @@ func (f forAdmin) Loaded() <-chan struct{} { return f.s.loading.done }
 
 // Explain implements serve.Admin.
 func (f forAdmin) Explain(g serve.Group) ([]*recordv1.CompactionHold, error) {
-	return f.s.compactor.explain(g.(*replicas.Served))
+	return f.s.compactor.Explain(g.(*replicas.Served))
 }
 
 // Compact implements serve.Admin.
 func (f forAdmin) Compact(ctx context.Context, g serve.Group, options group.CompactOptions) (group.CompactReport,
 	error) {
-	return f.s.compactor.compactLog(ctx, g.(*replicas.Served), options)
+	return f.s.compactor.CompactLog(ctx, g.(*replicas.Served), options)
 }
 
 // AcceptLoss implements serve.Admin.

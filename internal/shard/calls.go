@@ -81,7 +81,7 @@ func (f forCalls) AdmitFile(bytes int64) error { return f.s.volume.Admit(bytes, 
 
 // WithSpace implements serve.Replicas.
 func (f forCalls) WithSpace(ctx context.Context, try func() error) error {
-	return f.s.compactor.withSpace(ctx, try)
+	return f.s.compactor.WithSpace(ctx, try)
 }
 
 // WasSlow implements serve.Replicas.

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/shard/care"
 )
 
 // collector reads the shard's status when metrics are asked for.
@@ -108,7 +109,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, u := range st.GetUncompacted() {
 		uncompacted[u.GetReason()] = u.GetBytes()
 	}
-	for _, reason := range holdReasons {
+	for _, reason := range care.HoldReasons {
 		ch <- prometheus.MustNewConstMetric(descUncompacted, prometheus.GaugeValue, float64(uncompacted[reason]), reason)
 	}
 	c.shard.peers.collect(ch)
@@ -118,8 +119,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 // collectSnapshots collects the metrics of the snapshots that scans hold open.
 func (c *collector) collectSnapshots(ch chan<- prometheus.Metric) {
 	var open, most, places int
-	for _, g := range c.shard.compactor.servedGroups(nil) {
-		open, most, places = open+g.stats.Scans, max(most, g.stats.Scans), places+g.stats.ScanPlaces
+	for _, g := range c.shard.replicas.Routes().ByName {
+		if sv := g.Served(); sv != nil {
+			stats := sv.Log().Stats()
+			open, most, places = open+stats.Scans, max(most, stats.Scans), places+stats.ScanPlaces
+		}
 	}
 	for desc, n := range map[*prometheus.Desc]int{
 		descSnapshots: open, descSnapshotsMost: most, descSnapshotPlaces: places,

@@ -22,6 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access/guard"
+	"sheaf.dev/sheaf/internal/shard/care"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/lead"
@@ -157,20 +158,7 @@ func (l *Limits) unfinishedMax() int64 {
 }
 
 // Compaction configures the compaction in the background. A zero field takes its default.
-type Compaction struct {
-	Off bool
-	// SupersededShareMin is the share of a group's sealed segments and blobs that must be superseded. The default is
-	// 0.5. A group holds at most what it needs, divided by 1 - SupersededShareMin, and one segment.
-	SupersededShareMin float64
-	// SupersededBytesMin is the number of bytes that must be superseded as well. Fewer bytes are enough if, together
-	// with the newest segment, they fill a segment. The default is 64 MiB.
-	SupersededBytesMin int64
-	// RateBytesPerSecond limits the rate of compactions. 0 means 64 MiB/s, and a negative number means that there is no
-	// limit. The limit is raised when more is superseded than that rate keeps up with, and lifted when free space is
-	// low.
-	RateBytesPerSecond int64
-	Interval           time.Duration // time between two looks at all groups; 30 s
-}
+type Compaction = care.Compaction
 
 // Registry is what a shard needs of etcd. It is a part of *registry.Store, where the methods are documented.
 type Registry interface {
@@ -181,10 +169,10 @@ type Registry interface {
 	NextStep(ctx context.Context, s placement.Shard) error
 	WatchAccess(ctx context.Context) <-chan registry.Access
 	SigningKey(ctx context.Context) ([]byte, error)
-	quota.Etcd
+	care.Etcd
 	lead.Etcd
+	quota.Etcd
 	PutWeights(ctx context.Context, shard string, weights map[string]registry.Weight) error
-	Weights(ctx context.Context, shard string) (map[string]registry.Weight, error)
 	DeleteGroup(ctx context.Context, g placement.Group) error
 	LastAnswer() (last time.Time, held string)
 }
@@ -210,8 +198,6 @@ func (c *Config) setDefaults() {
 	c.sendTimeout = cmp.Or(c.sendTimeout, sendTimeout)
 	c.TrashDelay = cmp.Or(c.TrashDelay, time.Hour)
 	c.scrubBytesPerSecond = cmp.Or(c.scrubBytesPerSecond, scrubBytesPerSecond)
-	c.repairEvery = cmp.Or(c.repairEvery, repairEvery)
-	c.scrubPause = cmp.Or(c.scrubPause, scrubPause)
 	c.stepEvery = cmp.Or(c.stepEvery, stepEvery)
 	c.rememberQuiet = cmp.Or(c.rememberQuiet, time.Minute)
 	c.slowCallMin = cmp.Or(c.slowCallMin, slowCallMin)

@@ -206,7 +206,7 @@ func comesBack(t testing.TB, what tailDamage) {
 		t.Errorf("found %v times", n)
 	}
 	c.settled(abc...)
-	if err := s.trash.Empty(time.Now().Add(2 * time.Hour)); err != nil || len(trashOf(t, f)) > 0 {
+	if err := s.compactor.Trash.Empty(time.Now().Add(2 * time.Hour)); err != nil || len(trashOf(t, f)) > 0 {
 		t.Errorf("the new copy is complete, and the old one stays: %v, %v", trashOf(t, f), err)
 	}
 	c.kill("a")
@@ -289,7 +289,7 @@ func TestWhoIsGivenUp(t *testing.T) {
 func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	if err := s.trash.Put(s.volume.GroupDir(g.UUID), g.UUID, 1); err != nil {
+	if err := s.compactor.Trash.Put(s.volume.GroupDir(g.UUID), g.UUID, 1); err != nil {
 		t.Fatal(err)
 	}
 	late := time.Now().Add(24 * time.Hour)
@@ -301,7 +301,7 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 			}
 		}
 		s.watcher.See(placement.View{Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, Members: members}}})
-		if err := s.trash.Empty(late); err != nil {
+		if err := s.compactor.Trash.Empty(late); err != nil {
 			t.Fatal(err)
 		}
 		names, err := s.cfg.FS.List(s.volume.TrashDir())

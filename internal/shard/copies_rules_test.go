@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"path"
@@ -93,7 +94,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	} {
 		s := lone(t)
 		g := madeGroup(t, s, 1)
-		if err := s.trash.Put(s.volume.GroupDir(g.UUID), g.UUID, 1); err != nil {
+		if err := s.compactor.Trash.Put(s.volume.GroupDir(g.UUID), g.UUID, 1); err != nil {
 			t.Fatal(err)
 		}
 		trash := s.volume.TrashDir()
@@ -114,11 +115,16 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s.trash.Empty(time.Now().Add(c.age)); err != nil {
+		if err := s.compactor.Trash.Empty(time.Now().Add(c.age)); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if c.full {
-			s.compactor.freeSpace(t.Context())
+			ctx, cancel := context.WithCancel(t.Context())
+			var wait sync.WaitGroup
+			wait.Go(func() { s.compactor.Run(ctx) })
+			_ = s.compactor.AdmitWithSpace(ctx, 1) // there is none in the end either
+			cancel()
+			wait.Wait()
 		}
 		left, err := s.cfg.FS.List(trash)
 		if err != nil || slices.Contains(left, names[0]) == c.want ||

@@ -342,14 +342,14 @@ func TestTheTrashIsDeletedLater(t *testing.T) {
 		c.settled("d")
 		a := c.shards["a"]
 		c.eventually("four folders are in the trash", func() bool { return len(trashOf(t, a)) == 4 })
-		if err := a.shard.trash.Empty(time.Now().Add(59 * time.Minute)); err != nil || len(trashOf(t, a)) != 4 {
+		if err := a.shard.compactor.Trash.Empty(time.Now().Add(59 * time.Minute)); err != nil || len(trashOf(t, a)) != 4 {
 			t.Errorf("before its time: %v, left %v", err, trashOf(t, a))
 		}
 		other := filepath.Join(a.cfg.Dir, "trash", "put-here-by-a-person")
 		if err := a.cfg.FS.MkdirAll(other); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.shard.trash.Empty(time.Now().Add(61 * time.Minute)); err != nil || len(trashOf(t, a)) != 1 {
+		if err := a.shard.compactor.Trash.Empty(time.Now().Add(61 * time.Minute)); err != nil || len(trashOf(t, a)) != 1 {
 			t.Errorf("after its time: %v, left %v", err, trashOf(t, a))
 		}
 		c.holds(1, data(1, 10))

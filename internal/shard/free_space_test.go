@@ -156,34 +156,3 @@ func onASmallVolumeLessIsSuperseded(t testing.TB) {
 		f.holds(id, d)
 	}
 }
-
-func TestSupersededMinOfAVolume(t *testing.T) {
-	const mib, gib = 1 << 20, 1 << 30
-	for _, c := range []struct {
-		wanted, volume int64
-		groups         int
-		want           int64
-	}{
-		{64 * mib, 1 << 40, 64, 64 * mib},
-		{64 * mib, 960 * mib, 12, 10 * mib},
-		{64 * mib, gib, 1000, mib},
-		{10, gib, 1000, 10},
-		{64 * mib, 0, 12, 64 * mib},
-		{64 * mib, gib, 0, 64 * mib},
-	} {
-		if got := supersededMin(c.wanted, c.volume, c.groups); got != c.want {
-			t.Errorf("%d of %d bytes with %d groups: %d, want %d", c.wanted, c.volume, c.groups, got, c.want)
-		}
-	}
-}
-
-func TestLowSpaceIsAPartOfASmallVolume(t *testing.T) {
-	const mib, gib = 1 << 20, 1 << 30
-	for _, c := range []struct{ volume, segment, want int64 }{
-		{1 << 40, 0, 512 * mib}, {960 * mib, 0, 60 * mib}, {gib, 4 * mib, 8 * mib}, {gib, -1, 64 * mib},
-	} {
-		if got := lowSpaceBytes(c.volume, c.segment); got != c.want {
-			t.Errorf("of %d bytes with segments of %d: %d, want %d", c.volume, c.segment, got, c.want)
-		}
-	}
-}

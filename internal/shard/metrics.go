@@ -2,13 +2,13 @@ package shard
 
 import (
 	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sheaf.dev/sheaf/internal/base/telemetry"
-	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // metrics holds the metrics of a shard: counters, and a collector that reads the rest on request. The metrics of calls
@@ -17,11 +17,7 @@ type metrics struct {
 	shard    *Shard
 	syncs    map[string]prometheus.Observer // durations of syncs, by kind of file; never changed
 	syncTime *prometheus.HistogramVec
-	dropped  prometheus.Counter
-	freed    prometheus.Counter
 	tails    *prometheus.CounterVec
-	// scansLost counts scans that were given up to free space.
-	scansLost *prometheus.CounterVec
 
 	registry   prometheus.Registerer // nil: not registered
 	registered []prometheus.Collector
@@ -43,22 +39,11 @@ func newMetrics(s *Shard) *metrics {
 			Help:    "Time that the device took to make writes durable, by kind of file.",
 			Buckets: telemetry.Seconds(),
 		}, []string{"file"}),
-		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sheaf_shard_compaction_dropped_entries_total", Help: "Entries dropped by background compaction.",
-		}),
-		freed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "sheaf_shard_compaction_freed_bytes_total", Help: "Bytes freed by background compaction.",
-		}),
 		tails: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sheaf_shard_damaged_tails_total",
 			Help: "Replicas of groups with several copies that may lack what they acknowledged: found, installed anew in " +
 				"place, given up for another one.",
 		}, []string{"outcome"}),
-		scansLost: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sheaf_shard_scans_given_up_total",
-			Help: "Scans that were given up because what they keep needs space: nobody read them (cut_off), or they were the " +
-				"oldest. Their callers get CURSOR_EXPIRED.",
-		}, []string{"why"}),
 		syncs: map[string]prometheus.Observer{},
 	}
 	for _, file := range []string{syncJournal, syncSegment, syncBlob, syncOther} {
@@ -66,9 +51,6 @@ func newMetrics(s *Shard) *metrics {
 	}
 	for _, outcome := range []string{tailFound, tailInstalled, tailGivenUp} {
 		m.tails.WithLabelValues(outcome)
-	}
-	for _, why := range []scanLoss{scansAbandoned, scansOldest} {
-		m.scansLost.WithLabelValues(string(why))
 	}
 	return m
 }
@@ -92,18 +74,13 @@ func syncKind(file string) string {
 	return syncOther
 }
 
-func (m *metrics) compacted(report group.CompactReport) {
-	m.dropped.Add(float64(report.EntriesDropped))
-	m.freed.Add(float64(max(report.BytesBefore-report.BytesAfter, 0)))
-}
-
 // register registers the metrics with the shard's name as a label, because a process may run several shards.
 func (m *metrics) register() error {
 	if m.shard.cfg.Registry == nil {
 		return nil
 	}
 	m.registry = prometheus.WrapRegistererWith(prometheus.Labels{"shard": m.shard.cfg.Name}, m.shard.cfg.Registry)
-	for _, c := range append(m.shard.calls.Collectors(), m.syncTime, m.dropped, m.freed, m.tails, m.scansLost,
+	for _, c := range append(slices.Concat(m.shard.calls.Collectors(), m.shard.compactor.Collectors()), m.syncTime, m.tails,
 		m.shard.quotas, &collector{m.shard}) {
 		if err := m.registry.Register(c); err != nil {
 			return err

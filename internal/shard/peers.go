@@ -31,7 +31,7 @@ var _ peer.Source = (*peers)(nil)
 
 func newPeers(s *Shard) *peers {
 	return &peers{
-		name: s.cfg.Name, routes: s.replicas.Routes, admit: s.compactor.admitWithSpace, logger: s.logger,
+		name: s.cfg.Name, routes: s.replicas.Routes, admit: s.compactor.AdmitWithSpace, logger: s.logger,
 	}
 }
 

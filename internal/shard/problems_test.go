@@ -40,15 +40,6 @@ func TestProblemsOfGroupsEndWithTheirCause(t *testing.T) {
 			if got := s.Status().GetShard().Problems; !slices.Equal(got, want) {
 				t.Errorf("shard %s, which leads: %v, has the problems %q, want %q", name, leads, got, want)
 			}
-			s.compactor.mu.Lock()
-			s.compactor.failed["0"] = broken
-			s.compactor.mu.Unlock()
-			for _, g := range s.compactor.servedGroups(nil) { // nothing of the group is superseded
-				s.compactor.lookAt(t.Context(), &g)
-			}
-			if got := s.Status().GetShard().Problems; !slices.Equal(got, want[1:]) || s.compactor.failure("0") != nil {
-				t.Errorf("shard %s has nothing to compact, and the problems %q, want %q", name, got, want[1:])
-			}
 		}
 	})
 }

@@ -28,7 +28,7 @@ func (s *Shard) serve(g *replicas.Replica, log *group.Log) error {
 		InFlightBytesMax: s.cfg.Limits.ReplicaBytesInFlightMax,
 		Logger:           s.logger.With("group", g.Name),
 		Admit:            s.volume.AdmitWrite,
-		NoSpace:          func() { s.compactor.askForSpace(0) },
+		NoSpace:          func() { s.compactor.AskForSpace(0) },
 		Transport:        s.peers.hub.Transport(g.UUID, g.Route),
 		OnSnapshot:       func(_, _, from uint64) { g.AskFiles(from) },
 		FetchBlobs: func(ctx context.Context, from uint64, refs []format.BlobRef) error {

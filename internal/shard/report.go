@@ -3,7 +3,6 @@ package shard
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"sheaf.dev/sheaf/internal/placement"
@@ -146,48 +145,4 @@ func worthReporting(told, now map[string]registry.Weight, age, interval time.Dur
 		}
 	}
 	return false
-}
-
-// reportedWeights caches the weights that leaders last reported, as read a moment ago.
-type reportedWeights struct {
-	registry Registry
-	fresh    time.Duration // how long an answer is used
-
-	mu     sync.Mutex
-	shards map[string]reportedWeight
-	silent time.Time // until then etcd is not asked, because it did not answer
-}
-
-type reportedWeight struct {
-	at      time.Time
-	weights map[string]registry.Weight
-}
-
-const (
-	weightsTimeout = time.Second
-	weightsRetry   = 30 * time.Second
-)
-
-// weightOf returns the weight that the leader of a group last reported. It returns false if there is no such weight, or
-// if etcd does not answer.
-func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) (registry.Weight, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	heard, known := h.shards[state.Leader]
-	if !known || time.Since(heard.at) > h.fresh {
-		if state.Leader == "" || time.Now().Before(h.silent) {
-			return registry.Weight{}, false
-		}
-		ctx, cancel := context.WithTimeout(ctx, weightsTimeout)
-		defer cancel()
-		weights, err := h.registry.Weights(ctx, state.Leader)
-		if err != nil {
-			h.silent = time.Now().Add(weightsRetry)
-			return registry.Weight{}, false
-		}
-		heard = reportedWeight{time.Now(), weights}
-		h.shards[state.Leader] = heard
-	}
-	w, ok := heard.weights[state.Name]
-	return w, ok && w.UUID == state.UUID
 }

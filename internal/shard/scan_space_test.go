@@ -2,7 +2,6 @@ package shard
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"testing"
@@ -14,43 +13,6 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/storage/group"
 )
-
-func TestWhichScansAreGivenUp(t *testing.T) {
-	now := time.Unix(1000, 0)
-	of := func(id byte, opened, used int, read, keeps bool) scanOf {
-		ago := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
-		return scanOf{OpenScan: group.OpenScan{ID: group.ScanID{id}, Opened: ago(opened), Used: ago(used), Read: read,
-			Keeps: keeps}}
-	}
-	scans := []scanOf{
-		of(1, 100, 0, true, true),
-		of(2, 300, 0, true, true),
-		of(3, 200, 60, false, true),
-		of(4, 20, 9, false, true),
-		of(5, 400, 60, false, false),
-		of(6, 50, 10, false, true),
-		of(7, 500, 0, true, false),
-	}
-	for _, c := range []struct {
-		loss  scanLoss
-		scans []scanOf
-		want  string
-	}{
-		{scansAbandoned, scans, "[3 6]"},
-		{scansOldest, scans, "[2 3 1]"},
-		{scansOldest, scans[:1], "[1]"},
-		{scansOldest, scans[4:5], "[]"},
-		{scansAbandoned, nil, "[]"},
-	} {
-		ids := []int{}
-		for _, s := range c.loss.losers(c.scans, now) {
-			ids = append(ids, int(s.ID[0]))
-		}
-		if got := fmt.Sprint(ids); got != c.want {
-			t.Errorf("%s of %d: %v, want %s", c.loss, len(c.scans), got, c.want)
-		}
-	}
-}
 
 // Scans whose callers have disconnected or hang keep the data that is overwritten meanwhile, except when a write would
 // otherwise be refused for lack of space.

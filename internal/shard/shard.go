@@ -13,8 +13,10 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/consensus/peer"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/care"
 	"sheaf.dev/sheaf/internal/shard/disk"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
@@ -23,7 +25,6 @@ import (
 	"sheaf.dev/sheaf/internal/shard/quota"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
-	"sheaf.dev/sheaf/internal/shard/trash"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
@@ -43,7 +44,6 @@ type Shard struct {
 	loading   *loading        // loads groups into memory
 	installer *installer      // fetches files from other shards
 	steerer   *lead.Steerer   // looks after the groups that are led here
-	trash     *trash.Bin
 	quotas    *quota.Set
 
 	server  *host.Server
@@ -63,9 +63,9 @@ type Shard struct {
 
 	problems  *problems.List
 	answersAt atomic.Pointer[time.Time] // when the volume began to answer after a silence; nil: it was never silent
-	compactor *compactor
+	compactor *care.Compactor
 	peers     *peers
-	repairer  *repairer
+	repairer  *care.Repairer
 }
 
 // Start opens the volume, begins to serve gRPC (UNAVAILABLE GROUP_LOADING while a group loads) and registers with etcd.
@@ -112,7 +112,11 @@ func newShard(cfg Config) *Shard {
 	s.id.FS = s.cfg.FS
 	s.volume = s.cfg.newDisk(s.logger)
 	s.watcher = s.newWatcher()
-	s.compactor = newCompactor(s)
+	s.compactor = care.New(care.Options{
+		Compaction: cfg.Compaction, Context: s.ctx, Replicas: s.replicas, Disk: s.volume, Etcd: cfg.Placement,
+		Problems: s.problems, Logger: s.logger, TrashDelay: cfg.TrashDelay, ScanTTL: serve.ScanTTL,
+		WeightsFresh: cfg.ReportInterval, Freed: func() { s.committer.SpaceFreed() },
+	})
 	s.peers = newPeers(s)
 	s.loading = newLoading(s)
 	s.installer = newInstaller(s)
@@ -122,8 +126,12 @@ func newShard(cfg Config) *Shard {
 		IsSilent:     s.peers.isSilent, MustNotLead: s.peers.mustNotLead, Withdraw: s.installer.withdraw,
 		WriteReplicaFile: s.volume.WriteReplicaFile,
 	})
-	s.repairer = newRepairer(s)
-	s.trash = s.newTrash()
+	s.repairer = care.NewRepairer(care.RepairOptions{
+		Replicas: s.replicas, Problems: s.problems, Logger: s.logger, Every: cfg.repairEvery, ScrubPause: cfg.scrubPause,
+		ScrubBytesPerSecond: cfg.scrubBytesPerSecond,
+		Fetcher:             func(shard string) *peer.Fetcher { return s.peers.hub.Fetcher(shard) },
+		FetchBlob:           s.peers.fetchBlob,
+	})
 	s.quotas = s.newQuotas()
 	s.calls = s.newCalls()
 	return s
@@ -220,10 +228,10 @@ func (s *Shard) care(known placement.Shard) {
 		// This task counts the volume's steps in the superblock and in etcd. An older copy of the disk is recognized by
 		// its lower number.
 		func(ctx context.Context) { s.stepAll(ctx, known) },
-		s.compactor.run,
-		s.repairer.repairAll,
-		s.repairer.scrubAll,
-		s.trash.Run,
+		s.compactor.Run,
+		s.compactor.Trash.Run,
+		s.repairer.Run,
+		s.repairer.Scrub,
 		s.followTenants,
 		func(ctx context.Context) {
 			s.quotas.Run(ctx, func(err error) { s.problems.Note("quotas of tenants", err) })

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
@@ -41,7 +40,7 @@ func (s *Shard) Status() *recordv1.ShardStatus {
 			d.Ids = nil // HTTP has no authentication; AdminService reveals them to callers who may read the group's status
 		}
 	}
-	st.Moves, st.Uncompacted, st.Slow = s.copies(), s.compactor.uncompacted(), s.slow.status()
+	st.Moves, st.Uncompacted, st.Slow = s.copies(), s.compactor.Uncompacted(), s.slow.status()
 	row.SlowSyncs = newestSlow(st.GetSlow())
 	if s.calls != nil {
 		row.Traffic = s.calls.Traffic()
@@ -84,27 +83,4 @@ func residencyName(r group.Residency) string {
 		return "Resident"
 	}
 	return "Index"
-}
-
-// uncompacted sums up, by reason, the superseded bytes of all groups that are still stored.
-func (c *compactor) uncompacted() []*recordv1.UncompactedBytes {
-	byReason, most := map[string]*recordv1.UncompactedBytes{}, map[string]int64{}
-	for _, g := range c.servedGroups(nil) {
-		for _, h := range c.holds(g.name, &g.stats) {
-			sum := byReason[h.reason]
-			if sum == nil {
-				sum = &recordv1.UncompactedBytes{Reason: h.reason}
-				byReason[h.reason] = sum
-			}
-			sum.Bytes += h.bytes
-			sum.Groups++
-			// The names break ties, because the groups are in no particular order, and the answer must be stable.
-			if of := most[h.reason]; h.bytes > of || h.bytes == of && g.name < sum.GetGroup() {
-				most[h.reason], sum.Group, sum.Text = h.bytes, g.name, h.text
-			}
-		}
-	}
-	return slices.SortedFunc(maps.Values(byReason), func(a, b *recordv1.UncompactedBytes) int {
-		return cmp.Or(cmp.Compare(b.GetBytes(), a.GetBytes()), cmp.Compare(a.GetReason(), b.GetReason()))
-	})
 }

@@ -1,4 +1,7 @@
-package shard
+// Package care looks after the groups that a shard serves, in the background. The Compactor frees what is superseded,
+// and finds space for those who lack it: in the trash, in superseded data, in what only scans see. The Repairer reads
+// everything to find damage, and repairs it from other copies.
+package care
 
 import (
 	"context"
@@ -9,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard/disk"
 	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
@@ -17,21 +21,52 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// compactor compacts groups in the background, one at a time. It looks at all groups at an interval, because data can
+// Compaction configures the compaction in the background. A zero field takes its default.
+type Compaction struct {
+	Off bool
+	// SupersededShareMin is the share of a group's sealed segments and blobs that must be superseded. The default is
+	// 0.5. A group holds at most what it needs, divided by 1 - SupersededShareMin, and one segment.
+	SupersededShareMin float64
+	// SupersededBytesMin is the number of bytes that must be superseded as well. Fewer bytes are enough if, together
+	// with the newest segment, they fill a segment. The default is 64 MiB.
+	SupersededBytesMin int64
+	// RateBytesPerSecond limits the rate of compactions. 0 means 64 MiB/s, and a negative number means that there is no
+	// limit. The limit is raised when more is superseded than that rate keeps up with, and lifted when free space is
+	// low.
+	RateBytesPerSecond int64
+	Interval           time.Duration // time between two looks at all groups; 30 s
+}
+
+// Options hold everything that a Compactor may use.
+type Options struct {
+	Compaction
+	Context  context.Context // of the shard
+	Replicas *replicas.Set
+	Disk     *disk.Disk
+	Etcd     Etcd
+	Problems *problems.List
+	Logger   *slog.Logger
+
+	TrashDelay   time.Duration // how long the trash keeps a folder if there is free space
+	ScanTTL      time.Duration // how long a scan that nobody reads is kept
+	WeightsFresh time.Duration // how long the reported weights of a shard are used
+	Freed        func()        // makes replicas retry that found no space
+}
+
+// Etcd is the part of *registry.Store that a Compactor needs; the method is documented there.
+type Etcd interface {
+	Weights(ctx context.Context, shard string) (map[string]registry.Weight, error)
+}
+
+// Compactor compacts groups in the background, one at a time. It looks at all groups at an interval, because data can
 // become free merely because time passes: request ids expire, retention ends, scans expire, copies catch up. It looks
-// at one group as soon as the group has filled a segment. It frees space (free_space.go) when a write or a new copy
-// finds none, and when free space is low.
-type compactor struct {
-	cfg      *Config
-	ctx      context.Context // context of the shard
-	replicas *replicas.Set
-	volume   *disk.Disk
-	trash    func() *trash.Bin
-	freed    func() // makes replicas retry that found no space
-	problems *problems.List
-	metrics  *metrics
+// at one group as soon as the group has filled a segment. It frees space (space.go) when a write or a new copy finds
+// none, and when free space is low.
+type Compactor struct {
+	Options
+	Trash    *trash.Bin
+	metrics  metrics
 	reported reportedWeights
-	logger   *slog.Logger
 	woken    chan struct{} // receives after short was set
 
 	mu     sync.Mutex       // guards all below
@@ -61,21 +96,24 @@ const (
 	garbageMin      = 1 << 20
 )
 
-func newCompactor(s *Shard) *compactor {
-	return &compactor{
-		cfg: &s.cfg, ctx: s.ctx, replicas: s.replicas, volume: s.volume,
-		trash: func() *trash.Bin { return s.trash }, freed: func() { s.committer.SpaceFreed() },
-		problems: s.problems, metrics: s.metrics, logger: s.logger,
-		reported: reportedWeights{registry: s.cfg.Placement, fresh: s.cfg.ReportInterval,
-			shards: map[string]reportedWeight{}},
-		woken: make(chan struct{}, 1), failed: map[string]error{},
+// New makes a Compactor and the trash of the volume. It does nothing before Run.
+func New(opts Options) *Compactor {
+	c := &Compactor{
+		Options: opts, metrics: newMetrics(), woken: make(chan struct{}, 1), failed: map[string]error{},
+		reported: reportedWeights{etcd: opts.Etcd, fresh: opts.WeightsFresh, shards: map[string]reportedWeight{}},
 		progress: make(chan struct{}),
 	}
+	c.Trash = &trash.Bin{Options: trash.Options{
+		FS: opts.Disk.Log.FS, Dir: func() string { return opts.Disk.TrashDir() }, Delay: opts.TrashDelay,
+		Held: opts.Replicas.IsHeld, Coming: opts.Replicas.IsExpected, Fuller: c.moreToFree, Freed: opts.Freed,
+		Problem: opts.Problems.Note, Logger: opts.Logger,
+	}}
+	return c
 }
 
-// run compacts until ctx ends.
-func (c *compactor) run(ctx context.Context) {
-	tick := time.NewTicker(c.cfg.Compaction.Interval)
+// Run compacts and frees space until ctx ends.
+func (c *Compactor) Run(ctx context.Context) {
+	tick := time.NewTicker(c.Interval)
 	defer tick.Stop()
 	var settled <-chan time.Time
 	for {
@@ -87,7 +125,7 @@ func (c *compactor) run(ctx context.Context) {
 		case <-settled:
 			settled = nil
 			c.lookAtSealed(ctx)
-		case <-c.replicas.Sealed.Woken:
+		case <-c.Replicas.Sealed.Woken:
 			if settled == nil {
 				settled = time.After(appliedAfter)
 			}
@@ -112,8 +150,8 @@ type servedGroup struct {
 }
 
 // servedGroups returns the groups that are served, with their figures: all of them if only is nil.
-func (c *compactor) servedGroups(only map[*replicas.Replica]struct{}) (out []servedGroup) {
-	for name, g := range c.replicas.Routes().ByName {
+func (c *Compactor) servedGroups(only map[*replicas.Replica]struct{}) (out []servedGroup) {
+	for name, g := range c.Replicas.Routes().ByName {
 		if _, wanted := only[g]; only != nil && !wanted {
 			continue
 		}
@@ -124,9 +162,9 @@ func (c *compactor) servedGroups(only map[*replicas.Replica]struct{}) (out []ser
 	return out
 }
 
-func (c *compactor) lookAtAll(ctx context.Context) {
-	c.replicas.Sealed.Take()
-	if c.cfg.Compaction.Off {
+func (c *Compactor) lookAtAll(ctx context.Context) {
+	c.Replicas.Sealed.Take()
+	if c.Off {
 		return
 	}
 	c.limitScans()
@@ -138,9 +176,9 @@ func (c *compactor) lookAtAll(ctx context.Context) {
 	}
 }
 
-func (c *compactor) lookAtSealed(ctx context.Context) {
-	sealed := c.replicas.Sealed.Take()
-	if c.cfg.Compaction.Off {
+func (c *Compactor) lookAtSealed(ctx context.Context) {
+	sealed := c.Replicas.Sealed.Take()
+	if c.Off {
 		return
 	}
 	for _, g := range c.servedGroups(sealed) {
@@ -148,20 +186,20 @@ func (c *compactor) lookAtSealed(ctx context.Context) {
 	}
 }
 
-func (c *compactor) isDue(stats *group.Stats) bool {
-	share, least := c.cfg.Compaction.SupersededShareMin, c.supersededMin()
+func (c *Compactor) isDue(stats *group.Stats) bool {
+	share, least := c.SupersededShareMin, c.supersededMin()
 	return stats.Mergeable > 0 || stats.Reclaim.IsDue(share, least) || c.isNewestDue(&stats.Reclaim, least)
 }
 
 // isNewestDue reports whether the newest segment must be compacted before it is full. That is so on volumes so small
 // that it may never fill up.
-func (c *compactor) isNewestDue(r *group.Reclaim, least int64) bool {
-	return least < c.cfg.Compaction.SupersededBytesMin && r.Newest >= least && 2*r.Newest >= r.NewestEnd
+func (c *Compactor) isNewestDue(r *group.Reclaim, least int64) bool {
+	return least < c.SupersededBytesMin && r.Newest >= least && 2*r.Newest >= r.NewestEnd
 }
 
 // supersededMin is how many bytes of a group must be superseded on this volume before the group is compacted.
-func (c *compactor) supersededMin() int64 {
-	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume.TotalBytes(), len(c.replicas.Routes().ByName))
+func (c *Compactor) supersededMin() int64 {
+	return supersededMin(c.SupersededBytesMin, c.Disk.TotalBytes(), len(c.Replicas.Routes().ByName))
 }
 
 // supersededMin returns the configured minimum. On a small volume, it instead returns an eighth of the volume, divided
@@ -176,7 +214,7 @@ func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 
 // lookAt compacts a group if that is due. It ends early when free space is low, because then all groups are compacted
 // without a rate limit.
-func (c *compactor) lookAt(ctx context.Context, g *servedGroup) {
+func (c *Compactor) lookAt(ctx context.Context, g *servedGroup) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -200,31 +238,31 @@ func (c *compactor) lookAt(ctx context.Context, g *servedGroup) {
 }
 
 // rate returns the configured rate, or a higher one if more is superseded than the configured rate can keep up with.
-func (c *compactor) rate(r *group.Reclaim) int64 {
-	k := &c.cfg.Compaction
+func (c *Compactor) rate(r *group.Reclaim) int64 {
+	k := &c.Compaction
 	rate := float64(max(k.RateBytesPerSecond, 0)) // negative: no limit, which Compact calls 0
 	needed := float64(r.Sealed-r.Free+r.SegmentMax) * k.SupersededShareMin / max(1-k.SupersededShareMin, 0.01)
 	return int64(rate * max(1, float64(r.Free)/needed))
 }
 
 // compact compacts a group and returns how many bytes were freed.
-func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.CompactOptions) (freed int64) {
+func (c *Compactor) compact(ctx context.Context, g *servedGroup, opts group.CompactOptions) (freed int64) {
 	// A bug here must not stop the shard from serving.
 	defer func() {
 		if p := recover(); p != nil {
 			err := fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-			c.problems.Note(problems.Compacting+g.name, err)
+			c.Problems.Note(problems.Compacting+g.name, err)
 			c.mu.Lock()
 			c.failed[g.name] = err
 			c.mu.Unlock()
 		}
 	}()
 	began, before := time.Now(), g.Log().Stats().StoredBytes
-	report, err := c.compactLog(ctx, g.Served, opts)
+	report, err := c.CompactLog(ctx, g.Served, opts)
 	if ctx.Err() != nil || errors.Is(err, format.ErrClosed) {
 		return 0
 	}
-	c.problems.Note(problems.Compacting+g.name, err)
+	c.Problems.Note(problems.Compacting+g.name, err)
 	c.mu.Lock()
 	delete(c.failed, g.name)
 	if err != nil {
@@ -233,7 +271,7 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	c.mu.Unlock()
 	c.metrics.compacted(report)
 	if err == nil && report.SegmentsRewritten > 0 {
-		c.logger.Info("compacted", "group", g.name, "segments", report.SegmentsRewritten, "dropped", report.EntriesDropped,
+		c.Logger.Info("compacted", "group", g.name, "segments", report.SegmentsRewritten, "dropped", report.EntriesDropped,
 			"bytes_before", report.BytesBefore, "bytes_after", report.BytesAfter, "seconds", time.Since(began).Seconds())
 	}
 	if freed = before - g.Log().Stats().StoredBytes; freed > 0 {
@@ -244,26 +282,26 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 
 // forgetFailure ends the problem of a compaction that failed. A group that is not due is not compacted again soon, so
 // nothing else would end it.
-func (c *compactor) forgetFailure(name string) {
+func (c *Compactor) forgetFailure(name string) {
 	c.mu.Lock()
 	_, failed := c.failed[name]
 	delete(c.failed, name)
 	c.mu.Unlock()
 	if failed {
-		c.problems.Note(problems.Compacting+name, nil)
+		c.Problems.Note(problems.Compacting+name, nil)
 	}
 }
 
 // failure returns why the last compaction of a group ended early, or nil if it did not end early.
-func (c *compactor) failure(name string) error {
+func (c *Compactor) failure(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failed[name]
 }
 
-// compactLog calls Compact for the log of a group. With opts.All it includes the newest segment, which it must seal
+// CompactLog calls Compact for the log of a group. With opts.All it includes the newest segment, which it must seal
 // first. Groups that wait for space learn at once that some was freed.
-func (c *compactor) compactLog(
+func (c *Compactor) CompactLog(
 	ctx context.Context, sv *replicas.Served, opts group.CompactOptions,
 ) (group.CompactReport, error) {
 	if opts.All && sv.Log().Stats().SupersededBytes > 0 {
@@ -274,7 +312,7 @@ func (c *compactor) compactLog(
 	c.limitTombstones(sv)
 	report, err := sv.Log().Compact(ctx, opts)
 	if report.BytesAfter < report.BytesBefore { // also after it ended early
-		c.freed()
+		c.Freed()
 	}
 	return report, err
 }
@@ -282,13 +320,13 @@ func (c *compactor) compactLog(
 // limitTombstones tells the log up to which index every member has everything. The leader knows that index and reports
 // it to etcd, from which the other members read it, a little late. The index only grows: a member added since then took
 // its files or entries from a member that had them.
-func (c *compactor) limitTombstones(sv *replicas.Served) {
+func (c *Compactor) limitTombstones(sv *replicas.Served) {
 	if m := sv.Replica().Members(); m.LeaderID == sv.RaftID && len(m.Progress) > 0 {
 		sv.Log().SetTombstoneLimit(sv.Everywhere(m))
 		return
 	}
-	if state, ok := c.replicas.GroupOf(sv.Group); ok {
-		told, _ := c.reported.weightOf(c.ctx, state.Group)
+	if state, ok := c.Replicas.GroupOf(sv.Group); ok {
+		told, _ := c.reported.weightOf(c.Context, state.Group)
 		sv.Log().SetTombstoneLimit(min(max(state.Everywhere, told.Everywhere), sv.Log().AppliedIndex()))
 	}
 }

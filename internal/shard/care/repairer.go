@@ -1,6 +1,7 @@
-package shard
+package care
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,24 +26,34 @@ const (
 	scrubPause  = 10 * time.Minute
 )
 
-// repairer finds damage in the replicas that serve here, and has it repaired. It finds the replicas in routes, and
-// fetches missing data from peers. One goroutine repairs, another one reads.
-type repairer struct {
-	cfg      *Config
-	routes   func() *replicas.Routes
-	peers    *peers
-	problems *problems.List
-	logger   *slog.Logger
+// RepairOptions hold everything that a Repairer may use.
+type RepairOptions struct {
+	Replicas *replicas.Set
+	Problems *problems.List
+	Logger   *slog.Logger
+
+	// Every is the time between two looks for damage; 0: 1 s. ScrubPause is the time before everything is read again;
+	// 0: 10 min.
+	Every, ScrubPause time.Duration
+	// ScrubBytesPerSecond is the rate of that reading. A negative number means that nothing is read for this.
+	ScrubBytesPerSecond int64
+
+	Fetcher   func(shard string) *peer.Fetcher
+	FetchBlob func(ctx context.Context, g *replicas.Replica, log *group.Log, shard string, ref format.BlobRef) error
 }
 
-func newRepairer(s *Shard) *repairer {
-	return &repairer{cfg: &s.cfg, routes: s.replicas.Routes, peers: s.peers,
-		problems: s.problems, logger: s.logger}
+// Repairer finds damage in the replicas that serve here, and has it repaired from other shards.
+type Repairer struct{ RepairOptions }
+
+// NewRepairer makes a Repairer, which does nothing before Run and Scrub.
+func NewRepairer(opts RepairOptions) *Repairer {
+	opts.Every, opts.ScrubPause = cmp.Or(opts.Every, repairEvery), cmp.Or(opts.ScrubPause, scrubPause)
+	return &Repairer{opts}
 }
 
-// repairAll repairs damage, and reads everything regularly to find it, until ctx ends.
-func (m *repairer) repairAll(ctx context.Context) {
-	tick := time.NewTicker(m.cfg.repairEvery)
+// Run repairs damage until ctx ends.
+func (m *Repairer) Run(ctx context.Context) {
+	tick := time.NewTicker(m.Every)
 	defer tick.Stop()
 	for {
 		select {
@@ -50,13 +61,13 @@ func (m *repairer) repairAll(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		for _, g := range m.routes().ByUUID {
+		for _, g := range m.Replicas.Routes().ByUUID {
 			if sv := g.Served(); sv != nil && sv.Log().Damaged() && !sv.Replica().Alone() && ctx.Err() == nil {
 				err := m.repair(ctx, sv)
 				if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
 					err = nil
 				}
-				m.problems.Note(problems.Repairing+g.Name, err)
+				m.Problems.Note(problems.Repairing+g.Name, err)
 			}
 		}
 		m.forgetEnded()
@@ -65,12 +76,12 @@ func (m *repairer) repairAll(ctx context.Context) {
 
 // forgetEnded removes problems of groups whose cause has ended in a way that nobody notes at the problem: the replica
 // has left the shard, no longer leads, or was replaced as a whole.
-func (m *repairer) forgetEnded() {
-	routes := m.routes()
+func (m *Repairer) forgetEnded() {
+	routes := m.Replicas.Routes()
 	if routes.ByName == nil {
 		return // it is not known yet which groups are here
 	}
-	m.problems.Forget(func(what string) bool {
+	m.Problems.Forget(func(what string) bool {
 		for prefix, isOver := range map[string]func(*replicas.Served) bool{
 			problems.Moving: func(sv *replicas.Served) bool { return sv == nil || !sv.Replica().Status().Leader },
 			problems.Resuming: func(sv *replicas.Served) bool {
@@ -90,7 +101,7 @@ func (m *repairer) forgetEnded() {
 }
 
 // repair repairs the damaged files of a replica.
-func (m *repairer) repair(ctx context.Context, sv *replicas.Served) error {
+func (m *Repairer) repair(ctx context.Context, sv *replicas.Served) error {
 	members := sv.Replica().Members()
 	from, ok := sv.Group.Route(members.LeaderID)
 	if members.LeaderID == sv.RaftID {
@@ -105,8 +116,8 @@ func (m *repairer) repair(ctx context.Context, sv *replicas.Served) error {
 		return err
 	}
 	for _, r := range repairs {
-		source := repairSource{m.peers.hub.Fetcher(from), sv.Group.UUID, func(ctx context.Context, ref format.BlobRef) error {
-			return m.peers.fetchBlob(ctx, sv.Group, sv.Log(), from, ref)
+		source := repairSource{m.Fetcher(from), sv.Group.UUID, func(ctx context.Context, ref format.BlobRef) error {
+			return m.FetchBlob(ctx, sv.Group, sv.Log(), from, ref)
 		}}
 		err := sv.Log().RepairFrom(ctx, r, source)
 		if errors.Is(err, group.ErrRepairByInstall) {
@@ -116,7 +127,7 @@ func (m *repairer) repair(ctx context.Context, sv *replicas.Served) error {
 		if err != nil {
 			return fmt.Errorf("file %s from shard %s: %w", r.File, from, err)
 		}
-		m.logger.Warn("damage is repaired from another copy", "group", sv.Group.Name, "file", r.File, "from", from)
+		m.Logger.Warn("damage is repaired from another copy", "group", sv.Group.Name, "file", r.File, "from", from)
 	}
 	return nil
 }
@@ -147,32 +158,32 @@ func (m repairSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
 	return err
 }
 
-// scrubAll reads every byte of all groups of several copies again and again, slowly, so that damage is found while
+// Scrub reads every byte of all groups of several copies again and again, slowly, so that damage is found while
 // there are copies to repair it from.
-func (m *repairer) scrubAll(ctx context.Context) {
-	if m.cfg.scrubBytesPerSecond < 0 {
+func (m *Repairer) Scrub(ctx context.Context) {
+	if m.ScrubBytesPerSecond < 0 {
 		return
 	}
 	for {
 		select { // the pause comes even if there is almost nothing to read
 		case <-ctx.Done():
 			return
-		case <-time.After(m.cfg.scrubPause):
+		case <-time.After(m.ScrubPause):
 		}
-		for _, g := range m.routes().ByUUID {
+		for _, g := range m.Replicas.Routes().ByUUID {
 			sv := g.Served()
 			if sv == nil || sv.Replica().Alone() {
 				continue // a single copy cannot be repaired: sheaf verify reports damage
 			}
-			report, err := sv.Log().Verify(ctx, m.cfg.scrubBytesPerSecond)
+			report, err := sv.Log().Verify(ctx, m.ScrubBytesPerSecond)
 			if ctx.Err() != nil {
 				return
 			}
 			if err != nil && !errors.Is(err, format.ErrClosed) {
-				m.logger.Warn("reading everything", "group", g.Name, "error", err)
+				m.Logger.Warn("reading everything", "group", g.Name, "error", err)
 			}
 			for _, d := range report.Damages {
-				m.logger.Error("damage found while reading everything", "group", g.Name, "damage", d.String())
+				m.Logger.Error("damage found while reading everything", "group", g.Name, "damage", d.String())
 			}
 		}
 	}

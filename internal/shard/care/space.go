@@ -1,4 +1,4 @@
-package shard
+package care
 
 import (
 	"cmp"
@@ -29,8 +29,8 @@ const (
 	lowPart     = 16
 )
 
-// withSpace calls the function try, which needs space, and repeats the call as long as space is being freed for it.
-func (c *compactor) withSpace(ctx context.Context, try func() error) error {
+// WithSpace calls the function try, which needs space, and repeats the call as long as space is being freed for it.
+func (c *Compactor) WithSpace(ctx context.Context, try func() error) error {
 	err := try()
 	last := uint64(0)
 	for errors.Is(err, volume.ErrFull) || errors.Is(err, format.ErrNoSpace) {
@@ -45,7 +45,7 @@ func (c *compactor) withSpace(ctx context.Context, try func() error) error {
 		case <-progress:
 		case <-ctx.Done():
 			return err
-		case <-c.ctx.Done():
+		case <-c.Context.Done():
 			return err
 		}
 		err = try()
@@ -69,7 +69,7 @@ func missing(err error) int64 {
 // ask wakes the compactor because a caller needs the given number of bytes above the reserve. It does not wait.
 // progress is closed when some space was freed, or when a pass to free space is over. passes is the number of passes
 // that were finished before the call. If ok is false, nothing can be freed now.
-func (c *compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, ok bool) {
+func (c *Compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.barren) < barrenTime {
@@ -86,22 +86,22 @@ func (c *compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, o
 	return c.progress, c.passes, true
 }
 
-// askForSpace does what the method ask does, for callers that retry on their own.
-func (c *compactor) askForSpace(bytes int64) { _, _, _ = c.ask(bytes) }
+// AskForSpace does what the method ask does, for callers that retry on their own.
+func (c *Compactor) AskForSpace(bytes int64) { _, _, _ = c.ask(bytes) }
 
-func (c *compactor) isShort() bool {
+func (c *Compactor) isShort() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.short
 }
 
 // hasSpace reports whether the space above the reserve is not low, and is enough for bytes.
-func (c *compactor) hasSpace(bytes int64) bool {
-	space, reserve, err := c.volume.Space()
+func (c *Compactor) hasSpace(bytes int64) bool {
+	space, reserve, err := c.Disk.Space()
 	if err != nil {
 		return true // deleting does not help a broken volume
 	}
-	return space.FreeBytes-reserve >= max(bytes, lowSpaceBytes(space.TotalBytes, c.cfg.SegmentBytes))
+	return space.FreeBytes-reserve >= max(bytes, lowSpaceBytes(space.TotalBytes, c.Disk.Log.SegmentBytes))
 }
 
 // lowSpaceBytes returns the free space above the reserve below which the shard starts to free some.
@@ -115,7 +115,7 @@ func lowSpaceBytes(volumeBytes, segmentBytes int64) int64 {
 // freeSpace gives up one thing after another until there is enough space, the most expendable first: the trash,
 // superseded records, scans that nobody reads. If a caller would be refused otherwise, it also gives up scans that are
 // being read, the older half of them at a time.
-func (c *compactor) freeSpace(ctx context.Context) {
+func (c *Compactor) freeSpace(ctx context.Context) {
 	c.mu.Lock()
 	refused, asked := c.short, c.asked
 	c.mu.Unlock()
@@ -139,7 +139,7 @@ func (c *compactor) freeSpace(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.replicas.Wake() // groups may wait for space to join
+		c.Replicas.Wake() // groups may wait for space to join
 	case refused:
 		c.barren = time.Now()
 	}
@@ -147,13 +147,13 @@ func (c *compactor) freeSpace(ctx context.Context) {
 }
 
 // freeTrash deletes from the trash until the function done returns true.
-func (c *compactor) freeTrash(done func() bool) (made bool) {
-	err := c.trash().Drop(func(*trash.Folder) bool {
+func (c *Compactor) freeTrash(done func() bool) (made bool) {
+	err := c.Trash.Drop(func(*trash.Folder) bool {
 		may := !done()
 		made = made || may
 		return may
 	})
-	c.problems.Note("emptying the trash", err)
+	c.Problems.Note("emptying the trash", err)
 	if made {
 		c.spaceFreed()
 	}
@@ -161,8 +161,8 @@ func (c *compactor) freeTrash(done func() bool) (made bool) {
 }
 
 // compactAll frees superseded data where that is allowed, starting with the group that has most of it.
-func (c *compactor) compactAll(ctx context.Context) (made bool) {
-	if c.cfg.Compaction.Off {
+func (c *Compactor) compactAll(ctx context.Context) (made bool) {
+	if c.Off {
 		return false
 	}
 	garbage := func(g servedGroup) int64 { return g.stats.Reclaim.Free + g.stats.Reclaim.Newest }
@@ -181,14 +181,14 @@ func (c *compactor) compactAll(ctx context.Context) (made bool) {
 
 // lookAtVolume makes the volume measure its free space again, because the volume admits writes according to its last
 // measurement.
-func (c *compactor) lookAtVolume() {
-	if _, _, err := c.volume.Space(); err != nil {
-		c.logger.Warn("the free space of the volume is unknown", "error", err)
+func (c *Compactor) lookAtVolume() {
+	if _, _, err := c.Disk.Space(); err != nil {
+		c.Logger.Warn("the free space of the volume is unknown", "error", err)
 	}
 }
 
 // spaceFreed wakes the callers that wait for space.
-func (c *compactor) spaceFreed() {
+func (c *Compactor) spaceFreed() {
 	c.lookAtVolume()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,28 +197,28 @@ func (c *compactor) spaceFreed() {
 }
 
 // moreToFree notes that something can be freed that could not be before.
-func (c *compactor) moreToFree() {
+func (c *Compactor) moreToFree() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.barren = time.Time{}
 }
 
 // wakeWaiters wakes the callers that wait for progress. Called with mu held.
-func (c *compactor) wakeWaiters() {
+func (c *Compactor) wakeWaiters() {
 	close(c.progress)
 	c.progress = make(chan struct{})
 }
 
-// admitWithSpace reserves space on the volume for a blob or a part of one, and waits for it. It reserves no memory.
-func (c *compactor) admitWithSpace(ctx context.Context, bytes int64) error {
-	return c.withSpace(ctx, func() error { return c.volume.Admit(bytes, false) })
+// AdmitWithSpace reserves space on the volume for a blob or a part of one, and waits for it. It reserves no memory.
+func (c *Compactor) AdmitWithSpace(ctx context.Context, bytes int64) error {
+	return c.WithSpace(ctx, func() error { return c.Disk.Admit(bytes, false) })
 }
 
-// admitSoon checks for space, and requests more if there is none; the caller retries.
-func (c *compactor) admitSoon(bytes int64) error {
-	err := c.volume.Admit(bytes, false)
+// AdmitSoon checks for space, and requests more if there is none; the caller retries.
+func (c *Compactor) AdmitSoon(bytes int64) error {
+	err := c.Disk.Admit(bytes, false)
 	if errors.Is(err, volume.ErrFull) {
-		c.askForSpace(missing(err))
+		c.AskForSpace(missing(err))
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package shard
+package care
 
 import (
 	"slices"
@@ -52,8 +52,8 @@ func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
 func keptByScans(r *group.Reclaim) int64 { return r.Scans + r.ScanBlobs }
 
 // giveUpScans closes scans of the groups in which scans keep much. It returns false if there are no such scans.
-func (c *compactor) giveUpScans(which scanLoss) bool {
-	if c.cfg.Compaction.Off {
+func (c *Compactor) giveUpScans(which scanLoss) bool {
+	if c.Off {
 		return false
 	}
 	var scans []scanOf
@@ -71,19 +71,19 @@ func (c *compactor) giveUpScans(which scanLoss) bool {
 	}
 	if len(lost) > 0 {
 		c.metrics.scansLost.WithLabelValues(string(which)).Add(float64(len(lost)))
-		c.logger.Info("gave up scans, as they keep superseded records on a volume that needs the space", "why", string(which),
+		c.Logger.Info("gave up scans, as they keep superseded records on a volume that needs the space", "why", string(which),
 			"scans", len(lost))
 	}
 	return len(lost) > 0
 }
 
 // limitScans gives up scans that are abandoned, if scans keep more than they may.
-func (c *compactor) limitScans() {
+func (c *Compactor) limitScans() {
 	kept := int64(0)
 	for _, g := range c.servedGroups(nil) {
 		kept += keptByScans(&g.stats.Reclaim)
 	}
-	if total := c.volume.TotalBytes(); total > 0 && kept > total/scansPart {
+	if total := c.Disk.TotalBytes(); total > 0 && kept > total/scansPart {
 		c.giveUpScans(scansAbandoned)
 	}
 }

@@ -1,13 +1,15 @@
-package shard
+package care
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/shard/replicas"
-	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
@@ -19,7 +21,6 @@ type uncompacted struct {
 	text   string
 }
 
-// These are the reasons for uncompacted bytes, as the API and the metric name them.
 const (
 	holdDue        = "due"
 	holdThreshold  = "threshold"
@@ -37,7 +38,8 @@ const (
 	holdOther      = "other"
 )
 
-var holdReasons = []string{
+// HoldReasons lists the reasons for uncompacted bytes, as the API and the metric name them.
+var HoldReasons = []string{
 	holdDue, holdThreshold, holdNewest, holdVersions, holdAge, holdScan, holdRequests, holdTombstones, holdDamage, holdOff,
 	holdNoSpace, holdMemory,
 	holdError, holdOther,
@@ -45,8 +47,8 @@ var holdReasons = []string{
 
 // holds returns why superseded bytes of a group are still stored, from figures in memory. Reasons with no bytes are
 // left out.
-func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
-	r, retention := &stats.Reclaim, &c.cfg.Retention
+func (c *Compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
+	r, retention := &stats.Reclaim, &c.Disk.Log.Retention
 	add := func(reason string, bytes int64, text string, args ...any) {
 		if bytes > 0 {
 			out = append(out, uncompacted{reason, bytes, fmt.Sprintf(text, args...)})
@@ -64,7 +66,7 @@ func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	add(holdScan, keptByScans(r),
 		"open scans see them (%d, of which %d are read now): they go when these end, or nobody has read them for %v, or "+
 			"free space is low",
-		stats.Scans, stats.ScansRead, serve.ScanTTL)
+		stats.Scans, stats.ScansRead, c.ScanTTL)
 	add(holdRequests, r.Requests,
 		"they answer writes that are repeated: a small entry without data for each superseded write with a request id, for "+
 			"10 minutes or "+
@@ -79,8 +81,8 @@ func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 }
 
 // whyFree returns why superseded bytes that could be freed were not.
-func (c *compactor) whyFree(name string, stats *group.Stats) (reason, text string) {
-	r, k := &stats.Reclaim, &c.cfg.Compaction
+func (c *Compactor) whyFree(name string, stats *group.Stats) (reason, text string) {
+	r, k := &stats.Reclaim, &c.Compaction
 	failure := c.failure(name)
 	switch {
 	case len(stats.Damages) > 0:
@@ -103,19 +105,19 @@ func (c *compactor) whyFree(name string, stats *group.Stats) (reason, text strin
 
 // whyNewest says when the newest segment is compacted before it is full. It returns an empty string if that never
 // happens.
-func (c *compactor) whyNewest() string {
+func (c *Compactor) whyNewest() string {
 	least := c.supersededMin()
-	if least >= c.cfg.Compaction.SupersededBytesMin {
+	if least >= c.SupersededBytesMin {
 		return ""
 	}
 	return fmt.Sprintf(", %s and half of it are superseded,", units.Bytes(least))
 }
 
-// explain examines a group as a compaction does, and returns the reasons why superseded data remains.
-func (c *compactor) explain(sv *replicas.Served) ([]*recordv1.CompactionHold, error) {
+// Explain examines a group as a compaction does, and returns the reasons why superseded data remains.
+func (c *Compactor) Explain(sv *replicas.Served) ([]*recordv1.CompactionHold, error) {
 	c.limitTombstones(sv)
 	if len(sv.Log().Stats().Damages) == 0 {
-		if _, err := sv.Log().Compact(c.ctx, group.CompactOptions{LookOnly: true}); err != nil {
+		if _, err := sv.Log().Compact(c.Context, group.CompactOptions{LookOnly: true}); err != nil {
 			return nil, err
 		}
 	}
@@ -125,4 +127,27 @@ func (c *compactor) explain(sv *replicas.Served) ([]*recordv1.CompactionHold, er
 		out = append(out, &recordv1.CompactionHold{Reason: h.reason, Bytes: h.bytes, Text: h.text})
 	}
 	return out, nil
+}
+
+// Uncompacted sums up, by reason, the superseded bytes of all groups that are still stored.
+func (c *Compactor) Uncompacted() []*recordv1.UncompactedBytes {
+	byReason, most := map[string]*recordv1.UncompactedBytes{}, map[string]int64{}
+	for _, g := range c.servedGroups(nil) {
+		for _, h := range c.holds(g.name, &g.stats) {
+			sum := byReason[h.reason]
+			if sum == nil {
+				sum = &recordv1.UncompactedBytes{Reason: h.reason}
+				byReason[h.reason] = sum
+			}
+			sum.Bytes += h.bytes
+			sum.Groups++
+			// The names break ties, because the groups are in no particular order, and the answer must be stable.
+			if of := most[h.reason]; h.bytes > of || h.bytes == of && g.name < sum.GetGroup() {
+				most[h.reason], sum.Group, sum.Text = h.bytes, g.name, h.text
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(byReason), func(a, b *recordv1.UncompactedBytes) int {
+		return cmp.Or(cmp.Compare(b.GetBytes(), a.GetBytes()), cmp.Compare(a.GetReason(), b.GetReason()))
+	})
 }

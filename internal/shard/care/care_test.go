@@ -1,0 +1,140 @@
+package care
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/disk"
+	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/problems"
+	"sheaf.dev/sheaf/internal/shard/replicas"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/volume"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// lone makes the Compactor of a volume in memory, on which the group "0" is served that holds nothing.
+func lone(t *testing.T) *Compactor {
+	t.Helper()
+	logger, fs := slog.New(slog.DiscardHandler), vfstest.NewMem()
+	d := disk.New(disk.Options{Log: group.Options{FS: fs}, Logger: logger})
+	if err := d.Open(volume.Options{FS: fs, Dir: "v", Store: uuid.New(), Shard: "a", Create: true,
+		Logger: logger}); err != nil {
+		t.Fatal(err)
+	}
+	set := replicas.New(replicas.Options{Shard: "a", Logger: logger,
+		Volume: func() uuid.UUID { return d.Superblock().Volume }, Meta: func() placement.Meta { return placement.Meta{} }})
+	id := uuid.New()
+	options := d.LogOptions(id, "0")
+	if err := group.Create(options, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
+		t.Fatal(err)
+	}
+	log, _, err := group.Load(t.Context(), options, new(group.Progress))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(log.Close(false), d.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	set.Add(id, replicas.State{Replica: member.Replica{Name: "0"}}).Serve(log, nil, 1, nil)
+	return New(Options{Compaction: Compaction{SupersededShareMin: 0.5}, Context: t.Context(), Replicas: set, Disk: d,
+		Problems: problems.New(logger), Logger: logger})
+}
+
+// A compaction that failed is a problem, and the reason why superseded data is still stored, until the group has
+// nothing to compact.
+func TestAFailedCompactionIsAProblemForAWhile(t *testing.T) {
+	c := lone(t)
+	c.failed["0"] = format.ErrNoSpace
+	c.Problems.Note(problems.Compacting+"0", format.ErrNoSpace)
+	if reason, text := c.whyFree("0", &group.Stats{}); reason != "no_room" || text == "" {
+		t.Errorf("the reason is %q: %s", reason, text)
+	}
+	for _, g := range c.servedGroups(nil) { // nothing of the group is superseded
+		c.lookAt(t.Context(), &g)
+	}
+	if c.failure("0") != nil || len(c.Problems.Words()) > 0 {
+		t.Errorf("with nothing to compact: %v, %q", c.failure("0"), c.Problems.Words())
+	}
+	if reason, _ := c.whyFree("0", &group.Stats{}); reason != "threshold" {
+		t.Errorf("after that the reason is %q", reason)
+	}
+}
+
+func TestWhichScansAreGivenUp(t *testing.T) {
+	now := time.Unix(1000, 0)
+	of := func(id byte, opened, used int, read, keeps bool) scanOf {
+		ago := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
+		return scanOf{OpenScan: group.OpenScan{ID: group.ScanID{id}, Opened: ago(opened), Used: ago(used), Read: read,
+			Keeps: keeps}}
+	}
+	scans := []scanOf{
+		of(1, 100, 0, true, true),
+		of(2, 300, 0, true, true),
+		of(3, 200, 60, false, true),
+		of(4, 20, 9, false, true),
+		of(5, 400, 60, false, false),
+		of(6, 50, 10, false, true),
+		of(7, 500, 0, true, false),
+	}
+	for _, c := range []struct {
+		loss  scanLoss
+		scans []scanOf
+		want  string
+	}{
+		{scansAbandoned, scans, "[3 6]"},
+		{scansOldest, scans, "[2 3 1]"},
+		{scansOldest, scans[:1], "[1]"},
+		{scansOldest, scans[4:5], "[]"},
+		{scansAbandoned, nil, "[]"},
+	} {
+		ids := []int{}
+		for _, s := range c.loss.losers(c.scans, now) {
+			ids = append(ids, int(s.ID[0]))
+		}
+		if got := fmt.Sprint(ids); got != c.want {
+			t.Errorf("%s of %d: %v, want %s", c.loss, len(c.scans), got, c.want)
+		}
+	}
+}
+
+func TestSupersededMinOfAVolume(t *testing.T) {
+	const mib, gib = 1 << 20, 1 << 30
+	for _, c := range []struct {
+		wanted, volume int64
+		groups         int
+		want           int64
+	}{
+		{64 * mib, 1 << 40, 64, 64 * mib},
+		{64 * mib, 960 * mib, 12, 10 * mib},
+		{64 * mib, gib, 1000, mib},
+		{10, gib, 1000, 10},
+		{64 * mib, 0, 12, 64 * mib},
+		{64 * mib, gib, 0, 64 * mib},
+	} {
+		if got := supersededMin(c.wanted, c.volume, c.groups); got != c.want {
+			t.Errorf("%d of %d bytes with %d groups: %d, want %d", c.wanted, c.volume, c.groups, got, c.want)
+		}
+	}
+}
+
+func TestLowSpaceIsAPartOfASmallVolume(t *testing.T) {
+	const mib, gib = 1 << 20, 1 << 30
+	for _, c := range []struct{ volume, segment, want int64 }{
+		{1 << 40, 0, 512 * mib}, {960 * mib, 0, 60 * mib}, {gib, 4 * mib, 8 * mib}, {gib, -1, 64 * mib},
+	} {
+		if got := lowSpaceBytes(c.volume, c.segment); got != c.want {
+			t.Errorf("of %d bytes with segments of %d: %d, want %d", c.volume, c.segment, got, c.want)
+		}
+	}
+}
