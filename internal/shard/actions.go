@@ -54,7 +54,7 @@ func (h actions) Connect(shards []string) { h.s.peers.hub.SetPeers(shards) }
 
 // Load implements follow.Actions.
 func (h actions) Load(g *replicas.Replica) {
-	h.s.wait.Go(func() { h.s.loading.loadOne(h.s.ctx, g, nil) })
+	h.s.wait.Go(func() { h.s.loading.Load(h.s.ctx, g) })
 }
 
 // Join implements follow.Actions.
@@ -64,7 +64,7 @@ func (h actions) Join(g *replicas.Replica) { h.s.wait.Go(func() { h.s.installer.
 func (h actions) Reinstall(g *replicas.Replica) { h.s.wait.Go(func() { h.s.installer.reinstall(g) }) }
 
 // LoadNow implements follow.Actions.
-func (h actions) LoadNow(ctx context.Context, g *replicas.Replica) { h.s.loading.loadOne(ctx, g, nil) }
+func (h actions) LoadNow(ctx context.Context, g *replicas.Replica) { h.s.loading.Load(ctx, g) }
 
 // Close implements follow.Actions.
 func (h actions) Close(ctx context.Context, g *replicas.Replica) error {
@@ -107,7 +107,7 @@ func (h actions) Create(ctx context.Context, state placement.Group) error {
 	}
 	g := s.replicas.Add(state.UUID, replicas.State{Replica: member.Replica{Name: state.Name, Phase: member.Loading,
 		Standing: member.Standing{Reason: member.Unconfirmed}, NeverReported: true}})
-	s.loading.loadOne(ctx, g, nil)
+	s.loading.Load(ctx, g)
 	return nil
 }
 

@@ -30,10 +30,10 @@ func (f forAdmin) Groups(only, behind string, most int) ([]*recordv1.Group, bool
 func (f forAdmin) Moves() []*recordv1.Move { return f.s.copies() }
 
 // Load implements serve.Admin.
-func (f forAdmin) Load() *recordv1.Load { return f.s.loading.status() }
+func (f forAdmin) Load() *recordv1.Load { return f.s.loading.Status() }
 
 // Loaded implements serve.Admin.
-func (f forAdmin) Loaded() <-chan struct{} { return f.s.loading.done }
+func (f forAdmin) Loaded() <-chan struct{} { return f.s.loading.Done }
 
 // Explain implements serve.Admin.
 func (f forAdmin) Explain(g serve.Group) ([]*recordv1.CompactionHold, error) {
@@ -48,7 +48,7 @@ func (f forAdmin) Compact(ctx context.Context, g serve.Group, options group.Comp
 
 // AcceptLoss implements serve.Admin.
 func (f forAdmin) AcceptLoss(ctx context.Context, g serve.Group) ([]format.Damage, error) {
-	return f.s.acceptLoss(ctx, g.(*replicas.Served).Group)
+	return f.s.loading.AcceptLoss(ctx, g.(*replicas.Served).Group)
 }
 
 // ResolveGroup implements serve.Admin.

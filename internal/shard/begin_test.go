@@ -26,7 +26,7 @@ func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *replicas.Repl
 	cfg.FS = disk
 	started := newShard(cfg)
 	started.volume.Store, started.volume.Volume, started.peers.hub = s.volume.Store, s.volume.Volume, s.peers.hub
-	started.loading.takePending()
+	started.replicas.BeginLoad()
 	if _, err := disk.Stat(s.volume.GroupDir(id)); err != nil {
 		return started, nil
 	}

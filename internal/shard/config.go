@@ -134,8 +134,6 @@ const (
 	// scrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage. It is a
 	// small part of what a disk reads, and reads a TiB in three days.
 	scrubBytesPerSecond = 4 << 20
-	// groupsLoadingMax is the number of groups that are loaded at a time: enough to keep an SSD busy.
-	groupsLoadingMax = 16
 )
 
 // Limits are the limits that a program fits to its memory and network. A zero field takes its default.

@@ -79,7 +79,7 @@ func (i *installer) reinstall(g *replicas.Replica) {
 	g.Happens(member.Installed)
 	i.tails.WithLabelValues(tailInstalled).Inc()
 	i.logger.Warn("a replica with a damaged tail was installed again: another copy holds all that it had", "group", g.Name)
-	i.loading.loadOne(i.ctx, g, nil)
+	i.loading.Load(i.ctx, g)
 	if g.State().Phase.MissingEntries() {
 		backoff.Sleep(ctx, installPauses.Most) // the disk is bad: pause between attempts
 	}

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -25,7 +26,7 @@ import (
 func lone(t testing.TB) *Shard {
 	t.Helper()
 	s := unbegun(t)
-	s.loading.takePending()
+	s.replicas.BeginLoad()
 	return s
 }
 
@@ -115,7 +116,7 @@ func (c decideCase) run(t *testing.T, held string) string {
 	t.Helper()
 	s := unbegun(t)
 	if !c.early {
-		s.loading.takePending()
+		s.replicas.BeginLoad()
 	}
 	if c.spent {
 		s.replicas.Retire(placement.View{Groups: map[string]placement.Group{"0": {Members: []placement.Member{
@@ -156,14 +157,14 @@ func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 9); err != nil {
+	if err := errors.Join(log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 9), log.Close(false)); err != nil {
 		t.Fatal(err)
 	}
 	if err := format.WriteReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID), s.volume.ReplicaFile(g.UUID, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.serve(g, log); err != nil {
-		t.Fatal(err)
+	if s.loading.Load(t.Context(), g); g.Served() == nil {
+		t.Fatal(g.State().Err)
 	}
 	defer func() { _ = g.Close(context.Background(), false) }()
 	for index, want := range map[uint64]bool{7: false, 8: false, 9: true, 10: true} {

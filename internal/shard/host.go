@@ -93,10 +93,10 @@ func (c *Config) row() *recordv1.Shard {
 type forHost struct{ *Shard }
 
 // State implements host.Shard.
-func (f forHost) State() (recordv1.ShardState, string) { return f.loading.state() }
+func (f forHost) State() (recordv1.ShardState, string) { return f.loading.State() }
 
 // Load implements host.Shard.
-func (f forHost) Load() *recordv1.Load { return f.loading.status() }
+func (f forHost) Load() *recordv1.Load { return f.loading.Status() }
 
 // Superblock implements host.Shard.
 func (f forHost) Superblock() volume.Superblock { return f.volume.Superblock() }
@@ -137,7 +137,7 @@ func (f forHost) Ready() error {
 	if err := f.problems.Of(host.VolumeSilent); err != nil {
 		return fmt.Errorf("%s: %w", host.VolumeSilent, err)
 	}
-	state, message := f.loading.state()
+	state, message := f.loading.State()
 	switch state {
 	case recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING,
 		recordv1.ShardState_SHARD_STATE_DRAINING:

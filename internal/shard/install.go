@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/disk"
 	"sheaf.dev/sheaf/internal/shard/follow"
+	"sheaf.dev/sheaf/internal/shard/load"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
@@ -42,7 +43,8 @@ type installer struct {
 	name      string // name of the shard
 	ctx       context.Context
 	watcher   *follow.Watcher
-	loading   *loading
+	loading   *load.Loader
+	health    func(g *replicas.Replica, serving bool)
 	volume    *disk.Disk
 	replicas  *replicas.Set
 	withSpace func(ctx context.Context, try func() error) error
@@ -57,7 +59,7 @@ type installer struct {
 
 func newInstaller(s *Shard) *installer {
 	return &installer{
-		name: s.cfg.Name, ctx: s.ctx, watcher: s.watcher, loading: s.loading, volume: s.volume, replicas: s.replicas,
+		name: s.cfg.Name, ctx: s.ctx, watcher: s.watcher, loading: s.loading, health: s.setHealth, volume: s.volume, replicas: s.replicas,
 		withSpace: s.compactor.WithSpace, peers: s.peers, problems: s.problems, tails: s.metrics.tails, logger: s.logger,
 		slots: make(chan struct{}, installsAtOnce),
 	}
@@ -87,7 +89,7 @@ func (i *installer) join(g *replicas.Replica) {
 	}
 	g.Happens(member.Installed)
 	i.logger.Info("a replica was installed", "group", g.Name)
-	i.loading.loadOne(i.ctx, g, nil)
+	i.loading.Load(i.ctx, g)
 }
 
 // takeOver installs a replica that does not run, from the files of another member, and retries until it succeeds. It
@@ -228,7 +230,7 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 		return err
 	})
 	if stopped {
-		i.loading.loadOne(ctx, g, nil)
+		i.loading.Load(ctx, g)
 		g.EndChange()
 	}
 	if fetch.Err() != nil { // the shard stops, or the replica has left its group
@@ -249,7 +251,7 @@ func (i *installer) pause(ctx context.Context, g *replicas.Replica, sv *replicas
 		return false, errors.New("the replica was closed meanwhile")
 	}
 	g.Happens(member.Paused)
-	i.loading.health(g, false)
+	i.health(g, false)
 	over, cancel := context.WithCancel(ctx)
 	cancel() // the replica does not lead: no caller's write is in progress
 	if err := sv.Replica().Stop(over); err != nil {
@@ -260,7 +262,7 @@ func (i *installer) pause(ctx context.Context, g *replicas.Replica, sv *replicas
 
 // informLeader reports the result of an install to the leader, so that the leader sends entries again.
 func (i *installer) informLeader(g *replicas.Replica, raftID, to uint64, ok bool) {
-	i.peers.hub.Transport(g.UUID, g.Route).Send([]*raftpb.Message{{
+	i.peers.Transport(g).Send([]*raftpb.Message{{
 		Type: raftpb.MsgSnapStatus.Enum(), From: &raftID, To: &to, Reject: new(!ok),
 	}})
 }

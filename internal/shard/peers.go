@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -91,8 +92,8 @@ func (p *peers) isSilent(shard string) bool {
 // mustNotLead reports whether a peer said that it must not be given the lead of a group.
 func (p *peers) mustNotLead(shard string) bool { return p.hub.MustNotLead(shard) }
 
-// tell informs a group that has begun to serve which of its members are not heard.
-func (p *peers) tell(g *replicas.Replica, sv *replicas.Served) {
+// Tell implements load.Peers: it informs a group that has begun to serve which of its members are not heard.
+func (p *peers) Tell(g *replicas.Replica, sv *replicas.Served) {
 	for id, m := range g.Members() {
 		if id == sv.RaftID || m.Shard == p.name {
 			continue
@@ -174,8 +175,13 @@ func (p *peers) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.File
 	return blob, ref.Size, nil
 }
 
-// fetchBlobs fetches the blobs that entries of another member refer to.
-func (p *peers) fetchBlobs(ctx context.Context, g *replicas.Replica, log *group.Log, from uint64,
+// Transport implements load.Peers.
+func (p *peers) Transport(g *replicas.Replica) replica.Transport {
+	return p.hub.Transport(g.UUID, g.Route)
+}
+
+// FetchBlobs implements load.Peers.
+func (p *peers) FetchBlobs(ctx context.Context, g *replicas.Replica, log *group.Log, from uint64,
 	refs []format.BlobRef) error {
 	shard, ok := g.Route(from)
 	if !ok {

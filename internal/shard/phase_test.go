@@ -29,7 +29,7 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 		Shards: map[string]placement.Shard{},
 	})
 	s.replicas.Decide(s.replicas.View())
-	if groups := s.loading.takePending(); len(groups) > 0 {
+	if groups := s.replicas.BeginLoad(); len(groups) > 0 {
 		t.Errorf("the first load loads %d groups", len(groups))
 	}
 	if got := does(s, s.replicas.Decide(s.replicas.View()), state.UUID); got != "join" {
@@ -114,7 +114,7 @@ func TestADecisionEndsThePlanOfALoad(t *testing.T) {
 	}
 	g = s.replicas.Add(uuid.New(), replicas.State{Replica: member.Replica{Name: "0", Phase: member.Joining},
 		Plan: new(group.Plan)})
-	s.loading.takePending()
+	s.replicas.BeginLoad()
 	if g.State().Plan != nil {
 		t.Error("a group that is not loaded now keeps what was read of its folder")
 	}

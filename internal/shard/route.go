@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -36,7 +37,7 @@ func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, 
 		if address := s.otherMember(r.View, name); address != "" {
 			return answer.NotLeader(name, address, r.Epoch)
 		}
-		return unavailable(g, s.cfg.Name, s.loading.eta())
+		return unavailable(g, s.cfg.Name, s.loading.ETA())
 	}
 	view := r.View
 	if r.Held {
@@ -123,4 +124,16 @@ func (s *Shard) otherMember(view placement.View, name string) string {
 	}
 	address, _ := s.replicas.Address(state.Leader)
 	return address
+}
+
+// unavailable returns why a group does not serve on the named shard.
+func unavailable(g *replicas.Replica, shard string, eta time.Duration) error {
+	switch known := g.State(); {
+	case known.Phase == member.Lost:
+		return answer.Lost(g.Name, known.Err)
+	case known.Phase.Broken():
+		return answer.Failed(g.Name, shard, known.Err)
+	default:
+		return answer.Loading(g.Name, eta)
+	}
 }

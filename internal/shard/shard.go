@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/lead"
+	"sheaf.dev/sheaf/internal/shard/load"
 	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/quota"
 	"sheaf.dev/sheaf/internal/shard/replicas"
@@ -41,7 +42,7 @@ type Shard struct {
 
 	replicas  *replicas.Set   // the state of the replicas on the volume, and the routes of calls
 	watcher   *follow.Watcher // follows etcd and what it says of groups
-	loading   *loading        // loads groups into memory
+	loading   *load.Loader    // loads groups into memory
 	installer *installer      // fetches files from other shards
 	steerer   *lead.Steerer   // looks after the groups that are led here
 	quotas    *quota.Set
@@ -118,7 +119,17 @@ func newShard(cfg Config) *Shard {
 		WeightsFresh: cfg.ReportInterval, Freed: func() { s.committer.SpaceFreed() },
 	})
 	s.peers = newPeers(s)
-	s.loading = newLoading(s)
+	s.quotas = s.newQuotas()
+	s.loading = load.New(load.Options{
+		Replicas: s.replicas, Disk: s.volume, Peers: s.peers, Quotas: s.quotas, Logger: s.logger,
+		Node: func() replica.Options {
+			return replica.Options{
+				Committer: s.committer, InFlightBytesMax: cfg.Limits.ReplicaBytesInFlightMax, Quiet: true, Lease: !cfg.NoReadLease,
+				NoSpace: func() { s.compactor.AskForSpace(0) }, Probe: cfg.probe, Off: cfg.off,
+			}
+		},
+		Health: s.setHealth, TailFound: s.metrics.tails.WithLabelValues(tailFound), Stopping: s.stopping.Load,
+	})
 	s.installer = newInstaller(s)
 	s.steerer = lead.New(lead.Options{
 		Replicas: s.replicas, Etcd: cfg.Placement, Problems: s.problems, Logger: s.logger,
@@ -132,7 +143,6 @@ func newShard(cfg Config) *Shard {
 		Fetcher:             func(shard string) *peer.Fetcher { return s.peers.hub.Fetcher(shard) },
 		FetchBlob:           s.peers.fetchBlob,
 	})
-	s.quotas = s.newQuotas()
 	s.calls = s.newCalls()
 	return s
 }
@@ -218,7 +228,7 @@ func (s *Shard) care(known placement.Shard) {
 	reporter := &reporter{cfg: &s.cfg, routes: s.replicas.Routes, isHeld: s.replicas.IsHeld,
 		expireScans: s.calls.ExpireScans, problems: s.problems}
 	for _, task := range []func(ctx context.Context){
-		s.loading.loadFirst, // ends when everything that was on the volume is loaded
+		s.loading.Run, // ends when everything that was on the volume is loaded
 		s.watcher.Run,
 		s.installer.run,         // installs replicas again
 		s.steerer.Run,           // moves groups that are led here
@@ -256,7 +266,7 @@ func (s *Shard) Addr() string { return s.server.Addr() }
 // WaitLoaded returns when everything that can be loaded is loaded, or when ctx ends.
 func (s *Shard) WaitLoaded(ctx context.Context) error {
 	select {
-	case <-s.loading.done:
+	case <-s.loading.Done:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -16,8 +16,8 @@ func (s *Shard) Status() *recordv1.ShardStatus {
 	st := &recordv1.ShardStatus{Shard: s.cfg.row()}
 	row := st.GetShard()
 	s.id.Describe(row, s.volume.Superblock())
-	row.MemoryUsedBytes, row.Stopping, row.Load = s.volume.MemoryUsed(), s.stopping.Load(), s.loading.status()
-	row.State, row.Message = s.loading.state()
+	row.MemoryUsedBytes, row.Stopping, row.Load = s.volume.MemoryUsed(), s.stopping.Load(), s.loading.Status()
+	row.State, row.Message = s.loading.State()
 	if space, reserve, err := s.volume.Space(); err == nil {
 		row.CapacityBytes, row.FreeBytes, row.ReserveBytes = space.TotalBytes, space.FreeBytes, reserve
 	} else {
@@ -54,7 +54,7 @@ func (s *Shard) Status() *recordv1.ShardStatus {
 		}
 	}
 	slices.SortFunc(st.Strays, func(a, b *recordv1.StrayGroup) int { return cmp.Compare(a.GetUuid(), b.GetUuid()) })
-	need, tooSmall := s.loading.memory()
+	need, tooSmall := s.loading.Memory()
 	if row.MemoryNeedBytes = need; tooSmall != nil {
 		row.Problems = append(row.Problems, tooSmall.Error())
 	}

@@ -51,6 +51,12 @@ func (r *Replica) TakeOut(only *Served) *Served {
 	return sv
 }
 
+// PutBack serves the replica again by what TakeOut returned, and ends what TakeOut began.
+func (r *Replica) PutBack(sv *Served) {
+	r.served.Store(sv)
+	r.changing.Unlock()
+}
+
 // EndChange ends what TakeOut began.
 func (r *Replica) EndChange() { r.changing.Unlock() }
 

@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // Options hold everything that a Set may use.
@@ -156,6 +157,16 @@ func (s *Set) BeginLoad() (pending []*Replica) {
 	s.begun = true
 	s.Wake() // joins wait until the first load has begun
 	return pending
+}
+
+// Loads calls the function tell with the progress of the load of each of these replicas, at one moment. The function
+// must not call the Set or a Replica.
+func (s *Set) Loads(of []*Replica, tell func(r *Replica, phase member.Phase, outcome group.Outcome)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range of {
+		tell(r, r.state.Phase, r.state.Report.Outcome)
+	}
 }
 
 // See processes a view. A view of an etcd that was set back does not replace earlier knowledge.

@@ -1,4 +1,6 @@
-package shard
+// Package load opens the groups of a volume: it loads their logs and starts their nodes, for all groups at a start, and
+// for one group when it is made, installed or adopted.
+package load
 
 import (
 	"cmp"
@@ -16,8 +18,11 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/base/units"
+	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/disk"
+	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/shard/quota"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -30,18 +35,39 @@ const (
 	measureBytesMax = 256 << 20
 )
 
-// loading brings the groups of a volume into memory: all of them after a start, later one at a time. It knows the
-// progress, and therefore the state of the shard. Safe for concurrent use.
-type loading struct {
-	cfg      *Config
-	replicas *replicas.Set
-	volume   *disk.Disk
-	serve    func(g *replicas.Replica, log *group.Log) error // serves a loaded group
-	health   func(g *replicas.Replica, serving bool)
-	tails    *prometheus.CounterVec
-	logger   *slog.Logger
+// groupsLoadingMax is the number of groups that are loaded at a time: enough to keep an SSD busy.
+const groupsLoadingMax = 16
 
-	done chan struct{} // closed when the first load is over
+// Options hold everything that a Loader may use.
+type Options struct {
+	Replicas *replicas.Set
+	Disk     *disk.Disk
+	Peers    Peers
+	Quotas   *quota.Set
+	Logger   *slog.Logger
+
+	// Node returns what the nodes of all groups share. It is called once the volume is open.
+	Node func() replica.Options
+	// Health notes for the health service whether a group is served.
+	Health    func(g *replicas.Replica, serving bool)
+	TailFound prometheus.Counter // counts replicas whose load has found a damaged tail
+	Stopping  func() bool        // the shard stops
+}
+
+// Peers are the other shards, as the node of a group needs them.
+type Peers interface {
+	Transport(g *replicas.Replica) replica.Transport
+	// FetchBlobs fetches the blobs that entries of another member refer to.
+	FetchBlobs(ctx context.Context, g *replicas.Replica, log *group.Log, from uint64, refs []format.BlobRef) error
+	// Tell informs a group that has begun to serve which of its members are not heard.
+	Tell(g *replicas.Replica, sv *replicas.Served)
+}
+
+// Loader brings the groups of a volume into memory: all of them after a start, later one at a time. It knows the
+// progress, and therefore the state of the shard. Safe for concurrent use.
+type Loader struct {
+	Options
+	Done chan struct{} // closed when the first load is over
 
 	mu         sync.Mutex // guards what follows, all of the first load
 	first      []*replicas.Replica
@@ -53,17 +79,14 @@ type loading struct {
 	tooSmall   error   // the memory limit, which kept groups from being loaded; nil: it kept none
 }
 
-func newLoading(s *Shard) *loading {
-	return &loading{
-		cfg: &s.cfg, replicas: s.replicas, volume: s.volume, serve: s.serve,
-		health: s.setHealth, tails: s.metrics.tails, logger: s.logger, done: make(chan struct{}),
-		needs: map[*replicas.Replica]group.Need{},
-	}
+// New makes a Loader, which loads nothing before Run or Load.
+func New(opts Options) *Loader {
+	return &Loader{Options: opts, Done: make(chan struct{}), needs: map[*replicas.Replica]group.Need{}}
 }
 
-// loadFirst loads this shard's groups on the volume.
-func (l *loading) loadFirst(ctx context.Context) {
-	defer close(l.done)
+// Run loads this shard's groups on the volume.
+func (l *Loader) Run(ctx context.Context) {
+	defer close(l.Done)
 	groups := l.takePending()
 	l.plan(groups)
 	l.measureDevice()
@@ -71,40 +94,40 @@ func (l *loading) loadFirst(ctx context.Context) {
 	groups = l.fitMemory(groups)
 
 	atOnce := groupsLoadingMax
-	if l.cfg.Medium == HDD {
+	if l.Disk.Rotational {
 		atOnce = min(atOnce, 2) // one is read while the index of the other is built
 	}
 	parallel.Each(slices.Values(groups), atOnce, func(g *replicas.Replica) { l.loadOne(ctx, g, durable) })
 	l.mu.Lock()
 	l.endedAt = time.Now()
 	l.mu.Unlock()
-	status := l.status()
-	l.logger.Info("loaded", "groups", status.GroupsLoaded, "damaged", status.GroupsDamaged, "failed", status.GroupsFailed,
+	status := l.Status()
+	l.Logger.Info("loaded", "groups", status.GroupsLoaded, "damaged", status.GroupsDamaged, "failed", status.GroupsFailed,
 		"bytes", status.BytesDone, "seconds", status.ElapsedSeconds, "bytes_per_second", status.BytesPerSecond)
 }
 
 // takePending begins the first load, and returns its groups.
-func (l *loading) takePending() []*replicas.Replica {
+func (l *Loader) takePending() []*replicas.Replica {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.first, l.beganAt = l.replicas.BeginLoad(), time.Now()
+	l.first, l.beganAt = l.Replicas.BeginLoad(), time.Now()
 	for _, g := range l.first {
-		l.health(g, false)
+		l.Health(g, false)
 	}
 	return slices.Clone(l.first)
 }
 
 // plan computes what each group needs, before anything is loaded.
-func (l *loading) plan(groups []*replicas.Replica) {
+func (l *Loader) plan(groups []*replicas.Replica) {
 	parallel.Each(slices.Values(groups), 16, func(g *replicas.Replica) {
-		options := l.volume.LogOptions(g.UUID, g.Name)
+		options := l.Disk.LogOptions(g.UUID, g.Name)
 		options.Plan = g.TakePlan()
 		plan, err := group.PlanLoad(options)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if err != nil {
 			// The load will report the error; the plan continues without this group.
-			l.logger.Warn("planning a load", "group", g.Name, "error", err)
+			l.Logger.Warn("planning a load", "group", g.Name, "error", err)
 			return
 		}
 		l.needs[g] = plan.Need
@@ -114,7 +137,7 @@ func (l *loading) plan(groups []*replicas.Replica) {
 
 // fitMemory sorts the groups into loading order, smallest first, so that as many as possible serve soon. It leaves out
 // groups for which there is no memory.
-func (l *loading) fitMemory(groups []*replicas.Replica) []*replicas.Replica {
+func (l *Loader) fitMemory(groups []*replicas.Replica) []*replicas.Replica {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	slices.SortFunc(groups, func(a, b *replicas.Replica) int {
@@ -123,14 +146,14 @@ func (l *loading) fitMemory(groups []*replicas.Replica) []*replicas.Replica {
 	for _, g := range groups {
 		l.need += l.needs[g].MemoryBytes
 	}
-	limit := l.cfg.MemoryLimitBytes
+	limit := l.Disk.MemoryLimitBytes
 	if limit == 0 || l.need <= limit {
 		return groups
 	}
 	l.tooSmall = fmt.Errorf(
 		"%w: the groups of this shard need %s, the limit is %s: raise the limit, move groups away, "+
 			"or take residency Index", group.ErrMemory, units.Bytes(l.need), units.Bytes(limit))
-	l.logger.Error("the memory limit is too small", "need_bytes", l.need, "limit_bytes", limit)
+	l.Logger.Error("the memory limit is too small", "need_bytes", l.need, "limit_bytes", limit)
 	taken := int64(0)
 	return slices.DeleteFunc(groups, func(g *replicas.Replica) bool {
 		need := l.needs[g].MemoryBytes
@@ -144,7 +167,7 @@ func (l *loading) fitMemory(groups []*replicas.Replica) []*replicas.Replica {
 }
 
 // measureDevice reads a sample as fast as the device can, so that the rate of the load can be compared with it.
-func (l *loading) measureDevice() {
+func (l *Loader) measureDevice() {
 	var total int64
 	for _, need := range l.needs {
 		total += need.LoadBytes
@@ -153,9 +176,9 @@ func (l *loading) measureDevice() {
 	if sample < measureBytesMin {
 		return
 	}
-	rate, err := l.volume.MeasureReadRate(sample)
+	rate, err := l.Disk.MeasureReadRate(sample)
 	if err != nil {
-		l.logger.Warn("measuring the device", "error", err)
+		l.Logger.Warn("measuring the device", "error", err)
 	}
 	l.mu.Lock()
 	l.deviceRate = rate
@@ -166,11 +189,11 @@ func (l *loading) measureDevice() {
 // syncVolume makes everything on the volume durable, by one sync of its file system when the first group asks for it.
 // For a device, the sync of one file takes about as long as that of all files. syncVolume is only for the first load:
 // before that, this process has written nothing that it has not synced.
-func (l *loading) syncVolume() func() error {
+func (l *Loader) syncVolume() func() error {
 	return sync.OnceValue(func() error {
-		err := l.cfg.FS.SyncAll(l.volume.Dir())
+		err := l.Disk.Log.FS.SyncAll(l.Disk.Dir())
 		if err != nil {
-			l.logger.Info("the volume is not synced as a whole: each group syncs its own file", "reason", err)
+			l.Logger.Info("the volume is not synced as a whole: each group syncs its own file", "reason", err)
 		}
 		return err
 	})
@@ -179,36 +202,40 @@ func (l *loading) syncVolume() func() error {
 // loadAgain are the pauses of a load that lacks descriptors, memory or free space.
 var loadAgain = backoff.Doubling{First: 200 * time.Millisecond, Most: 5 * time.Second}
 
+// Load loads a group that is loaded alone, and serves it. The result is in the group's state. A load that lacks
+// descriptors, memory or free space is tried again until ctx ends.
+func (l *Loader) Load(ctx context.Context, g *replicas.Replica) { l.loadOne(ctx, g, nil) }
+
 // loadOne loads a group and serves it. The result is in the group's state. The argument durable becomes Options.Durable
 // of the group's log. A load that lacks descriptors, memory or free space is tried again until ctx ends.
-func (l *loading) loadOne(ctx context.Context, g *replicas.Replica, durable func() error) {
+func (l *Loader) loadOne(ctx context.Context, g *replicas.Replica, durable func() error) {
 	report, err := l.open(ctx, g, durable)
 	for tries := (&backoff.Tries{Doubling: loadAgain}); format.Passes(format.MarkShortage(err)); {
 		g.NoteDelay(fmt.Errorf("it cannot be loaded now, and is tried again: %w", format.MarkShortage(err)))
-		l.logger.Warn("group cannot be loaded now: tried again", "group", g.Name, "error", err)
+		l.Logger.Warn("group cannot be loaded now: tried again", "group", g.Name, "error", err)
 		if !tries.Wait(ctx) {
 			break
 		}
 		report, err = l.open(ctx, g, durable)
 	}
 	if g.EndLoad(report, err) {
-		l.tails.WithLabelValues(tailFound).Inc()
+		l.TailFound.Inc()
 	}
 	switch {
 	case err == nil:
-		l.health(g, true)
+		l.Health(g, true)
 		for _, d := range report.Damages {
-			l.logger.Error("damage found while loading", "group", g.Name, "damage", d.String())
+			l.Logger.Error("damage found while loading", "group", g.Name, "damage", d.String())
 		}
 	case errors.Is(err, context.Canceled):
 	default:
-		l.logger.Error("group could not be loaded", "group", g.Name, "error", err)
+		l.Logger.Error("group could not be loaded", "group", g.Name, "error", err)
 	}
 }
 
 // open loads the group's log and starts its node. It returns with the group served, or an error. The argument durable
 // becomes Options.Durable of the group's log.
-func (l *loading) open(
+func (l *Loader) open(
 	ctx context.Context, g *replicas.Replica, durable func() error,
 ) (report group.Report, err error) {
 	// A group that cannot be loaded must not affect the other groups.
@@ -217,7 +244,7 @@ func (l *loading) open(
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	options := l.volume.LogOptions(g.UUID, g.Name)
+	options := l.Disk.LogOptions(g.UUID, g.Name)
 	options.Durable, options.Plan, options.Sealed = durable, g.TakePlan(), g.NoteSealed
 	log, report, err := group.Load(ctx, options, &g.Progress)
 	if err != nil {
@@ -229,30 +256,28 @@ func (l *loading) open(
 	return report, nil
 }
 
-// status sums up the first load.
-func (l *loading) status() *recordv1.Load {
+// Status sums up the first load.
+func (l *Loader) Status() *recordv1.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	done := !l.endedAt.IsZero()
 	st := &recordv1.Load{GroupsTotal: int32(len(l.first)), DeviceBytesPerSecond: l.deviceRate, Done: done}
-	for _, g := range l.first {
-		bytes, known := g.Progress.BytesDone.Load(), g.State()
+	l.Replicas.Loads(l.first, func(g *replicas.Replica, phase member.Phase, outcome group.Outcome) {
+		bytes := g.Progress.BytesDone.Load()
 		st.BytesDone += bytes
 		switch {
-		case known.Phase.Broken():
-			st.GroupsFailed++
-			st.BytesTotal += bytes // no more bytes are read
-			continue
-		case known.Report.Outcome == group.Damaged:
+		case phase.Broken():
+			st.GroupsFailed++ // no more bytes are read
+		case outcome == group.Damaged:
 			st.GroupsDamaged++
 			fallthrough
-		case known.Report.Outcome != 0:
+		case outcome != 0:
 			st.GroupsLoaded++
-			st.BytesTotal += bytes
-			continue
+		default:
+			bytes = max(bytes, l.needs[g].LoadBytes, g.Progress.BytesTotal.Load())
 		}
-		st.BytesTotal += max(bytes, l.needs[g].LoadBytes, g.Progress.BytesTotal.Load())
-	}
+		st.BytesTotal += bytes
+	})
 	if l.beganAt.IsZero() {
 		return st
 	}
@@ -271,20 +296,20 @@ func (l *loading) status() *recordv1.Load {
 	return st
 }
 
-// memory returns the memory that all groups need, and the limit that kept groups from being loaded, if there is one.
-func (l *loading) memory() (needBytes int64, tooSmall error) {
+// Memory returns the memory that all groups need, and the limit that kept groups from being loaded, if there is one.
+func (l *Loader) Memory() (needBytes int64, tooSmall error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.need, l.tooSmall
 }
 
-// eta returns the estimated time until everything is loaded.
-func (l *loading) eta() time.Duration {
-	return time.Duration(l.status().GetEtaSeconds() * float64(time.Second))
+// ETA returns the estimated time until everything is loaded.
+func (l *Loader) ETA() time.Duration {
+	return time.Duration(l.Status().GetEtaSeconds() * float64(time.Second))
 }
 
-// state returns the state of a shard whose volume is open, and the reason.
-func (l *loading) state() (recordv1.ShardState, string) {
+// State returns the state of a shard whose volume is open, and the reason.
+func (l *Loader) State() (recordv1.ShardState, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -294,7 +319,7 @@ func (l *loading) state() (recordv1.ShardState, string) {
 		return recordv1.ShardState_SHARD_STATE_PENDING, "it waits for etcd's first answer"
 	case l.endedAt.IsZero():
 		return recordv1.ShardState_SHARD_STATE_LOADING, ""
-	case l.replicas.View().States[l.cfg.Name] == placement.Draining:
+	case l.Replicas.View().States[l.Replicas.Shard] == placement.Draining:
 		return recordv1.ShardState_SHARD_STATE_DRAINING, ""
 	}
 	return recordv1.ShardState_SHARD_STATE_SERVING, ""
