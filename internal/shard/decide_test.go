@@ -230,7 +230,7 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, err := s.volume.RaftIDOf(g.UUID, log)
+		id, err := s.volume.RaftIDOf(g.UUID, log, nil)
 		_ = log.Close(false)
 		if got := fmt.Sprint(err); c.words == "" && (err != nil || id != 1) || c.words != "" &&
 			!strings.Contains(got, c.words) {
@@ -246,7 +246,7 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	if err := log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, VotersOutgoing: []uint64{2}}, 9); err != nil {
 		t.Fatal(err)
 	}
-	if id, err := s.volume.RaftIDOf(g.UUID, log); err == nil {
+	if id, err := s.volume.RaftIDOf(g.UUID, log, nil); err == nil {
 		t.Errorf("between two memberships, without a replica file: taken for member %d", id)
 	}
 }

@@ -59,7 +59,7 @@ func TestAStartReadsSmallFilesOnce(t *testing.T) {
 						}
 						groups++
 						for name, most := range map[string]int{
-							format.ManifestName: 1, format.MarkName: 1, "list": 1,
+							format.ManifestName: 1, format.MarkName: 1, format.ReplicaName: 1, "list": 1,
 						} {
 							if counts[name] != most {
 								t.Errorf("%s: %d of %s, want %d", dir, counts[name], name, most)

@@ -80,9 +80,16 @@ func (v *Disk) Close() (err error) {
 }
 
 // RaftIDOf returns the Raft id of the incarnation in a folder: the id in its replica file, or without that file the id
-// of the sole voter.
-func (v *Disk) RaftIDOf(id uuid.UUID, log *group.Log) (uint64, error) {
-	f, found, err := format.ReadReplicaFile(v.Log.FS, v.GroupDir(id))
+// of the sole voter. The plan of the log's load, if there is one, saves a read of the replica file.
+func (v *Disk) RaftIDOf(id uuid.UUID, log *group.Log, plan *group.Plan) (uint64, error) {
+	var f format.ReplicaFile
+	var found bool
+	var err error
+	if plan != nil && plan.Replica != nil {
+		f, found = *plan.Replica, plan.Replica.RaftID != 0
+	} else {
+		f, found, err = format.ReadReplicaFile(v.Log.FS, v.GroupDir(id))
+	}
 	switch {
 	case err != nil:
 		return 0, err

@@ -49,7 +49,7 @@ func (v *Disk) Find(id uuid.UUID) (g replicas.State) {
 			v.Logger.Error("a folder is not that of its group", "uuid", id, "reason", g.Exchanged)
 		}
 	}
-	g.Plan = &group.Plan{Manifest: m}
+	g.Plan = &group.Plan{Manifest: m, Replica: &file}
 	g.Name, g.KnownIndex, g.Conf = m.Identity.Name, m.ConfIndex, m.Conf
 	if !found && len(m.Conf.GetVoters()) == 1 {
 		g.RaftID = m.Conf.GetVoters()[0]

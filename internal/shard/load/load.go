@@ -245,12 +245,13 @@ func (l *Loader) open(
 		}
 	}()
 	options := l.Disk.LogOptions(g.UUID, g.Name)
-	options.Durable, options.Plan, options.Sealed = durable, g.TakePlan(), g.NoteSealed
+	plan := g.TakePlan()
+	options.Durable, options.Plan, options.Sealed = durable, plan, g.NoteSealed
 	log, report, err := group.Load(ctx, options, &g.Progress)
 	if err != nil {
 		return report, err
 	}
-	if err := l.serve(g, log); err != nil {
+	if err := l.serve(g, log, plan); err != nil {
 		return report, errors.Join(err, log.Close(false))
 	}
 	return report, nil

@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// serve starts the node of a loaded group.
-func (l *Loader) serve(g *replicas.Replica, log *group.Log) error {
-	raftID, err := l.Disk.RaftIDOf(g.UUID, log)
+// serve starts the node of a group that was loaded with a plan, which may be nil.
+func (l *Loader) serve(g *replicas.Replica, log *group.Log, plan *group.Plan) error {
+	raftID, err := l.Disk.RaftIDOf(g.UUID, log, plan)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (l *Loader) AcceptLoss(ctx context.Context, g *replicas.Replica) ([]format.
 	log, damages, err := sv.Log().AcceptLoss(ctx)
 	again := errors.New("its log could not be loaded again")
 	if log != nil {
-		if again = l.serve(g, log); again != nil {
+		if again = l.serve(g, log, nil); again != nil {
 			again = errors.Join(again, log.Close(false))
 		}
 	}

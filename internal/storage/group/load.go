@@ -28,6 +28,7 @@ type loading struct {
 	ctx      context.Context
 	opts     Options
 	progress *Progress
+	plan     *Plan // what was read of the folder before the load; nil: nothing
 	manifest *format.Manifest
 	member   *journal.Member // nil if the volume has no journal
 	active   *activeFile
@@ -67,7 +68,7 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	if progress == nil {
 		progress = new(Progress)
 	}
-	ld := &loading{ctx: ctx, opts: opts, progress: progress}
+	ld := &loading{ctx: ctx, opts: opts, progress: progress, plan: opts.Plan}
 	for _, step := range []func() error{
 		ld.readManifest,  // 1
 		ld.writeJournal,  // 2

@@ -271,6 +271,9 @@ func (ld *loading) endInstall() error {
 }
 
 func (ld *loading) endJoining() error {
+	if ld.plan != nil && ld.plan.Replica != nil {
+		return nil // it is not joining
+	}
 	b, err := format.ReadAll(ld.folder.fs, path.Join(ld.folder.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
 	if err != nil {
 		return nil //nolint:nilerr // the file does not exist, or ReadReplicaFile reports the error

@@ -16,7 +16,10 @@ import (
 type Plan struct {
 	Need
 	Manifest *format.Manifest
-	mark     *foundMark // nil: only the manifest was read
+	// Replica is the replica file of a replica that is not joining. Without such a file its RaftID is 0. It is nil if the
+	// file was not read.
+	Replica *format.ReplicaFile
+	mark    *foundMark // nil: only the manifest was read
 }
 
 // PlanLoad computes the Need of the group in opts.Dir. If opts.Plan has the manifest, PlanLoad does not read it again.
@@ -42,7 +45,11 @@ func planFolder(opts Options) (*Plan, error) {
 		return nil, err
 	}
 	need, err := needOf(opts, m, active)
-	return &Plan{Need: need, Manifest: m, mark: &active.mark}, err
+	plan := &Plan{Need: need, Manifest: m, mark: &active.mark}
+	if opts.Plan != nil {
+		plan.Replica = opts.Plan.Replica
+	}
+	return plan, err
 }
 
 // readManifest reads the manifest of the group, unless the plan has it, and compares it with the identity.
