@@ -49,30 +49,23 @@ type actions struct{ s *Shard }
 
 var _ follow.Actions = actions{}
 
-// Connect implements follow.Actions.
 func (h actions) Connect(shards []string) { h.s.peers.hub.SetPeers(shards) }
 
-// Load implements follow.Actions.
 func (h actions) Load(g *replicas.Replica) {
 	h.s.wait.Go(func() { h.s.loading.Load(h.s.ctx, g) })
 }
 
-// Join implements follow.Actions.
 func (h actions) Join(g *replicas.Replica) { h.s.wait.Go(func() { h.s.installer.join(g) }) }
 
-// Reinstall implements follow.Actions.
 func (h actions) Reinstall(g *replicas.Replica) { h.s.wait.Go(func() { h.s.installer.reinstall(g) }) }
 
-// LoadNow implements follow.Actions.
 func (h actions) LoadNow(ctx context.Context, g *replicas.Replica) { h.s.loading.Load(ctx, g) }
 
-// Close implements follow.Actions.
 func (h actions) Close(ctx context.Context, g *replicas.Replica) error {
 	h.s.setHealth(g, false)
 	return g.Close(ctx, true)
 }
 
-// Trash implements follow.Actions.
 func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 	s := h.s
 	s.setHealth(g, false)
@@ -95,7 +88,6 @@ func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 	return nil
 }
 
-// Create implements follow.Actions.
 func (h actions) Create(ctx context.Context, state placement.Group) error {
 	s := h.s
 	if err := s.compactor.AdmitSoon(0); err != nil {

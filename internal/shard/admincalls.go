@@ -18,40 +18,31 @@ import (
 // forAdmin implements serve.Admin for a shard. It receives only groups that forCalls returned.
 type forAdmin struct{ s *Shard }
 
-// Shard implements serve.Admin.
 func (f forAdmin) Shard() *recordv1.Shard { return f.s.Status().GetShard() }
 
-// Groups implements serve.Admin.
 func (f forAdmin) Groups(only, behind string, most int) ([]*recordv1.Group, bool) {
 	return f.s.groupStatuses(only, behind, most)
 }
 
-// Moves implements serve.Admin.
 func (f forAdmin) Moves() []*recordv1.Move { return f.s.copies() }
 
-// Load implements serve.Admin.
 func (f forAdmin) Load() *recordv1.Load { return f.s.loading.Status() }
 
-// Loaded implements serve.Admin.
 func (f forAdmin) Loaded() <-chan struct{} { return f.s.loading.Done }
 
-// Explain implements serve.Admin.
 func (f forAdmin) Explain(g serve.Group) ([]*recordv1.CompactionHold, error) {
 	return f.s.compactor.Explain(g.(*replicas.Served))
 }
 
-// Compact implements serve.Admin.
 func (f forAdmin) Compact(ctx context.Context, g serve.Group, options group.CompactOptions) (group.CompactReport,
 	error) {
 	return f.s.compactor.CompactLog(ctx, g.(*replicas.Served), options)
 }
 
-// AcceptLoss implements serve.Admin.
 func (f forAdmin) AcceptLoss(ctx context.Context, g serve.Group) ([]format.Damage, error) {
 	return f.s.loading.AcceptLoss(ctx, g.(*replicas.Served).Group)
 }
 
-// ResolveGroup implements serve.Admin.
 func (f forAdmin) ResolveGroup(ctx context.Context, g serve.Group) (uuid.UUID, error) {
 	ctx, cancel := context.WithTimeout(ctx, deleteTime)
 	defer cancel()
@@ -59,13 +50,11 @@ func (f forAdmin) ResolveGroup(ctx context.Context, g serve.Group) (uuid.UUID, e
 	return state.UUID, err
 }
 
-// DeleteGroup implements serve.Admin.
 func (f forAdmin) DeleteGroup(ctx context.Context, g serve.Group, want uuid.UUID) (uuid.UUID, error) {
 	sv := g.(*replicas.Served)
 	return sv.Group.UUID, f.s.deleteGroup(ctx, sv, want)
 }
 
-// DescribeVolume implements serve.Admin.
 func (f forAdmin) DescribeVolume() (*recordv1.DescribeVolumeResponse, error) {
 	s := f.s
 	out, err := s.id.DescribeVolume(s.volume.Superblock())

@@ -25,13 +25,10 @@ func (s *Shard) newCalls() *serve.Server {
 // forCalls implements serve.Replicas for a shard.
 type forCalls struct{ s *Shard }
 
-// Address implements serve.Replicas.
 func (f forCalls) Address() string { return f.s.id.Address }
 
-// Routing implements serve.Replicas.
 func (f forCalls) Routing() placement.Routing { return f.s.meta.Routing }
 
-// Group implements serve.Replicas.
 func (f forCalls) Group(ctx context.Context, name string, epoch uint64) (serve.Group, error) {
 	sv, err := f.s.findGroup(ctx, f.s.replicas.Routes(), name, epoch)
 	if err != nil {
@@ -40,7 +37,6 @@ func (f forCalls) Group(ctx context.Context, name string, epoch uint64) (serve.G
 	return sv, nil
 }
 
-// GroupOf implements serve.Replicas.
 func (f forCalls) GroupOf(ctx context.Context, number int, epoch uint64) (serve.Group, error) {
 	r := f.s.replicas.Routes()
 	if number < len(r.ByNumber) {
@@ -53,19 +49,16 @@ func (f forCalls) GroupOf(ctx context.Context, number int, epoch uint64) (serve.
 	return nil, f.s.notServed(ctx, r, placement.GroupName(number), epoch)
 }
 
-// Groups implements serve.Replicas.
 func (f forCalls) Groups() (names []string, known bool) {
 	r := f.s.replicas.Routes()
 	return slices.Sorted(maps.Keys(r.ByName)), r.ByName != nil
 }
 
-// IsJoining implements serve.Replicas.
 func (f forCalls) IsJoining(name string) bool {
 	g := f.s.replicas.Routes().ByName[name]
 	return g != nil && g.State().Phase == member.Joining
 }
 
-// Known implements serve.Replicas.
 func (f forCalls) Known(name string) string {
 	if g := f.s.replicas.Routes().ByName[name]; g != nil {
 		return g.Name
@@ -73,16 +66,12 @@ func (f forCalls) Known(name string) string {
 	return ""
 }
 
-// Admit implements serve.Replicas.
 func (f forCalls) Admit(bytes int64) error { return f.s.volume.AdmitWrite(bytes, false) }
 
-// AdmitFile implements serve.Replicas.
 func (f forCalls) AdmitFile(bytes int64) error { return f.s.volume.Admit(bytes, false) }
 
-// WithSpace implements serve.Replicas.
 func (f forCalls) WithSpace(ctx context.Context, try func() error) error {
 	return f.s.compactor.WithSpace(ctx, try)
 }
 
-// WasSlow implements serve.Replicas.
 func (f forCalls) WasSlow(one *recordv1.SlowCall) { f.s.slow.calls.add(one) }

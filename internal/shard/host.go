@@ -92,16 +92,12 @@ func (c *Config) row() *recordv1.Shard {
 // forHost implements host.Shard for a Shard.
 type forHost struct{ *Shard }
 
-// State implements host.Shard.
 func (f forHost) State() (recordv1.ShardState, string) { return f.loading.State() }
 
-// Load implements host.Shard.
 func (f forHost) Load() *recordv1.Load { return f.loading.Status() }
 
-// Superblock implements host.Shard.
 func (f forHost) Superblock() volume.Superblock { return f.volume.Superblock() }
 
-// Problem implements host.Shard.
 func (f forHost) Problem(what string, err error) {
 	if what == host.VolumeSilent && err == nil && f.problems.Of(what) != nil {
 		f.answersAt.Store(new(time.Now()))
@@ -123,13 +119,10 @@ func (s *Shard) mustNotLead() bool {
 	return since != nil && time.Since(*since) < leadAgain
 }
 
-// Superseded implements host.Shard.
 func (f forHost) Superseded() <-chan struct{} { return f.superseded }
 
-// Successor implements host.Shard.
 func (f forHost) Successor() error { return f.successor }
 
-// Ready implements host.Shard.
 func (f forHost) Ready() error {
 	if f.stopping.Load() {
 		return answer.Stopping()

@@ -93,7 +93,6 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 			defer cancel()
 			done <- f.shard.Stop(ctx)
 		}()
-		<-f.shard.stopped
 		_, err = idle.Recv()
 		want(t, err, codes.Unavailable, reason.Stopping)
 		_, err = f.shard.calls.Unary(f.ctx(), &recordv1.GetRequest{Key: key(1)},

@@ -116,7 +116,6 @@ func (p *peers) served(id uuid.UUID) (*replicas.Served, error) {
 	return nil, fmt.Errorf("%w: group %s does not serve on shard %s", peer.ErrNotHere, id, p.name)
 }
 
-// Export implements peer.Source.
 func (p *peers) Export(ctx context.Context, id uuid.UUID) (peer.Export, error) {
 	sv, err := p.served(id)
 	if err != nil {
@@ -144,7 +143,6 @@ func notHereAnyMore(err error) error {
 	return err
 }
 
-// Entries implements peer.Source.
 func (p *peers) Entries(_ context.Context, id uuid.UUID, first, last uint64, bytesMax int) (out peer.Entries,
 	err error) {
 	sv, err := p.served(id)
@@ -158,7 +156,6 @@ func (p *peers) Entries(_ context.Context, id uuid.UUID, first, last uint64, byt
 	return peer.Entries{Entries: have.Entries, Through: have.Through, Applied: have.Applied}, nil
 }
 
-// Blob implements peer.Source.
 func (p *peers) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.File, int64, error) {
 	sv, err := p.served(id)
 	if err != nil {
@@ -175,12 +172,10 @@ func (p *peers) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.File
 	return blob, ref.Size, nil
 }
 
-// Transport implements load.Peers.
 func (p *peers) Transport(g *replicas.Replica) replica.Transport {
 	return p.hub.Transport(g.UUID, g.Route)
 }
 
-// FetchBlobs implements load.Peers.
 func (p *peers) FetchBlobs(ctx context.Context, g *replicas.Replica, log *group.Log, from uint64,
 	refs []format.BlobRef) error {
 	shard, ok := g.Route(from)

@@ -53,7 +53,6 @@ type Shard struct {
 	calls   *serve.Server // answers the calls of clients, gateways and administrators
 
 	stopping   atomic.Bool
-	stopped    chan struct{} // closed when stopping begins
 	deposing   sync.Once
 	superseded chan struct{} // closed when another process owns the name or the volume; successor names it
 	successor  error         // written before superseded is closed
@@ -88,7 +87,6 @@ func newShard(cfg Config) *Shard {
 		cfg:        cfg,
 		id:         cfg.identity(),
 		logger:     cfg.Logger.With("shard", cfg.Name),
-		stopped:    make(chan struct{}),
 		superseded: make(chan struct{}),
 		boot:       uuid.New(),
 	}
@@ -292,7 +290,6 @@ func (s *Shard) Kill() {
 func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 	s.once.Do(func() {
 		s.stopping.Store(true)
-		close(s.stopped)
 		s.calls.Stop()
 		s.quotas.Close()
 		switch {

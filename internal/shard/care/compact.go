@@ -69,11 +69,10 @@ type Compactor struct {
 	reported reportedWeights
 	woken    chan struct{} // receives after short was set
 
-	mu     sync.Mutex       // guards all below
-	short  bool             // a caller found no space
-	asked  int64            // the largest number of bytes above the reserve that one of those callers needs
-	hurry  func()           // ends a compaction that is limited to a rate; nil: no such compaction runs
-	failed map[string]error // error of the last compaction of a group
+	mu    sync.Mutex // guards all below
+	short bool       // a caller found no space
+	asked int64      // the largest number of bytes above the reserve that one of those callers needs
+	hurry func()     // ends a compaction that is limited to a rate; nil: no such compaction runs
 	// progress is closed when a compaction has freed space, or when a pass to free space is over.
 	progress chan struct{}
 	passes   uint64 // number of finished passes to free space
@@ -99,7 +98,7 @@ const (
 // New makes a Compactor and the trash of the volume. It does nothing before Run.
 func New(opts Options) *Compactor {
 	c := &Compactor{
-		Options: opts, metrics: newMetrics(), woken: make(chan struct{}, 1), failed: map[string]error{},
+		Options: opts, metrics: newMetrics(), woken: make(chan struct{}, 1),
 		reported: reportedWeights{etcd: opts.Etcd, fresh: opts.WeightsFresh, shards: map[string]reportedWeight{}},
 		progress: make(chan struct{}),
 	}
@@ -219,7 +218,8 @@ func (c *Compactor) lookAt(ctx context.Context, g *servedGroup) {
 		return
 	}
 	if !c.isDue(&g.stats) {
-		c.forgetFailure(g.name)
+		// A group that is not due is not compacted again soon: nothing else would end the problem of a failed compaction.
+		c.Problems.Note(problems.Compacting+g.name, nil)
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -250,11 +250,7 @@ func (c *Compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	// A bug here must not stop the shard from serving.
 	defer func() {
 		if p := recover(); p != nil {
-			err := fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-			c.Problems.Note(problems.Compacting+g.name, err)
-			c.mu.Lock()
-			c.failed[g.name] = err
-			c.mu.Unlock()
+			c.Problems.Note(problems.Compacting+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	began, before := time.Now(), g.Log().Stats().StoredBytes
@@ -263,12 +259,6 @@ func (c *Compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 		return 0
 	}
 	c.Problems.Note(problems.Compacting+g.name, err)
-	c.mu.Lock()
-	delete(c.failed, g.name)
-	if err != nil {
-		c.failed[g.name] = err
-	}
-	c.mu.Unlock()
 	c.metrics.compacted(report)
 	if err == nil && report.SegmentsRewritten > 0 {
 		c.Logger.Info("compacted", "group", g.name, "segments", report.SegmentsRewritten, "dropped", report.EntriesDropped,
@@ -278,25 +268,6 @@ func (c *Compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 		c.spaceFreed()
 	}
 	return freed
-}
-
-// forgetFailure ends the problem of a compaction that failed. A group that is not due is not compacted again soon, so
-// nothing else would end it.
-func (c *Compactor) forgetFailure(name string) {
-	c.mu.Lock()
-	_, failed := c.failed[name]
-	delete(c.failed, name)
-	c.mu.Unlock()
-	if failed {
-		c.Problems.Note(problems.Compacting+name, nil)
-	}
-}
-
-// failure returns why the last compaction of a group ended early, or nil if it did not end early.
-func (c *Compactor) failure(name string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.failed[name]
 }
 
 // CompactLog calls Compact for the log of a group. With opts.All it includes the newest segment, which it must seal

@@ -132,14 +132,13 @@ func (m *Repairer) repair(ctx context.Context, sv *replicas.Served) error {
 	return nil
 }
 
-// repairSource is the copy from which a replica is repaired.
+// repairSource is the copy from which a replica is repaired. It implements group.RepairSource.
 type repairSource struct {
 	from      *peer.Fetcher
 	group     uuid.UUID
 	fetchBlob func(ctx context.Context, ref format.BlobRef) error
 }
 
-// Entries implements group.RepairSource.
 func (m repairSource) Entries(ctx context.Context, r group.IndexRange) (group.RangeAnswer, error) {
 	got, err := m.from.Entries(ctx, m.group, r.First, r.Last)
 	if errors.Is(err, peer.ErrNotHere) {
@@ -148,7 +147,6 @@ func (m repairSource) Entries(ctx context.Context, r group.IndexRange) (group.Ra
 	return group.RangeAnswer{Entries: got.Entries, Through: got.Through, Applied: got.Applied}, err
 }
 
-// FetchBlob implements group.RepairSource.
 func (m repairSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
 	err := m.fetchBlob(ctx, ref)
 	if errors.Is(err, peer.ErrNotHere) {

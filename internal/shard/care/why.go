@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/units"
+	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -83,7 +84,7 @@ func (c *Compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 // whyFree returns why superseded bytes that could be freed were not.
 func (c *Compactor) whyFree(name string, stats *group.Stats) (reason, text string) {
 	r, k := &stats.Reclaim, &c.Compaction
-	failure := c.failure(name)
+	failure := c.Problems.Of(problems.Compacting + name)
 	switch {
 	case len(stats.Damages) > 0:
 		return holdDamage, "the group is damaged: repair it, or accept the loss, first"

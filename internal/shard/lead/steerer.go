@@ -466,7 +466,7 @@ func shardsOf(state replicas.Group, known []placement.Member) map[string]move.Sh
 	note := func(name string) {
 		shard, registered := state.Shards[name]
 		if !registered {
-			out[name] = move.Shard{Domain: state.Domains[name]}
+			out[name] = move.Shard{Domain: state.Known[name].Domain}
 			return
 		}
 		out[name] = move.Shard{Domain: shard.Domain, Volume: shard.VolumeUUID, Alive: true}

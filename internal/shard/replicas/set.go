@@ -38,7 +38,10 @@ type Options struct {
 // Set holds the replicas of one volume, and what etcd says of them. Safe for concurrent use.
 type Set struct {
 	Options
-	neighbours neighbours
+
+	// neighbours are the other shards as etcd last reported each of them. A shard whose lease ran out while etcd was down
+	// still serves at its last address. The map is replaced as a whole, while mu is held, and never nil.
+	neighbours atomic.Pointer[map[string]placement.Shard]
 
 	Woken  chan struct{}    // receives when the replicas must be compared with etcd again
 	Looks  *Asked[struct{}] // groups to look at
@@ -63,11 +66,11 @@ type Set struct {
 // New makes a Set without replicas, which has received nothing from etcd.
 func New(opts Options) *Set {
 	s := &Set{
-		Options: opts, neighbours: neighbours{addresses: map[string]string{}},
-		Woken: make(chan struct{}, 1), Looks: newAsked[struct{}](), Files: newAsked[uint64](), Sealed: newAsked[struct{}](),
+		Options: opts, Woken: make(chan struct{}, 1), Looks: newAsked[struct{}](), Files: newAsked[uint64](), Sealed: newAsked[struct{}](),
 		all: map[uuid.UUID]*Replica{}, retired: map[uint64]bool{},
 	}
 	s.routes.Store(&Routes{})
+	s.neighbours.Store(&map[string]placement.Shard{})
 	return s
 }
 
@@ -178,7 +181,11 @@ func (s *Set) See(view placement.View) {
 		own.Holds = func(id uuid.UUID) bool { return s.all[id] != nil }
 		view = view.Of(own)
 	}
-	s.neighbours.note(view.Shards)
+	if known := *s.neighbours.Load(); !includes(known, view.Shards) {
+		next := maps.Clone(known)
+		maps.Copy(next, view.Shards)
+		s.neighbours.Store(&next)
+	}
 	for name, group := range view.Groups {
 		if s.newest.GroupUnknown(name) && !view.GroupUnknown(name) {
 			s.retire(group) // at the start nobody knew which replicas of it had been begun here
@@ -258,9 +265,9 @@ func (s *Set) IsExpected(id uuid.UUID) bool {
 // Group is what etcd knows of a group.
 type Group struct {
 	placement.Group
-	Target  []string
-	Shards  map[string]placement.Shard
-	Domains map[string]string // failure domains of shards, including shards that are no longer registered
+	Target []string
+	Shards map[string]placement.Shard
+	Known  map[string]placement.Shard // as Shards, including shards that are no longer registered
 }
 
 // GroupOf returns what etcd says of the group of a replica, as far as this shard knows. It returns false if this shard
@@ -276,11 +283,24 @@ func (s *Set) GroupOf(r *Replica) (Group, bool) {
 		group = r.stored
 	}
 	return Group{Group: group, Target: s.view.Targets[r.Name].Shards, Shards: s.view.Shards,
-		Domains: s.neighbours.allDomains()}, true
+		Known: *s.neighbours.Load()}, true
 }
 
 // Address returns the address of a shard as etcd last reported it. It returns false if the shard is unknown.
-func (s *Set) Address(shard string) (string, bool) { return s.neighbours.address(shard) }
+func (s *Set) Address(shard string) (string, bool) {
+	known, ok := (*s.neighbours.Load())[shard]
+	return known.Address, ok
+}
+
+// includes reports whether known has the present addresses and domains of these shards.
+func includes(known, shards map[string]placement.Shard) bool {
+	for name, shard := range shards {
+		if old, ok := known[name]; !ok || old.Address != shard.Address || old.Domain != shard.Domain {
+			return false
+		}
+	}
+	return true
+}
 
 // Own describes the groups that this shard follows.
 func (s *Set) Own() placement.Own {
