@@ -30,7 +30,7 @@ func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Gr
 		known := g.State()
 		p := &recordv1.Group{Group: g.name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: stateOf(known.Phase),
 			Lost: known.Phase == member.Lost}
-		p.Outcome, p.TruncatedBytes = outcomeOf(known.Report.Outcome), known.Report.TornTailBytes
+		p.Outcome, p.TruncatedBytes = outcomes[known.Report.Outcome], known.Report.TornTailBytes
 		p.RaftId, p.Copy = known.RaftID, copyTo(s.cfg.Name, g.Replica, known.Phase)
 		if known.Err != nil {
 			p.Message = known.Err.Error()
@@ -99,17 +99,10 @@ func stateOf(phase member.Phase) recordv1.GroupState {
 	return recordv1.GroupState_GROUP_STATE_LOADING
 }
 
-func outcomeOf(o group.Outcome) recordv1.LoadOutcome {
-	switch o {
-	case group.Loaded:
-		return recordv1.LoadOutcome_LOAD_OUTCOME_LOADED
-	case group.Truncated:
-		return recordv1.LoadOutcome_LOAD_OUTCOME_TRUNCATED
-	case group.Damaged:
-		return recordv1.LoadOutcome_LOAD_OUTCOME_DAMAGED
-	default:
-		return recordv1.LoadOutcome_LOAD_OUTCOME_UNSPECIFIED
-	}
+var outcomes = map[group.Outcome]recordv1.LoadOutcome{
+	group.Loaded:    recordv1.LoadOutcome_LOAD_OUTCOME_LOADED,
+	group.Truncated: recordv1.LoadOutcome_LOAD_OUTCOME_TRUNCATED,
+	group.Damaged:   recordv1.LoadOutcome_LOAD_OUTCOME_DAMAGED,
 }
 
 // describeFacts adds the facts that are newer in memory than in the manifest.
@@ -170,4 +163,52 @@ func describeMembers(p *recordv1.Group, sv *replicas.Served, node replica.Status
 		}
 		p.Members = append(p.Members, member)
 	}
+}
+
+// copyTo describes the progress of copying a replica to the named shard; nil if it is complete.
+func copyTo(shard string, g *replicas.Replica, phase member.Phase) *recordv1.Copy {
+	p := &recordv1.Copy{Shard: shard}
+	if c := g.Copying(); c != nil {
+		c.Describe(p)
+		return p
+	}
+	if phase == member.Joining {
+		p.Phase = recordv1.CopyPhase_COPY_PHASE_WAITING
+		return p
+	}
+	return nil
+}
+
+// copies describes the copies that are being created on this shard, sorted by group.
+func (s *Shard) copies() []*recordv1.Move {
+	var out []*recordv1.Move
+	add := func(group string, c *recordv1.Copy) {
+		out = append(out, &recordv1.Move{
+			Group: group, To: []string{s.cfg.Name}, Running: true, Bytes: c.GetBytesTotal(), BytesDone: c.GetBytesDone(),
+			BytesPerSecond: c.GetBytesPerSecond(), EtaSeconds: c.EtaSeconds, Phase: movePhases[c.GetPhase()],
+			Copies: []*recordv1.Copy{c},
+		})
+	}
+	for _, g := range s.replicas.All() {
+		known := g.State()
+		if known.Name == "" {
+			continue
+		}
+		if c := copyTo(s.cfg.Name, g, known.Phase); c != nil {
+			add(known.Name, c)
+		} else if sv := g.Served(); sv != nil && sv.Replica().Status().Learner {
+			bytes := sv.Log().Stats().StoredBytes
+			add(known.Name, &recordv1.Copy{Shard: s.cfg.Name, Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES, BytesTotal: bytes,
+				BytesDone: bytes})
+		}
+	}
+	slices.SortFunc(out, func(a, b *recordv1.Move) int { return placement.CompareGroups(a.GetGroup(), b.GetGroup()) })
+	return out
+}
+
+// movePhases has the phase of a move with a single copy, by the phase of that copy.
+var movePhases = map[recordv1.CopyPhase]recordv1.MovePhase{
+	recordv1.CopyPhase_COPY_PHASE_WAITING: recordv1.MovePhase_MOVE_PHASE_WAITING,
+	recordv1.CopyPhase_COPY_PHASE_FILES:   recordv1.MovePhase_MOVE_PHASE_COPYING,
+	recordv1.CopyPhase_COPY_PHASE_ENTRIES: recordv1.MovePhase_MOVE_PHASE_CATCHING_UP,
 }

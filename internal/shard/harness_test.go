@@ -456,7 +456,7 @@ func (f *fixture) ready() *fixture {
 	f.t.Helper()
 	f.eventually("all groups serve", func() bool {
 		for name := range f.registry.now().Targets {
-			if _, err := f.shard.findGroup(f.ctx(), f.shard.replicas.Routes(), name, 0); err != nil {
+			if _, err := (forCalls{f.shard}).Group(f.ctx(), name, 0); err != nil {
 				return false
 			}
 		}

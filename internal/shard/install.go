@@ -212,6 +212,31 @@ func (i *installSink) Create(r peer.FileRange) (peer.SinkFile, error) {
 	return countedFile{file, i.copying}, nil
 }
 
+// countedFile counts the bytes written to a file that is being received.
+type countedFile struct {
+	peer.SinkFile
+	copying *replicas.Copying
+}
+
+func (f countedFile) Write(b []byte) (int, error) {
+	n, err := f.SinkFile.Write(b)
+	f.copying.Add(int64(n))
+	return n, err
+}
+
+// haveBytes returns how many bytes are present while the given files are missing. Blobs are known only after all
+// segments are present.
+func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
+	have = total
+	if slices.ContainsFunc(missing, func(f transfer.File) bool { return f.Kind == transfer.SegmentFile }) {
+		have = segments
+	}
+	for _, f := range missing {
+		have -= f.Bytes - f.Have
+	}
+	return max(0, have)
+}
+
 // installAgain updates a replica that needs entries which its leader has compacted away.
 func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from uint64) {
 	sv, fetch := g.BeginFetch(ctx)

@@ -301,11 +301,11 @@ func TestUploadBrokenStreamStoresNothing(t *testing.T) {
 // served returns a group of the shard.
 func (f *fixture) served(group int) *replicas.Served {
 	f.t.Helper()
-	sv, err := f.shard.findGroup(f.ctx(), f.shard.replicas.Routes(), fmt.Sprint(group), 0)
+	sv, err := (forCalls{f.shard}).Group(f.ctx(), fmt.Sprint(group), 0)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return sv
+	return sv.(*replicas.Served)
 }
 
 func TestUploadRepeatedByRequestID(t *testing.T) {
