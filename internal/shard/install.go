@@ -59,9 +59,9 @@ type installer struct {
 
 func newInstaller(s *Shard) *installer {
 	return &installer{
-		name: s.cfg.Name, ctx: s.ctx, watcher: s.watcher, loading: s.loading, health: s.setHealth, volume: s.volume, replicas: s.replicas,
-		withSpace: s.compactor.WithSpace, peers: s.peers, problems: s.problems, tails: s.metrics.tails, logger: s.logger,
-		slots: make(chan struct{}, installsAtOnce),
+		name: s.cfg.Name, ctx: s.ctx, watcher: s.watcher, loading: s.loading, health: s.setHealth, volume: s.volume,
+		replicas: s.replicas, withSpace: s.compactor.WithSpace, peers: s.peers, problems: s.problems,
+		tails: s.metrics.tails, logger: s.logger, slots: make(chan struct{}, installsAtOnce),
 	}
 }
 

@@ -80,8 +80,8 @@ func (m *metrics) register() error {
 		return nil
 	}
 	m.registry = prometheus.WrapRegistererWith(prometheus.Labels{"shard": m.shard.cfg.Name}, m.shard.cfg.Registry)
-	for _, c := range append(slices.Concat(m.shard.calls.Collectors(), m.shard.compactor.Collectors()), m.syncTime, m.tails,
-		m.shard.quotas, &collector{m.shard}) {
+	own := []prometheus.Collector{m.syncTime, m.tails, m.shard.quotas, &collector{m.shard}}
+	for _, c := range slices.Concat(m.shard.calls.Collectors(), m.shard.compactor.Collectors(), own) {
 		if err := m.registry.Register(c); err != nil {
 			return err
 		}

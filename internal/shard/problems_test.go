@@ -25,7 +25,8 @@ func TestProblemsOfGroupsEndWithTheirCause(t *testing.T) {
 				t.Fatalf("shard %s begins with %q", name, s.Status().GetShard().Problems)
 			}
 			leads := s.Status().Groups[0].Leader
-			subjects := []string{problems.Repairing + "0", problems.Repairing + "gone", problems.Moving + "gone", problems.Installing + "gone",
+			subjects := []string{problems.Repairing + "0", problems.Repairing + "gone", problems.Moving + "gone",
+				problems.Installing + "gone",
 				problems.Compacting + "gone"}
 			if !leads {
 				subjects = append(subjects, problems.Moving+"0")

@@ -19,11 +19,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// newDisk makes the volume of the shard before it is open. Segments are read one after another only if the configuration
-// says HDD, because virtual disks often report themselves as rotational.
+// newDisk makes the volume of the shard before it is open. Segments are read one after another only if the
+// configuration says HDD, because virtual disks often report themselves as rotational.
 func (c *Config) newDisk(logger *slog.Logger) *disk.Disk {
 	return disk.New(disk.Options{
-		Log:        group.Options{FS: c.FS, Residency: c.Residency, SegmentBytes: c.SegmentBytes, Retention: c.Retention, Off: c.off},
+		Log: group.Options{
+			FS: c.FS, Residency: c.Residency, SegmentBytes: c.SegmentBytes, Retention: c.Retention, Off: c.off,
+		},
 		Rotational: c.Medium == HDD, MemoryLimitBytes: c.MemoryLimitBytes, Logger: logger,
 	})
 }

@@ -1,6 +1,6 @@
-// Package care looks after the groups that a shard serves, in the background. The Compactor frees what is superseded,
-// and finds space for those who lack it: in the trash, in superseded data, in what only scans see. The Repairer reads
-// everything to find damage, and repairs it from other copies.
+// Package care maintains the groups that a shard serves, in the background. The Compactor drops superseded data. When
+// space is short, it also empties the trash and closes scans that keep superseded data. The Repairer reads all data to
+// find damage, and repairs the damage from other copies.
 package care
 
 import (
@@ -49,8 +49,8 @@ type Options struct {
 
 	TrashDelay   time.Duration // how long the trash keeps a folder if there is free space
 	ScanTTL      time.Duration // how long a scan that nobody reads is kept
-	WeightsFresh time.Duration // how long the reported weights of a shard are used
-	Freed        func()        // makes replicas retry that found no space
+	WeightsFresh time.Duration // how long the weights read from etcd are used before they are read again
+	Freed        func()        // is called after space was freed: replicas that had no space retry
 }
 
 // Etcd is the part of *registry.Store that a Compactor needs; the method is documented there.
@@ -72,7 +72,7 @@ type Compactor struct {
 	mu    sync.Mutex // guards all below
 	short bool       // a caller found no space
 	asked int64      // the largest number of bytes above the reserve that one of those callers needs
-	hurry func()     // ends a compaction that is limited to a rate; nil: no such compaction runs
+	hurry func()     // ends the compaction that is limited to a rate; nil: no such compaction runs
 	// progress is closed when a compaction has freed space, or when a pass to free space is over.
 	progress chan struct{}
 	passes   uint64 // number of finished passes to free space
@@ -82,8 +82,8 @@ type Compactor struct {
 }
 
 const (
-	// appliedAfter is how long the compactor waits after a segment was sealed, before it looks at the group. The
-	// entries at the segment's end should be applied by then.
+	// appliedAfter is the time between the sealing of a segment and the look at its group. It gives the last entries of
+	// the segment time to be applied.
 	appliedAfter = 100 * time.Millisecond
 	// garbagePart is a divisor: when free space is low, a group is compacted only if at least its size divided by
 	// garbagePart is superseded.
@@ -190,8 +190,8 @@ func (c *Compactor) isDue(stats *group.Stats) bool {
 	return stats.Mergeable > 0 || stats.Reclaim.IsDue(share, least) || c.isNewestDue(&stats.Reclaim, least)
 }
 
-// isNewestDue reports whether the newest segment must be compacted before it is full. That is so on volumes so small
-// that it may never fill up.
+// isNewestDue reports whether the newest segment must be compacted before it is full. This is needed on volumes so
+// small that the segment may never fill up.
 func (c *Compactor) isNewestDue(r *group.Reclaim, least int64) bool {
 	return least < c.SupersededBytesMin && r.Newest >= least && 2*r.Newest >= r.NewestEnd
 }
@@ -271,7 +271,7 @@ func (c *Compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 }
 
 // CompactLog calls Compact for the log of a group. With opts.All it includes the newest segment, which it must seal
-// first. Groups that wait for space learn at once that some was freed.
+// first. Groups that wait for space retry at once if the compaction freed some.
 func (c *Compactor) CompactLog(
 	ctx context.Context, sv *replicas.Served, opts group.CompactOptions,
 ) (group.CompactReport, error) {

@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Damage in a replica of a group with several copies is repaired from another copy (rule 4). Until then it keeps the
-// replica from leading.
+// Damage in a replica of a group with several copies is repaired from another copy (rule 4). A damaged replica does not
+// lead until it is repaired.
 
 const (
 	repairEvery = time.Second
@@ -32,17 +32,17 @@ type RepairOptions struct {
 	Problems *problems.List
 	Logger   *slog.Logger
 
-	// Every is the time between two looks for damage; 0: 1 s. ScrubPause is the time before everything is read again;
-	// 0: 10 min.
+	// Every is the time between two checks for known damage; 0: 1 s. ScrubPause is the pause between two scrubs; 0: 10
+	// min.
 	Every, ScrubPause time.Duration
-	// ScrubBytesPerSecond is the rate of that reading. A negative number means that nothing is read for this.
+	// ScrubBytesPerSecond is the rate of a scrub. A negative number turns scrubs off.
 	ScrubBytesPerSecond int64
 
 	Fetcher   func(shard string) *peer.Fetcher
 	FetchBlob func(ctx context.Context, g *replicas.Replica, log *group.Log, shard string, ref format.BlobRef) error
 }
 
-// Repairer finds damage in the replicas that serve here, and has it repaired from other shards.
+// Repairer finds damage in the replicas that serve here, and repairs it with data from other shards.
 type Repairer struct{ RepairOptions }
 
 // NewRepairer makes a Repairer, which does nothing before Run and Scrub.
@@ -74,8 +74,8 @@ func (m *Repairer) Run(ctx context.Context) {
 	}
 }
 
-// forgetEnded removes problems of groups whose cause has ended in a way that nobody notes at the problem: the replica
-// has left the shard, no longer leads, or was replaced as a whole.
+// forgetEnded removes problems of groups whose cause has ended, but which no other code removes: the replica has left
+// the shard, no longer leads, or was replaced as a whole.
 func (m *Repairer) forgetEnded() {
 	routes := m.Replicas.Routes()
 	if routes.ByName == nil {
@@ -105,7 +105,7 @@ func (m *Repairer) repair(ctx context.Context, sv *replicas.Served) error {
 	members := sv.Replica().Members()
 	from, ok := sv.Group.Route(members.LeaderID)
 	if members.LeaderID == sv.RaftID {
-		sv.Replica().Wake() // a leader hands over first, which a group that rests does not
+		sv.Replica().Wake() // a leader transfers the leadership first; a quiet group must be woken for that
 		return nil
 	}
 	if !ok {
@@ -150,7 +150,7 @@ func (m repairSource) Entries(ctx context.Context, r group.IndexRange) (group.Ra
 func (m repairSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
 	err := m.fetchBlob(ctx, ref)
 	if errors.Is(err, peer.ErrNotHere) {
-		// Or the group does not serve there now: then an install from there would fail, too.
+		// The other shard does not serve the group now, so an install from it would fail as well.
 		err = group.ErrVersionNotFound
 	}
 	return err
@@ -163,7 +163,7 @@ func (m *Repairer) Scrub(ctx context.Context) {
 		return
 	}
 	for {
-		select { // the pause comes even if there is almost nothing to read
+		select { // the pause is needed even if there is almost nothing to read
 		case <-ctx.Done():
 			return
 		case <-time.After(m.ScrubPause):

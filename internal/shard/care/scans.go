@@ -8,8 +8,8 @@ import (
 )
 
 // A scan sees its group as it was when the scan began, so data that is overwritten or deleted meanwhile remains on
-// disk. Callers that hang or have disappeared must not fill a volume in this way. Their scans are given up, and answer
-// CURSOR_EXPIRED if the caller returns.
+// disk. Callers that hang or have disappeared must not fill a volume in this way, so their scans are given up: the next
+// call of such a scan gets CURSOR_EXPIRED.
 
 const (
 	// abandonedAfter is how long a scan may go without a read before it counts as abandoned. A caller that lost its
@@ -48,10 +48,11 @@ func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
 	return left
 }
 
-// keptByScans returns the bytes that only open scans still saw at the last looks.
+// keptByScans returns the superseded bytes that were kept only for open scans when the group was last examined.
 func keptByScans(r *group.Reclaim) int64 { return r.Scans + r.ScanBlobs }
 
-// giveUpScans closes scans of the groups in which scans keep much. It returns false if there are no such scans.
+// giveUpScans closes scans in groups where scans keep much superseded data. It returns false if there are no such
+// scans.
 func (c *Compactor) giveUpScans(which scanLoss) bool {
 	if c.Off {
 		return false

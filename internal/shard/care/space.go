@@ -86,7 +86,8 @@ func (c *Compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, o
 	return c.progress, c.passes, true
 }
 
-// AskForSpace does what the method ask does, for callers that retry on their own.
+// AskForSpace makes the Compactor free the given number of bytes above the reserve. It does not wait; the caller
+// retries.
 func (c *Compactor) AskForSpace(bytes int64) { _, _, _ = c.ask(bytes) }
 
 func (c *Compactor) isShort() bool {
@@ -99,7 +100,7 @@ func (c *Compactor) isShort() bool {
 func (c *Compactor) hasSpace(bytes int64) bool {
 	space, reserve, err := c.Disk.Space()
 	if err != nil {
-		return true // deleting does not help a broken volume
+		return true // the volume is broken, and deleting files does not help
 	}
 	return space.FreeBytes-reserve >= max(bytes, lowSpaceBytes(space.TotalBytes, c.Disk.Log.SegmentBytes))
 }
@@ -139,7 +140,7 @@ func (c *Compactor) freeSpace(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.Replicas.Wake() // groups may wait for space to join
+		c.Replicas.Wake() // replicas may wait for space before they join
 	case refused:
 		c.barren = time.Now()
 	}
@@ -160,7 +161,7 @@ func (c *Compactor) freeTrash(done func() bool) (made bool) {
 	return made
 }
 
-// compactAll frees superseded data where that is allowed, starting with the group that has most of it.
+// compactAll compacts all groups that have enough superseded data, starting with the group that has most of it.
 func (c *Compactor) compactAll(ctx context.Context) (made bool) {
 	if c.Off {
 		return false
@@ -196,7 +197,7 @@ func (c *Compactor) spaceFreed() {
 	c.wakeWaiters()
 }
 
-// moreToFree notes that something can be freed that could not be before.
+// moreToFree notes that there is something new to free.
 func (c *Compactor) moreToFree() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
-// reportedWeights caches the weights that leaders last reported, as read a moment ago.
+// reportedWeights caches the weights that leaders reported to etcd.
 type reportedWeights struct {
 	etcd  Etcd
 	fresh time.Duration // how long an answer is used

@@ -46,8 +46,8 @@ var HoldReasons = []string{
 	holdError, holdOther,
 }
 
-// holds returns why superseded bytes of a group are still stored, from figures in memory. Reasons with no bytes are
-// left out.
+// holds returns the reasons why superseded bytes of a group are still stored, computed from figures in memory. Reasons
+// with no bytes are left out.
 func (c *Compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	r, retention := &stats.Reclaim, &c.Disk.Log.Retention
 	add := func(reason string, bytes int64, text string, args ...any) {

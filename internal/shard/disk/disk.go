@@ -1,5 +1,5 @@
-// Package disk is what the groups of a shard share on its volume: the journal, the memory budget, the options of their
-// logs, and the files that say which replicas the volume holds.
+// Package disk opens the volume of a shard, and holds what its groups share: the journal, the memory budget, and the
+// options of their logs. It also reads and writes the files that say which replicas are on the volume.
 package disk
 
 import (
@@ -21,9 +21,9 @@ import (
 // there is a limit.
 const keepBytes = 272 << 20
 
-// Options say how a Disk is used.
+// Options configure a Disk.
 type Options struct {
-	Log        group.Options // of all logs: FS, Residency, SegmentBytes, Retention and Off
+	Log        group.Options // the options that are equal for all logs: FS, Residency, SegmentBytes, Retention, Off
 	Rotational bool          // segments are read one after another
 	// MemoryLimitBytes bounds the indexes and images of all groups together; 0: no limit.
 	MemoryLimitBytes int64
@@ -37,7 +37,7 @@ type Disk struct {
 	Options
 	Store   uuid.UUID
 	Journal *journal.Journal // nil until it is open
-	Left    JournalLeft      // set before any caller can ask
+	Left    JournalLeft      // set by Open
 
 	budget budget
 	loader *segio.Loader
@@ -73,7 +73,8 @@ func (v *Disk) Close() (err error) {
 	v.loader.Close()
 	if v.Journal != nil {
 		var clean bool
-		if clean, err = v.Journal.Close(); err == nil && clean { // otherwise the next start writes it to the segments
+		// The next start writes the content of a journal that is not clean to the segments.
+		if clean, err = v.Journal.Close(); err == nil && clean {
 			err = v.SetJournal(false)
 		}
 	}
@@ -121,7 +122,7 @@ func (v *Disk) checkReplicaFile(id uuid.UUID, f format.ReplicaFile) error {
 	return nil
 }
 
-// ReplicaFile returns the file of a replica that is made on the volume.
+// ReplicaFile returns the replica file of a replica that is made on this volume.
 func (v *Disk) ReplicaFile(id uuid.UUID, raftID uint64) format.ReplicaFile {
 	return format.ReplicaFile{RaftID: raftID, Volume: v.Superblock().Volume, Store: v.Store, Group: id}
 }
@@ -131,7 +132,7 @@ func (v *Disk) WriteReplicaFile(id uuid.UUID, raftID uint64) error {
 	return format.WriteReplicaFile(v.Log.FS, v.GroupDir(id), v.ReplicaFile(id, raftID))
 }
 
-// AdmitWrite is called before each write. It returns why the volume or the memory has no space for the write.
+// AdmitWrite is called before each write. It returns an error if the volume or the memory has no space for the write.
 func (v *Disk) AdmitWrite(bytes int64, deletes bool) error {
 	if err := v.Admit(bytes, deletes); err != nil || deletes {
 		return err

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// Find inspects the folder of a group. It reports what the volume shows of the replica in the folder.
+// Find reads the folder of a group, and returns the facts about the replica in it.
 func (v *Disk) Find(id uuid.UUID) (g replicas.State) {
 	dir := v.GroupDir(id)
 	file, found, err := format.ReadReplicaFile(v.Log.FS, dir)

@@ -1,5 +1,6 @@
-// Package lead steers the groups that a shard leads: to the members and the leader that their targets want, away from a
-// disk that does not answer, and to other shards before the shard stops. Package move decides what is next.
+// Package lead does what the leaders of groups on a shard have to do: it changes members and leaders until they match
+// the targets, and it transfers the leadership when the disk does not answer or the shard stops. Package move decides
+// on each step.
 package lead
 
 import (
@@ -55,7 +56,7 @@ type Options struct {
 	Problems *problems.List
 	Logger   *slog.Logger
 
-	// VolumeSilent reports whether the volume of this shard does not answer.
+	// VolumeSilent reports whether the volume of this shard has stopped answering.
 	VolumeSilent func() bool
 	// IsSilent reports whether a peer was found to be silent. When such a peer answers again, its groups are looked at.
 	IsSilent func(shard string) bool
@@ -81,8 +82,8 @@ type Steerer struct {
 // New makes a Steerer, which does nothing before Run.
 func New(opts Options) *Steerer { return &Steerer{opts, newSteering()} }
 
-// Run looks at the groups of replicas that ask for it, until ctx ends. They ask when the group's leader or membership,
-// the view or the peers have changed. Groups with something unfinished are looked at repeatedly.
+// Run looks at groups until ctx ends. A look at a group is requested (Replica.AskLook) when its leader, its membership,
+// the view or the peers have changed. A group with an unfinished change is looked at repeatedly.
 func (q *Steerer) Run(ctx context.Context) {
 	var looks errgroup.Group
 	looks.SetLimit(steerAtOnce)
@@ -121,7 +122,7 @@ func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 		}
 		if !status.Leader {
 			q.moved(g)
-			return status.LeaderID == sv.RaftID // it leads, but has not applied an entry of its own term yet
+			return status.LeaderID == sv.RaftID // this replica was elected, but has not applied an entry of its own term yet
 		}
 		if q.Replicas.IsHeld() {
 			return true
@@ -129,7 +130,7 @@ func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 		state, ok := q.Replicas.GroupOf(g)
 		if !ok || len(state.Members) == 0 {
 			q.Problems.Note(problems.Moving+g.Name, nil)
-			return false // the watcher first announces the group to etcd
+			return false // the watcher must first report the group to etcd
 		}
 		m := sv.Replica().Members()
 		if sv.Replica().Ended() {
@@ -168,8 +169,8 @@ const (
 	stepAgain                // the step is done
 )
 
-// isPlain reports whether a group has one copy, which is where it is wanted. Only the reporter reports the figures of
-// such a group.
+// isPlain reports whether a group has exactly one copy, and its target is this shard. The leader of such a group has no
+// step to take; the reporter of the shard reports the figures of the group.
 func isPlain(sv *replicas.Served, m replica.Members, state replicas.Group) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
 		len(state.Members) == 1 && state.Members[0].RaftID == sv.RaftID && state.Members[0].Role == placement.Voter &&
@@ -177,8 +178,8 @@ func isPlain(sv *replicas.Served, m replica.Members, state replicas.Group) bool 
 		state.Target[0] == state.Members[0].Shard)
 }
 
-// namesAll reports whether a list has every member of a membership. An incomplete list must not be written for that
-// membership: a replica that it omits would conclude that it has left the group.
+// namesAll reports whether a list contains every member of a membership. An incomplete list must not be written for
+// that membership: a replica that it omits would conclude that it has left the group.
 func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
 	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(),
 		conf.GetLearnersNext()) {
@@ -190,7 +191,9 @@ func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
 }
 
 // step decides on one step and takes it.
-func (q *Steerer) step(ctx context.Context, sv *replicas.Served, m replica.Members, state replicas.Group) (stepped, error) {
+func (q *Steerer) step(
+	ctx context.Context, sv *replicas.Served, m replica.Members, state replicas.Group,
+) (stepped, error) {
 	g := sv.Group
 	known := q.memoryOf(g)
 	if known.term != m.Term {
@@ -229,7 +232,8 @@ func (q *Steerer) step(ctx context.Context, sv *replicas.Served, m replica.Membe
 	if a.Kind == move.TransferLeader && time.Since(known.changedAt) < changeApplyTime {
 		return stepLater, nil // the transfer target would refuse, and writes would be held up meanwhile
 	}
-	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.Replicas.Shard) && time.Since(known.since) < leadRest {
+	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.Replicas.Shard) &&
+		time.Since(known.since) < leadRest {
 		return stepLater, nil
 	}
 	if comes := a.Kind == move.RecordMembers && a.ID != 0; (comes || a.Kind == move.RemoveMember) &&
@@ -255,14 +259,14 @@ func knownVoters(conf *raftpb.ConfState, members []placement.Member) (n int) {
 // has lost.
 const reportTime = 3 * time.Second
 
-// mayStillReport reports whether a member whose location etcd has lost may still be found, so that the member must not
-// be removed or replaced yet. If comes is set, because another member is to come, mayStillReport asks about any such
-// member; otherwise about the member with the given id. Such a member may be found if no shard is there that could take
-// its place, or if a shard has just registered and has not reported what it holds. If the member were removed too
-// early, the group would lose a copy that exists, and would need both of the two that are left.
+// mayStillReport reports whether a member whose location etcd has lost may still be found. Until then it must not be
+// removed or replaced: the group would lose a copy that exists, and would need both of the two that are left. A lost
+// member may still be found while no registered shard could take its place, and until a shard that has just registered
+// had time to report its replicas. If comes is set, because a new member is about to be added, any lost member counts;
+// otherwise only the member with the given id counts.
 func mayStillReport(g *memory, state replicas.Group, id uint64, comes bool) bool {
 	var come []string
-	whole := len(state.Target) > 0 // nothing is missing without the member
+	whole := len(state.Target) > 0 // the target is complete without the member
 	for _, name := range state.Target {
 		if _, holds := replicas.MemberOf(state.Group, name); holds {
 			continue
@@ -294,7 +298,8 @@ func (q *Steerer) act(
 	case move.TransferLeader:
 		return sv.Replica().TransferLeader(ctx, a.ID)
 	case move.AddLearner:
-		// Until now only the membership identified this replica.
+		// A sole voter needs no replica file: the membership identifies it. With a second member, the file must say which
+		// one is here.
 		if err := q.WriteReplicaFile(sv.UUID(), sv.RaftID); err != nil {
 			return err
 		}
@@ -321,8 +326,8 @@ func (q *Steerer) storeAsLeader(
 	return nil
 }
 
-// HoldEnded keeps an ended group from being resumed until the function release is called, so that a deletion can follow
-// its end. It returns false if a deletion or a resumption of the group is in progress.
+// HoldEnded keeps the group from being resumed until the function release is called, so that a deletion can complete
+// after the group has ended. It returns false if a deletion or a resumption of the group is in progress.
 func (q *Steerer) HoldEnded(g *replicas.Replica) (release func(), ok bool) {
 	held := &q.memoryOf(g).held
 	return func() { held.Store(false) }, held.CompareAndSwap(false, true)
@@ -362,7 +367,7 @@ func (q *Steerer) resume(ctx context.Context, sv *replicas.Served, m replica.Mem
 func (q *Steerer) LeaveSilent(ctx context.Context) {
 	for told := false; backoff.Sleep(ctx, leaveSilentWait); {
 		silent := q.VolumeSilent()
-		if silent && told { // by now the peers know that the leadership must not return
+		if silent && told { // the peers have had time to learn that they must not return the leadership
 			if took, _, _ := q.handOverAll(ctx, q.Replicas.Routes()); took > 0 {
 				q.Logger.Warn("handed the lead over, because the volume does not answer", "groups", took)
 			}
@@ -391,14 +396,14 @@ func (q *Steerer) HandOver(ctx context.Context) {
 	}
 }
 
-// handOverAll tries to transfer the leadership of each group once. The results are numbers of groups: took is how many
-// this shard no longer leads, kept is how many it still leads, and open is how many of the latter another shard could
-// take.
+// handOverAll tries to transfer the leadership of each group once. The results are numbers of groups: took counts those
+// that this shard no longer leads, kept counts those that it still leads, and open counts those among kept that another
+// shard could lead.
 func (q *Steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, open, kept int) {
 	var mu sync.Mutex
 	parallel.Each(maps.Values(r.ByUUID), 4*steerAtOnce, func(g *replicas.Replica) {
 		sv := g.Served()
-		if sv == nil || sv.Replica().Alone() { // no other member can lead in its place
+		if sv == nil || sv.Replica().Alone() { // the group has no other member
 			return
 		}
 		m := sv.Replica().Members()
@@ -429,7 +434,8 @@ func (q *Steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, op
 
 // transferTarget returns the member with the longest log among those that can take the leadership, or 0 if no member
 // can take it. A member whose disk hangs can neither lead nor store a vote. If no majority can vote, the leadership
-// remains here: a leader whose disk hangs still serves what is in memory, and after a failed election nobody would.
+// remains here: a leader whose disk hangs still serves reads from memory, but after a failed election the group would
+// have no leader.
 func (q *Steerer) transferTarget(sv *replicas.Served, m replica.Members) uint64 {
 	var to, match uint64
 	votes, places := map[uint64]bool{}, sv.Group.Members()

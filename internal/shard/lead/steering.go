@@ -10,12 +10,12 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// steering says which groups are looked at, and what is remembered of them between two looks.
+// steering records which groups are being looked at, and what the Steerer remembers of groups between two looks.
 type steering struct {
 	list  sync.Mutex                 // guards all below
 	busy  map[*replicas.Replica]bool // being looked at; true: another look was asked for meanwhile
 	waits map[*replicas.Replica]*steerWait
-	// What is remembered of a group outlives its replica: another replica of the group may come in its place.
+	// moves and known are by the UUID of the group, because another replica of the group may replace the present one.
 	moves map[uuid.UUID]struct{} // groups that are getting copies elsewhere now
 	known map[uuid.UUID]*memory
 }
@@ -59,7 +59,8 @@ func (q *steering) take(asked map[*replicas.Replica]struct{}) (due []*replicas.R
 }
 
 // done ends the look at a group. If something is left to do, the next look follows after a pause. The pause grows each
-// time, and is never in step with Raft's clocks, because a member looks silent whenever they tick.
+// time. Its jitter keeps the looks out of step with the ticks of Raft, because right after a tick a member that is
+// alive looks silent.
 func (q *steering) done(g *replicas.Replica, unfinished bool) {
 	q.list.Lock()
 	defer q.list.Unlock()

@@ -30,7 +30,7 @@ import (
 
 // The device is measured before loading only if loading takes long; the measurement itself must be short.
 const (
-	measureShare    = 64 // one in measureShare of the bytes to load is read, on top of the load itself
+	measureShare    = 64 // one in measureShare of the bytes to load is read for the measurement
 	measureBytesMin = 8 << 20
 	measureBytesMax = 256 << 20
 )
@@ -46,37 +46,37 @@ type Options struct {
 	Quotas   *quota.Set
 	Logger   *slog.Logger
 
-	// Node returns what the nodes of all groups share. It is called once the volume is open.
+	// Node returns the options that are equal for the nodes of all groups. It is not called before the volume is open.
 	Node func() replica.Options
-	// Health notes for the health service whether a group is served.
+	// Health tells the health service whether a group is served.
 	Health    func(g *replicas.Replica, serving bool)
 	TailFound prometheus.Counter // counts replicas whose load has found a damaged tail
-	Stopping  func() bool        // the shard stops
+	Stopping  func() bool        // reports whether the shard is stopping
 }
 
-// Peers are the other shards, as the node of a group needs them.
+// Peers gives the nodes of groups access to other shards.
 type Peers interface {
 	Transport(g *replicas.Replica) replica.Transport
 	// FetchBlobs fetches the blobs that entries of another member refer to.
 	FetchBlobs(ctx context.Context, g *replicas.Replica, log *group.Log, from uint64, refs []format.BlobRef) error
-	// Tell informs a group that has begun to serve which of its members are not heard.
+	// Tell tells a group that has begun to serve which of its members are silent.
 	Tell(g *replicas.Replica, sv *replicas.Served)
 }
 
 // Loader brings the groups of a volume into memory: all of them after a start, later one at a time. It knows the
-// progress, and therefore the state of the shard. Safe for concurrent use.
+// progress of the first load, and therefore the state of the shard. Safe for concurrent use.
 type Loader struct {
 	Options
 	Done chan struct{} // closed when the first load is over
 
-	mu         sync.Mutex // guards what follows, all of the first load
+	mu         sync.Mutex // guards the fields below, which describe the first load
 	first      []*replicas.Replica
-	needs      map[*replicas.Replica]group.Need // without those whose load could not be planned
+	needs      map[*replicas.Replica]group.Need // without groups whose load could not be planned
 	beganAt    time.Time
 	endedAt    time.Time
 	deviceRate float64 // bytes per second; 0: not measured
 	need       int64   // memory of all groups, bytes
-	tooSmall   error   // the memory limit, which kept groups from being loaded; nil: it kept none
+	tooSmall   error   // why groups were left out for lack of memory; nil: none was left out
 }
 
 // New makes a Loader, which loads nothing before Run or Load.
@@ -95,7 +95,7 @@ func (l *Loader) Run(ctx context.Context) {
 
 	atOnce := groupsLoadingMax
 	if l.Disk.Rotational {
-		atOnce = min(atOnce, 2) // one is read while the index of the other is built
+		atOnce = min(atOnce, 2) // the disk reads one group while the index of the other is built
 	}
 	parallel.Each(slices.Values(groups), atOnce, func(g *replicas.Replica) { l.loadOne(ctx, g, durable) })
 	l.mu.Lock()
@@ -187,8 +187,8 @@ func (l *Loader) measureDevice() {
 }
 
 // syncVolume makes everything on the volume durable, by one sync of its file system when the first group asks for it.
-// For a device, the sync of one file takes about as long as that of all files. syncVolume is only for the first load:
-// before that, this process has written nothing that it has not synced.
+// On a device, the sync of one file takes about as long as the sync of all files. syncVolume is correct only for the
+// first load: until then, this process has written nothing without syncing it.
 func (l *Loader) syncVolume() func() error {
 	return sync.OnceValue(func() error {
 		err := l.Disk.Log.FS.SyncAll(l.Disk.Dir())
@@ -202,8 +202,7 @@ func (l *Loader) syncVolume() func() error {
 // loadAgain are the pauses of a load that lacks descriptors, memory or free space.
 var loadAgain = backoff.Doubling{First: 200 * time.Millisecond, Most: 5 * time.Second}
 
-// Load loads a group that is loaded alone, and serves it. The result is in the group's state. A load that lacks
-// descriptors, memory or free space is tried again until ctx ends.
+// Load loads one group after the first load, and serves it. See loadOne.
 func (l *Loader) Load(ctx context.Context, g *replicas.Replica) { l.loadOne(ctx, g, nil) }
 
 // loadOne loads a group and serves it. The result is in the group's state. The argument durable becomes Options.Durable
@@ -268,7 +267,7 @@ func (l *Loader) Status() *recordv1.Load {
 		st.BytesDone += bytes
 		switch {
 		case phase.Broken():
-			st.GroupsFailed++ // no more bytes are read
+			st.GroupsFailed++ // no more of its bytes are read
 		case outcome == group.Damaged:
 			st.GroupsDamaged++
 			fallthrough

@@ -46,7 +46,7 @@ func (l *Loader) serve(g *replicas.Replica, log *group.Log, plan *group.Plan) er
 // AcceptLoss declares the damage of a group lost. The group's indexes jump ahead, so its node restarts on them. Calls
 // meanwhile get GROUP_LOADING.
 func (l *Loader) AcceptLoss(ctx context.Context, g *replicas.Replica) ([]format.Damage, error) {
-	sv := g.TakeOut(nil) // waits for other changes
+	sv := g.TakeOut(nil) // this waits for other changes of the replica
 	if sv == nil {
 		return nil, answer.Stopping()
 	}

@@ -2,8 +2,8 @@ package replicas
 
 import "sync"
 
-// Asked holds replicas that need something, until the code that does it takes them. Adding never blocks, so a node may
-// add its replica while it is locked. Safe for concurrent use.
+// Asked is a set of replicas that wait for one kind of work. The code that does the work takes them from the set.
+// Adding never blocks, so a node may add its replica while the node is locked. Safe for concurrent use.
 type Asked[T any] struct {
 	Woken chan struct{} // receives after a replica was added
 
@@ -31,11 +31,11 @@ func (a *Asked[T]) Take() map[*Replica]T {
 	return all
 }
 
-// AskLook asks for a look at the group of the replica: if the replica leads, the group may need a step.
+// AskLook makes the leader of the group look at the group, if this replica leads.
 func (r *Replica) AskLook() { r.set.Looks.add(r, struct{}{}) }
 
-// AskFiles asks for the files of the member with the Raft id from, because the replica cannot get the entries that it
-// needs.
+// AskFiles requests an install of the replica from the files of another member, because the replica cannot get the
+// entries that it needs. The argument from is the Raft id of that member.
 func (r *Replica) AskFiles(from uint64) { r.set.Files.add(r, from) }
 
 // NoteSealed notes that the log of the replica has filled a segment.

@@ -23,8 +23,8 @@ type Work struct {
 	// does not say that these replicas have left their groups.
 	Close []*Replica
 	Trash []*Replica // replicas that have left their group
-	Later bool       // something waits for work in progress
-	Look  []*Replica // replicas whose leader, if it is here, looks at the group again
+	Later bool       // something must wait for work in progress
+	Look  []*Replica // replicas whose group has changed: if such a replica leads, it looks at the group again
 	Peers []string   // the shards that hold a member of a group that is here
 }
 
@@ -33,11 +33,11 @@ func (w *Work) Groups() []placement.Group {
 	return slices.Concat(w.Create, w.Announce, w.MakeFolder, w.Missing, w.Present)
 }
 
-// Acts reports whether anything is created or removed on the word of etcd.
+// Acts reports whether the work creates or removes anything because of what etcd says.
 func (w *Work) Acts() bool { return len(w.Groups())+len(w.Trash) > 0 }
 
-// Decide decides about each replica, and about each group of a view. It changes phases and standings accordingly,
-// routes calls by them, and returns the work that is left.
+// Decide decides about each replica, and about each group of a view. It changes phases, standings and routes
+// accordingly, and returns the work that is left to the caller.
 func (s *Set) Decide(view placement.View) Work {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,13 +72,13 @@ func (s *Set) Decide(view placement.View) Work {
 	return todo
 }
 
-// HasLeft reports whether a later view of the group of a replica confirms that the replica has left the group.
+// HasLeft reports whether a later view confirms that a replica has left its group.
 func (s *Set) HasLeft(r *Replica, view placement.View) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	state := view.Groups[r.Name]
 	if view.Meta.EpochBase != s.view.Meta.EpochBase || state.Revision < s.view.Groups[r.Name].Revision {
-		return false // this etcd is not that of the view, or is older: its views will follow
+		return false // the view is of a different etcd, or is older: wait for the next one
 	}
 	if isDeleted(view, r) {
 		return true
@@ -114,7 +114,7 @@ func (s *Set) peers() []string {
 	return slices.Collect(maps.Keys(wanted))
 }
 
-// memberView returns the knowledge that decisions about all groups share, without a group. The caller holds mu.
+// memberView returns the part of a member.View that is the same for all groups. The caller holds mu.
 func (s *Set) memberView(view placement.View) *member.View {
 	return &member.View{
 		Shard: s.Shard, Volume: s.Volume(), EpochBase: view.Meta.EpochBase, SetBack: s.newest.Held() != "",

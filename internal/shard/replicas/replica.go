@@ -18,15 +18,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// State is what is known of a replica at one moment, besides what it does.
+// State is a copy of the facts about a replica at one moment.
 type State struct {
-	// Replica are the facts that decisions are made by. Its KnownIndex is the index of the membership in the manifest as
-	// found. Fetching and Serves are set in the answers of Replica.State, and InConf in the facts of one decision.
+	// Replica has the facts on which decisions are based. Its KnownIndex is the index of the membership that the manifest
+	// had when it was found. Fetching and Serves are set in the answers of Replica.State, and InConf in the facts of one
+	// decision.
 	member.Replica
-	Err    error             // why Phase is a broken one, or why a load takes long
-	Conf   *raftpb.ConfState // the membership in the manifest as found
+	Err    error             // why the replica is in a broken Phase, or why its load takes long
+	Conf   *raftpb.ConfState // the membership that the manifest had when it was found
 	Report group.Report      // of the last load
-	Plan   *group.Plan       // what the first load need not read again; nil: nothing
+	Plan   *group.Plan       // what was read of the folder, for the first load; nil: nothing
 }
 
 // Replica is a group's replica on the volume, from the moment that its folder is found or made. Safe for concurrent
@@ -55,12 +56,13 @@ type Replica struct {
 	state     State
 	fetch     context.Context    // context of an install in progress, in any phase; nil: no install
 	stopFetch context.CancelFunc // ends fetch; nil if fetch is
-	// stored is the group as this shard last wrote it to etcd. The views that this shard has received may be older.
+	// stored is the group as this shard last wrote it to etcd. The view that this shard follows may be older.
 	stored placement.Group
 	seen   look
 }
 
-// look is what a look at a group compares with the one before. A group that has not changed is not looked at again.
+// look is the state of a group that Decide compares with the state at its last run. The leader looks at the group again
+// only if this state has changed.
 type look struct {
 	group, target int64 // revisions in etcd
 	replaced      int64 // members whose shards have another volume now
@@ -120,8 +122,8 @@ func (r *Replica) NotePlan(plan *group.Plan) {
 	r.state.Plan = plan
 }
 
-// TakePlan returns what was read of the folder, for a single use. It returns nil if a decision about the replica was
-// made meanwhile, because the folder may have changed since.
+// TakePlan returns what was read of the folder, and drops it. It returns nil if a decision about the replica was made
+// meanwhile, because the folder may have changed since.
 func (r *Replica) TakePlan() *group.Plan {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -288,8 +290,8 @@ func (r *Replica) Member(state placement.Group) (m placement.Member, forgotten b
 	return placement.Member{RaftID: r.state.RaftID, Role: role}, member.EtcdIsBehind(state, r.facts(state))
 }
 
-// facts returns what a decision about the replica is made by, while etcd has this state of its group. The caller holds
-// Set.mu.
+// facts returns the facts on which a decision about the replica is based while etcd has this state of its group. The
+// caller holds Set.mu.
 func (r *Replica) facts(state placement.Group) *member.Replica {
 	sv := r.Served()
 	facts := r.state.Replica
@@ -299,7 +301,7 @@ func (r *Replica) facts(state placement.Group) *member.Replica {
 			facts.KnownIndex = max(facts.KnownIndex, sv.log.ConfIndex())
 		}
 		if len(state.Members) > 0 && facts.KnownIndex > state.ConfIndex {
-			_, facts.InConf = r.role() // seldom: this takes the node's own lock
+			_, facts.InConf = r.role() // this case is rare: role takes the lock of the node
 		}
 	}
 	return &facts

@@ -38,8 +38,8 @@ func (r *Replica) Serve(log *group.Log, node *replica.Replica, raftID uint64, of
 func (r *Replica) Served() *Served { return r.served.Load() }
 
 // TakeOut takes a replica out of service and locks it against other changes, until EndChange. If only is not nil,
-// nothing but only is taken out. TakeOut returns what served the replica, and has to be closed now; or nil if it did
-// nothing.
+// TakeOut takes nothing else out of service. TakeOut returns the Served that the caller must close. It returns nil if
+// it took nothing out of service.
 func (r *Replica) TakeOut(only *Served) *Served {
 	r.changing.Lock()
 	sv := r.Served()
@@ -51,13 +51,13 @@ func (r *Replica) TakeOut(only *Served) *Served {
 	return sv
 }
 
-// PutBack serves the replica again by what TakeOut returned, and ends what TakeOut began.
+// PutBack puts the Served that TakeOut returned back into service, and releases the lock that TakeOut took.
 func (r *Replica) PutBack(sv *Served) {
 	r.served.Store(sv)
 	r.changing.Unlock()
 }
 
-// EndChange ends what TakeOut began.
+// EndChange releases the lock that TakeOut took.
 func (r *Replica) EndChange() { r.changing.Unlock() }
 
 // Close stops serving the replica. Calls in progress get STOPPING.
@@ -101,7 +101,7 @@ func (sv *Served) Replica() *replica.Replica { return sv.node }
 func (sv *Served) Tenant() *quota.Tenant {
 	t := sv.Quota.Tenant()
 	if t == nil || !sv.node.Readable() && !sv.node.Status().Leader {
-		return nil // the leader counts the calls
+		return nil // only the leader counts calls
 	}
 	return t
 }
@@ -109,8 +109,8 @@ func (sv *Served) Tenant() *quota.Tenant {
 // IsServed implements serve.Group.
 func (sv *Served) IsServed() bool { return sv.Group.Served() == sv }
 
-// barrierTime bounds the wait of a read for the majority. A partitioned leader does not know it, and the caller can
-// ask other members.
+// barrierTime bounds how long a read waits for the majority. A leader that is partitioned does not notice the partition
+// at once, and the caller can ask other members.
 const barrierTime = 2 * time.Second
 
 // Barrier implements serve.Group.

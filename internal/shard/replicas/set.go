@@ -1,11 +1,11 @@
 // Package replicas owns the state of the replicas on a shard's volume: which there are, the Phase and the Standing of
-// each, what etcd says of them, and the Routes by which calls find them. All other code asks the Set and its Replicas
-// by verbs. Each verb is atomic: no other verb comes between what it finds and what it changes.
+// each, what etcd says of them, and the Routes by which calls find them. All other code uses the methods of Set and
+// Replica. Each method is atomic: no other method runs between what it reads and what it changes.
 //
 // A Replica begins as a State: found on the volume (Replace), made for a new group (Add), begun as a learner (Begin),
 // or missing although etcd places it here (Decide). From then on only an event changes its phase, and package member
-// has the table of what may follow what. Only Decide and Confirm change its standing. A replica has a route unless it
-// is a stray, and calls are answered by it while it has a Served.
+// has the table of legal transitions. Only Decide and Confirm change its standing. A replica has a route unless it is a
+// stray. It answers calls while it has a Served.
 package replicas
 
 import (
@@ -48,16 +48,16 @@ type Set struct {
 	Files  *Asked[uint64]   // replicas to install again, and the member to install from
 	Sealed *Asked[struct{}] // groups that have filled a segment
 
-	// routes is what calls read. It is never nil, and is replaced as a whole while mu is held, so that it never falls
-	// behind what was decided.
+	// routes is the table that calls read. It is never nil. It is replaced as a whole while mu is held, so that it always
+	// agrees with the last decision.
 	routes atomic.Pointer[Routes]
 
-	// mu guards what follows, and the fields of each Replica that are documented as guarded by it. It is held for no
-	// input or output.
+	// mu guards the fields below, and the fields of each Replica that are documented as guarded by it. It is never held
+	// during input or output.
 	mu     sync.Mutex
 	all    map[uuid.UUID]*Replica // by UUID of their group, strays included
 	view   placement.View         // what etcd says, as it is followed: never that of an etcd that was set back
-	newest placement.View         // the newest view; while it is held, etcd's word is not acted upon
+	newest placement.View         // the newest view; while it is held, the shard does not act on what etcd says
 	// retired are the Raft ids that were, or may have been, begun on this volume. It only grows (rule 7).
 	retired map[uint64]bool
 	begun   bool // the first load has begun; it remains so
@@ -66,8 +66,9 @@ type Set struct {
 // New makes a Set without replicas, which has received nothing from etcd.
 func New(opts Options) *Set {
 	s := &Set{
-		Options: opts, Woken: make(chan struct{}, 1), Looks: newAsked[struct{}](), Files: newAsked[uint64](), Sealed: newAsked[struct{}](),
-		all: map[uuid.UUID]*Replica{}, retired: map[uint64]bool{},
+		Options: opts, Woken: make(chan struct{}, 1), Looks: newAsked[struct{}](), Files: newAsked[uint64](),
+		Sealed: newAsked[struct{}](),
+		all:    map[uuid.UUID]*Replica{}, retired: map[uint64]bool{},
 	}
 	s.routes.Store(&Routes{})
 	s.neighbours.Store(&map[string]placement.Shard{})
@@ -78,7 +79,7 @@ func (s *Set) make(id uuid.UUID, state State) *Replica {
 	return &Replica{Name: state.Name, UUID: id, set: s, state: state}
 }
 
-// Replace drops all replicas, and takes those that were found on the volume.
+// Replace drops all replicas, and adds those that were found on the volume.
 func (s *Set) Replace(found map[uuid.UUID]State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +89,7 @@ func (s *Set) Replace(found map[uuid.UUID]State) {
 	}
 }
 
-// Add takes a replica that was made for a new group, and routes calls to it.
+// Add adds a replica that was made for a new group, and routes calls to the replica.
 func (s *Set) Add(id uuid.UUID, state State) *Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,8 +99,8 @@ func (s *Set) Add(id uuid.UUID, state State) *Replica {
 	return r
 }
 
-// Begin takes a learner that was begun with the given Raft id, which is retired from then on. The Decide that follows
-// routes calls to it.
+// Begin adds a learner that was begun with the given Raft id, and retires this id. The next Decide routes calls to the
+// learner.
 func (s *Set) Begin(group placement.Group, raftID uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +189,7 @@ func (s *Set) See(view placement.View) {
 	}
 	for name, group := range view.Groups {
 		if s.newest.GroupUnknown(name) && !view.GroupUnknown(name) {
-			s.retire(group) // at the start nobody knew which replicas of it had been begun here
+			s.retire(group) // at the start it was unknown which replicas of the group had been begun here
 		}
 	}
 	s.newest = view
@@ -202,9 +203,10 @@ func (s *Set) See(view placement.View) {
 	}
 }
 
-// Retire notes the replicas that etcd names here at the start, because an earlier process may have begun them. It does
-// so before the shard can be given a new replica. For a replica that was begun, the volume remembers the view: no
-// earlier view is followed.
+// Retire notes the Raft ids of the replicas that etcd names here at the start, because an earlier process may have
+// begun these replicas. The caller does this before etcd can assign a new replica to the shard. The first view has all
+// such ids: before a replica is begun, the volume records the revision of etcd that names it, and the shard follows no
+// older view.
 func (s *Set) Retire(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
