@@ -17,14 +17,14 @@ import (
 )
 
 // A replica has a damaged tail if data that it acknowledged or voted for may be missing, because bytes at the end of
-// its log are bad or its manifest is lost. It must not run under its identity (rule 7). The same holds for a replica
-// that has lost entries on which its leader relies. If another member has everything that the replica ever had, and has
-// it committed, the replica is reinstalled in place and continues. Otherwise it is given up: its loss is reported to
-// etcd, the leader removes it as soon as a majority is elsewhere, and a new replica takes its place. Its files stay
-// until the new replica is complete.
+// its log are bad or its manifest is lost. Such a replica must not run under its Raft id (rule 7). The same holds for a
+// replica that has lost entries on which its leader relies. If another member has everything that the replica ever had,
+// and has it committed, the replica is reinstalled in place and continues. Otherwise it is given up: its loss is
+// reported to etcd, the leader removes it as soon as a majority is elsewhere, and a new replica takes its place. Its
+// files stay until the new replica is complete.
 
-// tailRefusals is how many times the leader's files may be insufficient before a replica is given up. That takes
-// about 3 s. By then, those of the replica's last entries that the leader has are committed.
+// tailRefusals is how many times the leader's files may be insufficient before a replica is given up. That takes about
+// 3 s. In that time, the leader commits those of the replica's last entries that it has.
 const tailRefusals = 6
 
 // surveyTime bounds the wait for the answer of a shard that is asked whether it leads.
@@ -37,7 +37,7 @@ const (
 	tailGivenUp   = "given_up"
 )
 
-// replaceLacking gives up a replica as soon as the others can replace it.
+// replaceLacking gives up a replica that lacks entries, as soon as the other members can replace it.
 func (i *installer) replaceLacking(ctx context.Context, g *replicas.Replica) {
 	for {
 		state, wanted := i.replicas.GroupOf(g)
@@ -85,8 +85,8 @@ func (i *installer) reinstall(g *replicas.Replica) {
 	}
 }
 
-// isReplaceable reports whether the others can remove a member while it is missing: a learner always, a voter if there
-// are three or more.
+// isReplaceable reports whether the other members can remove a member that is missing. They can always remove a
+// learner; they can remove a voter if the group has at least three voters.
 func isReplaceable(state placement.Group, raftID uint64) bool {
 	voters := 0
 	role := placement.Voter
@@ -131,7 +131,7 @@ func (i *installer) withdraw(ctx context.Context, sv *replicas.Served, why error
 	g := sv.Group
 	closed, err := i.pause(ctx, g, sv)
 	if !closed {
-		return // the code that closed it loads it again, or ends it
+		return // another change has stopped it, and takes care of it
 	}
 	defer g.EndChange()
 	g.NoteMissing(errors.Join(fmt.Errorf("%w: %w", group.ErrTailDamaged, why), err))

@@ -27,11 +27,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// A replica that joins, or that is too far behind, takes the files of another member. They are collected next to the
-// existing files, checked, and swapped in all at once.
+// A replica that joins, or that is too far behind, is installed: it fetches the files of another member. The files are
+// collected next to the existing ones, checked, and then replace these all at once.
 
 const (
-	installsAtOnce = 16 // the sender bounds large installs
+	installsAtOnce = 16 // large installs are bounded by the sender
 	installBusy    = 250 * time.Millisecond
 )
 
@@ -65,7 +65,7 @@ func newInstaller(s *Shard) *installer {
 	}
 }
 
-// run installs replicas again that cannot get the entries that they need, until ctx ends.
+// run installs replicas again that have asked for files, until ctx ends.
 func (i *installer) run(ctx context.Context) {
 	var installs sync.WaitGroup
 	defer installs.Wait()
@@ -116,7 +116,7 @@ func (i *installer) takeOver(ctx context.Context, g *replicas.Replica, what stri
 		case ctx.Err() != nil, giveUp != nil && giveUp(state.Group, from, err):
 			return false
 		case errors.Is(err, peer.ErrBusy):
-			tries.AtMost(installBusy) // this install waits for its turn
+			tries.AtMost(installBusy) // the sender has enough installs in progress
 		case !errors.Is(err, peer.ErrNotHere):
 			i.problems.Note(what, err)
 		}
@@ -183,7 +183,7 @@ func (i *installSink) Describe(d peer.Description) (err error) {
 		return err
 	}
 	i.total = d.Bytes
-	if m, _, err := format.DecodeManifest(d.Manifest); err == nil { // NewInstall has accepted it
+	if m, _, err := format.DecodeManifest(d.Manifest); err == nil { // NewInstall has decoded it before
 		for _, segment := range m.Segments {
 			i.segments += segment.Bytes
 		}
@@ -258,19 +258,20 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 		i.loading.Load(ctx, g)
 		g.EndChange()
 	}
-	if fetch.Err() != nil { // the shard stops, or the replica has left its group
+	if fetch.Err() != nil { // the shard is stopping, or the replica has left its group
 		return
 	}
 	if !errors.Is(err, peer.ErrBusy) && !errors.Is(err, peer.ErrNotHere) {
 		i.problems.Note(problems.Installing+g.Name, err)
 	}
 	if err != nil {
-		backoff.Sleep(ctx, time.Second) // the leader repeats its offer at once
+		backoff.Sleep(ctx, time.Second) // without a pause, the leader would repeat its offer at once
 	}
 	i.informLeader(g, sv.RaftID, from, err == nil)
 }
 
-// pause closes a served group, and locks it against other changes. If closed is true, the caller must call EndChange.
+// pause stops the node of a served replica, closes its log, and locks the replica against other changes. If closed is
+// true, the caller must call EndChange.
 func (i *installer) pause(ctx context.Context, g *replicas.Replica, sv *replicas.Served) (closed bool, err error) {
 	if g.TakeOut(sv) == nil {
 		return false, errors.New("the replica was closed meanwhile")
@@ -278,7 +279,7 @@ func (i *installer) pause(ctx context.Context, g *replicas.Replica, sv *replicas
 	g.Happens(member.Paused)
 	i.health(g, false)
 	over, cancel := context.WithCancel(ctx)
-	cancel() // the replica does not lead: no caller's write is in progress
+	cancel() // the replica does not lead, so no write of a caller is in progress
 	if err := sv.Replica().Stop(over); err != nil {
 		i.logger.Debug("stopping to install", "group", g.Name, "error", err)
 	}

@@ -16,16 +16,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// peers handles the traffic between this shard and the others: Raft messages and files. It finds the served groups in
-// routes, informs them which shards are heard, and lets other shards fetch from them. It neither loads nor closes
-// groups. Safe for concurrent use.
+// peers handles the traffic between this shard and the others: Raft messages and files. It tells the served groups
+// which shards are alive, and lets other shards fetch from these groups. It neither loads nor closes groups. Safe for
+// concurrent use.
 type peers struct {
 	name   string // name of the shard
 	routes func() *replicas.Routes
 	admit  func(ctx context.Context, bytes int64) error // reserves space on the volume, and waits for it
 	logger *slog.Logger
 
-	hub *peer.Hub // nil until the shard knows its store; set before anything serves
+	hub *peer.Hub // nil until the shard knows its store; set before the shard serves calls
 }
 
 var _ peer.Source = (*peers)(nil)
@@ -92,17 +92,17 @@ func (p *peers) isSilent(shard string) bool {
 // mustNotLead reports whether a peer said that it must not be given the lead of a group.
 func (p *peers) mustNotLead(shard string) bool { return p.hub.MustNotLead(shard) }
 
-// Tell implements load.Peers: it informs a group that has begun to serve which of its members are not heard.
+// Tell implements load.Peers: it tells a group that has begun to serve which of its members are silent.
 func (p *peers) Tell(g *replicas.Replica, sv *replicas.Served) {
 	for id, m := range g.Members() {
 		if id == sv.RaftID || m.Shard == p.name {
 			continue
 		}
 		if !p.isSilent(m.Shard) {
-			continue // heard, or not known yet
+			continue // the peer is alive, or was never connected
 		}
 		sv.Replica().PeerDown(id)
-		if alive, _ := p.hub.Alive(m.Shard); alive { // the group was informed meanwhile, before this call
+		if alive, _ := p.hub.Alive(m.Shard); alive { // the peer answered meanwhile, and PeerUp came before this PeerDown
 			sv.Replica().PeerUp(id)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// These thresholds decide whether a report of sizes is worth a write to etcd, where gateways and planners read the
-// report. Small changes wait for reportAge, large ones for a few intervals.
+// These thresholds decide when a change of sizes is reported to etcd, where gateways and planners read it. Small
+// changes wait for reportAge, large ones for reportIntervals intervals.
 const (
 	reportShare     = 20 // a change is large if it exceeds 1/20 of the bytes reported last
 	reportBytesMin  = 1 << 20
@@ -73,7 +73,7 @@ func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map
 		}
 		leads := sv.Replica().Status().Leader
 		if len(state.Members) > 1 && !leads {
-			continue // its leader reports it
+			continue // the leader of the group reports the group
 		}
 		stats, next := sv.Log().Stats(), state
 		weight := registry.Weight{UUID: g.UUID, Bytes: stats.StoredBytes, Records: stats.Records}
@@ -108,7 +108,7 @@ func (p *reporter) report(ctx context.Context, state placement.Group) error {
 	}
 	_, err := put(ctx, state)
 	if errors.Is(err, placement.ErrChanged) || errors.Is(err, placement.ErrStaleLeader) {
-		return nil // the next view shows what was changed
+		return nil // the next view shows what has changed
 	}
 	return err
 }
@@ -117,7 +117,7 @@ func (p *reporter) report(ctx context.Context, state placement.Group) error {
 // this shard's own keys.
 func (p *reporter) weigh(ctx context.Context, r *replicas.Routes, weights map[string]registry.Weight) error {
 	if base := r.View.Meta.EpochBase; base != p.base {
-		p.reported, p.base = nil, base // a different etcd may have received nothing, or outdated figures
+		p.reported, p.base = nil, base // another etcd may have no figures, or outdated ones
 	}
 	if !worthReporting(p.reported, weights, time.Since(p.at), p.cfg.ReportInterval) {
 		return nil

@@ -32,7 +32,7 @@ func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, 
 	if r.Held {
 		return answer.Loading(name, follow.SafeModeRetry) // etcd may not know its location yet
 	}
-	behind := epoch > r.Epoch // the caller knows a newer view than this shard
+	behind := epoch > r.Epoch // the caller has seen a newer view than this shard
 	if view.Own && (behind || !replicas.IsOwn(view, name, s.cfg.Name)) {
 		// This shard does not follow other groups.
 		var err error
@@ -140,7 +140,7 @@ const (
 // errBusyLookups means that too many lookups run for this one to start.
 var errBusyLookups = errors.New("too many groups that are elsewhere are asked for")
 
-// lookups are requests to etcd for groups that are not this shard's.
+// lookups asks etcd about groups that this shard does not follow, and caches the answers for a moment.
 type lookups struct {
 	ask   func(group string) (placement.View, error) // etcd
 	begin func(func())                               // runs a function in the background
@@ -158,7 +158,7 @@ type lookup struct {
 	err   error
 }
 
-// isOver reports whether a lookup is useless to callers that know the given epoch.
+// isOver reports whether a lookup has ended, and its answer is too old for callers that know the given epoch.
 func (l *lookup) isOver(epoch uint64) bool {
 	select {
 	case <-l.done:
@@ -188,7 +188,8 @@ func (q *lookups) find(ctx context.Context, name string, epoch uint64) (placemen
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			l.view, l.err = view, err
-			q.running-- // before done is closed, because callers that it wakes may ask for another group
+			// The callers that the close wakes may look up another group, so this lookup must not count any more.
+			q.running--
 			close(l.done)
 		})
 	}

@@ -41,10 +41,10 @@ type Shard struct {
 	lookups   lookups       // asks etcd for groups that callers request and that are not here
 
 	replicas  *replicas.Set   // the state of the replicas on the volume, and the routes of calls
-	watcher   *follow.Watcher // follows etcd and what it says of groups
+	watcher   *follow.Watcher // follows what etcd says of groups
 	loading   *load.Loader    // loads groups into memory
 	installer *installer      // fetches files from other shards
-	steerer   *lead.Steerer   // looks after the groups that are led here
+	steerer   *lead.Steerer   // steers the groups that this shard leads
 	quotas    *quota.Set
 
 	server  *host.Server
@@ -54,11 +54,11 @@ type Shard struct {
 
 	stopping   atomic.Bool
 	deposing   sync.Once
-	superseded chan struct{} // closed when another process owns the name or the volume; successor names it
+	superseded chan struct{} // closed when another process owns the name or the volume; successor then says which
 	successor  error         // written before superseded is closed
 	once       sync.Once     // end does its work once
 	cancel     context.CancelFunc
-	ctx        context.Context // its end stops the background goroutines
+	ctx        context.Context // is canceled to stop the background goroutines
 	wait       sync.WaitGroup  // for the background goroutines
 
 	problems  *problems.List
@@ -176,7 +176,7 @@ func (s *Shard) start(ctx context.Context) error {
 	}
 	err = s.register(ctx)
 	if s.isRolledBack(err) {
-		// The volume becomes a different one before anything on it has served, so none of its replicas votes again.
+		// The volume gets a new identity before any of its replicas has served, so none of them votes again.
 		if err := s.volume.Renew(); err != nil {
 			return err
 		}
@@ -228,13 +228,13 @@ func (s *Shard) care(known placement.Shard) {
 	for _, task := range []func(ctx context.Context){
 		s.loading.Run, // ends when everything that was on the volume is loaded
 		s.watcher.Run,
-		s.installer.run,         // installs replicas again
+		s.installer.run,         // installs replicas again that are too far behind
 		s.steerer.Run,           // moves groups that are led here
 		s.steerer.LeaveSilent,   // transfers the lead while the volume does not answer
 		reporter.run,            // reports the figures of groups to etcd
 		s.watcher.LeaveSafeMode, // ends the freezes that follow when etcd was set back
-		// This task counts the volume's steps in the superblock and in etcd. An older copy of the disk is recognized by
-		// its lower number.
+		// stepAll counts the steps of the volume in the superblock and in etcd. The lower number of an older copy of the
+		// disk then identifies it.
 		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.Run,
 		s.compactor.Trash.Run,
@@ -303,7 +303,7 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 		}
 		s.cancel()
 		s.calls.Wait()
-		s.wait.Wait() // by then, a group that was still loading is closed, too
+		s.wait.Wait() // this also waits for groups that are still loading
 		err = errors.Join(err, s.closeGroups(ctx, gracefully))
 		if s.peers.hub != nil {
 			s.peers.hub.Close()

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// tables holds the last table of grants that was read, for code that does not read it itself. Safe for concurrent use.
+// tables passes the table of grants on to code that does not watch etcd itself. Safe for concurrent use.
 type tables struct {
 	mu      sync.Mutex
 	last    registry.Access
@@ -65,11 +65,11 @@ func storedOf(r *replicas.Routes, tell func(group string, stored quota.Amount)) 
 	}
 }
 
-// followTenants takes the tenants of the table of grants, until ctx ends. A table that cannot be used, or is gone,
-// leaves the last one in use, as with grants.
+// followTenants takes the tenants of the table of grants, until ctx ends. If the table is invalid or missing, the last
+// valid table remains in use, as it does for grants.
 func (s *Shard) followTenants(ctx context.Context) {
 	if s.meta.Routing.Mode == placement.Hash {
-		return // there the names of groups are numbers, and no tenant owns them
+		return // with Hash routing the names of groups are numbers, which belong to no tenant
 	}
 	take := func(found registry.Access) {
 		if found.Table == nil {

@@ -30,10 +30,10 @@ func (c *Config) newDisk(logger *slog.Logger) *disk.Disk {
 	})
 }
 
-// openVolume opens the volume, if etcd says that it may be registered. Nothing is written to the volume before that. An
-// open raises the volume's generation. A copy that is refused again and again, or a rolled-back volume, would otherwise
-// get a later generation than the true volume. The registration comes after the open, because it reports a generation
-// that must be on disk. It can still be refused, if another process registers between the two.
+// openVolume opens the volume, if etcd says that it may be registered. Before that, nothing is written to the volume.
+// An open raises the volume's generation. A copy that is refused again and again, or a rolled-back volume, would
+// otherwise get a later generation than the true volume. The registration comes after the open, because it reports a
+// generation that must be on disk. It can still be refused, if another process registers between the two.
 func (s *Shard) openVolume(ctx context.Context) error {
 	c := &s.cfg
 	opts := volume.Options{
@@ -49,7 +49,7 @@ func (s *Shard) openVolume(ctx context.Context) error {
 			return err
 		}
 	case err != nil && !errors.Is(err, volume.ErrNoVolume):
-		return err // if the open could read it after all, it would not know what is registered
+		return err // an open that could read the superblock after all would not know which step is registered
 	}
 	if err := s.volume.Open(opts); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (s *Shard) checkMedium() {
 	}
 }
 
-// findGroups finds the groups that have a folder on the volume, and drops earlier knowledge of them.
+// findGroups reads which groups have a folder on the volume. The result replaces all that was known of replicas.
 func (s *Shard) findGroups() error {
 	ids, err := s.volume.Groups()
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Shard) findGroups() error {
 		if found[id].Phase == member.DamagedTail {
 			s.metrics.tails.WithLabelValues(tailFound).Inc()
 		}
-		if err := found[id].Err; vfs.IsShortage(err) { // nothing is known about the folder: the start is tried again
+		if err := found[id].Err; vfs.IsShortage(err) { // the folder was not read: the start fails, and is tried again
 			return fmt.Errorf("group %s: %w", id, format.MarkShortage(err))
 		}
 	}
@@ -102,9 +102,9 @@ func (s *Shard) findGroups() error {
 }
 
 // A disk may be restored from an image that was taken while a shard ran on it. Nothing in the image shows that: it
-// looks like the disk after a kill. So the volume takes a step every few seconds in which something became durable, and
-// reports each step to etcd. For a restored image, etcd knows a later step, and the volume is refused. What was
-// acknowledged since the last step that etcd knows is not covered.
+// looks like the disk after a kill. Every few seconds, if anything became durable, the shard therefore raises the step
+// number of the volume, and reports the number to etcd. For a restored image, etcd knows a later step, and the volume
+// is refused. Writes acknowledged since the last step that etcd knows are not protected in this way.
 
 const (
 	// stepEvery is the time between two steps of a volume that is written to. During that time, an image of the volume
@@ -114,9 +114,9 @@ const (
 	stepPatience = 5 * time.Second
 )
 
-// stepAll takes the volume from step to step until ctx ends. If etcd does not answer, the shard continues. The volume
-// remains in the step that must still be reported to etcd, so the time during which an image may be mistaken for the
-// volume grows.
+// stepAll raises the step of the volume again and again until ctx ends. While etcd does not answer, the shard continues
+// to serve, but the step remains the same until etcd has it. The time during which an image may be mistaken for the
+// volume grows accordingly.
 func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 	tick := time.NewTicker(s.cfg.stepEvery)
 	defer tick.Stop()
@@ -128,7 +128,7 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 		case <-tick.C:
 		}
 		if told {
-			// read before the step, so that the following step covers what becomes durable meanwhile
+			// This is read before the step is raised. Data that becomes durable meanwhile is left to the next step.
 			durable := s.committer.Synced() + s.installer.tookOver.Load()
 			if durable == covered {
 				continue

@@ -18,13 +18,13 @@ import (
 )
 
 // An etcd that was set back to an older backup is recognised by the facts that the volume remembers. Until that etcd is
-// reconciled, nothing is done on its word: served groups continue, groups that it names here are loaded, and no replica
-// is created, moved or deleted (rule 9).
+// reconciled, the shard does not act on what it says: served groups continue, groups that etcd names here are loaded,
+// and no replica is created, moved or deleted (rule 9).
 
 const (
 	// SafeModeRetry is the time between two attempts to end a freeze.
 	SafeModeRetry = time.Second
-	rememberEvery = 5 * time.Second // time between two writes of the facts, for views on which nothing was done
+	rememberEvery = 5 * time.Second // time between two writes of the facts, while views cause no action
 	surveyTime    = 5 * time.Second // for the answer of one shard
 	reconcileTime = 10 * time.Second
 )
@@ -37,7 +37,7 @@ type memory struct {
 	newer bool // a newer program wrote the facts: they are left unchanged
 }
 
-// recall reads what the volume remembers.
+// recall reads the facts that the volume remembers.
 func (f *Watcher) recall() placement.Progress {
 	m := &f.seen
 	m.mu.Lock()
@@ -65,8 +65,8 @@ func markOf(f volume.Facts) placement.Mark {
 	}
 }
 
-// remember records on the volume the newest revision of etcd that was seen. It is called before anything is done that
-// an older etcd would not know of.
+// remember records on the volume the newest revision of etcd that was seen. It is called before the shard does anything
+// because of that revision.
 func (f *Watcher) remember(view placement.View) error {
 	if view.Held() != "" {
 		return nil
@@ -96,9 +96,8 @@ func (f *Watcher) remember(view placement.View) error {
 	return err
 }
 
-// rememberLater does what the method remember does, at a limited rate, for a view on whose word nothing was done.
-// Revisions of etcd that come from writes that do not concern this shard are remembered less often, so that a quiet
-// volume is rarely written to.
+// rememberLater calls remember at a limited rate for a view that caused no action. Revisions that come from writes
+// about other shards are recorded less often, so that a quiet volume is rarely written to.
 func (f *Watcher) rememberLater() {
 	view := f.Replicas.View()
 	f.seen.mu.Lock()

@@ -38,7 +38,7 @@ func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
 	}
 	sv := r.Served()
 	if sv == nil {
-		return errLater // still loading, or failed, as its state shows
+		return errLater // the replica is still loading, or has failed, as its state shows
 	}
 	state.Members = []placement.Member{{Shard: f.Shard, VolumeUUID: f.Volume().Superblock().Volume, RaftID: sv.RaftID}}
 	state.Leader = f.Shard

@@ -1,5 +1,6 @@
-// Package follow makes a shard do what etcd says of the groups of its volume. The Watcher receives views of etcd,
-// package replicas keeps them and decides about each group, and the Actions of the Watcher carry the decisions out.
+// Package follow makes a shard carry out what etcd says of the groups on its volume. The Watcher receives views of
+// etcd, package replicas keeps them and decides about each group, and the Actions of the Watcher carry the decisions
+// out.
 package follow
 
 import (
@@ -70,7 +71,7 @@ type Actions interface {
 	Load(r *replicas.Replica)
 	Join(r *replicas.Replica)
 	Reinstall(r *replicas.Replica)
-	// LoadNow loads a replica and waits for it. Replica.Served says whether it serves then.
+	// LoadNow loads a replica and waits for it. Replica.Served then says whether the replica serves.
 	LoadNow(ctx context.Context, r *replicas.Replica)
 	// Close takes a replica out of service, and keeps its files.
 	Close(ctx context.Context, r *replicas.Replica) error
@@ -94,8 +95,8 @@ type Watcher struct {
 func New(opts Options) *Watcher { return &Watcher{Options: opts} }
 
 // Start receives the first view of etcd and decides about what is on the volume; Run carries the decisions out. If etcd
-// was set back, Start records that in etcd before it returns, so that nobody assigns anything to the shard on the word
-// of an older etcd. ctx bounds the start.
+// was set back, Start records that in etcd before it returns, so that no planner assigns groups to the shard because of
+// the older state. ctx bounds the start.
 func (f *Watcher) Start(ctx context.Context) error {
 	f.views = f.Etcd.Follow(f.Background, f.recall(), f.Replicas.Own())
 	select {
@@ -120,7 +121,7 @@ func (f *Watcher) Start(ctx context.Context) error {
 	}
 }
 
-// decide decides about everything, has the peers of this shard connected and its leaders look again, and returns the
+// decide decides about all groups, connects the peers of this shard, requests looks at changed groups, and returns the
 // work that is left.
 func (f *Watcher) decide(view placement.View) replicas.Work {
 	todo := f.Replicas.Decide(view)
@@ -174,8 +175,8 @@ func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 	todo := f.decide(view)
 	f.forgetDone(todo)
 	if todo.Acts() && f.remember(view) != nil {
-		// If this view was not remembered, an older etcd could not be distinguished later from the present one. So only
-		// urgent work is done.
+		// The volume could not record the revision of this view. An older etcd could then not be distinguished from the
+		// present one, so only urgent work is done.
 		todo = replicas.Work{Load: todo.Load, Join: todo.Join, Reinstall: todo.Reinstall, Close: todo.Close, Later: true}
 	}
 
@@ -198,7 +199,7 @@ func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 		left, err := f.hasLeftNow(ctx, r)
 		if err == nil && !left {
 			f.Problems.Note("leaving group "+name, nil)
-			unfinished = true // the next view says what it is
+			unfinished = true // the next view decides
 			continue
 		}
 		if err == nil {
@@ -227,8 +228,8 @@ func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 // groupProblem is the name of a problem with creating a group or with reporting it to etcd.
 func groupProblem(group string) string { return "group " + group }
 
-// forgetDone removes the problems of groups for which nothing is left to do: other shards did it, or it is no longer
-// wanted.
+// forgetDone removes the problems of groups for which no work is left: other shards have done the work, or it is no
+// longer wanted.
 func (f *Watcher) forgetDone(todo replicas.Work) {
 	wanted := map[string]bool{}
 	for _, state := range todo.Groups() {
@@ -252,7 +253,7 @@ func (f *Watcher) inParallel(
 			if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil && !f.Off.Keeps(rules.Stop) {
 				err = nil // the next view says what to do
 			}
-			// An error in a shard that stops is nobody's problem, and nothing is done all the same.
+			// In a shard that stops, errors are expected and are not shown as problems.
 			if !errors.Is(err, errLater) && (err == nil || ctx.Err() == nil) {
 				f.Problems.Note(groupProblem(state.Name), err)
 			}

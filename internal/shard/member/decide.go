@@ -31,7 +31,7 @@ type View struct {
 	SetBack   bool // etcd was set back: nothing is created, moved or deleted on its word (rule 9)
 	LoadBegun bool // the first load after the start has begun
 	// Retired are the Raft ids that were, or may have been, begun on this volume before. A replica with such an id may
-	// have answered and voted, so none is begun again (rule 7).
+	// have acknowledged entries or voted, so no new replica gets the id (rule 7).
 	Retired map[uint64]bool
 
 	Off rules.Off // rules that a test switches off
@@ -150,7 +150,7 @@ func Decide(v *View, r *Replica) Action {
 }
 
 // whileSetBack is Decide while etcd was set back: replicas that etcd names here are loaded, and everything else stays
-// as it is. Raft keeps a replica that is no longer a member from doing harm.
+// as it is. A replica that is no longer a member does no harm, because Raft ignores it.
 func (v *View) whileSetBack(r *Replica) Action {
 	switch here := v.here(); {
 	case r == nil || r.Phase == Lost || r.Phase.MissingEntries() || r.Foreign || r.Serves || r.Phase == Joining:

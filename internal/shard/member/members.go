@@ -42,10 +42,10 @@ func EtcdIsBehind(group placement.Group, r *Replica) bool {
 }
 
 // Left reports whether the replica was a member of its group and no longer is. That is so if etcd names it on no shard
-// and no volume, and the leader wrote a membership that is not older than the one that the replica knows. In a group
-// that was only ever to have one copy no leader writes that, and nothing is deleted. A replica that this process
-// created, and that was never reported to etcd, has left if etcd wants a learner in its place: another shard created
-// the group at the same time, and reported it first.
+// and no volume, and the leader wrote a membership that is not older than the one that the replica knows. If a group
+// was never to have more than one copy, no leader writes a membership, so nothing is deleted. A replica that this
+// process created, and that was never reported to etcd, has left if etcd wants a learner in its place: another shard
+// created the group at the same time, and reported it first.
 func (v *View) Left(r *Replica) bool {
 	here := v.here()
 	switch {

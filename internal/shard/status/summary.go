@@ -1,4 +1,4 @@
-// Package status concludes from what a shard says of itself: its findings, and its state in a sentence.
+// Package status derives findings, and a sentence about the state of a shard, from the status that the shard reports.
 package status
 
 import (
@@ -25,7 +25,7 @@ func summarize(st *recordv1.ShardStatus, problems []string) *recordv1.StatusSumm
 	f.Loading = shard.GetState() == recordv1.ShardState_SHARD_STATE_LOADING
 	switch shard.GetState() {
 	case recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING:
-	case recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL: // those that fit are loaded and served
+	case recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL: // the groups that fit into memory are loaded and served
 		f.Loading = !shard.GetLoad().GetDone()
 	case recordv1.ShardState_SHARD_STATE_DRAINING:
 		f.And = "; the shard is being emptied"
@@ -45,7 +45,7 @@ func summarize(st *recordv1.ShardStatus, problems []string) *recordv1.StatusSumm
 			f.Damaged = append(f.Damaged, g.GetGroup())
 		case g.GetState().Serves():
 		case comes[g.GetGroup()]:
-			f.Groups-- // it is served elsewhere until it is complete here
+			f.Groups-- // other shards serve the group until the copy here is complete
 		default:
 			f.Fail(g.GetGroup(), g.GetMessage())
 		}

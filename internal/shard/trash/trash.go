@@ -1,6 +1,6 @@
-// Package trash keeps the folders of replicas that have left their groups, for a while. Such a replica has left its
-// group by a change that a majority of the other members has committed, so nothing is lost with it. If another copy is
-// to take its place on the volume, the folder stays until that copy is complete, as long as there is free space.
+// Package trash keeps the folders of replicas that have left their groups, for a while. A majority of the other members
+// has committed the change by which such a replica left its group, so its files are not needed. If another copy is to
+// take its place on the volume, the folder stays until that copy is complete, as long as there is free space.
 package trash
 
 import (
@@ -25,7 +25,7 @@ import (
 // every is the longest time between two checks for folders that are old enough to delete.
 const every = 30 * time.Second
 
-// Options are everything that a Bin may touch.
+// Options hold everything that a Bin may use.
 type Options struct {
 	FS  vfs.FS
 	Dir func() string // returns the folder of the trash
@@ -35,8 +35,7 @@ type Options struct {
 	Held func() bool
 	// Coming reports whether another copy of a group is to come here and is not complete.
 	Coming func(group uuid.UUID) bool
-	// Fuller is called when something can be deleted that could not be deleted before. Freed is called when space was
-	// freed.
+	// Fuller is called when a folder was added. Freed is called when space was freed.
 	Fuller, Freed func()
 	Problem       func(what string, err error)
 	Logger        *slog.Logger
