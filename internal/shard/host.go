@@ -119,9 +119,9 @@ func (s *Shard) mustNotLead() bool {
 	return since != nil && time.Since(*since) < leadAgain
 }
 
-func (f forHost) Superseded() <-chan struct{} { return f.superseded }
+func (f forHost) Superseded() <-chan struct{} { return f.superseded.Done() }
 
-func (f forHost) Successor() error { return f.successor }
+func (f forHost) Successor() error { return context.Cause(f.superseded) }
 
 func (f forHost) Ready() error {
 	if f.stopping.Load() {

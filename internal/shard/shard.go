@@ -52,11 +52,11 @@ type Shard struct {
 	slow    slow
 	calls   *serve.Server // answers the calls of clients, gateways and administrators
 
-	stopping   atomic.Bool
-	deposing   sync.Once
-	superseded chan struct{} // closed when another process owns the name or the volume; successor then says which
-	successor  error         // written before superseded is closed
-	once       sync.Once     // end does its work once
+	stopping atomic.Bool
+	// superseded is canceled when another process owns the name or the volume; the cause says which process.
+	superseded context.Context
+	supersede  context.CancelCauseFunc
+	once       sync.Once // end does its work once
 	cancel     context.CancelFunc
 	ctx        context.Context // is canceled to stop the background goroutines
 	wait       sync.WaitGroup  // for the background goroutines
@@ -84,13 +84,13 @@ func Start(ctx context.Context, cfg Config) (*Shard, error) {
 
 func newShard(cfg Config) *Shard {
 	s := &Shard{
-		cfg:        cfg,
-		id:         cfg.identity(),
-		logger:     cfg.Logger.With("shard", cfg.Name),
-		superseded: make(chan struct{}),
-		boot:       uuid.New(),
+		cfg:    cfg,
+		id:     cfg.identity(),
+		logger: cfg.Logger.With("shard", cfg.Name),
+		boot:   uuid.New(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.superseded, s.supersede = context.WithCancelCause(context.Background())
 	s.problems = problems.New(s.logger)
 	s.lookups = lookups{
 		ask: func(name string) (placement.View, error) {
@@ -202,7 +202,7 @@ func (s *Shard) register(ctx context.Context) error {
 	release := context.AfterFunc(ctx, cancel)
 	known := s.id.Registration(s.volume.Superblock())
 	known.Boot, known.CapacityBytes = s.boot, space.TotalBytes
-	unregister, err := s.cfg.Placement.RegisterShard(registration, known, s.supersede)
+	unregister, err := s.cfg.Placement.RegisterShard(registration, known, s.yield)
 	if err == nil && !release() {
 		unregister()
 		err = ctx.Err()
@@ -249,13 +249,10 @@ func (s *Shard) care(known placement.Shard) {
 	}
 }
 
-// supersede notes that another process took the shard's place while this one was silent. The host then ends the shard.
-func (s *Shard) supersede(err error) {
+// yield notes that another process took the shard's place while this one was silent. The host then ends the shard.
+func (s *Shard) yield(err error) {
 	s.problems.Note("the registration in etcd", err)
-	s.deposing.Do(func() {
-		s.successor = err
-		close(s.superseded)
-	})
+	s.supersede(err)
 }
 
 // Addr is the address that gRPC listens on.

@@ -148,7 +148,7 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, placement.ErrRolledBack):
-			s.supersede(err)
+			s.yield(err)
 			return
 		}
 		s.problems.Note(

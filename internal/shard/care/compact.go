@@ -143,19 +143,18 @@ func (c *Compactor) Run(ctx context.Context) {
 
 // servedGroup is a group that is served here.
 type servedGroup struct {
-	name string
 	*replicas.Served
 	stats group.Stats
 }
 
 // servedGroups returns the groups that are served, with their figures: all of them if only is nil.
 func (c *Compactor) servedGroups(only map[*replicas.Replica]struct{}) (out []servedGroup) {
-	for name, g := range c.Replicas.Routes().ByName {
+	for _, g := range c.Replicas.Routes().ByName {
 		if _, wanted := only[g]; only != nil && !wanted {
 			continue
 		}
 		if sv := g.Served(); sv != nil {
-			out = append(out, servedGroup{name, sv, sv.Log().Stats()})
+			out = append(out, servedGroup{sv, sv.Log().Stats()})
 		}
 	}
 	return out
@@ -219,7 +218,7 @@ func (c *Compactor) lookAt(ctx context.Context, g *servedGroup) {
 	}
 	if !c.isDue(&g.stats) {
 		// A group that is not due is not compacted again soon: nothing else would end the problem of a failed compaction.
-		c.Problems.Note(problems.Compacting+g.name, nil)
+		c.Problems.Note(problems.Compacting+g.Name(), nil)
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -250,7 +249,7 @@ func (c *Compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	// A bug here must not stop the shard from serving.
 	defer func() {
 		if p := recover(); p != nil {
-			c.Problems.Note(problems.Compacting+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			c.Problems.Note(problems.Compacting+g.Name(), fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	began, before := time.Now(), g.Log().Stats().StoredBytes
@@ -258,10 +257,10 @@ func (c *Compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	if ctx.Err() != nil || errors.Is(err, format.ErrClosed) {
 		return 0
 	}
-	c.Problems.Note(problems.Compacting+g.name, err)
+	c.Problems.Note(problems.Compacting+g.Name(), err)
 	c.metrics.compacted(report)
 	if err == nil && report.SegmentsRewritten > 0 {
-		c.Logger.Info("compacted", "group", g.name, "segments", report.SegmentsRewritten, "dropped", report.EntriesDropped,
+		c.Logger.Info("compacted", "group", g.Name(), "segments", report.SegmentsRewritten, "dropped", report.EntriesDropped,
 			"bytes_before", report.BytesBefore, "bytes_after", report.BytesAfter, "seconds", time.Since(began).Seconds())
 	}
 	if freed = before - g.Log().Stats().StoredBytes; freed > 0 {

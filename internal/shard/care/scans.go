@@ -30,8 +30,7 @@ const (
 
 // scanOf is an open scan of a group.
 type scanOf struct {
-	group string
-	log   *group.Log
+	log *group.Log
 	group.OpenScan
 }
 
@@ -63,7 +62,7 @@ func (c *Compactor) giveUpScans(which scanLoss) bool {
 			continue
 		}
 		for _, scan := range g.Log().Scans() {
-			scans = append(scans, scanOf{g.name, g.Log(), scan})
+			scans = append(scans, scanOf{g.Log(), scan})
 		}
 	}
 	lost := which.losers(scans, time.Now())

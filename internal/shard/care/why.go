@@ -134,7 +134,7 @@ func (c *Compactor) Explain(sv *replicas.Served) ([]*recordv1.CompactionHold, er
 func (c *Compactor) Uncompacted() []*recordv1.UncompactedBytes {
 	byReason, most := map[string]*recordv1.UncompactedBytes{}, map[string]int64{}
 	for _, g := range c.servedGroups(nil) {
-		for _, h := range c.holds(g.name, &g.stats) {
+		for _, h := range c.holds(g.Name(), &g.stats) {
 			sum := byReason[h.reason]
 			if sum == nil {
 				sum = &recordv1.UncompactedBytes{Reason: h.reason}
@@ -143,8 +143,8 @@ func (c *Compactor) Uncompacted() []*recordv1.UncompactedBytes {
 			sum.Bytes += h.bytes
 			sum.Groups++
 			// The names break ties, because the groups are in no particular order, and the answer must be stable.
-			if of := most[h.reason]; h.bytes > of || h.bytes == of && g.name < sum.GetGroup() {
-				most[h.reason], sum.Group, sum.Text = h.bytes, g.name, h.text
+			if of := most[h.reason]; h.bytes > of || h.bytes == of && g.Name() < sum.GetGroup() {
+				most[h.reason], sum.Group, sum.Text = h.bytes, g.Name(), h.text
 			}
 		}
 	}
