@@ -31,7 +31,7 @@ func (s *Shard) newReplicas() *replicas.Set {
 // newWatcher makes the watcher of the shard.
 func (s *Shard) newWatcher() *follow.Watcher {
 	return follow.New(follow.Options{
-		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.volume.Store }, Meta: func() placement.Meta { return s.meta },
+		Store:   func() uuid.UUID { return s.volume.Store },
 		Volume:  func() *volume.Volume { return s.volume.Volume },
 		Facts:   func() (volume.Facts, error) { return volume.ReadFacts(s.cfg.FS, s.cfg.Dir) },
 		Etcd:    s.cfg.Placement,
@@ -39,8 +39,8 @@ func (s *Shard) newWatcher() *follow.Watcher {
 		Ask: func(ctx context.Context, shard placement.Shard) (rescue.FoundVolume, error) {
 			return survey.Volume(ctx, shard.Address, s.cfg.speaksTo(shard.Name), s.cfg.dials()...)
 		},
-		Background: s.ctx, Replicas: s.replicas, Problems: s.problems, Logger: s.logger,
-		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt, Off: s.cfg.off,
+		Replicas: s.replicas, Problems: s.problems, Logger: s.logger,
+		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt,
 	})
 }
 

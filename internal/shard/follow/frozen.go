@@ -74,7 +74,7 @@ func (f *Watcher) remember(view placement.View) error {
 	m := &f.seen
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	meta := f.Meta()
+	meta := f.Replicas.Meta()
 	facts := volume.Facts{
 		Routing: string(meta.Routing.Mode), Groups: meta.Routing.Groups, Copies: meta.Copies,
 		GroupsMax: meta.GroupsMax, Created: meta.CreatedUTC, Epoch: max(view.Epoch, m.facts.Epoch),
@@ -129,7 +129,7 @@ func (f *Watcher) freeze(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
-	return f.Etcd.Freeze(ctx, "shard "+f.Shard, told.SetBack)
+	return f.Etcd.Freeze(ctx, "shard "+f.Replicas.Shard, told.SetBack)
 }
 
 // LeaveSafeMode ends each freeze that occurs before ctx ends.
@@ -161,7 +161,7 @@ func (f *Watcher) LeaveSafeMode(ctx context.Context) {
 // shard by name does it.
 func (f *Watcher) leaveSafeMode(ctx context.Context) error {
 	told := f.Replicas.Newest()
-	if told.Freeze == nil || !isFirst(told, f.Shard) {
+	if told.Freeze == nil || !isFirst(told, f.Replicas.Shard) {
 		return nil
 	}
 	volumes, silent := f.surveyAll(ctx, told)

@@ -30,13 +30,15 @@ func lone(t *testing.T) *Watcher {
 		}
 	})
 	return New(Options{
-		Shard: "a", Store: func() uuid.UUID { return store }, Meta: func() placement.Meta { return placement.Meta{} },
+		Store: func() uuid.UUID { return store },
 		Volume: func() *volume.Volume {
 			return v
 		}, Facts: func() (volume.Facts, error) { return volume.ReadFacts(disk, "v") },
-		Background: context.Background(), Problems: problems.New(slog.New(slog.DiscardHandler)),
+		Problems: problems.New(slog.New(slog.DiscardHandler)),
 		Logger:   slog.New(slog.DiscardHandler),
-		Replicas: replicas.New(replicas.Options{Shard: "a", Volume: func() uuid.UUID { return v.Superblock().Volume }}),
+		Replicas: replicas.New(replicas.Options{Shard: "a", Background: context.Background(),
+			Volume: func() uuid.UUID { return v.Superblock().Volume },
+			Meta:   func() placement.Meta { return placement.Meta{} }}),
 	})
 }
 

@@ -40,8 +40,8 @@ func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
 	if sv == nil {
 		return errLater // the replica is still loading, or has failed, as its state shows
 	}
-	state.Members = []placement.Member{{Shard: f.Shard, VolumeUUID: f.Volume().Superblock().Volume, RaftID: sv.RaftID}}
-	state.Leader = f.Shard
+	state.Members = []placement.Member{{Shard: f.Replicas.Shard, VolumeUUID: f.Replicas.Volume(), RaftID: sv.RaftID}}
+	state.Leader = f.Replicas.Shard
 	stored, err := f.Etcd.PutGroup(ctx, state)
 	if err != nil {
 		return fmt.Errorf("telling etcd that it is here: %w", err)
@@ -61,7 +61,7 @@ func (f *Watcher) reportMissing(ctx context.Context, state placement.Group) erro
 	}
 	state.Members = slices.Clone(state.Members)
 	for i, m := range state.Members {
-		if m.Shard == f.Shard && m.VolumeUUID == f.Volume().Superblock().Volume && (m.RaftID != sound || sound == 0) {
+		if m.Shard == f.Replicas.Shard && m.VolumeUUID == f.Replicas.Volume() && (m.RaftID != sound || sound == 0) {
 			f.Logger.Error("the replica of a group is not on its volume, or not whole: it is to be replaced", "group",
 				state.Name, "raft_id", m.RaftID)
 			state.Members[i].VolumeUUID = uuid.Nil
@@ -92,7 +92,7 @@ func (f *Watcher) reportPresent(ctx context.Context, state placement.Group) erro
 	if i < 0 {
 		return nil
 	}
-	state.Members[i].Shard, state.Members[i].VolumeUUID = f.Shard, f.Volume().Superblock().Volume
+	state.Members[i].Shard, state.Members[i].VolumeUUID = f.Replicas.Shard, f.Replicas.Volume()
 	if _, err := f.Etcd.PutGroup(ctx, state); err != nil {
 		return fmt.Errorf("telling etcd that member %x is here: %w", self.RaftID, err)
 	}
@@ -126,16 +126,16 @@ func (f *Watcher) adoptMembers(ctx context.Context, view placement.View) (placem
 		g := groups[name]
 		i := slices.IndexFunc(g.Members, func(m placement.Member) bool {
 			_, alive := view.Shards[m.Shard]
-			return m.VolumeUUID == f.Volume().Superblock().Volume && m.Shard != f.Shard && !alive
+			return m.VolumeUUID == f.Replicas.Volume() && m.Shard != f.Replicas.Shard && !alive
 		})
 		if i < 0 {
 			continue
 		}
 		from := g.Members[i].Shard
 		g.Members = slices.Clone(g.Members)
-		g.Members[i].Shard = f.Shard
+		g.Members[i].Shard = f.Replicas.Shard
 		if g.Leader == from {
-			g.Leader = f.Shard
+			g.Leader = f.Replicas.Shard
 		}
 		g, err := f.Etcd.PutGroup(ctx, g)
 		if err != nil {

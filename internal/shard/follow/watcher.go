@@ -26,28 +26,22 @@ import (
 
 // Options hold everything that a Watcher may use.
 type Options struct {
-	Shard   string
 	Store   func() uuid.UUID
 	Volume  func() *volume.Volume // the open volume
 	Facts   func() (volume.Facts, error)
-	Meta    func() placement.Meta // the store's Meta
 	Etcd    Etcd
 	Actions Actions
 	// Ask asks another shard what its volume holds.
-	Ask func(ctx context.Context, shard placement.Shard) (rescue.FoundVolume, error)
-	// Background is the context of all work that continues after the start.
-	Background context.Context
-	Replicas   *replicas.Set
-	Problems   *problems.List
-	Logger     *slog.Logger
+	Ask      func(ctx context.Context, shard placement.Shard) (rescue.FoundVolume, error)
+	Replicas *replicas.Set
+	Problems *problems.List
+	Logger   *slog.Logger
 
 	// RememberQuiet is how often the volume records the revision of etcd when nothing in it concerned this shard.
 	RememberQuiet time.Duration
 	// Adopt makes the shard take over groups that etcd assigns to another shard on this same volume, if that shard is not
 	// registered.
 	Adopt bool
-
-	Off rules.Off // rules that a test switches off
 }
 
 // Etcd is the part of *registry.Store that a Watcher needs; the methods are documented there.
@@ -98,7 +92,7 @@ func New(opts Options) *Watcher { return &Watcher{Options: opts} }
 // was set back, Start records that in etcd before it returns, so that no planner assigns groups to the shard because of
 // the older state. ctx bounds the start.
 func (f *Watcher) Start(ctx context.Context) error {
-	f.views = f.Etcd.Follow(f.Background, f.recall(), f.Replicas.Own())
+	f.views = f.Etcd.Follow(f.Replicas.Background, f.recall(), f.Replicas.Own())
 	select {
 	case view, ok := <-f.views:
 		if !ok {
@@ -206,7 +200,7 @@ func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 			err = f.Actions.Trash(ctx, r)
 		}
 		f.Problems.Note("leaving group "+name, err)
-		unfinished = unfinished || err != nil || replicas.IsOwn(view, name, f.Shard)
+		unfinished = unfinished || err != nil || replicas.IsOwn(view, name, f.Replicas.Shard)
 	}
 	failed := todo.Later
 	for _, some := range []struct {
@@ -250,7 +244,7 @@ func (f *Watcher) inParallel(
 	for _, state := range groups {
 		all.Go(func() error {
 			err := do(ctx, state)
-			if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil && !f.Off.Keeps(rules.Stop) {
+			if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil && !f.Replicas.Off.Keeps(rules.Stop) {
 				err = nil // the next view says what to do
 			}
 			// In a shard that stops, errors are expected and are not shown as problems.

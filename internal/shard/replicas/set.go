@@ -29,7 +29,7 @@ type Options struct {
 	Shard  string
 	Volume func() uuid.UUID      // the open volume
 	Meta   func() placement.Meta // the store's Meta
-	// Background is the context of installs.
+	// Background is the context of installs, and of following etcd. It lasts as long as the shard.
 	Background context.Context
 	Logger     *slog.Logger
 	Off        rules.Off // rules that a test switches off
