@@ -198,6 +198,10 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	m.wait.Go(func() { m.defragment(background) })
 	m.wait.Go(func() { m.becomeVoter(background) })
 	m.wait.Go(func() { m.announce(background) })
+	var late <-chan time.Time
+	if cfg.StartTimeout != 0 {
+		late = time.After(cfg.StartTimeout)
+	}
 	select {
 	case <-server.Server.ReadyNotify():
 	case err := <-m.failed:
@@ -206,18 +210,10 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	case <-ctx.Done():
 		m.Close()
 		return nil, ctx.Err()
-	case <-after(cfg.StartTimeout):
+	case <-late:
 		m.logger.Warn("etcd waits for its cluster", "name", cfg.Name, "waited", cfg.StartTimeout)
 	}
 	return m, nil
-}
-
-// after does what time.After does, but never fires for zero.
-func after(d time.Duration) <-chan time.Time {
-	if d == 0 {
-		return nil
-	}
-	return time.After(d)
 }
 
 func (c *MemberConfig) setDefaults() error {
