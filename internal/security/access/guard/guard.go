@@ -88,7 +88,7 @@ func New(cfg Config) *Guard {
 		cfg.Now = time.Now
 	}
 	g := &Guard{cfg: cfg, done: make(chan struct{}), first: make(chan struct{}), sealed: make(chan struct{}),
-		open: map[*call]struct{}{}}
+		open: map[*call]struct{}{}, unknown: map[string]int64{}}
 	g.counts = newCounts(g)
 	var ctx context.Context
 	ctx, g.stop = context.WithCancel(context.Background())
@@ -182,9 +182,6 @@ func (g *Guard) noteUnknown(err error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.unknown == nil {
-		g.unknown = map[string]int64{}
-	}
 	g.unknown[unknown.Issuer]++
 }
 
