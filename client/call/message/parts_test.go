@@ -64,7 +64,7 @@ func BenchmarkParts(b *testing.B) {
 	}
 	b.Run("count", func(b *testing.B) {
 		for b.Loop() {
-			if err := checkParts(encoded, full); err != nil {
+			if err := CheckParts(encoded, full); err != nil {
 				b.Fatal(err)
 			}
 		}
