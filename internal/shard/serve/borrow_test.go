@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"testing"
 
@@ -116,6 +117,24 @@ func TestTheDataOfAPutAliasItsMessage(t *testing.T) {
 	encoded[len(encoded)-1] = 42
 	if data := in.batch.GetPuts()[0].GetData(); len(data) != 20_000 || data[len(data)-1] != 42 {
 		t.Fatalf("%d bytes of data, which are a copy", len(data))
+	}
+}
+
+// A message of empty puts, or of puts with countless small fields, is refused before memory is allocated for its parts.
+func TestPutsOfTooManyPartsAreNotDecoded(t *testing.T) {
+	attribute := encode(t, &recordv1.PutRequest{Attributes: map[string][]byte{"": nil}})
+	for name, encoded := range map[string][]byte{
+		"puts":       bytes.Repeat(batchOf(nil), 1<<19),
+		"attributes": batchOf(bytes.Repeat(attribute, 1<<18)),
+	} {
+		in := &putsIn{batch: &recordv1.BatchPutRequest{}}
+		if err := in.Decode(mem.BufferSlice{mem.SliceBuffer(encoded)}); err == nil || in.n != 0 {
+			t.Errorf("%s: error %v, %d puts", name, err, in.n)
+		}
+	}
+	one := putIn{put: &recordv1.PutRequest{}}
+	if err := one.Decode(mem.BufferSlice{mem.SliceBuffer(bytes.Repeat(attribute, 1<<18))}); err == nil {
+		t.Error("a put of too many attributes is decoded")
 	}
 }
 
