@@ -44,7 +44,7 @@ type diskAction struct {
 	// the volume has not changed since it was read.
 	change, after *corev1.PersistentVolume
 	remove        *corev1.PersistentVolume
-	make, unmake  client.Object // a Job that wipes or looks, or its claim
+	make, unmake  client.Object // a Job that wipes or inspects a disk, or the claim of the Job
 }
 
 // decidedDisks holds the actions and the messages of a decision.

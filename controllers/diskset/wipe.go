@@ -42,8 +42,8 @@ const wipeEvery = 5 * time.Second
 
 // observedJob holds the observed objects for wiping a disk or looking at it.
 type observedJob struct {
-	job   *batchv1.Job                  // nil: does not exist
-	claim *corev1.PersistentVolumeClaim // nil: does not exist
+	job   *batchv1.Job                  // nil: the Job does not exist
+	claim *corev1.PersistentVolumeClaim // nil: the claim does not exist
 }
 
 // standsInFor returns the name of the volume that a volume replaces while its disk is wiped. It is empty for an
@@ -115,7 +115,7 @@ func (d *diskDecision) wipe(live, after *corev1.PersistentVolume, status *v1alph
 			d.out.actions = append(d.out.actions, diskAction{create: workload.WipeVolume(live, d.set.Name, d.namespace)})
 		}
 		d.out.actions = append(d.out.actions, diskAction{remove: live})
-		d.after[live.Name] = nil // delete it as it was read, or not at all
+		d.after[live.Name] = nil // the volume is deleted only if it has not changed since it was read
 		d.say(false, wipeBegun, live, fmt.Sprintf("wipes %s on %s: %s", status.Device, status.Node, status.Message))
 		status.Claim = ""
 	case standIn != nil && standsInFor(standIn) == live.Name && standIn.DeletionTimestamp == nil:

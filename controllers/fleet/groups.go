@@ -65,8 +65,8 @@ const (
 	GroupDamaged  = "Damaged"
 	groupFailed   = "Failed"
 	GroupLost     = "DataLost"
-	GroupDegraded = "Degraded" // it has fewer copies than wanted
-	GroupNoLeader = "NoLeader" // it accepts no calls
+	GroupDegraded = "Degraded" // the group has fewer copies than wanted
+	GroupNoLeader = "NoLeader" // the group accepts no calls
 )
 
 // TroubleOf returns the state that describes the problem of a copy of a group. It is empty if the shard reports no

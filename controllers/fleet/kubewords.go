@@ -57,8 +57,8 @@ const (
 	// WaitingOther means that the container is starting, or that Kubernetes gives a reason that this package does not
 	// know.
 	WaitingOther   Waiting = iota
-	WaitingImage           // its image cannot be pulled
-	WaitingRestart         // it keeps exiting, or it cannot be created
+	WaitingImage           // the image cannot be pulled
+	WaitingRestart         // the container keeps exiting, or it cannot be created
 )
 
 // WaitingFor classifies the reason of a waiting container.

@@ -45,7 +45,7 @@ type Placement interface {
 // EtcdMember is a member of an etcd cluster, as the other members know it.
 type EtcdMember struct {
 	PeerAddress string // host:port
-	Trouble     string // why it is unhealthy; empty: it is healthy
+	Trouble     string // why the member is unhealthy; empty: it is healthy
 }
 
 // EtcdCredentials holds the contents of the Secret for an external etcd.

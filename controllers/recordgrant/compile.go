@@ -80,7 +80,7 @@ func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome
 				}
 				others := slices.DeleteFunc(slices.Clone(tenants), func(o access.Tenant) bool { return o.Name == t.Name })
 				_, _, overlaps := access.OverlapOf(append(others, b))
-				return !overlaps // another tenant may have its prefix now
+				return !overlaps // another tenant may have the prefix now
 			})
 			if last < 0 {
 				refusedTenants[t.Name] = refusal(err, "it is not in the table")

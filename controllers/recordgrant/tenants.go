@@ -25,7 +25,7 @@ import (
 // tenants are the RecordTenants of a store.
 type tenants struct {
 	all     []v1alpha1.RecordTenant
-	leaving []v1alpha1.RecordTenant // being deleted: they are not in the table any more
+	leaving []v1alpha1.RecordTenant // being deleted, and no longer in the table
 	refused map[string]step.Outcome // tenants that are not in the table, by name
 }
 

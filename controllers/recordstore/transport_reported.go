@@ -18,7 +18,7 @@ type reportedTransport struct {
 	at        time.Time
 	running   string // identifies the processes that were asked
 	reports   trust.Reports
-	plaintext int32     // connections
+	plaintext int32     // number of plaintext connections
 	notAfter  time.Time // earliest end of a certificate in use; zero: none reported
 	first     string    // the pod with that certificate
 	trusts    string    // authorities that at least one process trusts
@@ -26,7 +26,7 @@ type reportedTransport struct {
 	mode    v1alpha1.TLSTransport
 	refused string          // why the first process that does not accept its files refuses them
 	stale   map[string]bool // pods without the files that they were given
-	changes bool            // something new was given to the processes just now
+	changes bool            // this reconcile gave new files to the processes
 }
 
 // Pauses before all processes of a store are asked again while nothing changes.

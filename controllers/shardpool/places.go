@@ -57,8 +57,8 @@ func (p *places) forget(ctx context.Context, shard string) error {
 // shardClient asks the shards of one store for their reports.
 type shardClient struct {
 	shards fleet.ShardClient
-	store  string // its key
-	tls    bool   // its shards accept no plaintext
+	store  string // key of the store
+	tls    bool   // the shards accept no plaintext
 }
 
 // ask asks the shard in a pod and waits up to describeTime.

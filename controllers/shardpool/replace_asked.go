@@ -40,7 +40,7 @@ type askedReplacement struct {
 	Name   string
 	Number int32
 	Exists bool // the pool has the shard
-	Leaves bool // it is to be removed
+	Leaves bool // the shard is to be removed
 	Copies int32
 	Claim  *corev1.PersistentVolumeClaim
 	// Replaced is the UID of the claim that was given up. It is empty if no claim was given up since spec.replace

@@ -33,7 +33,7 @@ type updating struct {
 	places   *places
 	shards   shardClient
 	choosing *sync.Mutex       // one per store, held while a shard of the store is chosen and stopped
-	found    poolstatus.Update // how far the pods are
+	found    poolstatus.Update // the progress of the update
 }
 
 // do takes the next step of an update: the StatefulSet of the shard whose turn it is gets the wanted template, and

@@ -120,7 +120,7 @@ func learnWriters(ctx context.Context, c client.Client, live client.Object, want
 	bare.SetGroupVersionKind(wanted.GroupVersionKind())
 	bare.SetNamespace(wanted.GetNamespace())
 	bare.SetName(wanted.GetName())
-	bare.SetUID(live.GetUID()) // if the object is gone meanwhile: a conflict, and no new object
+	bare.SetUID(live.GetUID()) // if the object was deleted meanwhile, no new object is made
 	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(bare),
 		client.FieldOwner(v1alpha1.FieldManager+"-learns"))
 	if err != nil {
@@ -137,7 +137,7 @@ func takeOverPatch(live client.Object, entries []metav1.ManagedFieldsEntry) ([]b
 	}
 	ops := []op{
 		{"replace", "/metadata/managedFields", entries},
-		{"replace", "/metadata/resourceVersion", live.GetResourceVersion()}, // a conflict if the cache is stale
+		{"replace", "/metadata/resourceVersion", live.GetResourceVersion()}, // causes a conflict if the cache is stale
 	}
 	if _, there := live.GetAnnotations()[annotationApplied]; there {
 		ops = append(ops, op{"replace", "/metadata/annotations/" + strings.ReplaceAll(annotationApplied, "/", "~1"), ""})

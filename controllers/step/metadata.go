@@ -23,7 +23,8 @@ func Read(ctx context.Context, from client.Reader, what string, key client.Objec
 	if err == nil || apierrors.IsNotFound(err) {
 		return err == nil, nil
 	}
-	return false, fmt.Errorf("read %s %s: %w", what, strings.TrimPrefix(key.String(), "/"), err) // no namespace: no slash
+	// The key of a cluster-scoped object begins with a slash.
+	return false, fmt.Errorf("read %s %s: %w", what, strings.TrimPrefix(key.String(), "/"), err)
 }
 
 // IfUnchanged returns a patch with the differences from an object as it was read. The API server refuses the patch if

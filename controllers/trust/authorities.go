@@ -22,7 +22,7 @@ import (
 const (
 	keyOfBundle       = "ca.key"
 	keyOfClientBundle = "client-ca.key"
-	nextPrefix        = "next-" // for the same keys, while the authorities change
+	nextPrefix        = "next-" // prefix of these keys for the next authorities
 	// keyOfSource is the key for the source that issues with the authorities, as a v1alpha1.TLSSource. If it is absent,
 	// the operator issues and has the authorities' keys.
 	keyOfSource = "source"

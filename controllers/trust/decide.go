@@ -30,8 +30,8 @@ type State struct {
 
 // InUse says which authorities processes trust in a state, and which of them issues certificates.
 type InUse struct {
-	Current bool // trusted
-	Next    bool // trusted
+	Current bool // processes trust the current authorities
+	Next    bool // processes trust the next authorities
 	IssueBy Which
 }
 

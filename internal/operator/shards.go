@@ -62,7 +62,7 @@ func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*recordv1
 		return nil, fmt.Errorf("it reported %d shards instead of itself", len(shards.GetShards()))
 	}
 	shard := shards.GetShards()[0]
-	if shard.GetVolumeSilent() { // its report about its groups is outdated then
+	if shard.GetVolumeSilent() { // the report about the groups is outdated then
 		return nil, fmt.Errorf("%w: %s", fleet.ErrVolumeSilent, strings.Join(shard.GetProblems(), "; "))
 	}
 	groups, err := recordv1.AllGroups(ctx, admin, &recordv1.ListGroupsRequest{})

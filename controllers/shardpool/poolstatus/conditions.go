@@ -147,7 +147,7 @@ func loaded(f *Found, load string) metav1.Condition {
 	for _, s := range f.Statuses {
 		switch s.State {
 		case v1alpha1.ShardServing, v1alpha1.ShardDraining, v1alpha1.ShardParked:
-		case v1alpha1.ShardUnreachable: // it runs, and may still be serving
+		case v1alpha1.ShardUnreachable: // the shard runs, and may still be serving
 			unasked = append(unasked, fmt.Sprintf("shard %s is %s", s.Name, s.State))
 		default:
 			words = append(words, fmt.Sprintf("shard %s is %s", s.Name, s.State))

@@ -32,7 +32,7 @@ type Found struct {
 
 // Growth says how far the volumes are from the wanted size.
 type Growth struct {
-	Reason  string // empty: all have the wanted size
+	Reason  string // empty: all volumes have the wanted size
 	Message string
 	Stalled bool
 }
@@ -142,7 +142,7 @@ func countGroups(status *v1alpha1.ShardPoolStatus, f *Found) {
 	fleet.CompleteCounts(&status.Groups)
 	var list []v1alpha1.GroupTrouble
 	for _, o := range f.Seen.Shards {
-		if !o.Report.GetShard().GetState().Serves() { // it reports no groups
+		if !o.Report.GetShard().GetState().Serves() { // such a shard reports no groups
 			for _, t := range before {
 				if t.Shard == o.Name {
 					list = append(list, t)

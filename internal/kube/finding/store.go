@@ -112,7 +112,7 @@ func (l *look) groups() {
 			"the data of %s are lost: every copy is on a volume that is gone. Bring one back, or restore "+
 				"the records from a backup%s", lost, examples(g.NotWell))
 	}
-	if l.Answer != nil { // its rows name each group
+	if l.Answer != nil { // the rows of the answer name each group
 		return
 	}
 	if g.Damaged > 0 {
