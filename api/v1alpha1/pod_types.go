@@ -78,7 +78,7 @@ type EnvVar struct {
 
 // Scheduling says where pods may run.
 type Scheduling struct {
-	// NodeSelector that nodes must match.
+	// NodeSelector has the labels that a node must have.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="nodeSelector must hold labels of nodes: kubectl get nodes --show-labels shows them"

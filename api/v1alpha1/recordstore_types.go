@@ -264,7 +264,7 @@ type ManagedEtcd struct {
 // EtcdStorage is the volume of a member of etcd.
 // +kubebuilder:validation:XValidation:rule="has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",fieldPath=".storageClassName",message="storageClassName cannot be changed: a claim keeps its class"
 type EtcdStorage struct {
-	// StorageClassName; absent: the cluster's default class.
+	// StorageClassName of the claims; absent: the cluster's default class.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253

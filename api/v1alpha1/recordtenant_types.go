@@ -50,13 +50,13 @@ type RecordTenantSpec struct {
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",fieldPath=".name",message="storeRef cannot be changed: make a new RecordTenant"
 	StoreRef StoreReference `json:"storeRef"`
-	// Prefix of the names of its groups. If one RecordTenant's prefix begins with that of another RecordTenant of the
-	// same store, the younger of the two has no effect, and its status says so. Cannot be changed, because the stored
-	// records would then belong to another tenant.
+	// Prefix of the names of the tenant's groups. If one RecordTenant's prefix begins with that of another
+	// RecordTenant of the same store, the younger of the two has no effect, and its status says so. Cannot be changed,
+	// because the stored records would then belong to another tenant.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="prefix cannot be changed: make a new RecordTenant"
 	Prefix GrantGroupText `json:"prefix"`
-	// Quotas hold for all of its groups together.
+	// Quotas apply to all groups of the tenant together.
 	// +required
 	Quotas TenantQuotas `json:"quotas"`
 }
@@ -64,30 +64,30 @@ type RecordTenantSpec struct {
 // TenantQuotas says what a tenant may use. An absent quota means no limit, except for groups.
 // +kubebuilder:validation:XValidation:rule="has(self.storedBytes) || has(self.records) || has(self.groups) || has(self.callsPerSecond) || has(self.bytesPerSecond) || has(self.callsAtOnce)",message="give one quota at least: storedBytes, records, groups, callsPerSecond, bytesPerSecond or callsAtOnce"
 type TenantQuotas struct {
-	// StoredBytes of its groups, such as 500Gi, counted for one copy and without superseded versions. Beyond it puts
-	// are refused; reads and deletes are not.
+	// StoredBytes is how much the groups of the tenant may store, such as 500Gi, counted for one copy and without
+	// superseded versions. Above this limit, puts are refused; reads and deletes are not.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('1Ei')) <= 0",message="storedBytes must be a number with a unit, from 1Mi to 1Ei, such as 500Gi"
 	StoredBytes *resource.Quantity `json:"storedBytes,omitempty"`
-	// Records in its groups. Puts of further records are refused.
+	// Records is how many records the groups of the tenant may hold. Puts of further records are refused.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	Records *int64 `json:"records,omitempty"`
-	// Groups that exist, including empty ones; absent: 1,000, because the store has a limit, too. Beyond it no group is
-	// created; existing groups are served.
+	// Groups is how many groups the tenant may have, including empty ones; absent: 1,000, because the store has a
+	// limit, too. Above this limit, no group is created; existing groups are served.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	Groups *int64 `json:"groups,omitempty"`
-	// CallsPerSecond that may begin. Each message of a batch counts as one call.
+	// CallsPerSecond is how many calls may begin in a second. Each message of a batch counts as one call.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	CallsPerSecond *int64 `json:"callsPerSecond,omitempty"`
-	// BytesPerSecond of data of records, written and read, such as 100Mi.
+	// BytesPerSecond is how much data of records may be written and read in a second, such as 100Mi.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Ki')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0",message="bytesPerSecond must be a number with a unit, from 1Ki to 1Ti, such as 100Mi"
 	BytesPerSecond *resource.Quantity `json:"bytesPerSecond,omitempty"`
-	// CallsAtOnce that are under way, open streams included. Each shard that leads groups of the tenant allows at least
-	// one.
+	// CallsAtOnce is how many calls may be in progress, including open streams. Each shard that leads groups of the
+	// tenant allows at least one.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	CallsAtOnce *int64 `json:"callsAtOnce,omitempty"`

@@ -392,7 +392,7 @@ type ShardStatus struct {
 	// MemoryNeedBytes is the memory that the shard needs, as computed before loading.
 	// +optional
 	MemoryNeedBytes int64 `json:"memoryNeedBytes,omitempty"`
-	// MemoryLimitBytes; 0: none.
+	// MemoryLimitBytes is the memory limit of the shard; 0: none.
 	// +optional
 	MemoryLimitBytes int64 `json:"memoryLimitBytes,omitempty"`
 	// Updated is true when the pod runs the wanted template.
@@ -431,7 +431,7 @@ type VolumeStatus struct {
 	// CapacityBytes of the file system.
 	// +optional
 	CapacityBytes int64 `json:"capacityBytes,omitempty"`
-	// FreeBytes, in steps of 5 % of the capacity.
+	// FreeBytes of the file system, in steps of 5 % of the capacity.
 	// +optional
 	FreeBytes int64 `json:"freeBytes,omitempty"`
 	// Silent is true while the shard reports that its disk hangs without returning an error: copies on it count as

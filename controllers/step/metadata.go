@@ -15,8 +15,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Read reads an object, and reports whether it exists. The argument what is the kind in an error, which also names the
-// object.
+// Read reads an object, and reports whether it exists. The argument what names the kind of the object in an error.
 func Read(ctx context.Context, from client.Reader, what string, key client.ObjectKey,
 	into client.Object) (there bool, err error) {
 	err = from.Get(ctx, key, into)
