@@ -69,7 +69,8 @@ func decideDisks(o *observedDisks) decidedDisks {
 		d.decideDisk(disk)
 	}
 	d.assign()
-	for _, pv := range sortedVolumes(o.volumes) {
+	byName := func(a, b corev1.PersistentVolume) int { return cmp.Compare(a.Name, b.Name) }
+	for _, pv := range slices.SortedFunc(slices.Values(o.volumes), byName) {
 		switch {
 		case pv.Labels[v1alpha1.LabelDiskSet] != o.set.Name || wanted[pv.Name]:
 		case standsInFor(&pv) != "":
@@ -343,10 +344,4 @@ func (d *diskDecision) finish() decidedDisks {
 	}
 	d.out.statuses = append(statuses, d.out.statuses...)
 	return d.out
-}
-
-func sortedVolumes(volumes []corev1.PersistentVolume) []corev1.PersistentVolume {
-	out := slices.Clone(volumes)
-	slices.SortFunc(out, func(a, b corev1.PersistentVolume) int { return cmp.Compare(a.Name, b.Name) })
-	return out
 }

@@ -40,7 +40,10 @@ func ShardsToCome(view *Places, pools []v1alpha1.ShardPool, seen Observed) (name
 	wanted := ShardStates(pools, seen)
 	for n := range pools {
 		for _, name := range PoolShardNames(&pools[n], seen.Of(&pools[n])) {
-			if !parked(&pools[n], name) {
+			parked := slices.ContainsFunc(pools[n].Spec.Parked, func(i int32) bool {
+				return workload.Shard(pools[n].Name, i) == name
+			})
+			if !parked {
 				names = append(names, name)
 			}
 		}
@@ -51,11 +54,6 @@ func ShardsToCome(view *Places, pools []v1alpha1.ShardPool, seen Observed) (name
 		return registered || wanted[name] != v1alpha1.PoolActive || s != "" && s != v1alpha1.ShardPending &&
 			s != v1alpha1.ShardLoading
 	})
-}
-
-// parked reports whether spec.parked lists a shard of a pool.
-func parked(pool *v1alpha1.ShardPool, shard string) bool {
-	return slices.ContainsFunc(pool.Spec.Parked, func(n int32) bool { return workload.Shard(pool.Name, n) == shard })
 }
 
 // ShardStates returns the wanted state of each shard, by name.

@@ -112,7 +112,10 @@ var storeSteps = []step.Step[work]{
 		return identify(ctx, w.writer, w.r.Live, w.r.Trust != nil, w.seen.image, w.now)
 	}},
 	{Name: "pools", Do: func(ctx context.Context, w *work) step.Outcome {
-		return gatherPools(ctx, w.Client, w.seen, w.r.Groups, w.r.memory(w.store), w.now)
+		at, _ := w.r.written.Load(w.store.UID)
+		written, _ := at.(time.Time) // zero: this operator has not written the status yet
+		w.seen.keeps = w.now.Sub(written) < step.PauseShort
+		return gatherPools(ctx, w.Client, w.seen, w.r.Groups, w.r.arrived.last(w.store.UID), w.now)
 	}},
 	{Name: "secret", Do: func(ctx context.Context, w *work) (out step.Outcome) {
 		w.seen.access, w.secrets, out = gatherSecret(ctx, w.r.Live, w.store)
@@ -209,19 +212,6 @@ func checkMembers(store *v1alpha1.RecordStore) step.Outcome {
 		"knows 1 and 3, and changes nothing of the store. Use a later version, or make another store", m.Members))
 }
 
-// remembered holds what earlier reconciles of this operator recorded about a store. A zero time means that nothing was
-// recorded.
-type remembered struct {
-	written time.Time // when the status of the store was last written
-	arrived time.Time // when the last new shard of the store registered
-}
-
-func (r *Reconciler) memory(store *v1alpha1.RecordStore) remembered {
-	at, _ := r.written.Load(store.UID)
-	written, _ := at.(time.Time)
-	return remembered{written, r.arrived.last(store.UID)}
-}
-
 // Reconcile brings a store to the state that its spec describes.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var store v1alpha1.RecordStore
@@ -241,8 +231,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if r.Now != nil {
 		now = r.Now()
 	}
-	w := &work{r: r, now: now, writer: newWriter(r, &store),
-		seen: &observed{store: &store, image: workload.ImageOf(&store, r.Image)}}
+	w := &work{r: r, now: now,
+		writer: &writer{Client: r.Client, recorder: r.Events, store: &store, written: *store.Status.DeepCopy()},
+		seen:   &observed{store: &store, image: workload.ImageOf(&store, r.Image)}}
 	if !store.DeletionTimestamp.IsZero() {
 		return r.delete(ctx, w.writer)
 	}

@@ -58,9 +58,10 @@ func firstTLS(ctx context.Context, live client.Reader, store *v1alpha1.RecordSto
 	return first, nil
 }
 
-// gatherPools lists the pools that refer to the store, and reads their shards.
+// gatherPools lists the pools that refer to the store, and reads their shards. The argument arrived is the time when
+// the last new shard registered; zero: this operator has not read etcd yet.
 func gatherPools(ctx context.Context, cached client.Reader, seen *observed, groups *fleet.GroupBook,
-	before remembered, now time.Time) step.Outcome {
+	arrived, now time.Time) step.Outcome {
 	store := seen.store
 	pools, shards, err := fleet.ReadPools(ctx, cached, client.ObjectKeyFromObject(store))
 	if err != nil {
@@ -68,8 +69,7 @@ func gatherPools(ctx context.Context, cached client.Reader, seen *observed, grou
 	}
 	seen.pools, seen.shards, seen.hasPools = pools, shards, true
 	seen.reported = groups.Sum(client.ObjectKeyFromObject(store), seen.pools)
-	seen.keeps = now.Sub(before.written) < step.PauseShort
-	seen.first = decideFirst(store, seen.pools, before.arrived, now)
+	seen.first = decideFirst(store, seen.pools, arrived, now)
 	return step.Complete()
 }
 

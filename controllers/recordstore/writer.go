@@ -30,10 +30,6 @@ type writer struct {
 	written v1alpha1.RecordStoreStatus
 }
 
-func newWriter(r *Reconciler, store *v1alpha1.RecordStore) *writer {
-	return &writer{Client: r.Client, recorder: r.Events, store: store, written: *store.Status.DeepCopy()}
-}
-
 // tell reports news of the store.
 func (w *writer) tell(ctx context.Context, reason, action string, object client.Object, format string, args ...any) {
 	step.Report(ctx, w.recorder, w.store, step.News{Reason: reason, Action: action, Object: object,
