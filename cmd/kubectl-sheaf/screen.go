@@ -123,7 +123,8 @@ func (c *screen) shards() {
 		asked)}, states...), ", "))
 	t := table{columns: []column{
 		{name: "DOMAIN"}, {name: "SHARD"}, {name: "STATE"}, {name: "GROUPS", right: true},
-		{name: "LEADS", drop: 2, right: true}, {name: "RECORDS", drop: 5, right: true}, {name: "STORED", drop: 3, right: true}, {name: "FREE", drop: 1, right: true},
+		{name: "LEADS", drop: 2, right: true}, {name: "RECORDS", drop: 5, right: true},
+		{name: "STORED", drop: 3, right: true}, {name: "FREE", drop: 1, right: true},
 		{name: "LOAD", drop: 4}, {name: "MEMORY", drop: 6, right: true}, {name: "NODE", drop: 7}, {name: "VERSION", drop: 8},
 	}}
 	for _, r := range c.rows() {

@@ -78,7 +78,7 @@ func watchMoves(ctx context.Context, out *cli.Output, conn *cli.Conn, every time
 	for {
 		moves, err := planMoves(ctx, conn)
 		if ctx.Err() != nil {
-			return nil // interrupted: the normal end
+			return nil //nolint:nilerr // interrupted: the normal end
 		}
 		if err != nil {
 			return err

@@ -42,7 +42,8 @@ func TestTopFitsTheTerminal(t *testing.T) {
 		many.moves = append(many.moves, &recordv1.Move{Group: fmt.Sprint(n), Running: true, Bytes: 10})
 	}
 	for name, s := range map[string]*storeSeen{
-		"small": storeOf(3, 3), "many": many, "empty": {Facts: finding.Facts{Whole: true}}, "away": {err: errors.New(strings.Repeat("nobody answers ", 30))},
+		"small": storeOf(3, 3), "many": many, "empty": {Facts: finding.Facts{Whole: true}},
+		"away": {err: errors.New(strings.Repeat("nobody answers ", 30))},
 	} {
 		for _, size := range [][2]int{{80, 24}, {140, 50}, {20, 8}, {1, 1}} {
 			for _, colour := range []bool{false, true} {

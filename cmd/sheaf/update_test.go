@@ -253,7 +253,8 @@ func TestImportCountsWhatItDoesNotKeep(t *testing.T) {
 
 func TestAnImportThatIsInterruptedSaysHowToGoOn(t *testing.T) {
 	var said bytes.Buffer
-	err := reportImport(&cli.Output{Out: &said, Err: &said}, cli.ImportReport{Seconds: 1}, fmt.Errorf("interrupt signal received: %w", context.Canceled))
+	err := reportImport(&cli.Output{Out: &said, Err: &said}, cli.ImportReport{Seconds: 1},
+		fmt.Errorf("interrupt signal received: %w", context.Canceled))
 	if err == nil || !strings.Contains(err.Error(), "--resume") {
 		t.Errorf("an import that ended with Ctrl-C: %v", err)
 	}

@@ -95,7 +95,8 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		len(settled.Data()) != 3 {
 		t.Errorf("settled: %d keys, %s", len(settled.Data()), settled.Source(Current))
 	}
-	if back := withNext(settled, nil).Promoted(); back.Source(Current) != v1alpha1.TLSFromOperator || len(back.Data()) != 4 {
+	back := withNext(settled, nil).Promoted()
+	if back.Source(Current) != v1alpha1.TLSFromOperator || len(back.Data()) != 4 {
 		t.Errorf("back: %d keys, %s", len(back.Data()), back.Source(Current))
 	}
 }

@@ -61,8 +61,8 @@ func whole(t *testing.T, b *bucket.Folder, content []byte) bool {
 	return true
 }
 
-// A power cut in the midst of a Create leaves the whole object or nothing, and what Create has reported remains. That is
-// also true of what another process began: the second Create reports that the object exists only once it is durable.
+// A power cut in the midst of a Create leaves the whole object or nothing, and what Create has reported remains. That
+// is also true of what another process began: the second Create reports that the object exists only once it is durable.
 func TestPowerCutsLeaveWholeObjects(t *testing.T) {
 	content := buckettest.Content(3000, 1)
 	create := func(b *bucket.Folder) error {
@@ -95,7 +95,7 @@ func TestPowerCutsLeaveWholeObjects(t *testing.T) {
 				}
 				for _, later := range vfstest.SurvivalKinds {
 					if !whole(t, open(t, disk.CrashClone(vfstest.Survival{Kind: later}), "/archive"), content) {
-						t.Fatalf("cut %d, %s, then %s: the object is lost although the second Create found or made it", n, survival, later)
+						t.Fatalf("cut %d, %s, then %s: the object is lost, which the second Create found or made", n, survival, later)
 					}
 				}
 			}
@@ -167,8 +167,8 @@ func TestErrorsOfTheDiskLeaveNoPartOfAnObject(t *testing.T) {
 			}
 		}
 	}
-	for _, kind := range []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpSync, vfstest.OpLink, vfstest.OpMkdir,
-		vfstest.OpSyncDir, vfstest.OpRemove, vfstest.OpStat} {
+	for _, kind := range []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpSync, vfstest.OpLink,
+		vfstest.OpMkdir, vfstest.OpSyncDir, vfstest.OpRemove, vfstest.OpStat} {
 		if fired[kind] == 0 {
 			t.Errorf("no %s failed", kind)
 		}

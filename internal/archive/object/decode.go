@@ -23,8 +23,8 @@ type Decoder struct {
 	err      error
 }
 
-// NewDecoder reads the envelope of an object from src, which is at the object's first byte. It returns ErrForeign if the
-// object is of another store or kind, and ErrKey if none of the keys is that of the object.
+// NewDecoder reads the envelope of an object from src, which is at the object's first byte. It returns ErrForeign if
+// the object is of another store or kind, and ErrKey if none of the keys is that of the object.
 func NewDecoder(src io.Reader, store uuid.UUID, kind Kind, keys Keys) (*Decoder, error) {
 	return newDecoder(src, store, kind, func(e *Envelope) (Key, error) {
 		if e.Cipher == CipherNone {
@@ -125,7 +125,7 @@ func (d *Decoder) end() error {
 	switch n, err := io.ReadFull(d.src, d.buffer[:1]); {
 	case n > 0:
 		return fmt.Errorf("%w: bytes follow its end", ErrCorrupt)
-	case err == io.EOF: //nolint:errorlint // io.ReadFull returns io.EOF itself
+	case err == io.EOF:
 		return io.EOF
 	default:
 		return err
@@ -135,7 +135,8 @@ func (d *Decoder) end() error {
 // Verify reads a whole object and checks all of it that can be checked without a key: the envelope, the length, and the
 // CRC of each chunk.
 func Verify(src io.Reader, store uuid.UUID, kind Kind) (Envelope, error) {
-	d, err := newDecoder(src, store, kind, func(*Envelope) (Key, error) { return Key{secret: make([]byte, KeyBytes)}, nil })
+	anyKey := Key{secret: make([]byte, KeyBytes)}
+	d, err := newDecoder(src, store, kind, func(*Envelope) (Key, error) { return anyKey, nil })
 	if err != nil {
 		return Envelope{}, err
 	}

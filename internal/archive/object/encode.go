@@ -94,7 +94,7 @@ func (e *Encoder) fill() {
 	}
 	data := e.buffer[:min(ChunkBytes, e.left)]
 	if _, err := io.ReadFull(e.content, data); err != nil {
-		if err == io.EOF { //nolint:errorlint // io.ReadFull returns io.EOF itself
+		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
 		}
 		e.err = fmt.Errorf("%d bytes of the %s object are missing: %w", e.left, e.envelope.Kind, err)

@@ -169,7 +169,7 @@ func (l *Log) check(bodyBytes int64) error {
 	seen := make(map[uuid.UUID]bool, len(l.Pieces))
 	for i := range l.Pieces {
 		p := &l.Pieces[i]
-		err := errors.Join(p.Range.check(), checkHoles(p.Holes))
+		err := errors.Join(p.check(), checkHoles(p.Holes))
 		switch {
 		case err != nil:
 		case !inRange(p.Bytes, index(p.Through), p.ReadAt):

@@ -301,22 +301,24 @@ func TestHeadersThatMakeNoSenseAreRefused(t *testing.T) {
 		"negative time":            {&Archive{Routing: "named", Lanes: 1, Created: -1}, 0},
 		"pieces longer than body":  {piece(func(*Log) {}), 599},
 		"pieces shorter than body": {piece(func(*Log) {}), 601},
-		"bytes that overflow":      {piece(func(l *Log) { l.Pieces[1].Bytes, l.Pieces[1].Last, l.Pieces[1].Through = 1<<62, 1, 1 }), 600},
-		"negative bytes":           {piece(func(l *Log) { l.Pieces[1].Bytes, l.Pieces[1].Last = -1, 1 }), 599},
-		"entries without bytes":    {piece(func(l *Log) { l.Pieces[1].Last = 1 }), 600},
-		"bytes without entries":    {piece(func(l *Log) { l.Pieces[0].First, l.Pieces[0].Last = 0, 0 }), 600},
-		"last above through":       {piece(func(l *Log) { l.Pieces[0].Through = 8 }), 600},
-		"first above last":         {piece(func(l *Log) { l.Pieces[0].First = 10 }), 600},
-		"commit times fall":        {piece(func(l *Log) { l.Pieces[0].FirstCommit = 2001 }), 600},
-		"one group twice":          {piece(func(l *Log) { l.Pieces[1].Group = group }), 600},
-		"index too large":          {piece(func(l *Log) { l.Pieces[0].Through = 1<<62 + 1 }), 600},
-		"index beyond int64":       {piece(func(l *Log) { l.Pieces[0].Through = 1 << 63 }), 600},
-		"hole upside down":         {piece(func(l *Log) { l.Pieces[0].Holes = []Hole{{From: 2, To: 1}} }), 600},
-		"epoch too large":          {piece(func(l *Log) { l.Epoch = 1<<62 + 1 }), 600},
-		"segment without a body":   {segment(func(*Segment) {}), 0},
-		"segment made by nobody":   {segment(func(s *Segment) { s.Made = "" }), 600},
-		"blob of another size":     {&Blob{Size: 5}, 6},
-		"catalogue with a body":    {catalogue(func(*Catalogue) {}), 1},
+		"bytes that overflow": {piece(func(l *Log) {
+			l.Pieces[1].Bytes, l.Pieces[1].Last, l.Pieces[1].Through = 1<<62, 1, 1
+		}), 600},
+		"negative bytes":         {piece(func(l *Log) { l.Pieces[1].Bytes, l.Pieces[1].Last = -1, 1 }), 599},
+		"entries without bytes":  {piece(func(l *Log) { l.Pieces[1].Last = 1 }), 600},
+		"bytes without entries":  {piece(func(l *Log) { l.Pieces[0].First, l.Pieces[0].Last = 0, 0 }), 600},
+		"last above through":     {piece(func(l *Log) { l.Pieces[0].Through = 8 }), 600},
+		"first above last":       {piece(func(l *Log) { l.Pieces[0].First = 10 }), 600},
+		"commit times fall":      {piece(func(l *Log) { l.Pieces[0].FirstCommit = 2001 }), 600},
+		"one group twice":        {piece(func(l *Log) { l.Pieces[1].Group = group }), 600},
+		"index too large":        {piece(func(l *Log) { l.Pieces[0].Through = 1<<62 + 1 }), 600},
+		"index beyond int64":     {piece(func(l *Log) { l.Pieces[0].Through = 1 << 63 }), 600},
+		"hole upside down":       {piece(func(l *Log) { l.Pieces[0].Holes = []Hole{{From: 2, To: 1}} }), 600},
+		"epoch too large":        {piece(func(l *Log) { l.Epoch = 1<<62 + 1 }), 600},
+		"segment without a body": {segment(func(*Segment) {}), 0},
+		"segment made by nobody": {segment(func(s *Segment) { s.Made = "" }), 600},
+		"blob of another size":   {&Blob{Size: 5}, 6},
+		"catalogue with a body":  {catalogue(func(*Catalogue) {}), 1},
 		"segments out of order": {catalogue(func(c *Catalogue) {
 			c.Segments = append(c.Segments, SegmentRef{First: 1, Last: 2, ID: "0123456789abcdef"})
 		}), 0},
@@ -350,11 +352,12 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	for got, want := range map[string]string{
-		LogName(42):                      "log/00/0000000000000000042",
-		LogName(1 << 62):                 "log/00/4611686018427387904",
-		SegmentName(group, 1, 1<<62, id): "g/66666666-7777-8888-9999-aaaaaaaaaaaa/seg/0000000000000000001-4611686018427387904-0123456789abcdef",
-		BlobName(group, fixed):           "g/66666666-7777-8888-9999-aaaaaaaaaaaa/blob/bbbbbbbb-cccc-dddd-eeee-ffffffffffff",
-		CatalogueName(group, 7):          "g/66666666-7777-8888-9999-aaaaaaaaaaaa/cat/0000000000000000007",
+		LogName(42):      "log/00/0000000000000000042",
+		LogName(1 << 62): "log/00/4611686018427387904",
+		SegmentName(group, 1, 1<<62, id): "g/66666666-7777-8888-9999-aaaaaaaaaaaa/seg/" +
+			"0000000000000000001-4611686018427387904-0123456789abcdef",
+		BlobName(group, fixed):  "g/66666666-7777-8888-9999-aaaaaaaaaaaa/blob/bbbbbbbb-cccc-dddd-eeee-ffffffffffff",
+		CatalogueName(group, 7): "g/66666666-7777-8888-9999-aaaaaaaaaaaa/cat/0000000000000000007",
 	} {
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -372,7 +375,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q is taken for a log object", name)
 		}
 	}
-	for _, name := range []string{"", "g/x/cat/0000000000000000007", "g/66666666-7777-8888-9999-AAAAAAAAAAAA/cat/0000000000000000007",
+	for _, name := range []string{"", "g/x/cat/0000000000000000007",
+		"g/66666666-7777-8888-9999-AAAAAAAAAAAA/cat/0000000000000000007",
 		"g/66666666-7777-8888-9999-aaaaaaaaaaaa/seg/0000000000000000007", "g/66666666-7777-8888-9999-aaaaaaaaaaaa/cat/7"} {
 		if _, _, ok := ParseCatalogueName(name); ok {
 			t.Errorf("%q is taken for a catalogue", name)
@@ -383,7 +387,9 @@ func TestNames(t *testing.T) {
 func FuzzDecoder(f *testing.F) {
 	for kind, c := range headers() {
 		for _, k := range []Key{{}, key(f, 7)} {
-			f.Add(encode(f, Spec{Store: store, Kind: kind, Header: c.header, Body: bytes.NewReader(random(int(c.body))), BodyBytes: c.body, Key: k}))
+			f.Add(encode(f, Spec{
+				Store: store, Kind: kind, Header: c.header, Body: bytes.NewReader(random(int(c.body))), BodyBytes: c.body, Key: k,
+			}))
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -8,7 +8,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// zapCore is a zapcore.Core that forwards etcd's log to slog. etcd's info level becomes debug, because etcd logs every step.
+// zapCore is a zapcore.Core that forwards etcd's log to slog. etcd's info level becomes debug, because etcd logs every
+// step.
 type zapCore struct {
 	logger *slog.Logger
 	fields []zapcore.Field

@@ -217,7 +217,7 @@ func readCopies(dir string, open func(name string) (vfs.File, error)) (copies, e
 			"%w: %s: its two copies are valid but of different volumes (%s and %s): restore this file "+
 				"from a backup", ErrDamaged, name, a.Volume, b.Volume)
 	case bad[0] != nil || isLater:
-		return copies{superblock: b, bad: bad, older: 0}, nil
+		return copies{superblock: b, bad: bad, older: 0}, nil //nolint:nilerr // one valid copy is enough
 	default:
 		return copies{superblock: a, bad: bad, older: 1}, nil
 	}

@@ -30,7 +30,8 @@ const (
 
 var opKindNames = [...]string{
 	OpCreate: "create", OpWrite: "write", OpSync: "sync", OpTruncate: "truncate", OpAllocate: "allocate",
-	OpRemove: "remove", OpRename: "rename", OpLink: "link", OpMkdir: "mkdir", OpSyncAll: "syncall", OpSyncDir: "syncdir", OpOpen: "open",
+	OpRemove: "remove", OpRename: "rename", OpLink: "link",
+	OpMkdir: "mkdir", OpSyncAll: "syncall", OpSyncDir: "syncdir", OpOpen: "open",
 	OpRead: "read",
 	OpList: "list", OpStat: "stat", OpSize: "size", OpLock: "lock", OpSpace: "space",
 }
