@@ -53,9 +53,8 @@ type Batcher struct {
 	done   sync.WaitGroup
 
 	mu      sync.Mutex
-	changed *sync.Cond // signalled when bytes, items or closed change
+	changed *sync.Cond // signalled when bytes, closed, or ended of a lane change
 	bytes   int64      // data that are waiting or in flight
-	items   int        // puts without an outcome
 	closed  bool
 }
 
@@ -67,7 +66,9 @@ type batchLane struct {
 	items []PutItem
 	done  []func(PutResult, error) // the callbacks of the items; an element may be nil
 	bytes int64
-	full  bool // the batch is sent immediately
+	full  bool  // the batch is sent immediately
+	added int64 // puts since the start
+	ended int64 // puts with an outcome since the start; they end in the order in which they were added
 }
 
 // NewBatcher makes a batcher. The caller must close it.
@@ -107,7 +108,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 		return newError("put "+item.Key.String(), err, false)
 	}
 	b.bytes += size
-	b.items++
+	lane.added++
 	lane.items, lane.done = append(lane.items, item), append(lane.done, done)
 	lane.bytes += size
 	lane.full = lane.full || lane.bytes >= b.cfg.FlushBytes || len(lane.items) >= b.cfg.FlushItems
@@ -149,12 +150,18 @@ func (b *Batcher) Flush(ctx context.Context) error {
 	defer b.wakeAtEnd(ctx)()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.items > 0 {
-		if err := ctx.Err(); err != nil {
-			return newError("flush", err, true)
+	b.hurry()
+	earlier := make([]int64, len(b.lanes))
+	for i, lane := range b.lanes {
+		earlier[i] = lane.added
+	}
+	for i, lane := range b.lanes {
+		for lane.ended < earlier[i] {
+			if err := ctx.Err(); err != nil {
+				return newError("flush", err, true)
+			}
+			b.changed.Wait()
 		}
-		b.hurry()
-		b.changed.Wait()
 	}
 	return nil
 }
@@ -222,7 +229,7 @@ func (b *Batcher) send(lane *batchLane) {
 	}
 	b.mu.Lock()
 	b.bytes -= bytes
-	b.items -= len(items)
+	lane.ended += int64(len(items))
 	b.changed.Broadcast()
 	b.mu.Unlock()
 }

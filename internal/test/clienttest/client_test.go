@@ -356,6 +356,37 @@ func TestBatcherReportsEveryOutcome(t *testing.T) {
 	})
 }
 
+// TestFlushDoesNotWaitForLaterPuts adds a put while Flush waits. The later put has no outcome before Flush returns.
+func TestFlushDoesNotWaitForLaterPuts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := storetest.StartWith(t, storetest.Config{}).Client(t, client.Config{})
+		ctx := testContext(t)
+		b, err := c.NewBatcher(client.BatcherConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var earlier atomic.Bool
+		flushed, item := make(chan struct{}), client.PutItem{Key: client.Key{ID: 1}}
+		if err := b.Put(ctx, item, func(client.PutResult, error) {
+			if err := b.Put(ctx, item, func(client.PutResult, error) { <-flushed }); err != nil {
+				t.Error(err)
+			}
+			earlier.Store(true)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		within, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		if err := b.Flush(within); err != nil || !earlier.Load() {
+			t.Errorf("%v; the earlier put has its outcome: %v", err, earlier.Load())
+		}
+		close(flushed)
+		if err := b.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestNamedGroupsAndFind(t *testing.T) {
 	both(t, storetest.Config{Named: true, Shards: 2}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
