@@ -239,19 +239,23 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 // knownShards lists the shards that are registered, hold a group or are to hold one, as etcd knows them. placed is the
 // result of placedShards.
 func (t *table) knownShards(placed map[string]*placedShard) map[string]*recordv1.Shard {
-	rows := map[string]*recordv1.Shard{}
-	row := func(name string) *recordv1.Shard {
-		if rows[name] == nil {
-			rows[name] = &recordv1.Shard{Name: name}
-		}
-		return rows[name]
-	}
+	rows := make(map[string]*recordv1.Shard, len(placed))
 	for name := range placed {
-		row(name)
+		row := &recordv1.Shard{Name: name}
+		if s := t.shards[name]; s != nil {
+			row.Address = s.address
+		}
+		if known, ok := t.view.Shards[name]; ok {
+			row.VolumeUuid, row.Generation = known.VolumeUUID.String(), known.Generation
+		}
+		rows[name] = row
 	}
 	for _, g := range t.view.Groups {
 		for _, m := range g.Members {
-			r := row(m.Shard)
+			r := rows[m.Shard]
+			if r == nil { // the place of the member is not known
+				continue
+			}
 			if r.GetVolumeUuid() == "" {
 				r.VolumeUuid = m.VolumeUUID.String()
 			}
@@ -259,12 +263,6 @@ func (t *table) knownShards(placed map[string]*placedShard) map[string]*recordv1
 			if g.Leader == m.Shard {
 				r.Leaders++
 			}
-		}
-	}
-	for name, s := range t.shards {
-		row(name).Address = s.address
-		if known, ok := t.view.Shards[name]; ok {
-			rows[name].VolumeUuid, rows[name].Generation = known.VolumeUUID.String(), known.Generation
 		}
 	}
 	return rows
