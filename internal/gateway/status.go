@@ -165,8 +165,8 @@ func (p *places) find(t *table) {
 		}
 		away := 0
 		for _, shard := range g.Shards {
-			if isSilent[shard] {
-				add(shard, recordv1.GroupState_GROUP_STATE_UNAVAILABLE, "")
+			if shard == "" || isSilent[shard] {
+				add(shard, recordv1.GroupState_GROUP_STATE_UNAVAILABLE, "one of its copies is on no shard that is registered")
 				away++
 			}
 		}
@@ -292,6 +292,7 @@ func (t *table) fill() places {
 			out.groups = append(out.groups, GroupStatus{Group: name, State: groupUnknown, Shards: []string{}})
 		}
 	}
+	delete(shards, "") // the place of a copy is not known
 	for _, s := range shards {
 		out.shards = append(out.shards, *s)
 	}

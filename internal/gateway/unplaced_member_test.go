@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // TestAMemberWithoutAPlaceMakesNoShard checks that no listing contains a shard without a name. The name of a member's
@@ -32,5 +33,12 @@ func TestAMemberWithoutAPlaceMakesNoShard(t *testing.T) {
 	if a := rows["a"]; a.GetAddress() != "a:1" || a.GetVolumeUuid() != volume.String() || a.GetGeneration() != 4 ||
 		a.GetGroups() != 1 || a.GetLeaders() != 1 {
 		t.Errorf("shard a: %v", a)
+	}
+	p := table.fill()
+	if len(p.shards) != 2 || p.shards[0].Name != "a" || p.shards[1].Name != "b" {
+		t.Errorf("the status lists the shards %+v", p.shards)
+	}
+	if len(p.findings) != 1 || p.findings[0].Where != "group g" || p.findings[0].Kind != finding.GroupUnanswered {
+		t.Errorf("findings: %+v", p.findings)
 	}
 }
