@@ -25,7 +25,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// Only this file chooses the gRPC code and the reason of an error; api/sheaf/record/v1/record.proto lists them.
+// This file chooses the gRPC code and the reason of most errors; callers of Fail choose those of the others.
+// api/sheaf/record/v1/record.proto lists the codes and reasons.
 
 // Error is an answer other than OK.
 type Error struct {
