@@ -1,6 +1,6 @@
 // Package etcd runs an etcd server inside the process. The server is a single member for `sheaf dev` (StartEmbedded)
-// and for sheaftest (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). The package also makes the
-// etcd clients of all processes. Writes are synced like those of any other etcd, except with StartUnsynced.
+// and for sheaftest (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). The package also makes
+// the etcd clients of all processes. Writes are synced like those of any other etcd, except with StartUnsynced.
 package etcd
 
 import (

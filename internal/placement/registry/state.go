@@ -202,8 +202,8 @@ func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err er
 	return err == nil, err
 }
 
-// drop applies the deletion of one key, and reports whether the view has changed. If meta is deleted, no further view is
-// sent, because a store does not vanish while it is used.
+// drop applies the deletion of one key, and reports whether the view has changed. If meta is deleted, no further view
+// is sent, because a store does not vanish while it is used.
 func (st *state) drop(name string) bool {
 	wasUnusable := st.usable(name)
 	kind, rest, _ := strings.Cut(name, "/")
