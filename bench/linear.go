@@ -195,9 +195,10 @@ func (b *loadBench) compareCosts(
 	return got, nil
 }
 
-// resident compares loads into memory that was touched before, then into fresh memory. The second comparison says more
-// about the machine than about Sheaf. The large store gets huge pages, and the small stores get ordinary pages. If a
-// hypervisor takes back free huge pages (free page reporting), the next touch of these pages costs ten times as much.
+// resident compares Resident loads of the large store with those of the small stores, twice: into memory that was
+// touched before, and into fresh memory. The second comparison says more about the machine than about Sheaf. The large
+// store gets huge pages, and the small stores get ordinary pages. If a hypervisor takes back free huge pages (free page
+// reporting), the next touch of such a page costs ten times as much as the touch of a page that the guest still has.
 func (l *linear) resident(ctx context.Context) error {
 	loaders := newLoaders()
 	defer loaders.close()

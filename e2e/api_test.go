@@ -44,8 +44,8 @@ var apiServer = sync.OnceValues(func() (*http.Client, string) {
 	return c, strings.TrimSuffix(config.Host, "/")
 })
 
-// get reads an object, or a list of objects, by the arguments of `kubectl get`: a kind, a name, -n, -l. The caller may
-// use its error in Eventually. Like try, it repeats an unanswered request for up to a minute.
+// get reads an object or a list of objects. It takes the arguments of `kubectl get`: a kind, a name, -n, -l. Its error
+// can be passed to Eventually. Like the function try, get repeats an unanswered request for up to a minute.
 func get(into any, args ...string) error {
 	path, err := pathOf(args)
 	if err != nil {

@@ -336,8 +336,8 @@ func (s *space) threeDisks() string {
 	return s.name
 }
 
-// makeStore creates a RecordStore named q, with one member of etcd and one gateway. The argument more holds further
-// lines of its spec.
+// makeStore creates a RecordStore named q, with one member of etcd and one gateway. Each string in more is a further
+// line of the spec of the RecordStore.
 func (s *space) makeStore(etcdClass string, more ...string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`
@@ -351,7 +351,7 @@ spec:
 %s`, s.name, cmp.Or(s.groups, 8), etcdClass, lines(more)))
 }
 
-// makePool creates a ShardPool of the store q. The argument more holds further lines of its spec.
+// makePool creates a ShardPool of the store q. Each string in more is a further line of the pool's spec.
 func (s *space) makePool(name, class string, shards int, more ...string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`

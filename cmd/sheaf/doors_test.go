@@ -59,8 +59,8 @@ func httpOf(l loopback.Listener) *http.Client {
 		}}}
 }
 
-// answers reports whether a server answers an HTTP client with anything but a TLS error. The argument how is the
-// client's TLS configuration. If it is nil, the client speaks plaintext.
+// answers reports whether a server answers an HTTP client with anything but a TLS error. The client uses the given TLS
+// configuration, or plaintext if it is nil.
 func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
 	t.Helper()
 	const h2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" // with an empty SETTINGS frame

@@ -128,8 +128,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return out.Result()
 }
 
-// writeAll writes statuses. A status that the API server refuses does not keep the others from being written. After any
-// other error it stops, because each further write could wait for an API server that does not answer.
+// writeAll writes statuses. If the API server refuses one status, writeAll still writes the others. After any other
+// error, writeAll stops, because each further write could wait for an API server that is overloaded or does not answer.
 func writeAll(writes []func() error) error {
 	var failed []error
 	for _, write := range writes {

@@ -147,7 +147,7 @@ func TestAGroupWithoutAPlaceSaysWhatThePlannerWaitsFor(t *testing.T) {
 
 func TestListingsHavePages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, hash(12), gateway.Config{}, "a", "b") // these shards do not know pages
+		c := newCluster(t, hash(12), gateway.Config{}, "a", "b") // these shards ignore page sizes and page tokens
 		for id := range int64(50) {
 			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id)}); err != nil {
 				t.Fatal(err)

@@ -158,7 +158,8 @@ type lookup struct {
 	err   error
 }
 
-// isOver reports whether a lookup has ended, and its answer is too old for callers that know the given epoch.
+// isOver reports whether a lookup has ended and callers that know the given epoch cannot use its answer: the lookup
+// failed, or its answer is too old.
 func (l *lookup) isOver(epoch uint64) bool {
 	select {
 	case <-l.done:

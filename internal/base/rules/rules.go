@@ -10,7 +10,7 @@ package rules
 // Off is a set of rules that are switched off. The zero value keeps all rules.
 type Off uint32
 
-// Keeps reports whether a rule is kept.
+// Keeps reports whether a rule is enforced, which means that it is not switched off.
 func (o Off) Keeps(rule Off) bool { return o&rule == 0 }
 
 // These are the rules. Each comment says what happens when the rule is switched off, and which case of

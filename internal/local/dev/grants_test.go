@@ -552,7 +552,7 @@ func newTokens(t *testing.T, url string) *tokens {
 	return &tokens{t, key, url}
 }
 
-// issuer returns the entry of this issuer in a table.
+// issuer returns the entry for this issuer of tokens in a table of grants.
 func (k *tokens) issuer() access.Issuer {
 	k.t.Helper()
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: k.key.Public(), KeyID: "one",

@@ -26,7 +26,7 @@ type Table struct {
 
 // Grant allows each of its subjects to use each of its verbs in each of its groups.
 type Grant struct {
-	// Name is used by people, in errors and in the audit log: 1 to 253 bytes, unique in the table.
+	// Name identifies the grant in errors and in the audit log. It has 1 to 253 bytes and is unique in the table.
 	Name     string    `json:"name"`
 	Subjects []Subject `json:"subjects"`
 	Verbs    []Verb    `json:"verbs"`

@@ -10,7 +10,7 @@ import (
 // Tenant owns the groups of Named routing whose names begin with a prefix, and has quotas for all of them together.
 // Quotas belong to the groups, and apply to every caller that uses the groups.
 type Tenant struct {
-	// Name is used by people, in errors and in metrics: 1 to 253 bytes, unique in the table.
+	// Name identifies the tenant in errors and metrics. It has 1 to 253 bytes and is unique in the table.
 	Name string `json:"name"`
 	// Prefix is the common prefix of the names of the tenant's groups: 1 to 253 bytes. No prefix in a table begins with
 	// another prefix.
@@ -30,7 +30,7 @@ type Quotas struct {
 	Groups int64 `json:"groups,omitempty"`
 	// CallsPerSecond bounds the number of calls that begin in a second. Each message of a batch counts as one call.
 	CallsPerSecond int64 `json:"callsPerSecond,omitempty"`
-	// BytesPerSecond bounds the data and attributes of records, written and read.
+	// BytesPerSecond bounds the bytes of data and attributes that are read and written per second.
 	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
 	// CallsAtOnce bounds the calls in progress, including open streams.
 	CallsAtOnce int64 `json:"callsAtOnce,omitempty"`

@@ -281,7 +281,7 @@ func (c *Compactor) CompactLog(
 	}
 	c.limitTombstones(sv)
 	report, err := sv.Log().Compact(ctx, opts)
-	if report.BytesAfter < report.BytesBefore { // also after it ended early
+	if report.BytesAfter < report.BytesBefore { // a compaction that ended early may have freed space, too
 		c.Freed()
 	}
 	return report, err

@@ -84,7 +84,7 @@ func (q *steering) done(g *replicas.Replica, unfinished bool) {
 	w.looks++
 }
 
-// Idle reports whether no group is being looked at, and none waits for its next look.
+// Idle reports whether no group is being examined, and no group waits to be examined again.
 func (q *steering) Idle() bool {
 	q.list.Lock()
 	defer q.list.Unlock()

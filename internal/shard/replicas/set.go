@@ -53,7 +53,7 @@ type Set struct {
 	routes atomic.Pointer[Routes]
 
 	// mu guards the fields below, and the fields of each Replica that are documented as guarded by it. It is never held
-	// during input or output.
+	// during input or output of files or connections.
 	mu     sync.Mutex
 	all    map[uuid.UUID]*Replica // by UUID of their group, strays included
 	view   placement.View         // what etcd says, as it is followed: never that of an etcd that was set back

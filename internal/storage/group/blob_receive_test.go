@@ -77,7 +77,7 @@ func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 	*entry.Index = drop.GetIndex() + 1
 	ok(t, l.Append(nil, []*raftpb.Entry{entry}))
 	ok(t, l.Sync())
-	// The entry is not applied yet. A load keeps the blob together with the entry.
+	// A load keeps the blob, although the entry that refers to it is not applied yet.
 	ok(t, l.Close(false))
 	l, report, err := Load(t.Context(), l.opts, nil)
 	if err != nil || report.Outcome != Loaded {

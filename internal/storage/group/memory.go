@@ -62,7 +62,7 @@ func (m *memory) ask(want int64) error {
 	return nil
 }
 
-// release returns the memory above used to the budget, if it is more than memorySlackBytes.
+// release returns memory that was taken but is not in use to the budget, if it is more than memorySlackBytes.
 func (m *memory) release() {
 	used := m.used()
 	m.mu.Lock()

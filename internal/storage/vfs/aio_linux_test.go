@@ -90,7 +90,7 @@ func TestKernelRefusesAIO(t *testing.T) {
 	}
 }
 
-// A read that the kernel accepts ends at the end of the file, and returns the error of the device.
+// A direct read stops at the end of the file. A read at a negative offset returns the kernel's error.
 func TestKernelAIOEndAndError(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {

@@ -81,9 +81,8 @@ func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	return out, err
 }
 
-// undecided returns the context of a call about which nothing was decided. For a plaintext call, the context carries
-// access.Everybody. Otherwise anyone may make the call, and the context carries no call, so that nothing else is
-// allowed.
+// undecided returns the context for an RPC that needs no decision. On a plaintext connection, the context carries
+// access.Everybody. Otherwise it carries no access.Call, so that each later check of a right fails.
 func (g *Guard) undecided(ctx context.Context) context.Context {
 	if g.cfg.Open != nil && g.cfg.Open(ctx) {
 		return access.WithCall(ctx, access.Everybody)
