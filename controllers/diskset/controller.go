@@ -66,7 +66,9 @@ type diskRun struct {
 
 func (r *Reconciler) steps() []step.Step[diskRun] {
 	return []step.Step[diskRun]{
-		{Name: "finalizer", Do: r.finalizer},
+		{Name: "finalizer", Do: func(ctx context.Context, run *diskRun) step.Outcome {
+			return step.AddFinalizer(ctx, r.Client, run.set)
+		}},
 		{Name: "storage class", Do: r.storageClass},
 		{Name: "gather", Do: r.gather},
 		{Name: "decide", Do: r.decide},
@@ -97,21 +99,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if _, err := step.WriteStatus(ctx, r.Client, before, set); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if out.IsStalled() && !stalledBefore(before, out) {
+	was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionStalled)
+	if out.IsStalled() && (was == nil || was.Reason != out.Reason()) {
 		step.Report(ctx, r.Events, set, step.News{Warning: true, Reason: out.Reason(), Action: "Reconcile",
 			Message: out.Message()})
 	}
 	return out.Result()
-}
-
-// stalledBefore reports whether the status already reported the same problem.
-func stalledBefore(before *v1alpha1.DiskSet, out step.Outcome) bool {
-	c := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionStalled)
-	return c != nil && c.Reason == out.Reason()
-}
-
-func (r *Reconciler) finalizer(ctx context.Context, run *diskRun) step.Outcome {
-	return step.AddFinalizer(ctx, r.Client, run.set)
 }
 
 // storageClass makes the StorageClass. It does not touch a class of that name that the operator did not make.

@@ -76,7 +76,9 @@ func decideDisks(o *observedDisks) decidedDisks {
 		case standsInFor(&pv) != "":
 			d.standIn(&pv, nil)
 		case looksAt(&pv) != "":
-			d.endLook(&pv)
+			if !d.lookedAt[pv.Name] {
+				d.tidy(&pv, d.jobs[pv.Name])
+			}
 		default:
 			d.decideRemoved(pv)
 		}
@@ -157,8 +159,10 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
 	for n := range d.others {
 		other := &d.others[n]
+		older := cmp.Or(other.CreationTimestamp.Compare(d.set.CreationTimestamp.Time),
+			cmp.Compare(other.Name, d.set.Name)) < 0
 		for _, theirs := range other.Spec.Disks {
-			if theirs.Node == disk.Node && theirs.Device == disk.Device && olderSet(other, d.set) {
+			if older && theirs.Node == disk.Node && theirs.Device == disk.Device {
 				return fmt.Sprintf("DiskSet %s, which is older, has this disk too: take it out of one of them", other.Name)
 			}
 		}
@@ -175,13 +179,6 @@ func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
 	return ""
 }
 
-func olderSet(a, b *v1alpha1.DiskSet) bool {
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
-	}
-	return a.Name < b.Name
-}
-
 // holder records who holds a volume. It removes a reservation whose claim is gone.
 func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	ref := pv.Spec.ClaimRef
@@ -194,13 +191,10 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 	switch {
 	case ref.UID != "" && pv.Status.Phase == corev1.VolumeReleased && pv.Annotations[workload.AnnotationRelease] == "true":
 		pv.Spec.ClaimRef = free
-		delete(pv.Annotations, workload.AnnotationRelease)
 		step.Annotate(&pv.Annotations, workload.AnnotationLooked, workload.LookedReleased)
-		delete(pv.Annotations, workload.AnnotationStoreUID)
-		delete(pv.Annotations, workload.AnnotationGivenUp)
-		for _, wiping := range []string{workload.AnnotationWipe, workload.AnnotationWipeAsked,
-			workload.AnnotationWipeConfirm} {
-			delete(pv.Annotations, wiping)
+		for _, past := range []string{workload.AnnotationRelease, workload.AnnotationStoreUID, workload.AnnotationGivenUp,
+			workload.AnnotationWipe, workload.AnnotationWipeAsked, workload.AnnotationWipeConfirm} {
+			delete(pv.Annotations, past)
 		}
 	case ref.UID != "" && pv.Status.Phase == corev1.VolumeReleased:
 		if d.givenUp[ref.UID] && pv.Annotations[workload.AnnotationGivenUp] == "" {

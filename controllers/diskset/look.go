@@ -103,13 +103,6 @@ func (d *diskDecision) lookOn(live, after, looking *corev1.PersistentVolume, sta
 	}
 }
 
-// endLook deletes the objects that were created to look at a disk, unless they are still needed.
-func (d *diskDecision) endLook(looking *corev1.PersistentVolume) {
-	if !d.lookedAt[looking.Name] {
-		d.tidy(looking, d.jobs[looking.Name])
-	}
-}
-
 // releaseCommand returns the command with which an administrator releases a disk, with its contents, for any claim.
 func releaseCommand(volume string) string {
 	return fmt.Sprintf("kubectl annotate pv %s %s=true", volume, workload.AnnotationRelease)

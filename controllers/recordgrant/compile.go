@@ -15,7 +15,6 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// audience returns the audience of tokens for a store.
 func audience(namespace, store string) string { return "sheaf/" + namespace + "/" + store }
 
 // compile makes the grant table of a store, without its version and its tenants. issuer is the issuer of the

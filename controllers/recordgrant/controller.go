@@ -71,8 +71,7 @@ type Reconciler struct {
 	Transports trust.TransportClient
 	// Book receives the answers of the processes, for the status of stores; nil: they are not needed.
 	Book *fleet.GrantBook
-	// Now is the clock; nil: time.Now.
-	Now func() time.Time
+	Now  step.Clock
 
 	asked    sync.Map // by store UID: *asked
 	accounts accounts
@@ -198,7 +197,9 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 		return 0, nil, step.Fail("TableRefused", fmt.Sprintf(
 			"the RecordGrants and RecordTenants of the store make no table, the last one stays in use: %v", err))
 	}
-	if err := r.putTable(ctx, store, encoded, revision); err != nil {
+	putting, cancel := context.WithTimeout(ctx, fleet.EtcdPatience)
+	defer cancel()
+	if err := r.Tables.PutTable(putting, store, encoded, revision); err != nil {
 		return 0, nil, step.Retry(fmt.Errorf("write the table of grants: %w", err))
 	}
 	step.LogNews(ctx, step.News{Reason: "TableWritten", Action: "Write", Object: store,
@@ -211,12 +212,6 @@ func (r *Reconciler) table(ctx context.Context, store *v1alpha1.RecordStore) (te
 	ctx, cancel := context.WithTimeout(ctx, fleet.EtcdPatience)
 	defer cancel()
 	return r.Tables.Table(ctx, store)
-}
-
-func (r *Reconciler) putTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error {
-	ctx, cancel := context.WithTimeout(ctx, fleet.EtcdPatience)
-	defer cancel()
-	return r.Tables.PutTable(ctx, store, text, revision)
 }
 
 // compiled reports the result for an object in its conditions, and returns whether the object is in the table.

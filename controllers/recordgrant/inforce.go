@@ -80,9 +80,9 @@ func (r *Reconciler) notWritten(key types.NamespacedName, out step.Outcome) *fle
 	if !out.IsStalled() && out.Err() == nil {
 		return nil
 	}
-	first, _ := r.unwritten.LoadOrStore(key, r.now())
+	first, _ := r.unwritten.LoadOrStore(key, r.Now.Time())
 	since, _ := first.(time.Time)
-	if !out.IsStalled() && r.now().Sub(since) < behindGrace {
+	if !out.IsStalled() && r.Now.Time().Sub(since) < behindGrace {
 		return nil
 	}
 	return &fleet.GrantsInForce{Unknown: !out.IsStalled(), Reason: out.Reason(), Message: fmt.Sprintf(
@@ -114,7 +114,7 @@ func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, vers
 	var words []string
 	again = askRest
 	for _, b := range behind {
-		if r.now().Sub(b.since) < behindGrace {
+		if r.Now.Time().Sub(b.since) < behindGrace {
 			again = askSoon
 			continue
 		}
@@ -190,7 +190,7 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 		default:
 			continue
 		}
-		since := r.now()
+		since := r.Now.Time()
 		if before != nil && !before.behind[a.Pod.UID].IsZero() {
 			since = before.behind[a.Pod.UID]
 		}
@@ -199,11 +199,4 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 	}
 	r.asked.Store(store.UID, next)
 	return out, len(all), nil
-}
-
-func (r *Reconciler) now() time.Time {
-	if r.Now != nil {
-		return r.Now()
-	}
-	return time.Now()
 }

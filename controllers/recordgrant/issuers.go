@@ -158,7 +158,7 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 	spec *v1alpha1.TokenIssuer) (keys json.RawMessage, failed string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := r.now(); !s.next(every(spec)).After(now) {
+	if now := r.Now.Time(); !s.next(every(spec)).After(now) {
 		s.tried, s.wanted = now, false
 		found, err := r.readKeys(ctx, namespace, spec)
 		if errors.Is(err, access.ErrNoKeys) && (s.keys == nil || len(s.keys) > 0) {
@@ -227,7 +227,7 @@ func (r *Reconciler) issuersPause(key types.NamespacedName) time.Duration {
 	pause := issuerPause // processes are polled for tokens signed by unknown keys
 	for _, s := range of.sources {
 		s.mu.Lock()
-		pause = min(pause, max(s.next(issuerEvery).Sub(r.now()), time.Second))
+		pause = min(pause, max(s.next(issuerEvery).Sub(r.Now.Time()), time.Second))
 		s.mu.Unlock()
 	}
 	return pause
@@ -333,7 +333,7 @@ type accounts struct {
 func (r *Reconciler) serviceAccounts(ctx context.Context) (access.Issuer, error) {
 	r.accounts.mu.Lock()
 	defer r.accounts.mu.Unlock()
-	if now := r.now(); r.accounts.read.IsZero() || now.Sub(r.accounts.read) >= accountsKept {
+	if now := r.Now.Time(); r.accounts.read.IsZero() || now.Sub(r.accounts.read) >= accountsKept {
 		issuer, err := r.Keys(ctx)
 		if err != nil {
 			return access.Issuer{}, err

@@ -118,23 +118,10 @@ func (seen *observed) setAvailable() {
 	say(seen.store, v1alpha1.ConditionAvailable, a.available, a.reason, a.message)
 }
 
-// unasked applies the function unasked to the observed state of the store.
-func (seen *observed) unasked(groups v1alpha1.GroupCounts) []string {
-	var view *fleet.Places
-	if seen.copies() > 1 && seen.hasPlaces {
-		view = &seen.places
-	}
-	return unasked(seen.shards.ByName(), groups, view, seen.reported)
-}
-
 // unasked returns the shards that the operator cannot reach although the kubelet finds their pods ready, if every group
 // that is not known to serve may serve there. Otherwise it returns nil, because some group certainly does not serve.
-// view says where the copies of groups are; nil: unknown, or each group has one copy.
-func unasked(
-	states map[string]v1alpha1.ShardStatus, groups v1alpha1.GroupCounts, view *fleet.Places, heard fleet.GroupSum,
-) (names []string) {
-	might := groups.Serving
-	states = maps.Clone(states)
+func (seen *observed) unasked(groups v1alpha1.GroupCounts) (names []string) {
+	might, states := groups.Serving, seen.shards.ByName()
 	for name, s := range states {
 		if s.State == v1alpha1.ShardUnreachable && s.PodReady && !fleet.IsSilent(&s) {
 			names = append(names, name)
@@ -143,14 +130,15 @@ func unasked(
 			states[name] = s
 		}
 	}
-	if len(names) > 0 && view != nil {
+	if len(names) > 0 && seen.copies() > 1 && seen.hasPlaces {
+		heard := seen.reported
 		heard.Groups = maps.Clone(heard.Groups)
-		for group, place := range view.Groups {
+		for group, place := range seen.places.Groups {
 			if slices.ContainsFunc(place.Voters(), func(m placement.Member) bool { return slices.Contains(names, m.Shard) }) {
 				delete(heard.Groups, group) // one of the unreachable shards may lead the group
 			}
 		}
-		might = countCopies(view, states, heard).Serving
+		might = countCopies(&seen.places, states, heard).Serving
 	}
 	if might < groups.Total {
 		return nil

@@ -91,19 +91,18 @@ func TestUnasked(t *testing.T) {
 		"one copy each, those that do not serve are it": {"a", 1, true, fleet.GroupSum{}, "a"},
 		"one copy each, more groups do not serve":       {"a", 0, true, fleet.GroupSum{}, ""},
 	} {
-		states := map[string]v1alpha1.ShardStatus{}
+		var states []v1alpha1.ShardStatus
 		for _, shard := range []string{"a", "b", "c", "d"} {
-			s := v1alpha1.ShardStatus{State: v1alpha1.ShardServing, PodReady: true, Groups: 1}
+			s := v1alpha1.ShardStatus{Name: shard, State: v1alpha1.ShardServing, PodReady: true, Groups: 1}
 			if strings.Contains(strings.ToLower(c.cutOff), shard) {
 				s.State, s.PodReady = v1alpha1.ShardUnreachable, strings.Contains(c.cutOff, shard)
 			}
-			states[shard] = s
+			states = append(states, s)
 		}
-		placed := view
-		if c.noView {
-			placed = nil
-		}
-		got := unasked(states, v1alpha1.GroupCounts{Total: 2, Serving: c.serving}, placed, c.heard)
+		seen := &observed{store: &v1alpha1.RecordStore{}, shards: fleet.Observed{{Name: "ssd"}: states},
+			reported: c.heard, places: *view, hasPlaces: !c.noView}
+		seen.store.Spec.Replication.Copies = 3
+		got := seen.unasked(v1alpha1.GroupCounts{Total: 2, Serving: c.serving})
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

@@ -79,8 +79,7 @@ type Reconciler struct {
 	// Namespace is the namespace of the operator's own pods, which connect to etcd. If it is empty, it is unknown,
 	// and no NetworkPolicies are made.
 	Namespace string
-	// Now is the clock; nil: time.Now.
-	Now func() time.Time
+	Now       step.Clock
 
 	written    sync.Map // by store UID: time.Time of the last write of its status
 	transports sync.Map // by store UID: the last *reportedTransport
@@ -227,10 +226,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, err
 	}
-	now := time.Now()
-	if r.Now != nil {
-		now = r.Now()
-	}
+	now := r.Now.Time()
 	w := &work{r: r, now: now,
 		writer: &writer{Client: r.Client, recorder: r.Events, store: &store, written: *store.Status.DeepCopy()},
 		seen:   &observed{store: &store, image: workload.ImageOf(&store, r.Image)}}
@@ -268,10 +264,12 @@ func (seen *observed) again(out step.Outcome) step.Outcome {
 	if seen.reported.ElectionPending {
 		out = out.Again(min(cmp.Or(out.After(), fleet.LeaderGrace), fleet.LeaderGrace))
 	}
-	if seen.transportChanges() { // the reconcile polls the processes, which cannot be watched
+	changing := seen.transport != nil && (seen.store.Status.TLS.Phase != v1alpha1.TLSReady || seen.transport.changes)
+	if changing { // the reconcile polls the processes, which cannot be watched
 		out = out.Again(min(cmp.Or(out.After(), step.PauseShort), step.PauseShort))
 	}
-	if seen.lacksMembers() { // the readiness of members is watched, the reason for it is not
+	well := seen.etcdWell()
+	if well > len(seen.members)/2 && well < len(seen.members) { // their readiness is watched, the reason for it is not
 		out = out.Again(min(out.After(), step.PauseShort))
 	}
 	return out

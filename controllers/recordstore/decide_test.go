@@ -157,7 +157,9 @@ func TestRollUp(t *testing.T) {
 	}
 	places := fleettest.View(1, "", map[string]string{"g8": "-hdd-0"})
 	places.Unplaced = map[string]string{"g9": "no shard", "g8": "x"}
-	groups, shards := rollUp(pools, fleet.ObservedOf(pools, nil), places, 12, 1, fleet.GroupSum{})
+	seen := &observed{store: &v1alpha1.RecordStore{}, pools: pools, shards: fleet.ObservedOf(pools, nil), places: *places}
+	seen.store.Status.Groups.Total = 12
+	groups, shards := seen.rollUp()
 	if groups.Total != 12 || groups.Serving != 5 || groups.Loading != 3 || groups.Degraded != 0 || groups.DataLost != 4 {
 		t.Errorf("%+v", groups)
 	}
@@ -172,7 +174,8 @@ func TestRollUp(t *testing.T) {
 		t.Errorf("%+v", groups.NotWell)
 	}
 	// A status that lags behind never leads to a negative count.
-	groups, _ = rollUp(pools, fleet.ObservedOf(pools, nil), &fleet.Places{}, 2, 1, fleet.GroupSum{})
+	seen.places, seen.store.Status.Groups.Total = fleet.Places{}, 2
+	groups, _ = seen.rollUp()
 	if groups.Serving != 2 || groups.Loading != 0 || groups.Degraded != 0 || groups.DataLost != 0 {
 		t.Errorf("%+v", groups)
 	}
@@ -182,7 +185,8 @@ func TestRollUp(t *testing.T) {
 	}
 	places = fleettest.View(1, "", many)
 	places.Unplaced = many
-	if groups, _ = rollUp(nil, nil, places, 100, 1, fleet.GroupSum{}); len(groups.NotWell) != 20 {
+	seen = &observed{store: seen.store, places: *places}
+	if groups, _ = seen.rollUp(); len(groups.NotWell) != 20 {
 		t.Errorf("%d groups are named", len(groups.NotWell))
 	}
 }

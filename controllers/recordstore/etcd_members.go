@@ -143,12 +143,6 @@ func (seen *observed) etcdWell() (n int) {
 	return n
 }
 
-// lacksMembers reports whether etcd serves without some of its members.
-func (seen *observed) lacksMembers() bool {
-	well := seen.etcdWell()
-	return well > len(seen.members)/2 && well < len(seen.members)
-}
-
 // etcdWords returns a text such as "2 of 3; quotes-etcd-1: why".
 func (seen *observed) etcdWords() string {
 	words := []string{fmt.Sprintf("%d of %d", seen.etcdWell(), len(seen.members))}

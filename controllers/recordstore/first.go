@@ -125,7 +125,6 @@ func (a *arrivals) last(store types.UID) time.Time {
 	return time.Time{}
 }
 
-// forget removes the record of a deleted store.
 func (a *arrivals) forget(store types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

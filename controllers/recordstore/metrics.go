@@ -171,7 +171,6 @@ func (m *storeMetrics) observe(seen *observed) {
 	m.stores[key] = f
 }
 
-// forget removes a deleted store.
 func (m *storeMetrics) forget(key types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -24,7 +24,8 @@ func TestAStoreSeesTheShardsThatAPoolDoesNotList(t *testing.T) {
 	pool.Status.Shards = 25
 	pool.Status.ShardStatuses = pool.Status.ShardStatuses[:20]
 	seen := fleet.ObservedOf(pools, shards)
-	groups, counts := rollUp(pools, seen, &fleet.Places{}, 100, 1, fleet.GroupSum{})
+	store := &v1alpha1.RecordStore{Status: v1alpha1.RecordStoreStatus{Groups: v1alpha1.GroupCounts{Total: 100}}}
+	groups, counts := (&observed{store: store, pools: pools, shards: seen}).rollUp()
 	if counts.Serving != 24 || groups.Serving != 96 {
 		t.Errorf("%d shards and %d groups serve, want 24 and 96", counts.Serving, groups.Serving)
 	}

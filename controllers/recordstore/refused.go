@@ -46,22 +46,21 @@ func (seen *observed) placementRefused(err error) step.Outcome {
 	case errors.Is(err, placement.ErrOtherStore):
 		return seen.otherStore(err)
 	case errors.Is(err, fleet.ErrCopiesDiffer):
-		return copiesDiffer(err)
+		// Admission refuses to change the number, but etcd may hold the placement of a store that was created before
+		// admission did.
+		return step.Fail("CopiesDiffer", fmt.Sprintf(
+			"spec.replication.copies: %v. It cannot be changed, and groups go on as they are: make a new "+
+				"RecordStore and copy the records with sheaf export and sheaf import", err))
 	case errors.Is(err, placement.ErrFrozen):
-		return seen.etcdRolledBack(err)
+		// The shards correct an etcd with an older state of the store than one that was observed before.
+		message := fmt.Sprintf("%v. Where a shard that it waits for does not come back, see docs/operations/etcd.md", err)
+		sayFalse(seen.store, v1alpha1.ConditionEtcdReady, "EtcdRolledBack", message)
+		return step.Wait("EtcdRolledBack", message, step.PauseShort)
 	case errors.Is(err, placement.ErrChanged):
 		return step.Wait("PlacementChanged", "the placement changed meanwhile: "+err.Error(), step.PauseShort)
 	default:
 		return seen.etcdUnreachable(err)
 	}
-}
-
-// copiesDiffer returns the outcome if the number of copies in the spec differs from that in etcd. Admission refuses to
-// change the number, but etcd may hold the placement of a store that was created before admission did.
-func copiesDiffer(err error) step.Outcome {
-	return step.Fail("CopiesDiffer", fmt.Sprintf(
-		"spec.replication.copies: %v. It cannot be changed, and groups go on as they are: make a new "+
-			"RecordStore and copy the records with sheaf export and sheaf import", err))
 }
 
 // lostShardsMax is the maximum number of shards that lostMessage names: the message of a condition has at most 2 KiB.
@@ -96,15 +95,6 @@ func (seen *observed) otherStore(err error) step.Outcome {
 		"%v. Give this store an etcd or prefix of its own, or adopt the one that is there (spec.adoptStoreUID)", err)
 	sayFalse(store, v1alpha1.ConditionPlacementReady, "OtherStore", message)
 	return step.Fail("OtherStore", message)
-}
-
-// etcdRolledBack returns the outcome if etcd holds an older state of the store than one that was observed before. The
-// shards correct it.
-func (seen *observed) etcdRolledBack(err error) step.Outcome {
-	message := fmt.Sprintf("%v. Where a shard that it waits for does not come back, see docs/operations/etcd.md", err)
-	sayFalse(seen.store, v1alpha1.ConditionEtcdReady, "EtcdRolledBack",
-		message)
-	return step.Wait("EtcdRolledBack", message, step.PauseShort)
 }
 
 // shardsAt returns the shards of all pools of a store and their addresses.

@@ -232,22 +232,16 @@ func (seen *observed) rollUp() (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 	if seen.hasPlaces {
 		total = int32(len(seen.places.Groups) + seen.places.GroupsCreated) //nolint:gosec // at most 65536
 	}
-	return rollUp(seen.pools, seen.shards, &seen.places, total, seen.copies(), seen.reported)
-}
-
-// rollUp counts the shards and the given number of groups.
-func rollUp(
-	pools []v1alpha1.ShardPool, seen fleet.Observed, places *fleet.Places, total, copies int32, heard fleet.GroupSum,
-) (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 	groups := v1alpha1.GroupCounts{Total: total}
 	var shards v1alpha1.ShardCounts
 	lost := map[string]v1alpha1.ShardStatus{}
 	var list []v1alpha1.GroupTrouble
-	for n := range pools {
-		shards.Total += fleet.PoolShards(&pools[n])
-		shards.Updated += pools[n].Status.Updated
-		list = append(list, pools[n].Status.Groups.NotWell...)
-		for _, s := range seen.Of(&pools[n]) {
+	for n := range seen.pools {
+		pool := &seen.pools[n]
+		shards.Total += fleet.PoolShards(pool)
+		shards.Updated += pool.Status.Updated
+		list = append(list, pool.Status.Groups.NotWell...)
+		for _, s := range seen.shards.Of(pool) {
 			fleet.CountShard(&groups, s)
 			switch s.State {
 			case v1alpha1.ShardServing, v1alpha1.ShardDraining:
@@ -259,21 +253,21 @@ func rollUp(
 			}
 		}
 	}
-	if copies > 1 { // shards count copies, not groups
+	if seen.copies() > 1 { // shards count copies, not groups
 		damaged := groups.Damaged
-		groups = countCopies(places, seen.ByName(), heard)
+		groups = countCopies(&seen.places, seen.shards.ByName(), seen.reported)
 		groups.Total = total
 		groups.Damaged = min(damaged, groups.Total)
 		groups.NotWell = fleet.FirstTroubles(append(list, groups.NotWell...))
 		return groups, shards
 	}
-	for name := range places.Groups {
-		if places.IsMoving(name) {
+	for name := range seen.places.Groups {
+		if seen.places.IsMoving(name) {
 			groups.Moving++
 		}
 	}
 	fleet.CompleteCounts(&groups)
-	groups.NotWell = fleet.FirstTroubles(append(list, unavailable(places, lost)...))
+	groups.NotWell = fleet.FirstTroubles(append(list, unavailable(&seen.places, lost)...))
 	return groups, shards
 }
 
@@ -341,17 +335,14 @@ func shardsWanted(pools []v1alpha1.ShardPool) int32 {
 	return n
 }
 
-// sayTrue sets a condition of the new status to True.
 func sayTrue(store *v1alpha1.RecordStore, kind, reason, message string) {
 	say(store, kind, metav1.ConditionTrue, reason, message)
 }
 
-// sayFalse sets a condition of the new status to False.
 func sayFalse(store *v1alpha1.RecordStore, kind, reason, message string) {
 	say(store, kind, metav1.ConditionFalse, reason, message)
 }
 
-// say sets a condition of the new status.
 func say(store *v1alpha1.RecordStore, kind string, status metav1.ConditionStatus, reason, message string) {
 	step.SetCondition(&store.Status.Conditions, store.Generation, kind, status, reason, message)
 }

@@ -109,8 +109,3 @@ func (c *certificates) compare(asked []trust.Answer) *reportedTransport {
 	}
 	return out
 }
-
-// transportChanges reports whether a change of the store's certificates is in progress.
-func (seen *observed) transportChanges() bool {
-	return seen.transport != nil && (seen.store.Status.TLS.Phase != v1alpha1.TLSReady || seen.transport.changes)
-}

@@ -42,7 +42,6 @@ const (
 // pausePlan is the time until a pool checks again whether its store has made a plan for the pool's latest changes.
 const pausePlan = 2 * time.Second
 
-// storeKey returns the key of the store that a pool belongs to.
 func storeKey(pool *v1alpha1.ShardPool) types.NamespacedName {
 	return types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.StoreRef.Name}
 }
@@ -82,8 +81,7 @@ type Reconciler struct {
 	Image string
 	// Groups receives the shards' reports about their groups, for the controller of stores; nil: it is not needed.
 	Groups *fleet.GroupBook
-	// Now is the clock; nil: time.Now.
-	Now func() time.Time
+	Now    step.Clock
 
 	// choosing maps the key of a store to a *sync.Mutex, which is held while a shard of that store is chosen and
 	// stopped.
@@ -204,11 +202,11 @@ func gather(ctx context.Context, w *work) step.Outcome {
 	}
 	seen.Store, seen.Image = w.store, workload.ImageOf(w.store, w.r.Image)
 	w.seen, w.places = seen, w.placesOf(seen)
-	from := sources{cached: w.r.Client, live: w.r.Live, shards: w.shards, places: w.places, now: w.r.now()}
+	from := sources{cached: w.r.Client, live: w.r.Live, shards: w.shards, places: w.places, now: w.r.Now.Time()}
 	if err := from.fill(ctx, seen, w.etcd); err != nil {
 		return step.Retry(err)
 	}
-	if w.r.lacksCredentials(w.pool, seen.Shards, w.r.now()) {
+	if w.r.lacksCredentials(w.pool, seen.Shards, w.r.Now.Time()) {
 		return step.Retry(fleet.ErrNoCredentials)
 	}
 	return step.Complete()
@@ -239,7 +237,7 @@ func decide(_ context.Context, w *work) step.Outcome {
 			said[o.Name] = o.Report
 		}
 	}
-	w.r.Groups.Note(storeKey(w.pool), w.pool.Name, said, w.r.now())
+	w.r.Groups.Note(storeKey(w.pool), w.pool.Name, said, w.r.Now.Time())
 	w.found.Seen = w.seen
 	return step.Complete()
 }
@@ -264,7 +262,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if pool.DeletionTimestamp != nil && out.IsComplete() {
 		r.written.Delete(pool.UID)
 		r.lacking.Delete(pool.UID)
-		r.Groups.Forget(storeKey(pool), pool.Name, r.now())
+		r.Groups.Forget(storeKey(pool), pool.Name, r.Now.Time())
 		return ctrl.Result{}, step.SayDeleting(ctx, r.Client, pool, func(p *v1alpha1.ShardPool) *[]metav1.Condition {
 			return &p.Status.Conditions
 		})
@@ -293,7 +291,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // writeStatuses writes the status of each shard, and then that of the pool. The argument out is the outcome of the
 // reconcile.
 func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
-	writer := statusWriter{Client: w.r.Client, written: &w.r.written, now: w.r.now()}
+	writer := statusWriter{Client: w.r.Client, written: &w.r.written, now: w.r.Now.Time()}
 	status := poolstatus.Of(w.pool, &w.found, out)
 	var failed error
 	if w.found.Seen != nil {
@@ -332,13 +330,6 @@ func (r *Reconciler) pause(pool *v1alpha1.ShardPool, found *poolstatus.Found, as
 		asked = min(asked, fleet.LeaderGrace)
 	}
 	return asked
-}
-
-func (r *Reconciler) now() time.Time {
-	if r.Now != nil {
-		return r.Now()
-	}
-	return time.Now()
 }
 
 // turnOf returns the mutex that is held while a shard of the store is chosen and stopped.

@@ -46,9 +46,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 func (r *Reconciler) poolsOfStore(ctx context.Context, store client.Object) []reconcile.Request {
 	return r.pools(ctx, []client.ListOption{client.InNamespace(store.GetNamespace())},
-		func(pool *v1alpha1.ShardPool) bool {
-			return pool.Spec.StoreRef.Name == store.GetName()
-		})
+		func(pool *v1alpha1.ShardPool) bool { return pool.Spec.StoreRef.Name == store.GetName() })
 }
 
 func (r *Reconciler) poolsOfNode(ctx context.Context, node client.Object) []reconcile.Request {

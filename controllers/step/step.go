@@ -20,6 +20,17 @@ const (
 	PauseLong = time.Minute
 )
 
+// Clock is the clock of a reconciler; nil: time.Now.
+type Clock func() time.Time
+
+// Time returns the time of the clock.
+func (c Clock) Time() time.Time {
+	if c == nil {
+		return time.Now()
+	}
+	return c()
+}
+
 // Outcome is how a step ended. The zero value is Complete.
 type Outcome struct {
 	kind   outcomeKind
