@@ -39,8 +39,13 @@ it shows that again and again, until nothing moves or it is interrupted.`,
 					if err != nil {
 						return fmt.Errorf("ask for moves: %w", err)
 					}
-					a.printMoves(list.GetMoves(), a.width(width))
-					if !watch || len(list.GetMoves()) == 0 || !cli.Pause(ctx, every) {
+					moves := list.GetMoves()
+					if len(moves) > 0 {
+						t := movesTable(moves, len(moves))
+						fmt.Fprintln(a.out, strings.Join(t.lines(a.width(width)), "\n"))
+					}
+					fmt.Fprintln(a.out, cli.MovesWords(moves))
+					if !watch || len(moves) == 0 || !cli.Pause(ctx, every) {
 						return nil
 					}
 				}
@@ -55,12 +60,4 @@ it shows that again and again, until nothing moves or it is interrupted.`,
 	cmd.Flags().DurationVar(&every, "every", 2*time.Second, "pause between two looks, with --watch")
 	cmd.Flags().IntVar(&width, "width", 0, "columns of the screen; 0: those of the terminal, else 140")
 	return cmd
-}
-
-func (a *app) printMoves(moves []*recordv1.Move, width int) {
-	if len(moves) > 0 {
-		t := movesTable(moves, len(moves))
-		fmt.Fprintln(a.out, strings.Join(t.lines(width), "\n"))
-	}
-	fmt.Fprintln(a.out, cli.MovesWords(moves))
 }

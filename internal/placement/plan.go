@@ -284,12 +284,10 @@ func (p *planner) undo(g *planned) {
 	g.chosen = g.chosen[:g.kept]
 }
 
-// target returns the target to be written for a group.
 func (p *planner) target(g *planned) Target {
 	return Target{Group: g.Name, Shards: p.names(g.chosen), Reason: g.change}
 }
 
-// names returns the names of shards.
 func (p *planner) names(shards []int) []string {
 	out := make([]string, len(shards))
 	for n, i := range shards {
@@ -338,7 +336,6 @@ func (p *planner) best(chosen []int) int {
 	return best
 }
 
-// inDomain reports whether one of the shards is in a failure domain.
 func (p *planner) inDomain(shards []int, domain int) bool {
 	return slices.ContainsFunc(shards, func(i int) bool { return p.shards[i].domain == domain })
 }

@@ -71,15 +71,11 @@ type Own struct {
 }
 
 // Has reports whether the shard follows the group.
-func (o Own) Has(g Group, t Target) bool { return o.isNamed(g, t) || o.holds(g) }
-
-func (o Own) isNamed(g Group, t Target) bool {
+func (o Own) Has(g Group, t Target) bool {
 	return slices.Contains(t.Shards, o.Shard) || slices.ContainsFunc(g.Members, func(m Member) bool {
 		return m.Shard == o.Shard || o.Volume != uuid.Nil && m.VolumeUUID == o.Volume
-	})
+	}) || o.Holds != nil && g.UUID != uuid.Nil && o.Holds(g.UUID)
 }
-
-func (o Own) holds(g Group) bool { return o.Holds != nil && g.UUID != uuid.Nil && o.Holds(g.UUID) }
 
 // Of returns the part of a view that a shard follows.
 func (v View) Of(own Own) View {

@@ -123,7 +123,6 @@ func Selector(store, component string) map[string]string {
 	return map[string]string{v1alpha1.LabelStore: store, v1alpha1.LabelComponent: component}
 }
 
-// poolLabels returns the labels for the objects of a pool.
 func poolLabels(store, pool string) map[string]string {
 	labels := Labels(store, ContainerShard)
 	labels[v1alpha1.LabelPool] = pool
@@ -142,11 +141,4 @@ func ShardLabels(store, pool string, n int32) map[string]string {
 	labels := poolLabels(store, pool)
 	labels[v1alpha1.LabelShard] = strconv.Itoa(int(n))
 	return labels
-}
-
-// shardSelector returns labels that select the pod of shard n of a pool.
-func shardSelector(store, pool string, n int32) map[string]string {
-	selector := PoolSelector(store, pool)
-	selector[v1alpha1.LabelShard] = strconv.Itoa(int(n))
-	return selector
 }

@@ -55,14 +55,19 @@ func ShardSet(in ShardInput) (*appsv1.StatefulSet, error) {
 	set.Labels, set.Spec.VolumeClaimTemplates[0].Labels = labels, labels
 	set.Annotations = map[string]string{AnnotationDeletionPolicy: string(in.Store.Spec.DeletionPolicy)}
 	set.Spec.RevisionHistoryLimit = new(int32(2))
-	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: shardSelector(in.Store.Name, in.Pool.Name, in.Number)}
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: PoolSelector(in.Store.Name, in.Pool.Name)}
+	set.Spec.Selector.MatchLabels[v1alpha1.LabelShard] = labels[v1alpha1.LabelShard]
 	return set, nil
 }
 
 func shardTemplate(in ShardInput, name string) corev1.PodTemplateSpec {
 	pod := podOf(in.Store, ContainerShard, ImageOf(in.Store, in.Image), shardArgs(in, name))
 	pod.TerminationGracePeriodSeconds = new(int64(60))
-	pod.Tolerations = shardTolerations()
+	// A shard stays on its node while the node is down, because a local volume cannot move to another node.
+	pod.Tolerations = []corev1.Toleration{
+		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+	}
 	pod.TopologySpreadConstraints = spread(in.Store, ContainerShard)
 	container := &pod.Containers[0]
 	container.Env = slices.Concat(shardEnv(in.Store.Spec.Replication.TopologyKey), tracingEnv(in.Store))
@@ -229,15 +234,6 @@ func shardEnv(topologyKey string) []corev1.EnvVar {
 		fieldEnv("NODE_NAME", "spec.nodeName"),
 		fieldEnv("DOMAIN", domain),
 		fieldEnv("EXPECT_VOLUME", fmt.Sprintf("metadata.annotations['%s']", AnnotationVolume)),
-	}
-}
-
-// shardTolerations returns tolerations that keep a shard on its node while the node is down, because a local volume
-// cannot move to another node.
-func shardTolerations() []corev1.Toleration {
-	return []corev1.Toleration{
-		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
-		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 	}
 }
 

@@ -56,10 +56,8 @@ func newState() *state {
 	}
 }
 
-// epoch returns the routing epoch of the state.
 func (st *state) epoch() uint64 { return st.view.Meta.EpochBase + uint64(st.revision) }
 
-// mark returns the mark of the state.
 func (st *state) mark() placement.Mark {
 	return placement.Mark{
 		Base: st.view.Meta.EpochBase, Revision: max(st.revision, st.looked), Content: st.content, ContentKey: st.contentKey,
@@ -132,7 +130,6 @@ func (st *state) change(k keys, e *clientv3.Event) bool {
 	return st.put(k, k.name(e.Kv.Key), e.Kv)
 }
 
-// putAll applies keys that were read.
 func (st *state) putAll(k keys, found map[string]*mvccpb.KeyValue) {
 	for name, kv := range found {
 		st.put(k, name, kv)

@@ -69,7 +69,6 @@ const (
 	CallerBytesMax = 8 << 10
 )
 
-// isShard reports whether the caller is a shard of the store.
 func (c *Caller) isShard() bool {
 	return c.process && strings.HasPrefix(c.text, string(identity.Shard)+"/")
 }
@@ -77,7 +76,6 @@ func (c *Caller) isShard() bool {
 // isEtcd reports whether the caller is a member of etcd. Members of etcd have no reason to call gateways or shards.
 func (c *Caller) isEtcd() bool { return c.text == string(identity.Etcd) }
 
-// isKnown reports whether the caller is identified.
 func (c *Caller) isKnown() bool { return c.text != "" }
 
 // IsProcess reports whether the caller is a process of the store itself.

@@ -70,9 +70,13 @@ func Summarize(f *Facts) *recordv1.StatusSummary {
 	case f.Loading:
 		return &recordv1.StatusSummary{State: Loading, Text: loadWords(f.Load), Do: f.withoutEtcd()}
 	case len(f.Failed) > 0:
+		verb := "are"
+		if len(f.Failed) == 1 {
+			verb = "is"
+		}
 		return &recordv1.StatusSummary{
 			State: NotReady, Text: fmt.Sprintf("Not ready: %d of %s %s not served: %s", len(f.Failed), count(f.Groups, "group"),
-				are(len(f.Failed)), units.Some(f.Failed, namesMax)),
+				verb, units.Some(f.Failed, namesMax)),
 			Do: strings.TrimSpace(
 				f.FailedWhy + " The list of groups says why of each: repair what it names. Where it names nothing, start the " +
 					"shards that hold them."),
@@ -158,12 +162,4 @@ func count(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// are returns "is" or "are" for a count.
-func are(n int) string {
-	if n == 1 {
-		return "is"
-	}
-	return "are"
 }
