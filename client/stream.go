@@ -29,7 +29,6 @@ func invalid(op, message string) *Error {
 	return &Error{Op: op, Code: codes.InvalidArgument, Message: message}
 }
 
-// putLarge uploads data that are in memory.
 func (c *Client) putLarge(ctx context.Context, key Key, data []byte, o PutOptions) (PutResult, error) {
 	u := &uploading{client: c, op: "put " + key.String(), key: key, options: o, from: bytes.NewReader(data),
 		sum: new(crc32.Checksum(data, castagnoli))}

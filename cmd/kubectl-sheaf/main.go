@@ -36,7 +36,6 @@ type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// failf returns a failure with a formatted message.
 func failf(format string, args ...any) error { return failure{fmt.Errorf(format, args...)} }
 
 // exitCode returns different codes for a failure and for a wrong command line.

@@ -114,7 +114,6 @@ type archive struct {
 // sourcePatience is the default time limit for one source of a report.
 const sourcePatience = 20 * time.Second
 
-// progress prints the next step to standard error.
 func (a *app) progress(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
 
 // sourceError returns the error of a source with a text that names what did not answer. The text of the API server does

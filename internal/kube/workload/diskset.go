@@ -40,7 +40,6 @@ func DiskVolume(diskSet string, disk v1alpha1.Disk) string {
 	return diskSet + "-" + hex.EncodeToString(sum[:6])
 }
 
-// diskLabels returns the labels for the objects of a DiskSet.
 func diskLabels(diskSet string) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelDiskSet: diskSet, "app.kubernetes.io/name": "sheaf", "app.kubernetes.io/managed-by": "sheaf-operator",

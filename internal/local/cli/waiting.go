@@ -59,7 +59,6 @@ func (w *waits) begin(ctx context.Context, request any) {
 	})
 }
 
-// end records the outcome of a call.
 func (w *waits) end(err error) {
 	w.mu.Lock()
 	w.last = err

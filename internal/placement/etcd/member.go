@@ -326,7 +326,6 @@ func (c *MemberConfig) embed() *embed.Config {
 	return ec
 }
 
-// members lists the members by name.
 func (c *MemberConfig) members() []string { return slices.Sorted(maps.Keys(c.Cluster)) }
 
 // Ready returns nil if the member serves, which means that a read through the leader succeeds.

@@ -238,7 +238,6 @@ func (c *MemberConfig) clientOf(endpoints []string) ClientConfig {
 	return ClientConfig{Endpoints: endpoints, CAFile: c.ClientTLS.CA, CertFile: c.ClientTLS.Cert, KeyFile: c.ClientTLS.Key}
 }
 
-// learns reports whether this member is a learner now.
 func (m *Member) learns() bool {
 	self := m.etcd.Server.Cluster().Member(m.etcd.Server.MemberID())
 	return self != nil && self.IsLearner

@@ -90,7 +90,6 @@ func (in *rejoinInput) alone() rejoin {
 	return rejoin{Step: stepStart} // this member may be needed for the quorum
 }
 
-// isMe reports whether these URLs belong to this member.
 func (in *rejoinInput) isMe(peerURLs []string) bool {
 	return slices.ContainsFunc(peerURLs, func(url string) bool { return slices.Contains(in.PeerURLs, url) })
 }

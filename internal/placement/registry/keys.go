@@ -62,7 +62,6 @@ func (k keys) at(name string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(k.prefix+name), "=", revision)
 }
 
-// exists returns the condition that the store exists.
 func (k keys) exists() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(k.prefix+metaKey), ">", 0)
 }

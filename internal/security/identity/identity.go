@@ -37,7 +37,6 @@ const (
 	Admin    Role = "admin"  // a caller who may also administer the store
 )
 
-// isNamed reports whether identities of the role have names.
 func (r Role) isNamed() bool { return r == Shard || r == Client || r == Admin }
 
 var roles = []Role{Gateway, Operator, Shard, Etcd, Client, Admin}
