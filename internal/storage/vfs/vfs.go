@@ -63,14 +63,11 @@ type FS interface {
 const TempSuffix = ".tmp"
 
 // WriteAside creates or replaces a file. It writes and syncs the content under a temporary name, and then renames that
-// file. The rename is durable only after SyncDir of the folder. WriteAside first removes what an interrupted call left
-// under the temporary name. After an error, it leaves that to the caller or to the next call.
+// file. The rename is durable only after SyncDir of the folder. After an error, WriteAside removes the temporary file;
+// if that fails too, the error tells both causes.
 func WriteAside(fsys FS, name string, content []byte) error {
 	temp := name + TempSuffix
-	if err := fsys.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := fsys.Create(temp)
+	f, err := CreateReplacing(fsys, temp)
 	if err != nil {
 		return err
 	}
@@ -78,10 +75,25 @@ func WriteAside(fsys FS, name string, content []byte) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = fsys.Rename(temp, name)
 	}
-	return fsys.Rename(temp, name)
+	if err != nil {
+		err = errors.Join(err, fsys.Remove(temp))
+	}
+	return err
+}
+
+// CreateReplacing creates a file. It first removes a file of that name that a crash has left.
+func CreateReplacing(fsys FS, name string) (File, error) {
+	f, err := fsys.Create(name)
+	if !errors.Is(err, fs.ErrExist) {
+		return f, err
+	}
+	if err := fsys.Remove(name); err != nil {
+		return nil, err
+	}
+	return fsys.Create(name)
 }
 
 // DirectAlign is an alignment in bytes that is always sufficient for offset, length and memory of reads from files

@@ -249,10 +249,6 @@ func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	if err = vfs.WriteAside(v.fs, name, bytes.Repeat(one, copyCount)); err == nil {
 		return v.fs.SyncDir(v.dir)
 	}
-	temp := name + vfs.TempSuffix
-	if errRemove := v.fs.Remove(temp); errRemove != nil && !errors.Is(errRemove, fs.ErrNotExist) {
-		v.logger.Warn("a file that is not needed could not be removed", "file", temp, "error", errRemove)
-	}
 	if !errors.Is(err, syscall.ENOSPC) || old.superblock.Generation == 0 {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	iofs "io/fs"
 	"path"
 	"syscall"
 
@@ -41,46 +40,13 @@ func ReadFull(f io.ReaderAt, b []byte, offset int64) error {
 	return fmt.Errorf("read %d bytes at offset %d: %w", len(b), offset, err)
 }
 
-// WriteReplace creates or replaces a file: it writes a new file, syncs it, renames it, and syncs the folder. It first
-// removes the new file that an earlier attempt left.
+// WriteReplace creates or replaces a file: it writes a new file, syncs it, renames it, and syncs the folder.
 func WriteReplace(fs vfs.FS, dir, name string, content []byte) error {
-	tmp := path.Join(dir, name+TmpSuffix)
-	if err := writeAside(fs, tmp, content); err != nil {
-		return MarkShortage(err)
+	err := vfs.WriteAside(fs, path.Join(dir, name), content)
+	if err == nil {
+		err = fs.SyncDir(dir)
 	}
-	if err := fs.Rename(tmp, path.Join(dir, name)); err != nil {
-		return MarkShortage(err)
-	}
-	return MarkShortage(fs.SyncDir(dir))
-}
-
-func writeAside(fs vfs.FS, tmp string, content []byte) (err error) {
-	f, err := CreateReplacing(fs, tmp)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, f.Close())
-		if err != nil {
-			err = errors.Join(err, fs.Remove(tmp))
-		}
-	}()
-	if _, err := f.WriteAt(content, 0); err != nil {
-		return err
-	}
-	return f.Sync()
-}
-
-// CreateReplacing creates a file. It first removes a file of that name that a crash has left.
-func CreateReplacing(fs vfs.FS, name string) (vfs.File, error) {
-	f, err := fs.Create(name)
-	if !errors.Is(err, iofs.ErrExist) {
-		return f, err
-	}
-	if err := fs.Remove(name); err != nil {
-		return nil, err
-	}
-	return fs.Create(name)
+	return MarkShortage(err)
 }
 
 // CheckFreeSpace returns ErrNoSpace if a volume has fewer free bytes than needed.

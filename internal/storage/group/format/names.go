@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // These are the names of files and folders within a group's folder.
@@ -16,7 +18,7 @@ const (
 	ActiveHintName = "hint-active" // hint of the active segment, regardless of its number
 	IncomingName   = "incoming"    // folder with the files of an unfinished Install
 	QuarantineName = "quarantine"
-	TmpSuffix      = ".tmp" // suffix of a file that is still being written; such a file is garbage after a crash
+	TmpSuffix      = vfs.TempSuffix // suffix of a file that is still being written; the file is garbage after a crash
 
 	SegmentPrefix = "segment-"
 	HintPrefix    = "hint-"

@@ -119,7 +119,7 @@ func MakeSegment(fs vfs.FS, dir string, identity Identity, m ManifestSegment, cr
 func WriteSegmentHeader(fs vfs.FS, dir string, identity Identity, m ManifestSegment, created time.Time,
 	rewritten bool) (vfs.File, error) {
 	name := path.Join(dir, SegmentName(m.Number))
-	f, err := CreateReplacing(fs, name)
+	f, err := vfs.CreateReplacing(fs, name)
 	if err != nil {
 		return nil, MarkShortage(err)
 	}

@@ -273,7 +273,7 @@ func (r *repairer) quarantineFile(name, folder string, damages []format.Damage, 
 
 // copyRange copies a range of a file into a new file and syncs it. Unreadable sectors are copied as bytes 0xff.
 func (r *repairer) copyRange(f vfs.File, offset, length int64, name string) (err error) {
-	out, err := format.CreateReplacing(r.fs, name)
+	out, err := vfs.CreateReplacing(r.fs, name)
 	if err != nil {
 		return err
 	}
