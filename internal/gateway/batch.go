@@ -73,7 +73,7 @@ func (g *Gateway) nextBatch(stream grpc.ServerStream, field string, verb access.
 
 // endBatch releases a message of nextBatch.
 func (g *Gateway) endBatch(b *batch) {
-	b.free()
+	b.base.Free()
 	g.release(b.bytes)
 }
 
@@ -108,14 +108,11 @@ func readBatch(in *frame, field string, write bool, itemsMax, bytesMax int) (*ba
 		err = status.Error(codes.InvalidArgument, err.Error())
 	}
 	if err != nil {
-		b.free()
+		b.base.Free()
 		return nil, err
 	}
 	return b, nil
 }
-
-// free releases the message.
-func (b *batch) free() { b.base.Free() }
 
 // part is the items of a batch that go to one shard.
 type part struct {

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
@@ -256,10 +257,7 @@ func (g *Gateway) follow(ctx context.Context) {
 		// A store with very many groups must not keep a processor busy with tables while groups are being
 		// created: the newest view waits briefly, and the views between are skipped.
 		if cost := time.Since(began); cost > tableCostMax {
-			select {
-			case <-time.After(min(3*cost, tablePauseMax)):
-			case <-ctx.Done():
-			}
+			backoff.Sleep(ctx, min(3*cost, tablePauseMax))
 		}
 	}
 }

@@ -163,12 +163,17 @@ func (t *table) planned() map[string]string {
 // problemsMax bounds the number of problems of a store that ListShards reports.
 const problemsMax = 100
 
-// storeProblems returns the problems of the store: what is wrong with etcd, and keys that cannot be used.
+// storeProblems returns the problems of the store: what is wrong with etcd, and keys that cannot be used. It returns at
+// most problemsMax of these keys, and a last line that counts the others.
 func (g *Gateway) storeProblems(t *table) []string {
-	if problem := g.etcdProblem(); problem != "" {
-		return append([]string{problem}, t.problems()...)
+	all := t.view.Problems()
+	if n := len(all) - problemsMax; n > 0 {
+		all = append(all[:problemsMax:problemsMax], fmt.Sprintf("and %d more keys of etcd that cannot be used", n))
 	}
-	return t.problems()
+	if problem := g.etcdProblem(); problem != "" {
+		return append([]string{problem}, all...)
+	}
+	return all
 }
 
 // etcdProblem says what is wrong with etcd and what to do. It returns an empty string if nothing is wrong.
@@ -183,16 +188,6 @@ func (g *Gateway) etcdProblem() string {
 		return ""
 	}
 	return text + ": " + do
-}
-
-// problems returns the keys that cannot be used. It returns at most problemsMax of them, and a last line that counts
-// the others.
-func (t *table) problems() []string {
-	all := t.view.Problems()
-	if n := len(all) - problemsMax; n > 0 {
-		return append(all[:problemsMax:problemsMax], fmt.Sprintf("and %d more keys of etcd that cannot be used", n))
-	}
-	return all
 }
 
 // ListShards asks the shards of a page. Shards that do not answer are listed with etcd's data.

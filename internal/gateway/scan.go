@@ -31,19 +31,25 @@ func decode(in *frame, m proto.Message) error {
 	return nil
 }
 
-// scan streams one group, one split, the remainder after a cursor, or all groups one after another in the order of
-// their names. A cursor of a scan of all groups is the shard's cursor with the mark "continue with the groups after
-// this one". Records are forwarded undecoded.
-func (g *Gateway) scan(stream grpc.ServerStream) error {
+// receive receives the request of a stream, and decodes it.
+func receive(stream grpc.ServerStream, request proto.Message) error {
 	in := &frame{}
 	if err := stream.RecvMsg(in); err != nil {
 		return err
 	}
 	defer in.free()
+	return decode(in, request)
+}
+
+// scan streams one group, one split, the remainder after a cursor, or all groups one after another in the order of
+// their names. A cursor of a scan of all groups is the shard's cursor with the mark "continue with the groups after
+// this one". Records are forwarded undecoded.
+func (g *Gateway) scan(stream grpc.ServerStream) error {
 	request := &recordv1.ScanRequest{}
-	if err := decode(in, request); err != nil {
+	if err := receive(stream, request); err != nil {
 		return err
 	}
+	mayScan := func(group string) error { return access.May(stream.Context(), access.Scan, group) }
 	group, split, resumed := request.GetGroup(), len(request.GetSplit()) > 0, len(request.GetCursor()) > 0
 	switch {
 	case group != "" && (split || resumed), split && resumed:
@@ -52,7 +58,7 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 		if err := placement.ValidateGroupName(group); err != nil {
 			return invalid("group", "%v", err)
 		}
-		if err := mayScan(stream, group); err != nil {
+		if err := mayScan(group); err != nil {
 			return err
 		}
 		return g.scanGroup(stream, request, group, false)
@@ -65,7 +71,7 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 		if err != nil || c.Kind != cursor.Split {
 			return invalid("split", "not a split that PlanScan gave out")
 		}
-		if err := mayScan(stream, c.Group); err != nil {
+		if err := mayScan(c.Group); err != nil {
 			return err
 		}
 		return g.scanGroup(stream, request, c.Group, false)
@@ -82,7 +88,7 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 		if all {
 			groups = ""
 		}
-		if err := mayScan(stream, groups); err != nil {
+		if err := mayScan(groups); err != nil {
 			return err
 		}
 		c.All = false
@@ -93,16 +99,11 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 		}
 		return g.scanBehind(stream, request, c.Group, err)
 	default:
-		if err := mayScan(stream, ""); err != nil {
+		if err := mayScan(""); err != nil {
 			return err
 		}
 		return g.scanBehind(stream, request, "", nil)
 	}
-}
-
-// mayScan decides whether the caller may scan a group. If the name is empty, it decides about all groups.
-func mayScan(stream grpc.ServerStream, group string) error {
-	return access.May(stream.Context(), access.Scan, group)
 }
 
 // scanBehind scans all groups whose names sort after the given one. The damage of a group, including damage found
@@ -132,18 +133,11 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 // scanGroup streams the answers of one shard. If all is true, the caller scans all groups, and scanGroup marks the
 // cursors in the answers accordingly.
 func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequest, group string, all bool) error {
-	encoded, err := proto.Marshal(request)
-	if err != nil {
-		return status.Error(codes.Internal, err.Error())
-	}
-	in := &frame{keep: true, bufs: mem.BufferSlice{mem.SliceBuffer(encoded)}}
 	change := func(out *frame) error { return changeCursor(stream.Context(), out, all) }
 	if !all && !access.Identified(stream.Context()) {
 		change = nil
 	}
-	return g.pump(stream.Context(), stream, func(call *repeated, ctx context.Context, do attempt) error {
-		return call.named(ctx, group, do)
-	}, recordv1.RecordService_Scan_FullMethodName, in, change)
+	return g.pumpGroup(stream.Context(), stream, group, recordv1.RecordService_Scan_FullMethodName, request, change)
 }
 
 // changeCursor replaces the cursor in a ScanResponse. It signs the shard's cursor for the caller. If all is true, it

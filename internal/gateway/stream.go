@@ -9,7 +9,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/call/reason"
@@ -176,6 +178,19 @@ func (g *Gateway) pump(ctx context.Context, stream grpc.ServerStream,
 			}
 		}
 	})
+}
+
+// pumpGroup does what pump does, for a request to the leader of a group that is given by its name.
+func (g *Gateway) pumpGroup(ctx context.Context, stream grpc.ServerStream, group, full string, request proto.Message,
+	change func(*frame) error) error {
+	encoded, err := proto.Marshal(request)
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	in := &frame{keep: true, bufs: mem.BufferSlice{mem.SliceBuffer(encoded)}}
+	return g.pump(ctx, stream, func(call *repeated, ctx context.Context, do attempt) error {
+		return call.named(ctx, group, do)
+	}, full, in, change)
 }
 
 // broken is an error after the first answer of a stream: the call is not retried, whatever the error is.

@@ -6,10 +6,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/call/routing"
@@ -21,13 +19,8 @@ import (
 // watch forwards the changes of a group. If the group moves to another shard, watch continues there from the last
 // forwarded cursor: the caller's stream stays open.
 func (g *Gateway) watch(stream grpc.ServerStream) error {
-	in := &frame{}
-	if err := stream.RecvMsg(in); err != nil {
-		return err
-	}
-	defer in.free()
 	request := &recordv1.WatchRequest{}
-	err := decode(in, request)
+	err := receive(stream, request)
 	if err != nil {
 		return err
 	}
@@ -71,14 +64,7 @@ func (g *Gateway) watch(stream grpc.ServerStream) error {
 // them.
 func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, request *recordv1.WatchRequest) (moved bool,
 	err error) {
-	encoded, err := proto.Marshal(request)
-	if err != nil {
-		return false, status.Error(codes.Internal, err.Error())
-	}
-	in := &frame{keep: true, bufs: mem.BufferSlice{mem.SliceBuffer(encoded)}}
-	err = g.pump(ctx, stream, func(call *repeated, ctx context.Context, do attempt) error {
-		return call.named(ctx, request.GetGroup(), do)
-	}, recordv1.RecordService_Watch_FullMethodName, in, func(out *frame) error {
+	change := func(out *frame) error {
 		cursor, err := bytesOf(out, cursorField)
 		if err == nil && len(cursor) > 0 {
 			request.Cursor, moved = cursor, true
@@ -90,7 +76,8 @@ func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, reque
 			}
 		}
 		return err
-	})
+	}
+	err = g.pumpGroup(ctx, stream, request.GetGroup(), recordv1.RecordService_Watch_FullMethodName, request, change)
 	return moved, err
 }
 

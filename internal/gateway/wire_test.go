@@ -153,7 +153,7 @@ func FuzzReadKey(f *testing.F) {
 		}
 		batch, err := readBatch(&frame{bufs: bufs}, "puts", true, 8, 1<<20)
 		if err == nil {
-			batch.free()
+			batch.base.Free()
 		}
 		_ = changeCursor(t.Context(), &frame{bufs: bufs}, true)
 		_, _ = resultStatus(scan(bufs), 1)
