@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard/problems"
@@ -22,7 +23,7 @@ const (
 	etcdTime        = 5 * time.Second // of one request
 )
 
-// reporter reports changed figures of the groups that this shard leads to etcd. At each tick it also closes the
+// reporter reports changed figures of the groups that this shard leads to etcd. At each look it also closes the
 // snapshots of scans that nobody has read for a long time.
 type reporter struct {
 	cfg         *Config
@@ -38,14 +39,7 @@ type reporter struct {
 
 // run reports until ctx ends.
 func (p *reporter) run(ctx context.Context) {
-	tick := time.NewTicker(p.cfg.ReportInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for backoff.Sleep(ctx, p.cfg.ReportInterval) {
 		p.expireScans(serve.ScanGrace)
 		r := p.routes()
 		if r.ByName == nil || p.isHeld() {
@@ -56,7 +50,7 @@ func (p *reporter) run(ctx context.Context) {
 			err = p.weigh(ctx, r, weights)
 		}
 		if ctx.Err() == nil {
-			p.problems.Note("reporting to etcd", err) // the next tick tries again
+			p.problems.Note("reporting to etcd", err) // the next look tries again
 		}
 	}
 }

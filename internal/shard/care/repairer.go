@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/consensus/peer"
 	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
@@ -53,14 +54,7 @@ func NewRepairer(opts RepairOptions) *Repairer {
 
 // Run repairs damage until ctx ends.
 func (m *Repairer) Run(ctx context.Context) {
-	tick := time.NewTicker(m.Every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for backoff.Sleep(ctx, m.Every) {
 		for _, g := range m.Replicas.Routes().ByUUID {
 			if sv := g.Served(); sv != nil && sv.Log().Damaged() && !sv.Replica().Alone() && ctx.Err() == nil {
 				err := m.repair(ctx, sv)
@@ -162,12 +156,7 @@ func (m *Repairer) Scrub(ctx context.Context) {
 	if m.ScrubBytesPerSecond < 0 {
 		return
 	}
-	for {
-		select { // the pause is needed even if there is almost nothing to read
-		case <-ctx.Done():
-			return
-		case <-time.After(m.ScrubPause):
-		}
+	for backoff.Sleep(ctx, m.ScrubPause) { // the pause is needed even if there is almost nothing to read
 		for _, g := range m.Replicas.Routes().ByUUID {
 			sv := g.Served()
 			if sv == nil || sv.Replica().Alone() {

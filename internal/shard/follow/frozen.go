@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/rescue"
@@ -134,14 +135,7 @@ func (f *Watcher) freeze(ctx context.Context) error {
 
 // LeaveSafeMode ends each freeze that occurs before ctx ends.
 func (f *Watcher) LeaveSafeMode(ctx context.Context) {
-	tick := time.NewTicker(SafeModeRetry)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for backoff.Sleep(ctx, SafeModeRetry) {
 		if !f.Replicas.IsHeld() {
 			f.rememberLater()
 			continue

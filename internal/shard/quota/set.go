@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/base/longlock"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
@@ -213,10 +214,7 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 			return
 		}
 		told(err)
-		select {
-		case <-time.After(min(max(wakesApart, lookShare*time.Since(began)), s.cfg.Every)):
-		case <-ctx.Done():
-		}
+		backoff.Sleep(ctx, min(max(wakesApart, lookShare*time.Since(began)), s.cfg.Every))
 	}
 }
 

@@ -82,21 +82,16 @@ func (p *putsIn) Decode(data mem.BufferSlice) error {
 // are skipped.
 func eachPut(encoded []byte, use func(put []byte) error) error {
 	for len(encoded) > 0 {
-		number, kind, n := protowire.ConsumeTag(encoded)
+		number, kind, n := protowire.ConsumeField(encoded)
 		if n < 0 {
 			return undecodable(protowire.ParseError(n))
 		}
-		value := protowire.ConsumeFieldValue(number, kind, encoded[n:])
-		if value < 0 {
-			return undecodable(protowire.ParseError(value))
-		}
 		if number == putsField && kind == protowire.BytesType {
-			put, _ := protowire.ConsumeBytes(encoded[n:])
-			if err := use(put); err != nil {
+			if err := use(bytesOf(encoded)); err != nil {
 				return err
 			}
 		}
-		encoded = encoded[n+value:]
+		encoded = encoded[n:]
 	}
 	return nil
 }
@@ -113,23 +108,19 @@ func decodePut(encoded []byte, put *recordv1.PutRequest, key *recordv1.RecordKey
 		return proto.UnmarshalOptions{Merge: true}.Unmarshal(encoded[from:to], put)
 	}
 	for at < len(encoded) {
-		number, kind, n := protowire.ConsumeTag(encoded[at:])
+		number, kind, n := protowire.ConsumeField(encoded[at:])
 		if n < 0 {
 			return undecodable(protowire.ParseError(n))
-		}
-		value := protowire.ConsumeFieldValue(number, kind, encoded[at+n:])
-		if value < 0 {
-			return undecodable(protowire.ParseError(value))
 		}
 		hasKey = hasKey || number == keyField && kind == protowire.BytesType
 		if number == dataField && kind == protowire.BytesType {
 			if err := merge(at); err != nil {
 				return undecodable(err)
 			}
-			put.Data, _ = protowire.ConsumeBytes(encoded[at+n:])
-			from = at + n + value
+			put.Data = bytesOf(encoded[at:])
+			from = at + n
 		}
-		at += n + value
+		at += n
 	}
 	if err := merge(at); err != nil {
 		return undecodable(err)
@@ -138,6 +129,13 @@ func decodePut(encoded []byte, put *recordv1.PutRequest, key *recordv1.RecordKey
 		put.Key = nil
 	}
 	return nil
+}
+
+// bytesOf returns the value of the bytes field at the beginning of encoded, which is whole.
+func bytesOf(encoded []byte) []byte {
+	_, _, tag := protowire.ConsumeTag(encoded)
+	value, _ := protowire.ConsumeBytes(encoded[tag:])
+	return value
 }
 
 func undecodable(err error) error { return fmt.Errorf("decoding a message: %w", err) }

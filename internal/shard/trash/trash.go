@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/base/longlock"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/vfs"
@@ -75,15 +76,8 @@ func (b *Bin) Put(dir string, group uuid.UUID, raftID uint64) error {
 
 // Run deletes what has been in the trash for long enough, until ctx ends.
 func (b *Bin) Run(ctx context.Context) {
-	tick := time.NewTicker(min(every, b.Delay/2+time.Millisecond))
-	defer tick.Stop()
-	for {
+	for more := true; more; more = backoff.Sleep(ctx, min(every, b.Delay/2+time.Millisecond)) {
 		b.Problem("emptying the trash", b.Empty(time.Now()))
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
 	}
 }
 
