@@ -58,7 +58,10 @@ func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 		cancel()
 	}
 	<-freed
-	b.closeLanes()
+	for _, l := range b.lanes {
+		l.close()
+		<-l.ended
+	}
 	if answerErr != nil {
 		return answerErr
 	}
@@ -336,12 +339,5 @@ func (l *lane) close() {
 	if l.err == nil {
 		_ = l.to.CloseSend() // fails only if the stream is already broken
 		close(l.parts)
-	}
-}
-
-func (b *putting) closeLanes() {
-	for _, l := range b.lanes {
-		l.close()
-		<-l.ended
 	}
 }
