@@ -125,32 +125,29 @@ const ordinalStep = 2
 
 // Create creates the files of a new, empty group with the given Raft voters; the files are durable on return. The
 // folder must not exist, or must be empty except for files of an unfinished Create.
-func Create(opts Options, conf *raftpb.ConfState) error {
+func Create(opts Options, conf *raftpb.ConfState) (err error) {
 	opts = opts.withDefaults()
-	fail := func(err error) error {
-		return fmt.Errorf("create group %s in %s: %w", opts.Identity.Name, opts.Dir, err)
-	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("create group %s in %s: %w", opts.Identity.Name, opts.Dir, err)
+		}
+	}()
 	if err := opts.FS.MkdirAll(opts.Dir); err != nil {
-		return fail(format.MarkShortage(err))
+		return format.MarkShortage(err)
 	}
 	if err := clearUnfinished(opts.FS, opts.Dir); err != nil {
-		return fail(err)
+		return err
 	}
-	segment := format.ManifestSegment{Number: 1, FirstIndex: 1}
-	segment.ID = format.NewSegmentID()
+	segment := format.ManifestSegment{Number: 1, FirstIndex: 1, ID: format.NewSegmentID()}
 	if err := format.MakeSegment(opts.FS, opts.Dir, opts.Identity, segment, opts.Now()); err != nil {
-		return fail(err)
+		return err
 	}
 	if err := format.CreateMark(opts.FS, opts.Dir); err != nil {
-		return fail(err)
+		return err
 	}
-	err := format.WriteManifest(opts.FS, opts.Dir, &format.Manifest{
+	return format.WriteManifest(opts.FS, opts.Dir, &format.Manifest{
 		Identity: opts.Identity, Sequence: 1, Segments: []format.ManifestSegment{segment}, NextSegment: 2, Conf: conf,
 	})
-	if err != nil {
-		return fail(err)
-	}
-	return nil
 }
 
 // clearUnfinished removes the files of an unfinished Create. It returns an error if there is any other file in the

@@ -394,8 +394,7 @@ func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *rep
 		}
 		return w != nil && w.IsBad(place.Offset())
 	}
-	_, err := ld.places.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.places.clearUsed)
-	return err
+	return ld.places.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.places.clearUsed)
 }
 
 // insertRows fills the index from rows. It skips rows that damage may have made void, until the damage is repaired:

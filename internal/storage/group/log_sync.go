@@ -126,10 +126,10 @@ func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error)
 		copy(next.image[format.SegmentHeaderBytes:], buf)
 	}
 	file := next.file.Load()
-	if _, err := file.WriteAt(buf, format.SegmentHeaderBytes); err != nil {
-		return 0, format.MarkShortage(err)
+	if _, err = file.WriteAt(buf, format.SegmentHeaderBytes); err == nil {
+		err = file.Sync()
 	}
-	if err := file.Sync(); err != nil {
+	if err != nil {
 		return 0, format.MarkShortage(err)
 	}
 	return format.SegmentHeaderBytes + int64(len(buf)), nil

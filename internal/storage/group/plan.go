@@ -23,16 +23,13 @@ type Plan struct {
 }
 
 // PlanLoad computes the Need of the group in opts.Dir. If opts.Plan has the manifest, PlanLoad does not read it again.
-func PlanLoad(opts Options) (*Plan, error) {
+func PlanLoad(opts Options) (plan *Plan, err error) {
 	opts = opts.withDefaults()
-	plan, err := planFolder(opts)
-	if err != nil {
-		return nil, fmt.Errorf("plan the load of group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
-	}
-	return plan, nil
-}
-
-func planFolder(opts Options) (*Plan, error) {
+	defer func() {
+		if err != nil {
+			plan, err = nil, fmt.Errorf("plan the load of group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
+		}
+	}()
 	m, err := readManifest(opts)
 	if err != nil {
 		return nil, err
@@ -45,7 +42,7 @@ func planFolder(opts Options) (*Plan, error) {
 		return nil, err
 	}
 	need, err := needOf(opts, m, active)
-	plan := &Plan{Need: need, Manifest: m, mark: &active.mark}
+	plan = &Plan{Need: need, Manifest: m, mark: &active.mark}
 	if opts.Plan != nil {
 		plan.Replica = opts.Plan.Replica
 	}

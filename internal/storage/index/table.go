@@ -220,11 +220,9 @@ const fillParallelRows = 1 << 15
 // Fill is fast, because it walks the table's memory in order and takes each lock once. Row r has the id ids[r] and the
 // place places[r] in the segment with the given ordinal. The function skip, if not nil, excludes rows. Fill calls the
 // function lost for each place that is not the newest of its id, whether that place was in the table or is in a row.
-// Several goroutines may call lost concurrently, and it must not call the table. Fill returns by how much the count of
-// live ids rose.
+// Several goroutines may call lost concurrently, and it must not call the table.
 func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row int) bool,
-	lost func(loc Loc)) (live int64, err error) {
-	before := t.Live()
+	lost func(loc Loc)) error {
 	var bounds [stripeCount + 1]int
 	bounds[stripeCount] = len(ids)
 	for i := 1; i < stripeCount; i++ {
@@ -248,8 +246,7 @@ func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row
 			return nil
 		})
 	}
-	err = fills.Wait()
-	return t.Live() - before, err
+	return fills.Wait()
 }
 
 func (t *Table) fillStripe(s *stripe, from, to int, ids []int64, places []uint64, ordinal uint32, skip func(int) bool,

@@ -424,10 +424,7 @@ func (j *Journal) make(name string, size int64) (vfs.File, error) {
 	}
 	j.made = true
 	name = path.Join(j.opts.Dir, name)
-	if err := j.opts.FS.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	file, err := j.opts.FS.Create(name)
+	file, err := vfs.CreateReplacing(j.opts.FS, name)
 	if err != nil {
 		return nil, err
 	}
@@ -475,20 +472,17 @@ func (j *Journal) Close() (clean bool, err error) {
 	}
 	j.closed = true
 	clean = true
-	var errs []error
 	for i := range j.halves {
 		h := &j.halves[i]
 		clean = clean && len(h.live) == 0
 		if h.file != nil {
-			errs = append(errs, h.file.Close())
+			err = errors.Join(err, h.file.Close())
 		}
 	}
 	j.mu.Unlock()
 	if !clean {
-		return false, errors.Join(errs...)
+		return false, err
 	}
-	if err := Remove(j.opts.FS, j.opts.Dir); err != nil {
-		return false, errors.Join(append(errs, err)...)
-	}
-	return true, errors.Join(errs...)
+	failed := Remove(j.opts.FS, j.opts.Dir)
+	return failed == nil, errors.Join(err, failed)
 }

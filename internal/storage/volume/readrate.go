@@ -27,25 +27,20 @@ const (
 // volume, at most limitBytes, and returns bytes per second. It returns 0 if there is too little to read (less than 8
 // MiB) or the file system cannot bypass the page cache. It does not read space that was reserved but not written,
 // because such reads do not reach the device.
-func (v *Volume) MeasureReadRate(limitBytes int64) (float64, error) {
-	rate, err := v.measure(limitBytes)
-	if err != nil {
-		return 0, fmt.Errorf("measure the read rate of volume %s: %w", v.dir, err)
-	}
-	return rate, nil
-}
-
-func (v *Volume) measure(limitBytes int64) (rate float64, err error) {
-	files, err := v.largestFiles()
-	if err != nil {
-		return 0, err
-	}
+func (v *Volume) MeasureReadRate(limitBytes int64) (rate float64, err error) {
 	var open []vfs.File
 	defer func() {
 		for _, f := range open {
 			err = errors.Join(err, f.Close())
 		}
+		if err != nil {
+			rate, err = 0, fmt.Errorf("measure the read rate of volume %s: %w", v.dir, err)
+		}
 	}()
+	files, err := v.largestFiles()
+	if err != nil {
+		return 0, err
+	}
 	var parts []part
 	for _, file := range files {
 		if int64(len(parts)+1)*rateReadBytes > limitBytes {

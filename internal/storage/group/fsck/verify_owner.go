@@ -1,6 +1,7 @@
 package fsck
 
 import (
+	"errors"
 	"fmt"
 	"path"
 
@@ -70,8 +71,5 @@ func readHead(fs vfs.FS, name string, n int) ([]byte, error) {
 	}
 	b := make([]byte, n)
 	_, err = f.ReadAt(b, 0)
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	return b, err
+	return b, errors.Join(err, f.Close())
 }

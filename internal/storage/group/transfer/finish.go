@@ -14,16 +14,13 @@ import (
 // After a crash at any time, the folder is either in its old or in its new state. The new term is the greater one of
 // the folder's and the export's; a vote in that term is kept. Finish returns ErrBehind under the conditions of
 // NewInstall. After an error, the caller can resume with NewInstall. After success, Load loads the new state of the
-// folder.
-func (i *Install) Finish(ctx context.Context) error {
-	if err := i.finish(ctx); err != nil {
-		return fmt.Errorf("install group %s in %s: %w", i.opts.Identity.Name, i.opts.Dir, format.MarkShortage(err))
-	}
-	return nil
-}
-
-// finish performs the install that docs/format.md describes. The numbers in the comments are those of its steps.
-func (i *Install) finish(ctx context.Context) error {
+// folder. The numbers in the comments are those of the steps in docs/format.md.
+func (i *Install) Finish(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("install group %s in %s: %w", i.opts.Identity.Name, i.opts.Dir, format.MarkShortage(err))
+		}
+	}()
 	own, err := readOwn(i.opts.FS, i.opts.Dir, i.manifest.Identity, i.replica)
 	if err != nil {
 		return err
