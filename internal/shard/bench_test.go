@@ -118,7 +118,7 @@ func BenchmarkUnary(b *testing.B) {
 				}
 			}
 			for _, callers := range []int{16, 64} {
-				b.Run(fmt.Sprintf("%s/%d/%d", residencyName(residency), size, callers), func(b *testing.B) {
+				b.Run(fmt.Sprintf("%s/%d/%d", residency, size, callers), func(b *testing.B) {
 					m := rounds(func() float64 {
 						return rate(b, callers, func(int, int) error {
 							return bare.Invoke(context.Background(), "/echo/Echo", &recordv1.DownloadChunk{Data: d},
@@ -188,7 +188,7 @@ func BenchmarkBatch(b *testing.B) {
 	const callers = 16
 	for _, residency := range []group.Residency{group.Resident, group.Index} {
 		for _, size := range []int{1 << 10, 10 << 10} {
-			b.Run(fmt.Sprintf("%s/%d", residencyName(residency), size), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/%d", residency, size), func(b *testing.B) {
 				f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = residency, 0 }).ready()
 				d := make([]byte, size)
 				streams := make([]recordv1.RecordService_BatchPutClient, callers)

@@ -84,7 +84,7 @@ func (c *Config) dials() []grpc.DialOption {
 // row returns the part of the shard's row that follows from the configuration.
 func (c *Config) row() *recordv1.Shard {
 	return &recordv1.Shard{
-		Alive: true, Version: c.Version, Residency: residencyName(c.Residency), Medium: string(c.Medium),
+		Alive: true, Version: c.Version, Residency: c.Residency.String(), Medium: string(c.Medium),
 		MemoryLimitBytes: c.MemoryLimitBytes,
 	}
 }

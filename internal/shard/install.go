@@ -267,7 +267,9 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 	if err != nil {
 		backoff.Sleep(ctx, time.Second) // without a pause, the leader would repeat its offer at once
 	}
-	i.informLeader(g, sv.RaftID, from, err == nil)
+	i.peers.Transport(g).Send([]*raftpb.Message{{ // the leader then sends entries again
+		Type: raftpb.MsgSnapStatus.Enum(), From: new(sv.RaftID), To: &from, Reject: new(err != nil),
+	}})
 }
 
 // pause stops the node of a served replica, closes its log, and locks the replica against other changes. If closed is
@@ -284,11 +286,4 @@ func (i *installer) pause(ctx context.Context, g *replicas.Replica, sv *replicas
 		i.logger.Debug("stopping to install", "group", g.Name, "error", err)
 	}
 	return true, sv.Log().Close(false)
-}
-
-// informLeader reports the result of an install to the leader, so that the leader sends entries again.
-func (i *installer) informLeader(g *replicas.Replica, raftID, to uint64, ok bool) {
-	i.peers.Transport(g).Send([]*raftpb.Message{{
-		Type: raftpb.MsgSnapStatus.Enum(), From: &raftID, To: &to, Reject: new(!ok),
-	}})
 }

@@ -27,7 +27,7 @@ import (
 // residencies runs a test in both residencies.
 func residencies(t *bubble, run func(t *bubble, f *fixture)) {
 	for _, r := range []group.Residency{group.Index, group.Resident} {
-		t.Run(residencyName(r), func(t *bubble) {
+		t.Run(r.String(), func(t *bubble) {
 			run(t, start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Residency = r }).ready())
 		})
 	}

@@ -258,15 +258,8 @@ func (s *Shard) yield(err error) {
 // Addr is the address that gRPC listens on.
 func (s *Shard) Addr() string { return s.server.Addr() }
 
-// WaitLoaded returns when everything that can be loaded is loaded, or when ctx ends.
-func (s *Shard) WaitLoaded(ctx context.Context) error {
-	select {
-	case <-s.loading.Done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+// Loaded is closed when everything that can be loaded is loaded.
+func (s *Shard) Loaded() <-chan struct{} { return s.loading.Done }
 
 // Stop stops gracefully: it refuses new calls, lets calls in progress end, syncs, writes hints and unregisters. If ctx
 // ends first, calls in progress are aborted, and the rest is done without hints.

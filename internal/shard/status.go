@@ -8,7 +8,6 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/status"
-	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // Status returns the present state.
@@ -76,11 +75,4 @@ func newestSlow(slow *recordv1.SlowOperations) *recordv1.SlowSyncs {
 		Total: slow.GetSyncsTotal(), NewestSeconds: time.Duration(newest.GetDurationNs()).Seconds(),
 		NewestSecondsAgo: max(0, time.Since(ended).Seconds()), NewestFile: newest.GetKind(),
 	}
-}
-
-func residencyName(r group.Residency) string {
-	if r == group.Resident {
-		return "Resident"
-	}
-	return "Index"
 }

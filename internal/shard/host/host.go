@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/storage/vfs"
@@ -217,10 +218,7 @@ func (h *Host) run() {
 			<-h.ctx.Done()
 			return
 		}
-		select {
-		case <-h.ctx.Done():
-		case <-time.After(h.opts.Times.Inspect):
-		}
+		backoff.Sleep(h.ctx, h.opts.Times.Inspect)
 	}
 }
 

@@ -164,8 +164,10 @@ func (l *life) counted(name string) (sum float64, err error) {
 var errDamaged = errors.New("a group is not whole")
 
 func (l *life) serves(ctx context.Context) error {
-	if err := l.shard.WaitLoaded(ctx); err != nil {
-		return fmt.Errorf("waiting until all is loaded: %w", err)
+	select {
+	case <-l.shard.Loaded():
+	case <-ctx.Done():
+		return fmt.Errorf("waiting until all is loaded: %w", ctx.Err())
 	}
 	for {
 		serving := 0
