@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/replicas"
@@ -213,6 +214,64 @@ func comesBack(t testing.TB, what tailDamage) {
 	for id := range int64(21) {
 		c.holds(id, data(id, 1000))
 	}
+}
+
+// A replica whose tail is damaged right after an install is replaced, although nobody has written to the group since, so
+// that its leader offers the very files that the replica has.
+func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, oneGroup, abc)
+		c.settled(abc...)
+		c.kill("c")
+		for n := range 4 {
+			for id := range int64(10) {
+				c.put(id, data(id, 1000+n))
+			}
+		}
+		for _, name := range []string{"a", "b"} { // c needs files
+			f := c.shards[name]
+			if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		group := func(name string) *replicas.Served {
+			return c.shards[name].shard.replicas.Routes().Served(c.registry.now().Groups["0"].UUID)
+		}
+		whole := func() bool {
+			leader, sv := c.registry.now().Groups["0"].Leader, group("c")
+			return leader != "" && sv != nil && sv.Log().AppliedIndex() == group(leader).Log().AppliedIndex()
+		}
+		c.restart("c")
+		c.eventually("c has everything", whole)
+		before := group("c").RaftID
+		c.kill("c")
+		f := c.stopped["c"]
+		dir := filesIn(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups"))[0]
+		m, err := format.ReadManifest(f.cfg.FS, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		active, err := f.cfg.FS.OpenWrite(path.Join(dir, format.SegmentName(m.Segments[len(m.Segments)-1].Number)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(active.Truncate(format.SegmentHeaderBytes/2), active.Sync(), active.Close()); err != nil {
+			t.Fatal(err)
+		}
+		metrics := prometheus.NewRegistry()
+		f.cfg.Registry = metrics
+		c.restart("c")
+		c.eventually("c has a replica again", whole)
+		c.settled(abc...)
+		if found := tails(t, metrics, tailFound); found != 1 || group("c").RaftID == before {
+			t.Errorf("%v damaged tails were found, and the replica that has forgotten its vote is replaced: %t", found,
+				group("c").RaftID != before)
+		}
+		for id := range int64(10) {
+			c.holds(id, data(id, 1003))
+		}
+	})
 }
 
 // As long as there is no majority elsewhere, nothing is given up, and the status names the group and says what to do.

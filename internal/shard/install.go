@@ -22,7 +22,6 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
-	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
@@ -147,11 +146,13 @@ func (i *installer) install(ctx context.Context, g *replicas.Replica, from strin
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	state := g.State()
 	sink := &installSink{
-		ctx: ctx, opts: i.volume.LogOptions(g.UUID, g.Name), replica: i.volume.ReplicaFile(g.UUID, g.State().RaftID),
-		missing: map[string]transfer.File{},
-		from:    from, copying: g.Copying(),
+		ctx: ctx, opts: i.volume.LogOptions(g.UUID, g.Name).ForInstall(),
+		replica: i.volume.ReplicaFile(g.UUID, state.RaftID), missing: map[string]transfer.File{}, from: from,
+		copying: g.Copying(),
 	}
+	sink.opts.Damaged = state.Phase == member.DamagedTail
 	defer sink.copying.Waits()
 	if err := i.peers.hub.Fetcher(from).Group(ctx, g.UUID, sink); err != nil {
 		return err
@@ -168,7 +169,7 @@ func (i *installer) install(ctx context.Context, g *replicas.Replica, from strin
 // installSink is a peer.Sink.
 type installSink struct {
 	ctx     context.Context
-	opts    group.Options
+	opts    transfer.Options
 	replica format.ReplicaFile
 	install *transfer.Install
 	missing map[string]transfer.File // as last reported
@@ -179,7 +180,7 @@ type installSink struct {
 }
 
 func (i *installSink) Describe(d peer.Description) (err error) {
-	if i.install, err = transfer.NewInstall(i.ctx, i.opts.ForInstall(), i.replica, d.Manifest); err != nil {
+	if i.install, err = transfer.NewInstall(i.ctx, i.opts, i.replica, d.Manifest); err != nil {
 		return err
 	}
 	i.total = d.Bytes

@@ -419,6 +419,49 @@ func TestInstallWhereAVoteMayBeForgotten(t *testing.T) {
 	}
 }
 
+// TestInstallOverADamagedLogThatHasTheExport checks that a log with the segments of the export does not count as
+// installed if a load has refused it. Nobody has written to the exporter since the log was installed from it, so a later
+// export is the same. The mark file knows of the vote only if the log had the time to write it.
+func TestInstallOverADamagedLogThatHasTheExport(t *testing.T) {
+	for what, damage := range map[string]struct {
+		marks bool
+		bytes int64
+	}{"the header": {bytes: format.SegmentHeaderBytes / 2}, "a vote": {marks: true, bytes: format.SegmentHeaderBytes}} {
+		d := exporter(t)
+		ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, d.last()))
+		mem := vfstest.NewMem()
+		opts := joinerOptions(d.opts, mem)
+		ok(t, install(d.log, opts))
+		l, _, err := Load(t.Context(), opts, nil)
+		ok(t, err)
+		commit := l.AppliedIndex()
+		ok(t, l.Append(&raftpb.HardState{Term: new(d.term + 1), Vote: new(uint64(2)), Commit: &commit}, nil))
+		ok(t, l.Sync())
+		if damage.marks {
+			ok(t, l.Tick())
+		}
+		name := l.w.active.path
+		mem = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
+		ok(t, l.Close(false))
+		opts.FS = mem
+		f, err := mem.OpenWrite(name)
+		ok(t, err)
+		ok(t, errors.Join(f.Truncate(damage.bytes), f.Sync(), f.Close()))
+		if _, _, err := Load(t.Context(), opts, nil); !errors.Is(err, ErrTailDamaged) {
+			t.Errorf("%s: the load: %v", what, err)
+		}
+		e := exported(t, d.log)
+		damaged := opts.ForInstall()
+		damaged.Damaged = true
+		i, err := transfer.NewInstall(t.Context(), damaged, joiner, e.Manifest())
+		ok(t, err)
+		ok(t, send(e, i, 700))
+		if err := i.Finish(t.Context()); !errors.Is(err, transfer.ErrBehind) || !strings.Contains(err.Error(), "voted") {
+			t.Errorf("%s: the install: %v", what, err)
+		}
+	}
+}
+
 func TestALoadRemovesWhatWasGatheredForNothing(t *testing.T) {
 	d := exporter(t)
 	opts := joinerOptions(d.opts, vfstest.NewMem())

@@ -25,7 +25,7 @@ func (i *Install) Finish(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if !own.holds(i.manifest) {
+	if i.opts.Damaged || !own.holds(i.manifest) {
 		if err := i.swapIn(ctx, own); err != nil {
 			return err
 		}

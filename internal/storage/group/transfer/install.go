@@ -54,6 +54,9 @@ type Options struct {
 	Identity format.Identity
 	Now      func() time.Time // nil means time.Now
 	Logger   *slog.Logger     // nil: messages are discarded
+	// Damaged says that a load has refused the log in the folder. The install then replaces the log even if its sealed
+	// segments are already those of the export, because bytes after these segments are bad.
+	Damaged bool
 }
 
 // Install builds the folder of a replica from the files of an Export. The files are gathered in the folder
@@ -124,7 +127,7 @@ func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, m
 	if err != nil {
 		return fail(err)
 	}
-	if !own.holds(m) { // otherwise Finish only needs to clean up
+	if opts.Damaged || !own.holds(m) { // otherwise Finish only needs to clean up
 		if err := own.checkCommit(m); err != nil {
 			return fail(err)
 		}

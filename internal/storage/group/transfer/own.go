@@ -65,7 +65,8 @@ func (o *ownLog) lists(number uint64) bool {
 	})
 }
 
-// holds reports whether the folder already holds the export, because the commit point of the install was passed.
+// holds reports whether the folder already holds the export, because the commit point of the install was passed. It
+// does not read the active segment, which the export does not have.
 func (o *ownLog) holds(m *format.Manifest) bool {
 	if o.manifest == nil || len(o.manifest.Segments) != len(m.Segments)+1 ||
 		o.manifest.HardState.Commit < m.HardState.Commit {
@@ -126,7 +127,8 @@ func (o *ownLog) readTail() error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if o.walk.StateMissing(max(o.walk.Synced, mark.Offset)) {
+	// The header was synced before the manifest listed the segment.
+	if o.walk.StateMissing(max(o.walk.Synced, mark.Offset, format.SegmentHeaderBytes)) {
 		return fmt.Errorf("%w: what was voted for is not known any more, because the end of the active segment is damaged",
 			ErrBehind)
 	}
