@@ -2,7 +2,9 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"path"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/replicas"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -259,4 +263,66 @@ func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 		}
 		change.Wait()
 	})
+}
+
+// TestADeletedGroupLeavesNoHalfMadeReplica checks that a shard that was killed while it made a replica drops the folder
+// when it starts again, if the group was deleted meanwhile. Without a manifest, nothing in the folder names the group.
+func TestADeletedGroupLeavesNoHalfMadeReplica(t *testing.T) {
+	t.Parallel()
+	for what, left := range map[string]struct {
+		make func(t *bubble, f *fixture, dir string, id uuid.UUID)
+		kept bool
+	}{
+		"a replica that was joining": {make: func(t *bubble, f *fixture, dir string, id uuid.UUID) {
+			file := f.shard.volume.ReplicaFile(id, 9)
+			file.Joining = true
+			if err := format.WriteReplicaFile(f.cfg.FS, dir, file); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"a learner that was begun": {make: func(t *bubble, f *fixture, dir string, _ uuid.UUID) {
+			zeros(t, f.cfg.FS, dir, format.ReplicaName+format.TmpSuffix, 100)
+		}},
+		"a group that was being created": {make: func(t *bubble, f *fixture, dir string, _ uuid.UUID) {
+			zeros(t, f.cfg.FS, dir, format.SegmentName(1), format.SegmentHeaderBytes)
+			zeros(t, f.cfg.FS, dir, format.MarkName+format.TmpSuffix, 0)
+		}},
+		"a group with entries": {make: func(t *bubble, f *fixture, dir string, _ uuid.UUID) {
+			zeros(t, f.cfg.FS, dir, format.SegmentName(1), format.SegmentHeaderBytes+1)
+		}, kept: true},
+	} {
+		inBubble(t, func(t *bubble) {
+			registry := newRegistry(named, "a", "g")
+			id := registry.now().Groups["g"].UUID
+			leader := start(t, registry, func(cfg *Config) { cfg.Name = "a" }).ready()
+			f := start(t, registry, func(cfg *Config) { cfg.Name = "b" })
+			dir := f.shard.volume.GroupDir(id)
+			f.shard.Kill()
+			if err := f.cfg.FS.MkdirAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			left.make(t, f, dir, id)
+			if _, err := leader.admin.DeleteGroup(leader.ctx(), &recordv1.DeleteGroupRequest{Group: "g"}); err != nil {
+				t.Fatal(err)
+			}
+			f = f.again(nil)
+			time.Sleep(10 * time.Second)
+			there := len(filesIn(t, f.cfg.FS, path.Dir(dir))) > 0
+			if strays := f.shard.Status().Strays; there != left.kept || (len(strays) > 0) != left.kept {
+				t.Errorf("%s: the folder is there: %t; strays %v", what, there, strays)
+			}
+		})
+	}
+}
+
+// zeros makes a file of zeros.
+func zeros(t *bubble, disk vfs.FS, dir, name string, bytes int64) {
+	t.Helper()
+	f, err := disk.Create(path.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Truncate(bytes), f.Sync(), f.Close(), disk.SyncDir(dir)); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -39,6 +39,11 @@ func (v *Disk) Find(id uuid.UUID) (g replicas.State) {
 		if found && (errors.Is(err, format.ErrCorrupt) || errors.Is(err, fs.ErrNotExist)) {
 			g.Phase = member.DamagedTail
 		}
+		if !found && errors.Is(err, fs.ErrNotExist) {
+			var listing error
+			g.Empty, listing = group.HoldsNothing(v.Log.FS, dir)
+			g.Err = errors.Join(g.Err, listing)
+		}
 		v.Logger.Error("group cannot be read", "uuid", id, "error", err)
 		return g
 	case m.Identity.Store != v.Store || m.Identity.Group != id:

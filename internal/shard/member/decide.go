@@ -50,6 +50,7 @@ type Replica struct {
 	Foreign    bool   // it was made on another volume, or for another group: it never runs
 	Exchanged  string // why the folder holds the files of another group; empty: it does not
 	Unreadable bool   // it has no readable manifest
+	Empty      bool   // it has no file of a replica: a kill left it while a replica was being made. Then it is Unreadable
 
 	// What this shard reported to etcd. A later view does not change it.
 
@@ -125,7 +126,7 @@ func Decide(v *View, r *Replica) Action {
 		return v.whileSetBack(r)
 	case v.Unread != "":
 		return v.whileUnread(r)
-	case v.Deleted && r != nil && r.Phase != Lost && !r.Foreign && !r.Unreadable && r.Exchanged == "":
+	case v.Deleted && r != nil && r.Phase != Lost && r.isOwn():
 		return leave(r)
 	case !v.Known && (r == nil || r.Phase == Lost):
 		return stay(r)

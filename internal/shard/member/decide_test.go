@@ -54,6 +54,7 @@ func foreign(r *Replica)       { r.Foreign = true }
 func fetching(r *Replica)      { r.Fetching = true }
 func unreadable(r *Replica)    { r.Unreadable = true }
 func nameless(r *Replica)      { r.RaftID, r.Unreadable = 0, true }
+func empty(r *Replica)         { r.Empty = true }
 func renamed(r *Replica)       { r.Name = "1" }
 func inConf(r *Replica)        { r.InConf = true }
 func neverReported(r *Replica) { r.NeverReported, r.Standing.Reason = true, Unconfirmed }
@@ -181,6 +182,7 @@ func TestDecideSetsTheStanding(t *testing.T) {
 		{"deleted", and(unknown, deleted), nil, Standing{Reason: HasLeft}, false},
 		{"deleted, and made elsewhere", and(unknown, deleted), foreign, Standing{Reason: Unknown}, false},
 		{"deleted, and unreadable", and(unknown, deleted), unreadable, Standing{Reason: Unknown}, false},
+		{"deleted, and half made", and(unknown, deleted), and(nameless, empty), Standing{Reason: HasLeft}, false},
 		{"deleted, with files of another group", and(unknown, deleted),
 			func(r *Replica) { r.Exchanged = "the files of 1" }, Standing{Reason: Unknown}, false},
 		{"deleted, while etcd was set back", and(unknown, deleted, setBack), nil, Standing{Reason: SetBack}, false},

@@ -84,6 +84,9 @@ func (r *Replica) isRemnant(here []placement.Member) bool {
 	return r.Unreadable && r.RaftID == 0 && isLearner(here)
 }
 
+// isOwn reports whether no file in the folder may belong to another group.
+func (r *Replica) isOwn() bool { return !r.Foreign && r.Exchanged == "" && (!r.Unreadable || r.Empty) }
+
 // isLookedFor reports whether etcd names the replica as a member without knowing its location.
 func (r *Replica) isLookedFor(group placement.Group) bool {
 	return slices.ContainsFunc(group.Members, func(m placement.Member) bool {

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 )
@@ -59,6 +61,9 @@ func (s *Set) Decide(view placement.View) Work {
 	for _, r := range s.all {
 		if !known[r] {
 			v.Known = false
+			if r.Name == "" { // a replica that was joining when the process ended has no manifest
+				r.Name = nameOfDeleted(view, r.UUID)
+			}
 			v.Deleted = isDeleted(view, r)
 			if view.GroupUnknown(r.Name) {
 				v.Unread = view.UnusableGroup(r.Name)
@@ -86,6 +91,17 @@ func (s *Set) HasLeft(r *Replica, view placement.View) bool {
 	now := s.memberView(view)
 	now.Group = state
 	return state.UUID == r.UUID && now.Left(r.facts(state))
+}
+
+// nameOfDeleted returns the name of a deleted group. It returns an empty string if etcd does not say that a group with
+// this UUID was deleted.
+func nameOfDeleted(view placement.View, id uuid.UUID) string {
+	for name, deleted := range view.Deleted {
+		if deleted == id {
+			return name
+		}
+	}
+	return ""
 }
 
 // isDeleted reports whether etcd says that the group of a replica was deleted.

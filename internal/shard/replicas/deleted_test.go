@@ -25,3 +25,25 @@ func TestOnlyTheDeletedGroupOfANameLeaves(t *testing.T) {
 		t.Errorf("the deleted group is %q, and the next one of the name %q", left, stays)
 	}
 }
+
+// TestAReplicaWithoutAManifestLeavesItsDeletedGroup checks that a replica that a kill stopped before it had a manifest
+// leaves when its group was deleted before the next start. Only the folder's name says of which group it is.
+func TestAReplicaWithoutAManifestLeavesItsDeletedGroup(t *testing.T) {
+	for what, c := range map[string]struct {
+		replica member.Replica
+		leaves  bool
+	}{
+		"joining":   {member.Replica{Phase: member.Joining, RaftID: 1}, true},
+		"half made": {member.Replica{Phase: member.Failed, Unreadable: true, Empty: true}, true},
+		"hit":       {member.Replica{Phase: member.Failed, Unreadable: true}, false},
+	} {
+		s := lone()
+		r := s.Add(uuid.New(), State{Replica: c.replica})
+		view := placement.View{Groups: map[string]placement.Group{}, Deleted: map[string]uuid.UUID{"g": r.UUID, "h": uuid.New()}}
+		s.See(view)
+		todo := s.Decide(s.View())
+		if leaves := len(todo.Trash) == 1; leaves != c.leaves || leaves && (r.Name != "g" || !s.HasLeft(r, view)) {
+			t.Errorf("%s: it leaves: %t, as the replica of %q", what, leaves, r.Name)
+		}
+	}
+}

@@ -158,13 +158,10 @@ func clearUnfinished(fs vfs.FS, dir string) error {
 		return err
 	}
 	for _, name := range names {
-		info, err := fs.Stat(path.Join(dir, name))
+		unfinished, err := isUnfinished(fs, dir, name)
 		if err != nil {
 			return err
 		}
-		unfinished := name == format.MarkName || name == format.MarkName+format.TmpSuffix ||
-			name == format.ManifestName+format.TmpSuffix ||
-			name == format.SegmentName(1) && info.Size() <= format.SegmentHeaderBytes
 		if !unfinished {
 			return fmt.Errorf("the folder holds %s: %w; choose an empty one", name, iofs.ErrExist)
 		}
@@ -175,4 +172,34 @@ func clearUnfinished(fs vfs.FS, dir string) error {
 		}
 	}
 	return nil
+}
+
+// isUnfinished reports whether a file in a folder without a manifest is one that an unfinished Create left.
+func isUnfinished(fs vfs.FS, dir, name string) (bool, error) {
+	switch name {
+	case format.MarkName, format.MarkName + format.TmpSuffix, format.ManifestName + format.TmpSuffix:
+		return true, nil
+	case format.SegmentName(1):
+		info, err := fs.Stat(path.Join(dir, name))
+		return err == nil && info.Size() <= format.SegmentHeaderBytes, err
+	}
+	return false, nil
+}
+
+// HoldsNothing reports whether a folder holds no file of a replica, but at most what a Create, or the beginning of a
+// learner, left when it was killed. Such a folder holds no entry and no vote.
+func HoldsNothing(fs vfs.FS, dir string) (bool, error) {
+	names, err := fs.List(dir)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range names {
+		if name == format.ReplicaName+format.TmpSuffix {
+			continue
+		}
+		if unfinished, err := isUnfinished(fs, dir, name); !unfinished || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
