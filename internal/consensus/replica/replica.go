@@ -150,10 +150,9 @@ func start(opts Options, log store) (_ *Replica, err error) {
 	if err := r.init(); err != nil {
 		return nil, err
 	}
-	if err := r.seat.Enter(); err != nil {
+	if err := r.seat.Enter(r.round.elect); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStopping, err)
 	}
-	r.seat.Run(r.round.elect)
 	return r, nil
 }
 

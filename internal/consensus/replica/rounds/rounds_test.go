@@ -51,7 +51,7 @@ func enter(t *testing.T, c *Committer, f *fake) *Seat {
 	t.Helper()
 	s := &Seat{}
 	s.Init(c, f)
-	if err := s.Enter(); err != nil {
+	if err := s.Enter(func() {}); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -78,6 +78,35 @@ func TestARoundThatIsAskedForMeanwhileComesBehind(t *testing.T) {
 		synctest.Wait()
 		if n := f.rounds.Load(); n != 2 || s.IsScheduled() || f.twice.Load() {
 			t.Fatalf("%d rounds for all that were asked for during the first; two at once: %v", n, f.twice.Load())
+		}
+	})
+}
+
+// TestNoRoundBeginsBesideTheFirst checks that a round that the clock requests while a replica starts waits for the first
+// round of the replica, also if a request came before.
+func TestNoRoundBeginsBesideTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewCommitter()
+		defer c.Close()
+		f := &fake{}
+		f.round = func() { time.Sleep(time.Second) }
+		s := &Seat{}
+		s.Init(c, f)
+		s.Schedule()
+		synctest.Wait()
+		if err := s.Enter(func() {
+			s.Schedule()
+			synctest.Wait()
+			if f.inside.Load() > 0 {
+				t.Error("a round is in progress beside the first")
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		s.Schedule()
+		time.Sleep(time.Minute)
+		if n := f.rounds.Load(); n == 0 || f.twice.Load() || s.IsScheduled() {
+			t.Errorf("%d rounds after the first; two at a time: %t", n, f.twice.Load())
 		}
 	})
 }
@@ -131,7 +160,6 @@ func TestLeaveWaitsForTheRoundAndLetsNoneBegin(t *testing.T) {
 		close(held)
 		<-s.Detached()
 		s.Schedule()
-		s.Run(func() { t.Error("a round after Leave") })
 		time.Sleep(time.Second)
 		if f.rounds.Load() != 1 {
 			t.Fatalf("%d rounds", f.rounds.Load())
@@ -204,7 +232,7 @@ func TestCloseRefusesWhatIsLeft(t *testing.T) {
 		}
 		s := &Seat{}
 		s.Init(c, left)
-		if err := s.Enter(); !errors.Is(err, ErrClosed) {
+		if err := s.Enter(func() { t.Error("a round after Close") }); !errors.Is(err, ErrClosed) {
 			t.Fatal(err)
 		}
 	})

@@ -49,20 +49,33 @@ type Seat struct {
 // The committer runs rounds of the replica after Enter.
 func (s *Seat) Init(c *Committer, runner Runner) {
 	s.committer, s.runner, s.detached = c, runner, make(chan struct{})
-	s.Synced() // the load has synced bytes after the mark
+	s.state.Store(busy) // until Enter has run the first round
+	s.Synced()          // the load has synced bytes after the mark
 }
 
-// Enter begins to run rounds of the replica. It returns ErrClosed if the committer is closed.
-func (s *Seat) Enter() error {
+// Enter calls first in place of the first round, in the caller's goroutine. From then on, the committer runs rounds of
+// the replica. A round that is requested earlier, for example by the clock, begins when first returns. Enter returns
+// ErrClosed, and does not call first, if the committer is closed.
+func (s *Seat) Enter(first func()) error {
+	if !s.admit() {
+		return ErrClosed
+	}
+	defer s.endAndPush()
+	first()
+	return nil
+}
+
+// admit adds the seat to the committer's seats. It returns false if the committer is closed.
+func (s *Seat) admit() bool {
 	c := s.committer
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return ErrClosed
+		return false
 	}
 	c.seats[s] = struct{}{}
 	c.watch(s)
-	return nil
+	return true
 }
 
 // Detached returns a channel that is closed when no round of the replica is in progress, and none will begin.
@@ -95,16 +108,6 @@ func (s *Seat) Watch() {
 	s.committer.mu.Lock()
 	defer s.committer.mu.Unlock()
 	s.committer.watch(s)
-}
-
-// Run calls f instead of a round, in the caller's goroutine. If the committer has released the replica, f is not
-// called.
-func (s *Seat) Run(f func()) {
-	if !s.begin() {
-		return
-	}
-	defer s.endAndPush()
-	f()
 }
 
 // Leave releases the replica: no round of it begins any more, and Detached is closed when none is in progress. It
