@@ -82,8 +82,8 @@ func TestARoundThatIsAskedForMeanwhileComesBehind(t *testing.T) {
 	})
 }
 
-// TestNoRoundBeginsBesideTheFirst checks that a round that the clock requests while a replica starts waits for the first
-// round of the replica, also if a request came before.
+// TestNoRoundBeginsBesideTheFirst checks that a round that the clock requests while a replica starts waits for the
+// first round of the replica, also if a request came before.
 func TestNoRoundBeginsBesideTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCommitter()
