@@ -216,8 +216,8 @@ func comesBack(t testing.TB, what tailDamage) {
 	}
 }
 
-// A replica whose tail is damaged right after an install is replaced, although nobody has written to the group since,
-// so that its leader offers the very files that the replica has.
+// A replica whose tail is damaged right after an install is replaced, although nobody has written to the group since:
+// its leader then offers the very files that the replica has.
 func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -117,7 +117,7 @@ func (x *exploration) servedOn(shard string, g placement.Group) *replicas.Served
 	return s.replicas.Routes().Served(g.UUID)
 }
 
-// states returns the states of all replicas, for messages.
+// states returns the states of all replicas, and of their Raft nodes, for messages.
 func (x *exploration) states() string {
 	var b strings.Builder
 	for _, m := range x.machines {
@@ -130,6 +130,14 @@ func (x *exploration) states() string {
 		fmt.Fprintf(&b, "\n%s: problems %q, strays %+v", m.name, st.GetShard().Problems, st.Strays)
 		for _, g := range st.Groups {
 			fmt.Fprintf(&b, "\n  group %s %s, leader %t, applied %d: %s", g.Group, g.State, g.Leader, g.AppliedIndex, g.Message)
+		}
+		for name, r := range s.replicas.Routes().ByName {
+			if sv := r.Served(); sv != nil {
+				first, _ := sv.Log().FirstIndex()
+				last, _ := sv.Log().LastIndex()
+				fmt.Fprintf(&b, "\n  Raft of group %s: replica %x, entries %d to %d, fetching %t, %+v, progress %+v", name,
+					sv.RaftID, first, last, r.State().Fetching, sv.Replica().Status(), sv.Replica().Members().Progress)
+			}
 		}
 	}
 	return b.String()

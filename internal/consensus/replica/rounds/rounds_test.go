@@ -83,7 +83,7 @@ func TestARoundThatIsAskedForMeanwhileComesBehind(t *testing.T) {
 }
 
 // TestNoRoundBeginsBesideTheFirst checks that a round that the clock requests while a replica starts waits for the
-// first round of the replica, also if a request came before.
+// first round of the replica, also if the request came before that round.
 func TestNoRoundBeginsBesideTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCommitter()
