@@ -58,6 +58,7 @@ func (p *play) begin() {
 	p.r = r
 	synctest.Wait()
 	r.seat.Init(p.c, playRunner{(*runner)(r), p})
+	ok(p.t, r.seat.Enter(func() {})) // the replica has had its first round
 }
 
 // end stops the replica.

@@ -39,13 +39,8 @@ func TestAReplicaWithoutAManifestLeavesItsDeletedGroup(t *testing.T) {
 	} {
 		s := lone()
 		r := s.Add(uuid.New(), State{Replica: c.replica})
-<<<<<<< HEAD
 		deleted := map[string]uuid.UUID{"g": r.UUID, "h": uuid.New()}
 		view := placement.View{Groups: map[string]placement.Group{}, Deleted: deleted}
-=======
-		view := placement.View{Groups: map[string]placement.Group{},
-			Deleted: map[string]uuid.UUID{"g": r.UUID, "h": uuid.New()}}
->>>>>>> b850c500 (explore: a violation shows the Raft node of each copy)
 		s.See(view)
 		todo := s.Decide(s.View())
 		if leaves := len(todo.Trash) == 1; leaves != c.leaves || leaves && (r.Name != "g" || !s.HasLeft(r, view)) {

@@ -420,13 +420,8 @@ func TestInstallWhereAVoteMayBeForgotten(t *testing.T) {
 }
 
 // TestInstallOverADamagedLogThatHasTheExport checks that a log with the segments of the export does not count as
-<<<<<<< HEAD
 // installed if a load has refused it. Nobody has written to the exporter since the log was installed from it, so a
 // later export is the same. The mark file knows of the vote only if the log had the time to write it.
-=======
-// installed if a load has refused it. Nobody has written to the exporter since the log was installed from it, so the
-// next export is the same. The mark file knows of the vote only if the log had the time to write it.
->>>>>>> b850c500 (explore: a violation shows the Raft node of each copy)
 func TestInstallOverADamagedLogThatHasTheExport(t *testing.T) {
 	for what, damage := range map[string]struct {
 		marks bool
