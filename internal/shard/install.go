@@ -262,8 +262,8 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 	if fetch.Err() != nil { // the shard is stopping, or the replica has left its group
 		return
 	}
-	if !errors.Is(err, peer.ErrBusy) && !errors.Is(err, peer.ErrNotHere) {
-		i.problems.Note(problems.Installing+g.Name, err)
+	if problem, known := problemOfInstall(err); known {
+		i.problems.Note(problems.Installing+g.Name, problem)
 	}
 	if err != nil {
 		backoff.Sleep(ctx, time.Second) // without a pause, the leader would repeat its offer at once
@@ -271,6 +271,20 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 	i.peers.Transport(g).Send([]*raftpb.Message{{ // the leader then sends entries again
 		Type: raftpb.MsgSnapStatus.Enum(), From: new(sv.RaftID), To: &from, Reject: new(err != nil),
 	}})
+}
+
+// problemOfInstall returns the problem of a replica that runs, after an attempt to install it. It returns false if the
+// attempt says nothing about that, because the other member does not send files now.
+//
+//nolint:revive // the error is a result that is kept, and not that of the call
+func problemOfInstall(err error) (problem error, known bool) {
+	switch {
+	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrNotHere):
+		return nil, false
+	case errors.Is(err, transfer.ErrBehind):
+		return nil, true // during the attempt, the replica has received the entries that it lacked
+	}
+	return err, true
 }
 
 // pause stops the node of a served replica, closes its log, and locks the replica against other changes. If closed is
