@@ -37,13 +37,17 @@ type Folder struct {
 
 var _ Bucket = (*Folder)(nil)
 
-// OpenFolder opens a folder as a bucket. It makes the folder, but not the one that it stands in: so an archive does not
-// end up below a mount point to which nothing is mounted.
+// OpenFolder opens a folder as a bucket. It makes the folder, but not the folder above it, so that an archive does not
+// end up below a mount point at which nothing is mounted.
 func OpenFolder(fsys vfs.FS, root string) (*Folder, error) {
+	root = path.Clean(root) // the folders above an object are compared with it
 	if _, err := fsys.Stat(path.Dir(root)); err != nil {
-		return nil, fmt.Errorf("the folder in which the archive's folder stands: %w: make it, or mount its file system", err)
+		return nil, fmt.Errorf("the folder above the archive's folder %s: %w: make it, or mount its file system", root, err)
 	}
-	return &Folder{fs: fsys, root: root}, fsys.MkdirAll(path.Join(root, pending))
+	if err := fsys.MkdirAll(path.Join(root, pending)); err != nil {
+		return nil, fmt.Errorf("make the archive's folder %s: %w", root, err)
+	}
+	return &Folder{fs: fsys, root: root}, nil
 }
 
 // Create implements Bucket. It writes the object aside, makes it durable, and gives it its name by a link, which fails

@@ -35,6 +35,16 @@ func TestFolderOfTheSystem(t *testing.T) {
 	buckettest.Run(t, func(t *testing.T) bucket.Bucket { return open(t, vfs.OS{}, path.Join(t.TempDir(), "archive")) })
 }
 
+// The name of a folder may be written in other ways: the end of the walk to the folders above an object must be found.
+func TestTheNameOfAFolderNeedNotBeClean(t *testing.T) {
+	for _, root := range []string{"/archive/", "/./archive", "/a/../archive//"} {
+		b := open(t, vfstest.NewMem(), root)
+		if err := b.Create(t.Context(), name, 1, bytes.NewReader([]byte("x"))); err != nil || !whole(t, b, []byte("x")) {
+			t.Errorf("%s: %v", root, err)
+		}
+	}
+}
+
 func TestAFolderBelowNothingIsRefused(t *testing.T) {
 	if _, err := bucket.OpenFolder(vfstest.NewMem(), "/mnt/archive"); !errors.Is(err, fs.ErrNotExist) ||
 		!strings.Contains(err.Error(), "mount") {

@@ -14,7 +14,7 @@ import (
 // It is not safe for concurrent use.
 type Decoder struct {
 	envelope *Envelope
-	seal     *seal // nil: the key is not needed, because only the checks are verified
+	seal     *seal
 	src      io.Reader
 	left     int64  // bytes of the content that are not read yet
 	chunk    int64  // number of the next chunk
