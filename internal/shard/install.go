@@ -262,8 +262,12 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 	if fetch.Err() != nil { // the shard is stopping, or the replica has left its group
 		return
 	}
-	if problem, known := problemOfInstall(err); known {
+	if known, problem := problemOfInstall(err); known {
 		i.problems.Note(problems.Installing+g.Name, problem)
+	}
+	if errors.Is(err, transfer.ErrBehind) {
+		i.logger.Info("the install was not needed any more: the replica has received entries meanwhile", "group", g.Name,
+			"from", shard, "why", err)
 	}
 	if err != nil {
 		backoff.Sleep(ctx, time.Second) // without a pause, the leader would repeat its offer at once
@@ -273,18 +277,16 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 	}})
 }
 
-// problemOfInstall returns the problem of a replica that runs, after an attempt to install it. It returns false if the
-// attempt says nothing about that, because the other member does not send files now.
-//
-//nolint:revive // the error is a result that is kept, and not that of the call
-func problemOfInstall(err error) (problem error, known bool) {
+// problemOfInstall returns the problem of a replica that runs, after an attempt to install it ended with err. It returns
+// false if the attempt says nothing about problems, because the other member does not send files now.
+func problemOfInstall(err error) (known bool, problem error) {
 	switch {
 	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrNotHere):
-		return nil, false
+		return false, nil
 	case errors.Is(err, transfer.ErrBehind):
-		return nil, true // during the attempt, the replica has received the entries that it lacked
+		return true, nil // during the attempt, the replica has received the entries that it lacked
 	}
-	return err, true
+	return true, err
 }
 
 // pause stops the node of a served replica, closes its log, and locks the replica against other changes. If closed is

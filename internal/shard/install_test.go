@@ -19,13 +19,13 @@ func TestAnInstallThatEntriesHaveOvertakenIsNoProblem(t *testing.T) {
 		{fmt.Errorf("install: %w: index 9", transfer.ErrBehind), nil},
 		{disk, disk},
 	} {
-		problem, known := problemOfInstall(c.err)
+		known, problem := problemOfInstall(c.err)
 		if !known || !errors.Is(problem, c.problem) || (problem == nil) != (c.problem == nil) {
 			t.Errorf("%v: problem %v, known: %t", c.err, problem, known)
 		}
 	}
 	for _, err := range []error{peer.ErrBusy, peer.ErrNotHere} {
-		if _, known := problemOfInstall(fmt.Errorf("install: %w", err)); known {
+		if known, _ := problemOfInstall(fmt.Errorf("install: %w", err)); known {
 			t.Errorf("%v changes what is known", err)
 		}
 	}
