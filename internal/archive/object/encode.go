@@ -12,8 +12,7 @@ import (
 // Spec says what an object is to hold.
 type Spec struct {
 	Store     uuid.UUID
-	Kind      Kind
-	Header    any       // encoded as JSON; one of the header types of this package
+	Header    Header    // encoded as JSON; its type is the kind of the object
 	Body      io.Reader // follows the header; nil: empty
 	BodyBytes int64     // the exact length of Body
 	Key       Key       // encrypts the content; zero: not encrypted
@@ -31,20 +30,25 @@ type Encoder struct {
 	err      error
 }
 
-// NewEncoder makes an object with a random id. The error says that the header cannot be encoded or is too long.
-func NewEncoder(spec Spec) (*Encoder, error) { return newEncoder(spec, newID()) }
+// NewEncoder makes an object with a random id. The error says that a Decoder would refuse the header, or that the header
+// is too long.
+func NewEncoder(spec Spec) (*Encoder, error) { return newEncoder(spec, uuid.New()) }
 
 func newEncoder(spec Spec, id uuid.UUID) (*Encoder, error) {
+	kind := spec.Header.kind()
+	if err := spec.Header.check(spec.BodyBytes); err != nil {
+		return nil, fmt.Errorf("header of a %s object: %w", kind, err)
+	}
 	header, err := json.Marshal(spec.Header)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("header of a %s object: %w", kind, err)
 	}
 	if len(header) > HeaderBytesMax {
-		return nil, fmt.Errorf("the header of a %s object has %d bytes, at most %d are allowed", spec.Kind, len(header),
+		return nil, fmt.Errorf("the header of a %s object has %d bytes, at most %d are allowed", kind, len(header),
 			HeaderBytesMax)
 	}
 	e := &Envelope{
-		Store: spec.Store, ID: id, Kind: spec.Kind, HeaderBytes: int64(len(header)),
+		Store: spec.Store, ID: id, Kind: kind, HeaderBytes: int64(len(header)),
 		ContentBytes: int64(len(header)) + spec.BodyBytes, KeyID: spec.Key.ID(),
 	}
 	if !spec.Key.IsZero() {
@@ -72,8 +76,8 @@ func (e *Encoder) Envelope() Envelope { return *e.envelope }
 // Bytes returns the size of the whole object.
 func (e *Encoder) Bytes() int64 { return e.envelope.ObjectBytes() }
 
-// Read implements io.Reader. It fails with io.ErrUnexpectedEOF if the body is shorter than was said; it ignores what
-// the body has after that.
+// Read implements io.Reader. It fails with io.ErrUnexpectedEOF if the body is shorter than Spec.BodyBytes, and with
+// another error if the body is longer.
 func (e *Encoder) Read(p []byte) (int, error) {
 	if len(e.ready) == 0 && e.err == nil {
 		e.fill()
@@ -89,7 +93,11 @@ func (e *Encoder) Read(p []byte) (int, error) {
 // fill makes the next chunk.
 func (e *Encoder) fill() {
 	if e.left == 0 {
-		e.err = io.EOF
+		var n int
+		if n, e.err = io.ReadFull(e.content, e.buffer[:1]); n > 0 {
+			e.err = fmt.Errorf("the body of the %s object is longer than %d bytes", e.envelope.Kind,
+				e.envelope.ContentBytes-e.envelope.HeaderBytes)
+		}
 		return
 	}
 	data := e.buffer[:min(ChunkBytes, e.left)]

@@ -1,7 +1,6 @@
 package object
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/base/crc32c"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // Sizes in bytes.
@@ -158,7 +158,7 @@ func DecodeEnvelope(b []byte) (*Envelope, error) {
 		return nil, fmt.Errorf("%w: cipher %d", ErrCorrupt, b[49])
 	case e.Cipher == CipherNone && e.KeyID != KeyID{}:
 		return nil, fmt.Errorf("%w: a key without a cipher", ErrCorrupt)
-	case !isZero(b[50:56]) || !isZero(b[endOfEnvelope:]):
+	case !format.IsZero(b[50:56]) || !format.IsZero(b[endOfEnvelope:]):
 		return nil, fmt.Errorf("%w: reserved bytes of the envelope are not zero", ErrCorrupt)
 	case e.HeaderBytes < int64(headerMin) || e.HeaderBytes > HeaderBytesMax:
 		return nil, fmt.Errorf("%w: a header of %d bytes", ErrCorrupt, e.HeaderBytes)
@@ -166,19 +166,4 @@ func DecodeEnvelope(b []byte) (*Envelope, error) {
 		return nil, fmt.Errorf("%w: a content of %d bytes", ErrCorrupt, e.ContentBytes)
 	}
 	return e, nil
-}
-
-func isZero(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// newID returns a random object id.
-func newID() (id uuid.UUID) {
-	_, _ = rand.Read(id[:]) // never fails
-	return id
 }

@@ -12,6 +12,7 @@ import (
 
 // Header is the JSON object at the beginning of an object's content. Each kind of object has one type.
 type Header interface {
+	kind() Kind
 	// check returns what is wrong with the header of an object whose body has a length.
 	check(bodyBytes int64) error
 }
@@ -135,6 +136,12 @@ func checkHoles(holes []Hole) error {
 	}
 	return nil
 }
+
+func (*Archive) kind() Kind   { return KindArchive }
+func (*Log) kind() Kind       { return KindLog }
+func (*Segment) kind() Kind   { return KindSegment }
+func (*Blob) kind() Kind      { return KindBlob }
+func (*Catalogue) kind() Kind { return KindCatalogue }
 
 func (a *Archive) check(bodyBytes int64) error {
 	switch {
