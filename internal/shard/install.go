@@ -277,8 +277,8 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 	}})
 }
 
-// problemOfInstall returns the problem of a replica that runs, after an attempt to install it ended with err. It returns
-// false if the attempt says nothing about problems, because the other member does not send files now.
+// problemOfInstall returns the problem of a replica that runs, after an attempt to install it ended with err. It
+// returns false if the attempt says nothing about problems, because the other member does not send files now.
 func problemOfInstall(err error) (known bool, problem error) {
 	switch {
 	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrNotHere):

@@ -30,8 +30,8 @@ type Encoder struct {
 	err      error
 }
 
-// NewEncoder makes an object with a random id. The error says that a Decoder would refuse the header, or that the header
-// is too long.
+// NewEncoder makes an object with a random id. The error says that a Decoder would refuse the header, or that the
+// header is too long.
 func NewEncoder(spec Spec) (*Encoder, error) { return newEncoder(spec, uuid.New()) }
 
 func newEncoder(spec Spec, id uuid.UUID) (*Encoder, error) {
