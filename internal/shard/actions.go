@@ -83,7 +83,7 @@ func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 		return err
 	}
 	s.replicas.Remove(g)
-	s.steerer.Forget(g)
+	g.AskLook() // the Steerer forgets the group
 	s.logger.Info("a replica has left its group", "group", g.Name, "raft_id", state.RaftID, "joining", joining)
 	return nil
 }

@@ -112,6 +112,9 @@ func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 	}()
 	for range stepsAtOnce {
 		sv := g.Served()
+		if sv == nil && q.Replicas.Find(g.UUID) == nil {
+			q.forget(g) // here, because a look that overlaps with the removal would remember the group again
+		}
 		if sv == nil || ctx.Err() != nil {
 			return false
 		}

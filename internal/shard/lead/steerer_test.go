@@ -91,9 +91,50 @@ func TestAReplacedReplicaKeepsNoPlace(t *testing.T) {
 	if !q.mayMove(next, 1) || q.memoryOf(next) != q.memoryOf(first) || len(q.known) != 1 {
 		t.Errorf("the replica in its place may not move, or there are %d entries", len(q.known))
 	}
-	q.Forget(next)
+	q.forget(next)
 	if len(q.known)+len(q.moves) > 0 {
 		t.Errorf("after the group has left: %d and %d entries", len(q.known), len(q.moves))
+	}
+}
+
+// A look still runs when the replica leaves, and takes a place for a move after that. The place must not be lost for the
+// groups that stay.
+func TestAGroupThatLeavesDuringALookIsForgotten(t *testing.T) {
+	q := lone(nil)
+	g := q.Replicas.Add(uuid.New(), replicas.State{})
+	g.AskLook()
+	q.take(q.Replicas.Looks.Take())
+	q.Replicas.Remove(g)
+	g.AskLook()
+	if due := q.take(q.Replicas.Looks.Take()); len(due) > 0 {
+		t.Fatal("a group is looked at twice at a time")
+	}
+	q.memoryOf(g)
+	q.mayMove(g, 1)
+	q.done(g, true)
+	for _, g := range q.take(q.Replicas.Looks.Take()) {
+		q.done(g, q.look(t.Context(), g))
+	}
+	if len(q.known)+len(q.moves) > 0 || !q.Idle() {
+		t.Errorf("after the group has left: %d and %d entries; idle: %t", len(q.known), len(q.moves), q.Idle())
+	}
+}
+
+// The target of a group changes back before the group gets its copy. The look ends there, and the place of the move is
+// free again.
+func TestAFinishedLookReturnsThePlaceOfAMove(t *testing.T) {
+	q := lone(nil)
+	first, second := q.Replicas.Add(uuid.New(), replicas.State{}), q.Replicas.Add(uuid.New(), replicas.State{})
+	if !q.mayMove(first, 1) || q.mayMove(second, 1) {
+		t.Fatal("not exactly one group may move")
+	}
+	q.done(first, true)
+	if q.mayMove(second, 1) {
+		t.Error("the place of a group that waits is given away")
+	}
+	q.done(first, false)
+	if !q.mayMove(second, 1) {
+		t.Error("a group that is done keeps its place")
 	}
 }
 

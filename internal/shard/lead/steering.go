@@ -16,7 +16,7 @@ type steering struct {
 	busy  map[*replicas.Replica]bool // being looked at; true: another look was asked for meanwhile
 	waits map[*replicas.Replica]*steerWait
 	// moves and known are by the UUID of the group, because another replica of the group may replace the present one.
-	moves map[uuid.UUID]struct{} // groups that are getting copies elsewhere now
+	moves map[uuid.UUID]struct{} // groups that are getting copies elsewhere now: all of them are in busy or in waits
 	known map[uuid.UUID]*memory
 }
 
@@ -74,6 +74,7 @@ func (q *steering) done(g *replicas.Replica, unfinished bool) {
 	}
 	if !unfinished {
 		delete(q.waits, g)
+		delete(q.moves, g.UUID) // a look that was still running when the move ended may have taken a place again
 		return
 	}
 	if w == nil {
@@ -127,8 +128,8 @@ func (q *steering) memoryOf(g *replicas.Replica) *memory {
 	return q.known[g.UUID]
 }
 
-// Forget drops what is remembered of a group whose replica has left.
-func (q *steering) Forget(g *replicas.Replica) {
+// forget drops what is remembered of a group whose replica has left.
+func (q *steering) forget(g *replicas.Replica) {
 	q.list.Lock()
 	defer q.list.Unlock()
 	delete(q.moves, g.UUID)
