@@ -26,6 +26,7 @@ var absurdFields = map[string]func(m *format.Manifest, v uint64){
 	"compacted through": func(m *format.Manifest, v uint64) { m.CompactedThrough = v },
 	"compacted term":    func(m *format.Manifest, v uint64) { m.CompactedTerm = v },
 	"tombstone floor":   func(m *format.Manifest, v uint64) { m.TombstoneFloor = v },
+	"history floor":     func(m *format.Manifest, v uint64) { m.HistoryKnown, m.HistoryFloor = true, v },
 	"conf index":        func(m *format.Manifest, v uint64) { m.ConfIndex = v },
 	"accepted through":  func(m *format.Manifest, v uint64) { m.AcceptedThrough = v },
 	"next segment":      func(m *format.Manifest, v uint64) { m.NextSegment = v },

@@ -33,6 +33,7 @@ type folder struct {
 	sequence   uint64 // sequence number of the last manifest that the log has tried to write
 	// changesFloor is an index: some changes at or below it may be missing. See Log.Changes.
 	changesFloor atomic.Uint64
+	history      atomic.Pointer[historyFloor] // of the manifest on disk; nil if it has none
 }
 
 // create creates the file of a segment with the given ordinal; rewritten says whether the segment replaces others.
@@ -101,7 +102,7 @@ func (f *folder) writeManifest(change func(*format.Manifest)) error {
 	err := format.WriteManifest(f.fs, f.dir, &m)
 	if err == nil {
 		f.manifest, f.unsure = &m, false
-		f.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
+		f.publishFloors()
 		return nil
 	}
 	seen, readErr := format.ReadManifest(f.fs, f.dir)
@@ -109,6 +110,12 @@ func (f *folder) writeManifest(change func(*format.Manifest)) error {
 		f.unsure = true
 	}
 	return err
+}
+
+// publishFloors makes the floors of the manifest on disk visible to readers.
+func (f *folder) publishFloors() {
+	f.changesFloor.Store(max(f.manifest.TombstoneFloor, f.manifest.AcceptedThrough))
+	f.history.Store(historyOf(f.manifest))
 }
 
 // retire removes the files of a segment that left the manifest, once its last reader has finished.

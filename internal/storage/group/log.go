@@ -113,7 +113,7 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	f.fs, f.dir, f.identity, f.now = opts.FS, opts.Dir, opts.Identity, opts.Now
 	f.logger = opts.Logger.With("group", opts.Identity.Name)
 	f.manifest, f.sequence, f.nextNumber = m, m.Sequence, m.NextSegment
-	f.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
+	f.publishFloors()
 	l.state.snapshots, l.state.placesMax = make(map[ScanID]*snapshot), snapshotPlacesMax
 	l.damages.logger = opts.Logger
 	l.hints.folder, l.hints.state = f, &l.state

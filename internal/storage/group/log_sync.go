@@ -66,7 +66,10 @@ func (w *writer) amend(change func(*format.Manifest)) error {
 	if err := w.recover(); err != nil {
 		return err
 	}
-	return w.folder.writeManifest(change)
+	return w.folder.writeManifest(func(m *format.Manifest) {
+		change(m)
+		w.state.beginHistory(m)
+	})
 }
 
 // continueLog abandons the active file (rule 5): it seals the file at its synced mark, and writes the unsynced

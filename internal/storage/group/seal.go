@@ -72,6 +72,7 @@ func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment)
 	err := w.folder.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(append(m.Segments[:keep], sealed...), next.manifest())
 		m.HardState = w.hardForManifest()
+		w.state.beginHistory(m)
 	})
 	if err != nil {
 		w.folder.discardUnlessListed(next)

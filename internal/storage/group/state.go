@@ -48,6 +48,7 @@ type state struct {
 	ages    ages // ages of the applied entries
 	// tombstoneLimit is the value of the last SetTombstoneLimit.
 	tombstoneLimit atomic.Uint64
+	hold           atomic.Pointer[Hold] // value of the last SetHold; nil before the first one
 }
 
 // through returns the last index of segment i that is not void: a later segment may have truncated the log.

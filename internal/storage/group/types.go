@@ -162,6 +162,9 @@ type CompactOptions struct {
 	// SpaceLow says that free space is low. Compact then merges only little data, seals the newest segment if much of
 	// it is superseded, and rewrites every segment of which a 16th can be dropped.
 	SpaceLow bool
+	// IgnoreHold says that the hold is not obeyed, and that the history floor may rise above it. Tombstones above the
+	// hold are kept all the same, unless SpaceLow is set too.
+	IgnoreHold bool
 	// SealBytes is a number of superseded bytes: if the newest segment has at least so many, and they are at least
 	// half of it, it is sealed so that it can be rewritten. 0 means that the segment is active until it is full.
 	SealBytes int64
@@ -186,11 +189,14 @@ type Stats struct {
 	Segments        int
 	Mergeable       int // number of small neighbouring or empty segments that Compact would merge into fewer ones
 	MemoryBytes     int64
-	Damages         []format.Damage
-	Reclaim         Reclaim
-	Scans           int // open snapshots
-	ScansRead       int // number of snapshots that a caller has entered
-	ScanPlaces      int // places of superseded versions that the snapshots hold in memory
+	// HeldBytes is an estimate of the superseded bytes, including blobs, that only the hold keeps (SetHold). It is 0
+	// until a Compact has determined it.
+	HeldBytes  int64
+	Damages    []format.Damage
+	Reclaim    Reclaim
+	Scans      int // open snapshots
+	ScansRead  int // number of snapshots that a caller has entered
+	ScanPlaces int // places of superseded versions that the snapshots hold in memory
 }
 
 // Location is the place of a record, for messages. The text is made only on request, so that reads build no strings.

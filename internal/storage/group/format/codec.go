@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
-// FormatVersion is the version of all files that this program writes, except segments of segmentVersionRequests.
+// FormatVersion is the version of all files that this program writes, except segments of segmentVersionRequests and
+// manifests of manifestVersionHistory.
 const FormatVersion = 1
 
 // These are sizes in bytes.
@@ -74,9 +75,11 @@ func checksumWord(crc uint32, word uint64) uint32 {
 // CRC covers bytes 0 to 12, and 16 to the end.
 const headBytes = 16
 
-func putHead(b []byte, magic string) {
+func putHead(b []byte, magic string) { putHeadOf(b, magic, FormatVersion) }
+
+func putHeadOf(b []byte, magic string, version uint32) {
 	copy(b, magic)
-	binary.LittleEndian.PutUint32(b[8:], FormatVersion)
+	binary.LittleEndian.PutUint32(b[8:], version)
 	binary.LittleEndian.PutUint32(b[12:], headChecksum(b))
 }
 
@@ -86,29 +89,36 @@ func headChecksum(b []byte) uint32 {
 
 // checkHead checks magic, CRC and then the version of a structure that fills b.
 func checkHead(b []byte, magic string) error {
+	_, err := checkHeadOf(b, magic, FormatVersion)
+	return err
+}
+
+// checkHeadOf does what checkHead does, for a structure of which this program knows the versions up to known. It
+// returns the version of b.
+func checkHeadOf(b []byte, magic string, known uint32) (version uint32, err error) {
 	if len(b) < headBytes {
-		return fmt.Errorf("%w: %d bytes are too few", ErrCorrupt, len(b))
+		return 0, fmt.Errorf("%w: %d bytes are too few", ErrCorrupt, len(b))
 	}
 	if string(b[:MagicBytes]) != magic {
-		return fmt.Errorf("%w: magic is %q, not %q", ErrCorrupt, b[:MagicBytes], magic)
+		return 0, fmt.Errorf("%w: magic is %q, not %q", ErrCorrupt, b[:MagicBytes], magic)
 	}
 	if binary.LittleEndian.Uint32(b[12:]) != headChecksum(b) {
-		return fmt.Errorf("%w: checksum", ErrCorrupt)
+		return 0, fmt.Errorf("%w: checksum", ErrCorrupt)
 	}
-	return checkVersion(binary.LittleEndian.Uint32(b[8:]), FormatVersion)
+	version = binary.LittleEndian.Uint32(b[8:])
+	return version, checkVersion(version, known)
 }
 
 // checkVersion is called only after the checksum was verified: an unknown version is then not damage, but really a
-// different version. The argument known is the newest version that this program reads.
+// different version. The argument known is the newest version that this program reads; the oldest one is 1.
 func checkVersion(version, known uint32) error {
 	switch {
-	case version == FormatVersion:
-		return nil
-	case version > FormatVersion:
+	case version > known:
 		return fmt.Errorf("%w: it is %d, this program knows %d: use a newer program", ErrFormatVersion, version, known)
-	default:
+	case version == 0:
 		return fmt.Errorf("%w: version %d was never written", ErrCorrupt, version)
 	}
+	return nil
 }
 
 // IsZero reports whether all bytes are zero.

@@ -240,11 +240,11 @@ func TestNewerVersionIsNotDamage(t *testing.T) {
 	_, headerErr := DecodeSegmentHeader(header)
 
 	newer := func(b []byte, length int) []byte {
-		b[8] = 2
+		b[8]++
 		putUint32(b[12:], headChecksum(b[:length]))
 		return b
 	}
-	manifest, err := sampleManifest().Encode()
+	manifest, err := sampleHistory().Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,6 +284,13 @@ func sampleManifest() *Manifest {
 	}
 }
 
+// sampleHistory returns a manifest of version 2.
+func sampleHistory() *Manifest {
+	m := sampleManifest()
+	m.HistoryKnown, m.HistoryFloor = true, 77
+	return m
+}
+
 func sameManifest(a, b *Manifest) bool {
 	confA, confB := a.Conf, b.Conf
 	x, y := *a, *b
@@ -292,7 +299,13 @@ func sameManifest(a, b *Manifest) bool {
 }
 
 func TestEveryBitOfTheManifestIsHealedAndNoticed(t *testing.T) {
-	want := sampleManifest()
+	for _, want := range []*Manifest{sampleManifest(), sampleHistory()} {
+		everyBitOfTheManifest(t, want)
+	}
+}
+
+func everyBitOfTheManifest(t *testing.T, want *Manifest) {
+	t.Helper()
 	b, err := want.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -313,6 +326,30 @@ func TestEveryBitOfTheManifestIsHealedAndNoticed(t *testing.T) {
 			t.Fatalf("byte %d: %v, %v", bit/8, bad, err)
 		}
 		b[bit/8] ^= 1 << (bit % 8)
+	}
+}
+
+// A manifest has a history floor if and only if it is of version 2. A floor of 0 is known, too.
+func TestOnlyManifestsOfVersion2HaveAHistoryFloor(t *testing.T) {
+	m := sampleManifest()
+	for _, c := range []struct {
+		known   bool
+		floor   uint64
+		version byte
+		wants   error
+	}{{false, 0, 1, nil}, {true, 0, 2, nil}, {true, NumberMax, 2, nil}, {false, 1, 0, ErrCorrupt},
+		{true, NumberMax + 1, 0, ErrCorrupt}} {
+		m.HistoryKnown, m.HistoryFloor = c.known, c.floor
+		b, err := m.Encode()
+		if !errors.Is(err, c.wants) {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if c.wants != nil {
+			continue
+		}
+		if got, _, err := DecodeManifest(b); err != nil || b[8] != c.version || !sameManifest(got, m) {
+			t.Errorf("%+v: version %d, %+v, %v", c, b[8], got, err)
+		}
 	}
 }
 

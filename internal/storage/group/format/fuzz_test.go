@@ -112,11 +112,13 @@ func FuzzSegmentHeader(f *testing.F) {
 
 func FuzzManifest(f *testing.F) {
 	grouptest.AddGolden(f, goldenV1, ManifestName, func(b []byte) { f.Add(b, true) })
-	b, err := sampleManifest().Encode()
-	if err != nil {
-		f.Fatal(err)
+	for _, m := range []*Manifest{sampleManifest(), sampleHistory()} {
+		b, err := m.Encode()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, true)
 	}
-	f.Add(b, true)
 	f.Fuzz(func(t *testing.T, b []byte, fix bool) {
 		if fix && len(b) >= manifestFixedBytes && uint64(len(b)) >= fuzzLength(b) && fuzzLength(b) >= manifestFixedBytes {
 			n := fuzzLength(b)

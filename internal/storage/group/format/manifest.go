@@ -18,12 +18,18 @@ import (
 //	0       8         12    16      24         32             64                                          112
 //	├ magic ┼ version ┼ CRC ┼ length┼ sequence ┼ store, group ┼ compacted through, term, tombstone floor, ┼
 //	                                             conf index, accepted through, next segment (8 each)
-//	112          152              168                                  176
-//	├ hard state ┼ counts of ids  ┼ flags, name length, segment count  ┼ ids ┼ segments ┼ name ┼ zeros ┤
+//	112          152              168                                  176             176 or 184
+//	├ hard state ┼ counts of ids  ┼ flags, name length, segment count  ┼ history floor ┼ ids ┼ segments ┼ name ┼ zeros ┤
+//
+// Only version 2 has the history floor.
 const (
 	ManifestMagic        = "SHEAFMAN"
 	manifestFixedBytes   = 176
+	manifestHistoryBytes = 8
 	manifestSegmentBytes = 40
+	// manifestVersionHistory is the version of manifests with a history floor. An older program reports such a manifest
+	// as newer than it can read. A manifest without a history floor has FormatVersion.
+	manifestVersionHistory = 2
 	// ManifestBytesMax is the greatest size of a manifest file. It is more than 2^20 segments need, and limits
 	// the memory for reading the file.
 	ManifestBytesMax = 256 << 20
@@ -44,6 +50,18 @@ type Manifest struct {
 	HardState        StateRecord // the hard state when this manifest was written
 	AcceptedThrough  uint64      // damage at or below this index was accepted as lost
 	NextSegment      uint64      // number for the next segment file
+	// HistoryFloor is an index: for each record, the newest version at or below any index from it on is still stored. It
+	// is 0 unless HistoryKnown is set.
+	HistoryFloor uint64
+	HistoryKnown bool // the manifest is of version 2, which has HistoryFloor
+}
+
+// Version returns the version in which the manifest is stored.
+func (m *Manifest) Version() uint32 {
+	if m.HistoryKnown {
+		return manifestVersionHistory
+	}
+	return FormatVersion
 }
 
 // ManifestSegment is one segment in the manifest.
@@ -110,6 +128,9 @@ func (m *Manifest) Encode() ([]byte, error) {
 	b[169] = boolByte(conf.GetAutoLeave())
 	le.PutUint16(b[170:], uint16(len(m.Identity.Name)))
 	le.PutUint32(b[172:], uint32(len(m.Segments)))
+	if m.HistoryKnown {
+		b = le.AppendUint64(b, m.HistoryFloor)
+	}
 	for _, ids := range lists {
 		for _, id := range ids {
 			b = le.AppendUint64(b, id)
@@ -124,7 +145,7 @@ func (m *Manifest) Encode() ([]byte, error) {
 	}
 	b = append(b, m.Identity.Name...)
 	le.PutUint64(b[16:], uint64(len(b)))
-	putHead(b, ManifestMagic)
+	putHeadOf(b, ManifestMagic, m.Version())
 	half := (len(b) + BlockBytes - 1) / BlockBytes * BlockBytes
 	file := make([]byte, 2*half)
 	copy(file, b)
@@ -174,23 +195,28 @@ func decodeManifestCopy(b []byte) (*Manifest, error) {
 	if length < manifestFixedBytes || length > uint64(len(b)) {
 		return nil, fmt.Errorf("%w: length %d does not fit", ErrCorrupt, length)
 	}
-	if err := checkHead(b[:length], ManifestMagic); err != nil {
+	version, err := checkHeadOf(b[:length], ManifestMagic, manifestVersionHistory)
+	if err != nil {
 		return nil, err
 	}
 	if uint64(len(b))-length >= BlockBytes || len(b)%BlockBytes != 0 || !IsZero(b[length:]) {
 		return nil, fmt.Errorf("%w: padding", ErrCorrupt)
 	}
-	return decodeManifestFields(b[:length])
+	return decodeManifestFields(b[:length], version)
 }
 
-func decodeManifestFields(b []byte) (*Manifest, error) {
+func decodeManifestFields(b []byte, version uint32) (*Manifest, error) {
 	le := binary.LittleEndian
+	fixed := manifestFixedBytes
+	if version >= manifestVersionHistory {
+		fixed += manifestHistoryBytes
+	}
 	var ids int64
 	for i := range 4 {
 		ids += int64(le.Uint32(b[152+4*i:]))
 	}
 	segments, nameBytes := int64(le.Uint32(b[172:])), int64(le.Uint16(b[170:]))
-	if int64(len(b)) != manifestFixedBytes+8*ids+manifestSegmentBytes*segments+nameBytes {
+	if int64(len(b)) != int64(fixed)+8*ids+manifestSegmentBytes*segments+nameBytes {
 		return nil, fmt.Errorf("%w: counts do not fit the length", ErrCorrupt)
 	}
 	if b[168] > 1 || b[169] > b[168] || ids > 0 && b[168] == 0 {
@@ -207,7 +233,10 @@ func decodeManifestFields(b []byte) (*Manifest, error) {
 	}
 	copy(m.Identity.Store[:], b[32:])
 	copy(m.Identity.Group[:], b[48:])
-	rest := b[manifestFixedBytes:]
+	if m.HistoryKnown = fixed > manifestFixedBytes; m.HistoryKnown {
+		m.HistoryFloor = le.Uint64(b[manifestFixedBytes:])
+	}
+	rest := b[fixed:]
 	if b[168] == 1 {
 		autoLeave := b[169] == 1
 		m.Conf = &raftpb.ConfState{AutoLeave: &autoLeave}
@@ -242,8 +271,11 @@ func (m *Manifest) check() error {
 		return fmt.Errorf("%w: manifest: synced offset is negative", ErrCorrupt)
 	}
 	if n := max(m.Sequence, m.CompactedThrough, m.CompactedTerm, m.TombstoneFloor, m.ConfIndex, m.AcceptedThrough,
-		m.NextSegment, m.HardState.Term, m.HardState.Commit, m.HardState.SyncedIndex); n > NumberMax {
+		m.NextSegment, m.HistoryFloor, m.HardState.Term, m.HardState.Commit, m.HardState.SyncedIndex); n > NumberMax {
 		return fmt.Errorf("%w: manifest: sequence, index, term or number %d", ErrCorrupt, n)
+	}
+	if m.HistoryFloor != 0 && !m.HistoryKnown {
+		return fmt.Errorf("%w: manifest: history floor %d in a manifest without one", ErrCorrupt, m.HistoryFloor)
 	}
 	numbers := make(map[uint64]bool, len(m.Segments))
 	segmentIDs := make(map[SegmentID]bool, len(m.Segments))

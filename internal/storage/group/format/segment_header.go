@@ -65,16 +65,14 @@ func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
 	if le.Uint32(b[124:]) != Checksum(b[:124]) {
 		return SegmentHeader{}, fmt.Errorf("segment header: %w: checksum", ErrCorrupt)
 	}
-	rewritten := le.Uint32(b[8:]) == segmentVersionRequests
-	if !rewritten {
-		if err := checkVersion(le.Uint32(b[8:]), segmentVersionRequests); err != nil {
-			return SegmentHeader{}, fmt.Errorf("segment header: %w", err)
-		}
+	if err := checkVersion(le.Uint32(b[8:]), segmentVersionRequests); err != nil {
+		return SegmentHeader{}, fmt.Errorf("segment header: %w", err)
 	}
 	if !IsZero(b[12:16]) || !IsZero(b[72:124]) {
 		return SegmentHeader{}, fmt.Errorf("segment header: %w: reserved bytes are not zero", ErrCorrupt)
 	}
-	h := SegmentHeader{FirstIndex: le.Uint64(b[56:]), Created: int64(le.Uint64(b[64:])), Rewritten: rewritten}
+	h := SegmentHeader{FirstIndex: le.Uint64(b[56:]), Created: int64(le.Uint64(b[64:])),
+		Rewritten: le.Uint32(b[8:]) == segmentVersionRequests}
 	copy(h.Store[:], b[16:])
 	copy(h.Group[:], b[32:])
 	copy(h.ID[:], b[48:])

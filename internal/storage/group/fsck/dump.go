@@ -298,10 +298,14 @@ func (d *dumper) manifest(b []byte) error {
 		return err
 	}
 	d.line("manifest of group %q (%s), store %s: version %d, sequence %d", m.Identity.Name, m.Identity.Group,
-		m.Identity.Store,
-		format.FormatVersion, m.Sequence)
+		m.Identity.Store, m.Version(), m.Sequence)
 	d.line("compacted through %d (term %d), tombstone floor %d, accepted through %d, next segment %d", m.CompactedThrough,
 		m.CompactedTerm, m.TombstoneFloor, m.AcceptedThrough, m.NextSegment)
+	if m.HistoryKnown {
+		d.line("history floor %d", m.HistoryFloor)
+	} else {
+		d.line("history floor not known")
+	}
 	d.line("state: %s", dumpState(m.HardState))
 	if m.Conf == nil {
 		d.line("no membership")

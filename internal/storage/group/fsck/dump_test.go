@@ -65,7 +65,8 @@ func TestDumpNamesBadPlaces(t *testing.T) {
 	}
 	undo := g.Change(t, format.ManifestName, 4096, func(b []byte) { b[0]++ }, 1)
 	if lines := dumped(t, g, format.ManifestName); !strings.HasPrefix(lines[0], "copy 1: BAD") ||
-		len(lines) != 1+1+1+1+1+3 {
+		len(lines) != 1+1+1+1+1+1+3 ||
+		!strings.Contains(lines[1], "version 1,") || lines[3] != "history floor not known" {
 		t.Errorf("%q", lines)
 	}
 	undo()
@@ -84,6 +85,16 @@ func TestDumpNamesBadPlaces(t *testing.T) {
 	g.Change(t, format.HintName(1), 100, func(b []byte) { b[0]++ }, 1)
 	if err := Dump(&bytes.Buffer{}, g.FS, g.Dir+"/"+format.HintName(1)); !errors.Is(err, format.ErrCorrupt) {
 		t.Error(err)
+	}
+}
+
+func TestDumpPrintsTheHistoryFloor(t *testing.T) {
+	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
+	g.Manifest.HistoryKnown, g.Manifest.HistoryFloor = true, 17
+	grouptest.Must(t, format.WriteManifest(g.FS, g.Dir, g.Manifest))
+	if lines := dumped(t, g, format.ManifestName); !strings.Contains(lines[0], "version 2,") ||
+		!slices.Contains(lines, "history floor 17") {
+		t.Errorf("%q", lines)
 	}
 }
 
