@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/index"
 )
 
 const (
@@ -47,26 +48,37 @@ type compaction struct {
 	segmentBytes int64
 
 	history *history
-	applied uint64
+	held    *held
+	// scanned holds the superseded versions that open snapshots see. closedScans is the number of snapshots that were
+	// closed by then.
+	scanned     map[index.Loc]struct{}
+	closedScans uint64
+	// hold is the hold of this compaction; nil if none was ever set. holdThrough is the index above which it keeps
+	// history, or everything.
+	hold        *Hold
+	holdThrough uint64
+	applied     uint64
 	// forgotten is an index. Entries that are above it and have a request id are kept, because a replica that restarts
 	// may need them to recognise a repeated write (docs/format.md, request ids).
 	forgotten uint64
 	now       time.Time
 	pace      pace
 	report    CompactReport
-	kept      bytesByOrdinal // superseded bytes that Retention.Versions or an open snapshot keeps
+	kept      bytesByOrdinal // superseded bytes that must be kept
 	garbage   bytesByOrdinal // bytes of blobs whose entries are superseded
 }
 
 // Compact rewrites sealed segments whose entries are committed and applied. It drops the versions that retention and
 // open snapshots no longer need, merges small neighbours, and removes empty segments from the manifest. It first checks
 // the free space (ErrNoSpace). Only one Compact of a Log runs at a time; reads and writes continue meanwhile. A
-// superseded version is kept if it is among the newest Retention.Versions of its record, was committed less than
-// Retention.MinAge ago, is seen by an open snapshot, or has a request id that a repeated write may still use. A
-// tombstone is dropped under two conditions: no older version of its record is stored any more, and no repeated delete
-// can refer to the tombstone. The first condition holds one Compact after the older versions were dropped. For a group
-// with damage, Compact returns *DamageError and changes nothing. Segments that were rewritten before an error are not
-// restored; the report counts them.
+// superseded version is kept if it is among the newest Retention.Versions of its record, was superseded less than
+// Retention.MinAge ago or above the hold, or is seen by an open snapshot. While a hold is on, it is also kept for ten
+// minutes after it was superseded. A version that is dropped leaves a small entry if a repeated write may still use its
+// request id. Before a version is dropped, the history floor is raised durably (HistoryFloor). A tombstone is dropped
+// under two conditions: no older version of its record is stored any more, and no repeated delete can refer to the
+// tombstone. The first condition holds one Compact after the older versions were dropped. For a group with damage,
+// Compact returns *DamageError and changes nothing. Segments that were rewritten before an error are not restored; the
+// report counts them.
 func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, error) {
 	l.compacting.Lock() // Close ends l.ctx first, and then waits for this lock
 	defer l.compacting.Unlock()
@@ -76,21 +88,25 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.ctx, func() { cancel(format.ErrClosed) })()
-	c := &compaction{
-		sealed: l.sealed(), ctx: ctx, opts: opts, retention: l.opts.Retention,
-		segmentBytes: l.opts.SegmentBytes,
-		applied:      l.state.applied.Load(), forgotten: l.state.forgotten(format.DefaultRequestWindow), now: l.now(),
-	}
-	if !l.opts.Off.Keeps(rules.Tombstones) {
-		c.forgotten = math.MaxUint64
-	}
-	c.pace = pace{bytesPerSecond: opts.RateBytesPerSecond, began: time.Now()}
+	c := l.newCompaction(ctx, opts)
 	err := c.run()
 	l.memory.release()
 	if err != nil {
 		return c.report, fmt.Errorf("group %s: compact: %w", l.opts.Identity.Name, err)
 	}
 	return c.report, nil
+}
+
+func (l *Log) newCompaction(ctx context.Context, opts CompactOptions) *compaction {
+	c := &compaction{
+		sealed: l.sealed(), ctx: ctx, opts: opts, retention: l.opts.Retention, segmentBytes: l.opts.SegmentBytes,
+		forgotten: l.state.forgotten(format.DefaultRequestWindow), now: l.now(),
+	}
+	if !l.opts.Off.Keeps(rules.Tombstones) {
+		c.forgotten = math.MaxUint64
+	}
+	c.pace = pace{bytesPerSecond: opts.RateBytesPerSecond, began: time.Now()}
+	return c
 }
 
 func (l *Log) sealed() sealed {
@@ -107,13 +123,9 @@ func (c *compaction) run() error {
 	if err := c.damages.first(); err != nil {
 		return fmt.Errorf("repair the group or accept the loss first: %w", err)
 	}
-	if err := c.sealEarly(); err != nil {
-		return err
-	}
-	views := c.compactable()
+	views, err := c.learn()
 	defer func() { unpinAll(views) }()
-	var err error
-	if c.history, err = c.learnHistory(views); err != nil {
+	if err != nil {
 		return err
 	}
 	if !c.opts.LookOnly {
@@ -138,6 +150,32 @@ func (c *compaction) run() error {
 		c.editor.awaitHints()
 	}
 	return err
+}
+
+// learn determines what must be kept, and returns the segments that may be rewritten.
+func (c *compaction) learn() (views []view, err error) {
+	if err := c.editor.beginHistory(); err != nil {
+		return nil, err
+	}
+	c.learnHold(c.editor.folder.history.Load())
+	c.applied = c.state.applied.Load()
+	if err := c.learnLimit(); err != nil {
+		return nil, err
+	}
+	if err := c.sealEarly(); err != nil {
+		return nil, err
+	}
+	c.state.mu.Lock()
+	c.applied, c.held.beyond = c.state.applied.Load(), c.state.beyond()
+	c.scanned = c.state.scanned()
+	c.closedScans = c.state.closedSnapshots(c.now)
+	c.state.mu.Unlock()
+	if c.held.first, err = c.firstAbove(c.held.through); err != nil {
+		return nil, err
+	}
+	views = c.compactable()
+	c.history, err = c.learnHistory(views)
+	return views, err
 }
 
 // rewriteRuns rewrites the runs for which worth returns true, and unpins the views. If there is no space for one run,
@@ -205,7 +243,7 @@ func (c *compaction) compactable() []view {
 func (c *compaction) compactRun(run []view) error {
 	var bytes, superseded, rows int64
 	for _, v := range run {
-		drop := v.used.bytes.Load()
+		drop := max(0, v.used.bytes.Load()-c.kept[v.ordinal])
 		bytes, superseded, rows = bytes+v.end, superseded+drop, rows+v.rowCount.Load()
 	}
 	if err := c.editor.checkSpace(max(0, bytes-superseded)+hintBytesFor(rows), int(rows), bytes); err != nil {

@@ -38,7 +38,8 @@ func (h *history) mayGo(e *format.Entry) bool {
 }
 
 // learnHistory reads the rows of the given segments, which must be all segments that are sealed and applied.
-// Concurrent puts and deletes cannot make the result wrong: they only supersede more versions.
+// Concurrent puts and deletes cannot make the history wrong: they only supersede more versions. For what c.held keeps,
+// see held.keeps.
 func (c *compaction) learnHistory(views []view) (*history, error) {
 	h := &history{tombstones: map[int64]row{}, tombstoneBytes: bytesByOrdinal{}}
 	versions := max(1, c.retention.Versions)
@@ -47,10 +48,16 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 		err := c.eachRow(v, func(r row) {
 			newest, _ := c.places.table.Get(r.id)
 			switch {
-			case newest != r.loc && versions > 1:
+			case newest == r.loc:
+				if r.loc.Tombstone() {
+					h.tombstones[r.id] = r
+				}
+				return
+			case versions > 1:
 				ranks[r.id] = 0
-			case newest == r.loc && r.loc.Tombstone():
-				h.tombstones[r.id] = r
+			}
+			if c.held.isOlder(r.index, newest) {
+				c.held.newest[r.id] = 0
 			}
 		})
 		if err != nil {
@@ -61,19 +68,33 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 	c.state.mu.RLock()
 	h.floor = min(h.floor, c.state.tombstoneMax())
 	c.state.mu.RUnlock()
-	if len(ranks) == 0 && len(h.tombstones) == 0 {
+	if !c.opts.SpaceLow || !c.opts.IgnoreHold {
+		// Whoever has read the log up to the hold, and an older version of the record before, must still read the delete.
+		h.floor = min(h.floor, c.holdThrough)
+	}
+	if len(ranks) == 0 && len(h.tombstones) == 0 && c.held.isEmpty() {
 		return h, nil
 	}
 	h.recent = make(map[index.Loc]struct{})
 	all := c.reader.views(0, math.MaxUint64)
 	defer unpinAll(all)
 	for i := len(all) - 1; i >= 0; i-- {
+		if len(ranks) == 0 && len(h.tombstones) == 0 && c.held.isKnown(all[i]) {
+			break
+		}
 		err := c.eachRow(all[i], func(r row) {
+			recent := false
 			if rank, ok := ranks[r.id]; ok {
-				if rank < versions {
+				if recent = rank < versions; recent {
 					h.recent[r.loc] = struct{}{}
 				}
 				ranks[r.id]++
+			}
+			if c.held.note(r) && !recent {
+				newest, _ := c.places.table.Get(r.id)
+				if _, scanned := c.scanned[r.loc]; newest != r.loc && !scanned {
+					c.held.count(r)
+				}
 			}
 			if tombstone, ok := h.tombstones[r.id]; ok && r.index < tombstone.index {
 				h.floor = min(h.floor, tombstone.index-1)

@@ -23,6 +23,7 @@ type looked struct {
 	// One is compaction.forgotten, and the other is the index up to which every member has applied everything.
 	tombstones        int64
 	tombstonesThrough uint64
+	held              heldLook
 	closed            uint64 // number of snapshots closed before that compaction, see state.closed
 	// unfreed is the number of bytes that a compaction expected to free and could not free. mergeable is the number of
 	// segments that it could not merge. Both figures are valid until the time in the field until.
@@ -38,40 +39,6 @@ const lowSpacePart = 16
 // unfreedAgain is the delay after a compaction that freed nothing although there seemed to be data to drop.
 const unfreedAgain = 5 * time.Minute
 
-// aged is the data of a segment that a compaction kept because it was younger than Retention.MinAge: the bytes of
-// entries and of their blobs. The figures count until enough of the data is older. Guarded by state.mu.
-type aged struct {
-	bytes, blobs   int64
-	oldest, newest int64 // range of the commit times
-	until          time.Time
-}
-
-// add counts an entry.
-func (a *aged) add(e *format.Entry, bytes int64) {
-	commitTime := e.CommitTime
-	if a.bytes == 0 {
-		a.oldest, a.newest = commitTime, commitTime
-	}
-	a.bytes += bytes
-	if ref, _ := e.BlobRef(); ref != nil {
-		a.blobs += ref.Size
-	}
-	a.oldest, a.newest = min(a.oldest, commitTime), max(a.newest, commitTime)
-}
-
-// keep sets the time until which the figures are used: the time at which about a quarter of the data is old enough.
-func (a *aged) keep(minAge time.Duration) {
-	a.until = time.Unix(0, a.oldest+(a.newest-a.oldest)/4).Add(minAge)
-}
-
-// at returns the bytes of entries and of their blobs; both are zero once the figures are no longer used.
-func (a *aged) at(now time.Time) (bytes, blobs int64) {
-	if now.Before(a.until) {
-		return a.bytes, a.blobs
-	}
-	return 0, 0
-}
-
 // Reclaim describes how much data of a group a compaction could free now, and why it would keep the other superseded
 // data. All values are in bytes.
 type Reclaim struct {
@@ -83,10 +50,13 @@ type Reclaim struct {
 	Unlooked int64
 	// Sealed is the size of sealed segments and blobs, without the remembered requests.
 	Sealed int64
-	// Newest, Versions, Age, Scans and Other are the bytes of superseded entries that are kept, by the reason: they
-	// are in the newest segment; they are among the newest Retention.Versions of their record; they are younger than
-	// Retention.MinAge; an open snapshot sees them; or the last compaction found a different reason.
-	Newest, Versions, Age, Scans, Other int64
+	// Newest, Versions, Age, Held, Scans and Other are the bytes of superseded entries that are kept, by the reason:
+	// they are in the newest segment; they are among the newest Retention.Versions of their record; they were superseded
+	// less than Retention.MinAge ago, or above the hold; an open snapshot sees them; or the last compaction found a
+	// different reason.
+	Newest, Versions, Age, Held, Scans, Other int64
+	// HeldBlobs is the size of the blobs that only the hold keeps.
+	HeldBlobs int64
 	// ScanBlobs is the size of the blobs that only open snapshots see.
 	ScanBlobs int64
 	// Tombstones is the size of the tombstones that can be dropped later: when every member has applied them, no
@@ -104,19 +74,21 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclai
 	k := &st.looked
 	r := Reclaim{NewestEnd: st.end, SegmentMax: segmentBytes, Versions: k.versions}
 	forgotten, applied := st.forgotten(format.DefaultRequestWindow), st.applied.Load()
+	isHeld := k.held.counts(now, st.hold.Load())
 	for i, s := range st.segments {
 		superseded := s.used.bytes.Load()
+		if isHeld {
+			held := s.held.of(superseded)
+			superseded -= held
+			r.Held += held
+		}
 		if s.bytes == 0 || st.through(i) > applied {
 			r.Newest += superseded
 			continue
 		}
 		requests := s.requestCount.Load() * format.RequestFrameBytes
 		r.Sealed += s.bytes - requests
-		young, youngBlobs := s.aged.at(now)
-		young = min(superseded, young)
-		r.Age += young
-		r.FreeBlobs += s.aged.blobs - youngBlobs
-		r.Free += superseded - young
+		r.Free += superseded
 		if st.through(i) <= forgotten {
 			r.Free += requests
 			r.Sealed += requests
@@ -124,6 +96,16 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclai
 			r.Requests += requests
 		}
 	}
+	switch {
+	case !isHeld:
+		r.FreeBlobs += k.held.blobs
+	case k.held.only:
+		r.Age = min(r.Held, k.held.aged)
+		r.HeldBlobs = k.held.blobs
+	default:
+		r.Age = r.Held
+	}
+	r.Held -= r.Age
 	if k.closed == st.closedSnapshots(now) {
 		r.Scans, r.ScanBlobs = k.scans, k.scanBlobs
 	}
@@ -169,51 +151,63 @@ func (c *compaction) look(views []view) error {
 	for _, v := range views {
 		sealed[v.ordinal] = true
 	}
-	k := looked{}
-	c.state.mu.Lock()
-	held := make(map[index.Loc]struct{})
-	for _, s := range c.state.snapshots {
-		for loc := range s.held {
-			held[loc] = struct{}{}
-		}
-	}
-	k.closed = c.state.closedSnapshots(c.now)
-	c.state.mu.Unlock()
-	for loc := range held {
+	k := looked{held: c.lookHeld(), closed: c.closedScans}
+	for loc := range c.scanned {
 		if sealed[loc.Ordinal()] {
 			c.kept[loc.Ordinal()] += loc.LengthBound()
 			k.scans += loc.LengthBound()
 		}
 	}
 	for loc := range c.history.recent {
-		if _, ok := held[loc]; !ok {
+		if _, ok := c.scanned[loc]; !ok {
 			c.kept[loc.Ordinal()] += loc.LengthBound()
 			k.versions += loc.LengthBound()
 		}
 	}
+	for ordinal, bytes := range c.held.bytes {
+		c.kept[ordinal] += bytes
+	}
 	k.tombstones, k.tombstonesThrough = c.history.waitingTombstones(c.forgotten)
 	k.blobs, k.added = c.blobs.stored.Load(), c.blobs.added.Load()
 	for _, v := range views {
-		seen, garbage, err := c.blobGarbage(v, held)
+		b, err := c.blobGarbage(v)
 		if err != nil {
 			return err
 		}
-		c.garbage[v.ordinal] = garbage
-		k.blobs -= garbage
-		k.scanBlobs += seen
+		c.garbage[v.ordinal] = b.garbage
+		k.blobs -= b.garbage
+		k.scanBlobs += b.scanned
+		k.held.blobs += b.held
 	}
 	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
 	c.state.looked = k
-	c.state.mu.Unlock()
+	for _, s := range c.state.segments {
+		s.held = heldBytes{c.held.bytes[s.ordinal], s.used.bytes.Load()}
+	}
 	return nil
 }
 
-// blobGarbage adds up the blobs in a segment whose entries are superseded: those that only snapshots see, and those
-// that can be dropped.
-func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, garbage int64, err error) {
+// scanned returns the superseded versions that open snapshots see. The caller holds mu.
+func (st *state) scanned() map[index.Loc]struct{} {
+	out := make(map[index.Loc]struct{})
+	for _, s := range st.snapshots {
+		for loc := range s.held {
+			out[loc] = struct{}{}
+		}
+	}
+	return out
+}
+
+// supersededBlobs are the bytes of blobs whose entries are superseded: those that only snapshots see, those that held
+// history keeps, and those that can be dropped.
+type supersededBlobs struct{ scanned, held, garbage int64 }
+
+// blobGarbage adds up the blobs in a segment whose entries are superseded.
+func (c *compaction) blobGarbage(v view) (out supersededBlobs, err error) {
 	rows, err := c.reader.rowsOf(v)
 	if err != nil || len(rows.Blobs) == 0 {
-		return 0, 0, err
+		return out, err
 	}
 	sizes := make(map[uint64]int64, len(rows.Blobs))
 	for _, b := range rows.Blobs {
@@ -224,19 +218,20 @@ func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, gar
 		if !ok || !v.used.superseded(r.loc.Offset()) {
 			return
 		}
-		_, isHeld := held[r.loc]
+		newest, _ := c.places.table.Get(r.id)
+		_, isScanned := c.scanned[r.loc]
 		_, isRecent := c.history.recent[r.loc]
 		switch {
-		case isHeld:
-			seen += size
-		case !isRecent:
-			garbage += size
+		case isScanned:
+			out.scanned += size
+		case isRecent:
+		case c.held.keeps(r.id, r.index, r.loc, newest):
+			out.held += size
+		default:
+			out.garbage += size
 		}
 	})
-	c.state.mu.RLock()
-	defer c.state.mu.RUnlock()
-	_, young := v.aged.at(c.now)
-	return seen, max(0, garbage-young), err
+	return out, err
 }
 
 // sealEarly seals the newest segment in three cases. The segment has superseded entries of many blobs, which would
@@ -246,15 +241,24 @@ func (c *compaction) sealEarly() error {
 	views := c.reader.views(c.applied, c.applied)
 	defer unpinAll(views)
 	c.history = new(history) // the history is not known yet
+	c.state.mu.RLock()
+	isHeld := c.state.looked.held.counts(c.now, c.hold) && !c.opts.IgnoreHold
+	c.state.mu.RUnlock()
 	for _, v := range views {
 		if !v.active || c.opts.LookOnly {
 			continue
 		}
-		_, garbage, err := c.blobGarbage(v, nil)
+		b, err := c.blobGarbage(v)
 		if err != nil {
 			return err
 		}
+		garbage := b.garbage
 		superseded := v.used.bytes.Load()
+		if isHeld {
+			c.state.mu.RLock()
+			superseded -= v.held.of(superseded)
+			c.state.mu.RUnlock()
+		}
 		isShort := c.opts.SpaceLow && superseded > 0 && superseded*lowSpacePart >= v.end
 		isMuch := c.opts.SealBytes > 0 && superseded >= c.opts.SealBytes && 2*superseded >= v.end
 		if !isShort && !isMuch && (garbage == 0 || garbage < min(c.segmentBytes, c.blobs.stored.Load())/rewritePart) {
@@ -287,13 +291,7 @@ func (c *compaction) noteUnfreed() {
 // the segment. The bytes of its blobs are not included.
 func (c *compaction) droppable(v view) int64 {
 	superseded := v.used.bytes.Load()
-	c.state.mu.RLock()
-	young, _ := v.aged.at(c.now)
-	c.state.mu.RUnlock()
-	if c.opts.All {
-		young = 0
-	}
-	bytes := max(0, superseded-c.kept[v.ordinal]-young) + c.history.tombstoneBytes[v.ordinal]
+	bytes := max(0, superseded-c.kept[v.ordinal]) + c.history.tombstoneBytes[v.ordinal]
 	if v.through <= c.forgotten {
 		bytes += v.requestCount.Load() * format.RequestFrameBytes
 	}

@@ -13,7 +13,7 @@ type rewritten struct {
 	*rewrite
 	dropped int64              // number of dropped versions
 	forgot  int64              // number of dropped requests, which no repeated write can use any more
-	aged    aged               // data that only Retention.MinAge keeps
+	held    heldBytes          // superseded versions that were kept, and the part that held history keeps
 	blobs   map[uuid.UUID]bool // blobs that dropped entries refer to
 }
 
@@ -56,7 +56,9 @@ func (c *compaction) rewrite(run []view) (*rewritten, error) {
 		c.editor.folder.discard(next)
 		return nil, err
 	}
-	next.aged = w.out.aged
+	c.state.mu.Lock()
+	next.held = w.out.held
+	c.state.mu.Unlock()
 	return w.out, nil
 }
 
@@ -72,11 +74,7 @@ func (w *rewriter) copyAll(run []view) error {
 			return err
 		}
 	}
-	w.out.aged.keep(w.retention.MinAge)
 	if len(run) == 1 && w.out.dropped == 0 && w.out.forgot == 0 && !w.out.next.rows.IsEmpty() {
-		w.state.mu.Lock()
-		w.v.aged = w.out.aged
-		w.state.mu.Unlock()
 		return errNothingToDrop
 	}
 	return nil
@@ -128,10 +126,17 @@ func (w *rewriter) frame(step *segio.FrameStep) error {
 		return nil
 	}
 	fate := w.decide(e, from)
-	if fate == isAged {
-		w.out.aged.add(e, from.LengthBound())
+	switch fate {
+	case isNewest, isForgotten:
+	case isHeld:
+		w.out.held.bytes += from.LengthBound()
+		w.out.held.at += from.LengthBound()
+	case isHistory:
+		w.out.held.at += from.LengthBound()
+	case isGone:
+		w.out.history = w.held.through
 	}
-	if fate == isGone {
+	if fate == isGone || fate == isForgotten {
 		w.out.dropped++
 		w.out.moves = append(w.out.moves, move{e.ID, e.Index, from, 0})
 		w.leave(e)
@@ -166,10 +171,11 @@ type fate int
 
 // These are the possible fates. isHistory means that Retention.Versions or an open snapshot keeps the version.
 const (
-	isGone fate = iota
+	isGone      fate = iota // superseded
+	isForgotten             // a delete that is the newest version, and not needed any more
 	isNewest
 	isHistory
-	isAged // superseded, and too young to be dropped
+	isHeld // the entry that superseded it is too young, or above the hold
 )
 
 // decide returns the fate of an applied version. A version that is superseded and not needed can never be needed again,
@@ -186,7 +192,7 @@ func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 	c.state.mu.RUnlock()
 	if newest == loc {
 		if e.Kind == format.KindDelete && c.history.mayGo(e) && !c.mayBeAsked(e) {
-			return isGone
+			return isForgotten
 		}
 		return isNewest
 	}
@@ -199,9 +205,8 @@ func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 		}
 		return isHistory
 	}
-	age := c.now.UnixNano() - e.CommitTime
-	if minAge := c.retention.MinAge; minAge > 0 && age < int64(minAge) {
-		return isAged
+	if c.held.keeps(e.ID, e.Index, loc, newest) {
+		return isHeld
 	}
 	return isGone
 }

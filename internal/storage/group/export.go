@@ -89,6 +89,7 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 		Identity: now.Identity, Sequence: 1, NextSegment: e.folder.nextNumber, Conf: st.conf, ConfIndex: st.confIndex,
 		CompactedThrough: now.CompactedThrough, CompactedTerm: now.CompactedTerm,
 		TombstoneFloor: now.TombstoneFloor, AcceptedThrough: now.AcceptedThrough,
+		HistoryFloor: now.HistoryFloor, HistoryKnown: now.HistoryKnown,
 		// The vote is left out because it is this replica's own.
 		HardState: format.StateRecord{Term: max(w.hard.Term, term), Commit: e.Index},
 	}

@@ -1,6 +1,10 @@
 package group
 
-import "sheaf.dev/sheaf/internal/storage/group/format"
+import (
+	"fmt"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
 
 // Hold keeps history for a reader that is behind, such as an archive. While a hold is on, a compaction keeps a version
 // of a record if the entry that superseded it has an index above Index.
@@ -40,15 +44,21 @@ func historyOf(m *format.Manifest) *historyFloor {
 // floor becomes the applied index. Otherwise BeginHistory does nothing. Without this call, the next write of the
 // manifest by a compaction, a seal or a membership change does the same.
 func (l *Log) BeginHistory() error {
-	if !l.state.beginsHistory() || l.folder.history.Load() != nil {
+	err := l.editor.beginHistory()
+	l.addNames("history", &err)
+	return err
+}
+
+// beginHistory implements Log.BeginHistory.
+func (e *editor) beginHistory() error {
+	if !e.state.beginsHistory() || e.folder.history.Load() != nil {
 		return nil
 	}
-	return l.write("history floor", func() error {
-		if l.folder.manifest.HistoryKnown {
-			return nil
-		}
-		return format.MarkShortage(l.w.amend(func(*format.Manifest) {}))
-	})
+	err := e.w.whileOpen(func() error { return e.w.amend(func(*format.Manifest) {}) })
+	if err != nil {
+		return fmt.Errorf("history floor: %w", format.MarkShortage(err))
+	}
+	return nil
 }
 
 // beginsHistory reports whether a hold is on, so that the manifest must have a history floor.

@@ -333,6 +333,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 	part.terms, part.blobs, part.lastCommit = hint.Terms, hint.Blobs, hint.LastCommit
 	s.rowCount.Store(int64(len(hint.IDs)))
 	s.requestCount.Store(int64(hint.Requests))
+	s.lastCommit.Store(hint.LastCommit)
 	ld.progress.BytesDone.Add(hintBytes(hint))
 	return part, ld.insertHint(s, hint, through, w)
 }

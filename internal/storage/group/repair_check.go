@@ -158,6 +158,7 @@ func (p *rangeRepair) checkAbsent() error {
 	case p.state.applied.Load() < p.peer, len(ahead) > 0 && ahead[0] <= absent:
 		return ErrRepairLater
 	}
+	p.dropped = true
 	if err := p.raiseFloor(absent, given); err != nil {
 		return err
 	}

@@ -26,8 +26,11 @@ type rangeRepair struct {
 	same  map[uint64]bool // indexes of entries that the peer has too
 	peer  uint64          // applied index of the peer
 	floor uint64          // the new value of Raft's compaction floor
-	terms []format.TermRun
-	out   *rewrite
+	// dropped says that entries are left out that the peer has compacted away: entries up to its applied index, which
+	// is applied here too, superseded them.
+	dropped bool
+	terms   []format.TermRun
+	out     *rewrite
 	// returns holds the versions that the index did not have, or had at a different place.
 	returns []move
 	gone    []int64 // records with a version that was dropped
@@ -89,6 +92,9 @@ func (p *rangeRepair) rewrite() error {
 		return err
 	}
 	p.out.next.terms = p.terms
+	if p.dropped {
+		p.out.history = everything // nobody asked the peer up to which index its history is complete
+	}
 	if err = p.copyAll(); err == nil {
 		err = p.editor.finish(p.ctx, p.out, p.v.m.LastIndex)
 	}

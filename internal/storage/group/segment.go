@@ -65,7 +65,10 @@ type segment struct {
 	rowCount atomic.Int64
 	// requestCount is the number of entries of KindRequest, as far as it is known.
 	requestCount atomic.Int64
-	aged         aged // guarded by state.mu
+	// lastCommit is the greatest commit time of the entries, or a greater one. It is set when the segment is sealed,
+	// loaded or rewritten.
+	lastCommit atomic.Int64
+	held       heldBytes // guarded by state.mu
 
 	checkpointsOnce longlock.Mutex
 	checkpoints     []checkpoint // sparse; offsets at which to begin reading for an index; made when first needed
@@ -94,8 +97,9 @@ func (s *segment) manifest() format.ManifestSegment {
 	return format.ManifestSegment{Number: s.number, ID: s.id, FirstIndex: s.first, LastIndex: s.last, Bytes: s.bytes}
 }
 
-// counted stores the numbers of entries of the segment, taken from its rows.
+// counted stores the numbers of entries of the segment, and their greatest commit time, taken from its rows.
 func (s *segment) counted(r *format.Rows) {
+	s.lastCommit.Store(r.LastCommit)
 	s.rowCount.Store(int64(len(r.IDs)))
 	s.requestCount.Store(int64(r.Requests))
 }

@@ -23,6 +23,7 @@ func (l *Log) Stats() Stats {
 	out.Segments, out.Mergeable = len(l.state.segments), l.state.mergeable(l.opts.SegmentBytes)
 	now := l.now()
 	out.Reclaim = l.state.reclaim(now, l.opts.SegmentBytes, l.blobs.stored.Load(), l.blobs.added.Load())
+	out.HeldBytes = out.Reclaim.Held + out.Reclaim.HeldBlobs
 	if k := &l.state.looked; now.Before(k.until) {
 		out.Mergeable = max(0, out.Mergeable-k.mergeable)
 	}

@@ -17,7 +17,10 @@ type rewrite struct {
 	// if no entry remains.
 	next  *segment
 	moves []move // the fate of each version in the old segments, in order
-	to    *segio.Writer
+	// history is an index that the history floor must reach, at most the applied index; 0 if no superseded version is
+	// dropped. The greatest number stands for the applied index.
+	history uint64
+	to      *segio.Writer
 }
 
 // place returns the segments that take the place of the old ones in the list.
@@ -175,6 +178,9 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 			// state says.
 			e.w.hard.Commit = max(e.w.hard.Commit, applied)
 			m.HardState = e.w.hardForManifest()
+			if m.HistoryKnown {
+				m.HistoryFloor = max(m.HistoryFloor, min(r.history, e.state.applied.Load()))
+			}
 		})
 	}
 	if err != nil {

@@ -37,6 +37,9 @@ func (r *repairer) writeSegments() error {
 		r.report.NextIndex = last + 1
 		r.next.AcceptedThrough = r.greatest
 		r.next.CompactedThrough, r.next.CompactedTerm = last, r.term
+		if m.HistoryKnown {
+			r.next.HistoryFloor = last // versions of any record, at any index before, may be among what was lost
+		}
 		if r.next.HardState.Term < r.term {
 			r.next.HardState.Term, r.next.HardState.Vote = r.term, 0
 		}

@@ -1,0 +1,242 @@
+package group
+
+import (
+	"math"
+	"time"
+
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// heldAgeMin is how long a compaction keeps a version after it was superseded while a hold is on. A reader that has
+// just read the history floor so has time to read what is above it.
+const heldAgeMin = 10 * time.Minute
+
+// everything is a limit that keeps nothing.
+const everything = math.MaxUint64
+
+// held is the history that a compaction must keep: the versions that were superseded above an index. It is learned from
+// the rows of all segments, up to the applied index of that moment.
+type held struct {
+	// through is an index: a version may go if the entry that superseded it is at or below through. The value everything
+	// means that superseded versions are not kept.
+	through uint64
+	// ageThrough is the part of through that comes from Retention.MinAge, and hold is the hold that through comes from;
+	// nil if no hold was set, or if the compaction ignores it.
+	ageThrough uint64
+	hold       *Hold
+	// first is the first place of a version above through. beyond is the first place of an entry that was not applied
+	// when the rows were read.
+	first, beyond index.Loc
+	// newest holds the records that have a superseded version at or below through, and were written above it. The value
+	// is the newest version at or below through, which must be kept.
+	newest map[int64]index.Loc
+	found  int // number of records of newest whose value is known
+	// bytes counts the superseded versions that only this history keeps, by the ordinal of their segment. aged is the
+	// part that Retention.MinAge keeps as well.
+	bytes bytesByOrdinal
+	aged  int64
+	// timeThrough is the part of through that rises with time; until then it does not rise by much. It is everything if
+	// no age matters.
+	timeThrough uint64
+	until       time.Time
+}
+
+// keeps reports whether a superseded version must be kept. The argument newest is the place of its record's newest
+// version now, which may have been written after the rows were read.
+func (h *held) keeps(id int64, at uint64, loc, newest index.Loc) bool {
+	if h.through == everything {
+		return false
+	}
+	if at > h.through {
+		return true // and so is the entry that superseded it
+	}
+	if kept, ok := h.newest[id]; ok {
+		return kept == loc
+	}
+	// The record was not written above through when the rows were read. If it was written since then, it is not known
+	// here whether that write superseded this version, or an earlier one did.
+	return !newest.Less(h.beyond)
+}
+
+// learnLimit determines which superseded versions must be kept.
+func (c *compaction) learnLimit() error {
+	h := &held{
+		through: everything, ageThrough: everything, timeThrough: everything,
+		beyond: math.MaxUint64, newest: map[int64]index.Loc{}, bytes: bytesByOrdinal{},
+	}
+	c.held = h
+	age := c.retention.MinAge
+	if age > 0 {
+		aged, err := c.committedBefore(age)
+		if err != nil {
+			return err
+		}
+		h.ageThrough = aged.through
+		h.limit(aged, c.now, age, c.state)
+	}
+	if c.opts.IgnoreHold || c.holdThrough == everything {
+		return nil
+	}
+	h.hold = c.hold
+	if c.hold != nil && age < heldAgeMin {
+		young, err := c.committedBefore(heldAgeMin)
+		if err != nil {
+			return err
+		}
+		h.limit(young, c.now, heldAgeMin, c.state)
+	}
+	h.through = min(h.through, c.holdThrough)
+	return nil
+}
+
+// committedBefore finds the entries that were committed at least age ago.
+func (c *compaction) committedBefore(age time.Duration) (committed, error) {
+	return c.reader.committedBy(c.now.Add(-age).UnixNano(), c.applied)
+}
+
+// limit applies a limit that comes from an age. The limit rises with time; until is the time at which about a quarter
+// of the entries above it are old enough.
+func (h *held) limit(by committed, now time.Time, age time.Duration, st *state) {
+	h.through, h.timeThrough = min(h.through, by.through), by.through
+	h.until = now.Add(age)
+	if by.next > 0 {
+		st.mu.RLock()
+		last := st.lastCommit
+		st.mu.RUnlock()
+		h.until = time.Unix(0, by.next+max(0, last-by.next)/4).Add(age)
+	}
+}
+
+// learnHold reads the hold, once for the whole compaction.
+func (c *compaction) learnHold(history *historyFloor) {
+	c.hold, c.holdThrough = c.state.hold.Load(), everything
+	switch {
+	case c.hold != nil && c.hold.On:
+		c.holdThrough = c.hold.Index
+	case c.hold == nil && history != nil: // an archive may need all that is left
+		c.holdThrough = history.floor
+	}
+}
+
+// isOlder reports whether a superseded version may be older than one that must be kept: its record was written above
+// through.
+func (h *held) isOlder(at uint64, newest index.Loc) bool {
+	return h.through != everything && at <= h.through && !newest.Less(h.first)
+}
+
+// isEmpty reports whether no version is above through, and no record has to be looked at.
+func (h *held) isEmpty() bool {
+	return h.through == everything || len(h.newest) == 0 && h.first == h.beyond
+}
+
+// note is called for the rows of all segments, newest first. It reports whether the version must be kept once it is
+// superseded.
+func (h *held) note(r row) bool {
+	if r.index > h.through {
+		return true
+	}
+	if kept, ok := h.newest[r.id]; !ok || kept != 0 {
+		return false
+	}
+	h.newest[r.id] = r.loc
+	h.found++
+	return true
+}
+
+// isKnown reports whether the rows of a segment, and of those before it, tell held nothing more.
+func (h *held) isKnown(v view) bool {
+	return h.through == everything || v.through <= h.through && h.found == len(h.newest)
+}
+
+// count counts a superseded version that only held history keeps.
+func (h *held) count(r row) {
+	h.bytes[r.loc.Ordinal()] += r.loc.LengthBound()
+	if r.index > h.ageThrough {
+		h.aged += r.loc.LengthBound()
+	}
+}
+
+// firstAbove returns the first place of an applied version above an index; c.held.beyond if there is none.
+func (c *compaction) firstAbove(at uint64) (index.Loc, error) {
+	if at >= c.applied {
+		return c.held.beyond, nil
+	}
+	views := c.reader.views(at+1, c.applied)
+	defer unpinAll(views)
+	for _, v := range views {
+		var first index.Loc
+		err := c.eachRow(v, func(r row) {
+			if r.index > at && (first == 0 || r.loc.Less(first)) {
+				first = r.loc
+			}
+		})
+		if err != nil || first != 0 {
+			return first, err
+		}
+	}
+	return c.held.beyond, nil
+}
+
+// beyond returns the place before which all applied entries are, and no entry will be written any more that is not
+// applied now. The caller holds mu.
+func (st *state) beyond() index.Loc {
+	applied := st.applied.Load()
+	for i := range st.tail.entries {
+		if t := &st.tail.entries[i]; t.entry.Index > applied {
+			return t.loc
+		}
+	}
+	return index.MakeLoc(st.segments[len(st.segments)-1].ordinal, st.end, 0, false)
+}
+
+// heldBytes is the part of a segment's superseded bytes that compaction must keep because of held. Guarded by state.mu.
+type heldBytes struct {
+	bytes int64 // when a compaction looked
+	at    int64 // the segment's superseded bytes at that time
+}
+
+// of returns the part of superseded bytes that is held. What was superseded since the look is held, too.
+func (b heldBytes) of(superseded int64) int64 {
+	return min(superseded, b.bytes+max(0, superseded-b.at))
+}
+
+// heldLook is what the last compaction found out about held history. The figures are used until about a quarter of the
+// history may go. Guarded by state.mu.
+type heldLook struct {
+	on    bool // something was to be kept
+	hold  *Hold
+	index uint64    // the figures are used while the hold is below this index
+	until time.Time // or before this time
+	aged  int64     // bytes of entries that Retention.MinAge keeps
+	only  bool      // the hold keeps more than Retention.MinAge does
+	blobs int64     // bytes of blobs
+}
+
+// lookHeld returns the figures of a compaction, without the blobs.
+func (c *compaction) lookHeld() heldLook {
+	h := c.held
+	quarter := h.through + (max(c.applied, h.through)-h.through)/4
+	k := heldLook{on: h.through != everything, hold: h.hold, aged: h.aged, only: h.through < h.ageThrough}
+	if h.timeThrough <= quarter {
+		k.until = h.until
+	}
+	if k.on && c.holdThrough < everything && !c.opts.IgnoreHold {
+		k.index = quarter
+	}
+	return k
+}
+
+// counts reports whether the figures can still be used.
+func (k *heldLook) counts(now time.Time, hold *Hold) bool {
+	switch {
+	case !k.on:
+		return false
+	case k.index > 0 && (hold == nil) != (k.hold == nil), k.hold != nil && hold.On != k.hold.On:
+		return false
+	case now.Before(k.until):
+		return true
+	case hold == nil:
+		return k.index > 0
+	}
+	return hold.On && hold.Index < k.index
+}
