@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
@@ -112,7 +113,7 @@ func (c *compaction) learnHold(history *historyFloor) {
 	c.hold, c.holdThrough = c.state.hold.Load(), everything
 	switch {
 	case c.hold != nil && c.hold.On:
-		c.holdThrough = c.hold.Index
+		c.holdThrough = min(c.hold.Index, format.NumberMax)
 	case c.hold == nil && history != nil: // an archive may need all that is left
 		c.holdThrough = history.floor
 	}

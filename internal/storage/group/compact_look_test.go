@@ -219,3 +219,118 @@ func TestLiveBlobsAreNotSuperseded(t *testing.T) {
 	wants("the superseded one is gone, and another came", 0)
 	ok(t, d.log.Close(false))
 }
+
+// While the hold does not move, no compaction is due for what it keeps, however much that becomes. When the hold has
+// moved by a quarter of what was written above it, a compaction is due.
+func TestWhatAHoldKeepsMakesNoCompactionDue(t *testing.T) {
+	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 16<<10), 0)
+	round := func() {
+		for id := range int64(40) {
+			d.put(format.Entry{ID: id, Data: payload(id, 1000)})
+		}
+	}
+	round()
+	d.log.SetHold(Hold{Index: d.last(), On: true})
+	round()
+	ok(t, d.log.Seal())
+	if !d.due() {
+		t.Fatalf("no look is due: %+v", d.log.Stats().Reclaim)
+	}
+	if report := d.look(); report.EntriesDropped != 0 {
+		t.Errorf("%+v", report)
+	}
+	for n := range 4 {
+		if got := d.log.Stats(); got.HeldBytes != got.SupersededBytes || got.HeldBytes < int64(n+1)*40_000 {
+			t.Errorf("round %d: %d bytes of %d are held", n, got.HeldBytes, got.SupersededBytes)
+		}
+		round()
+		if r := d.log.Stats().Reclaim; d.due() || r.Newest > 0 {
+			t.Errorf("round %d: due for what is held: %+v", n, r)
+		}
+	}
+	ok(t, d.log.Seal())
+	d.log.SetHold(Hold{Index: 45, On: true})
+	if d.due() {
+		t.Errorf("due for a hold that has hardly moved: %+v", d.log.Stats().Reclaim)
+	}
+	d.log.SetHold(Hold{Index: d.last(), On: true})
+	if !d.due() {
+		t.Fatalf("not due: %+v", d.log.Stats().Reclaim)
+	}
+	if report := d.look(); report.EntriesDropped != 5*40 {
+		t.Errorf("%+v", report)
+	}
+	if got := d.log.Stats(); got.HeldBytes != 0 {
+		t.Errorf("%d bytes are held", got.HeldBytes)
+	}
+	ok(t, d.log.Close(false))
+}
+
+// A compaction that rewrites a segment knows what it keeps there. Blobs count with the size of their data.
+func TestWhatAHoldKeepsIsKnownAfterARewrite(t *testing.T) {
+	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 16<<10), 0)
+	var blob int64
+	for range 3 {
+		for id := range int64(8) {
+			d.put(format.Entry{ID: id, Data: payload(id, 1000)})
+		}
+		ref, err := writeBlobOf(d.log, payload(1, 50_000))
+		ok(t, err)
+		d.put(format.Entry{ID: 9, Codec: format.CodecBlob, Data: ref.Encode()})
+		blob = ref.Size
+	}
+	ok(t, d.log.Seal())
+	d.log.SetHold(Hold{Index: d.last() / 3 * 2, On: true})
+	if report := compactAll(t, d.log); report.EntriesDropped != 9 {
+		t.Errorf("%+v", report)
+	}
+	stats := d.log.Stats()
+	if r := stats.Reclaim; r.HeldBlobs != blob || r.Held < 8_000 || r.Held != stats.SupersededBytes || r.Age != 0 ||
+		r.Free > 0 || stats.HeldBytes != r.Held+r.HeldBlobs {
+		t.Errorf("%+v", r)
+	}
+	d.look()
+	d.log.SetHold(Hold{Index: d.last(), On: true})
+	if r := d.log.Stats().Reclaim; r.Held != 0 || r.FreeBlobs != blob {
+		t.Errorf("%+v", r)
+	}
+	if report := compactAll(t, d.log); report.EntriesDropped != 9 {
+		t.Errorf("%+v", report)
+	}
+	ok(t, d.log.Close(false))
+}
+
+// While a hold is on, versions are kept for ten minutes. No compaction is due for them, until a quarter of them may go.
+func TestWhatWasJustSupersededMakesNoCompactionDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 16<<10), everything)
+		for range 2 {
+			for id := range int64(40) {
+				d.time = time.Now().UnixNano()
+				d.put(format.Entry{ID: id, Data: payload(id, 1000)})
+				time.Sleep(6 * time.Second) // 4 minutes a round
+			}
+		}
+		ok(t, d.log.Seal())
+		for range 3 {
+			if report := d.look(); report.EntriesDropped != 0 {
+				t.Errorf("%+v", report)
+			}
+		}
+		if held := d.log.Stats().HeldBytes; held < 40_000 {
+			t.Errorf("%d bytes are held", held)
+		}
+		time.Sleep(3 * time.Minute) // the first version is superseded for 7 minutes, and written for 11
+		if d.due() {
+			t.Errorf("due: %+v", d.log.Stats().Reclaim)
+		}
+		time.Sleep(7 * time.Minute)
+		if !d.due() {
+			t.Errorf("not due: %+v", d.log.Stats().Reclaim)
+		}
+		if report := d.look(); report.EntriesDropped != 40 {
+			t.Errorf("%+v", report)
+		}
+		ok(t, d.log.Close(false))
+	})
+}

@@ -1,0 +1,168 @@
+package group
+
+import (
+	"path"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/fsck"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// These tests cover the ways besides compaction in which versions leave a log, or come from elsewhere (ADR 59).
+
+// offsetOf returns the offset in segment 1 of the entry with an index.
+func offsetOf(t testing.TB, l *Log, at uint64) int64 {
+	t.Helper()
+	views := l.reader.views(0, everything)
+	defer unpinAll(views)
+	rows, err := l.reader.rowsOf(views[0])
+	ok(t, err)
+	for i, index := range rows.Indexes {
+		if views[0].first+uint64(index) == at {
+			return int64(rows.Places[i]>>16&(1<<28-1)) * 8
+		}
+	}
+	t.Fatalf("segment 1 has no version %d", at)
+	return 0
+}
+
+// heldHistory returns a log with a hold at 0: record 1 has the versions 1 and 3, record 2 has version 2, all sealed.
+func heldHistory(t testing.TB) (*logDriver, *vfstest.Mem) {
+	t.Helper()
+	mem := vfstest.NewMem()
+	d := newHeld(t, driverOptions(mem, Index, 64<<10), 0)
+	d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2, Data: payload(2, 50)})
+	d.put(format.Entry{ID: 1, Data: payload(1, 50)})
+	ok(t, d.log.Seal())
+	d.put(format.Entry{ID: 3, Data: payload(3, 50)})
+	d.log.hints.writing.Wait()
+	return d, mem
+}
+
+// damaged closes the log, changes a byte of segment 1, loads the log again, and finds the damage.
+func (d *logDriver) damaged(mem *vfstest.Mem, at int64) {
+	d.t.Helper()
+	ok(d.t, d.log.Close(true))
+	name := path.Join(d.opts.Dir, format.SegmentName(1))
+	if !mem.Rot(name, at, 1, func(b []byte) { b[0] ^= 4 }) {
+		d.t.Fatalf("byte %d is not on the disk", at)
+	}
+	d.load()
+	ok(d.t, d.log.Apply(d.last(), nil))
+	_, err := d.log.Verify(d.t.Context(), 0)
+	ok(d.t, err)
+	if !d.log.Damaged() {
+		d.t.Fatal("no damage was found")
+	}
+}
+
+// A repair leaves out what the peer has compacted away. It does not know up to which index the peer's history is
+// complete, so the floor becomes the applied index.
+func TestARepairThatLeavesOutVersionsRaisesTheHistoryFloor(t *testing.T) {
+	for _, compacted := range []bool{false, true} {
+		d, mem := heldHistory(t)
+		opts := d.opts
+		opts.FS = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
+		peer, _, err := Load(t.Context(), opts, nil)
+		ok(t, err)
+		ok(t, peer.Apply(4, nil))
+		want := uint64(0)
+		if compacted {
+			want = 4
+			peer.SetHold(Hold{})
+			compactAll(t, peer)
+		}
+		d.damaged(mem, offsetOf(t, d.log, 1)+format.FrameHeaderBytes)
+		ok(t, repairFrom(peer, d.log))
+		wantFloor(t, d.log, want, true)
+		if n := len(indexesOf(t, d.log, 1)); compacted && n != 1 || !compacted && n != 2 {
+			t.Errorf("record 1 has %d versions", n)
+		}
+		ok(t, d.log.Close(false))
+		d.load()
+		wantFloor(t, d.log, want, true)
+		ok(t, d.log.Close(false))
+		ok(t, peer.Close(false))
+	}
+}
+
+// What is lost may be a version of any record. The floor jumps ahead together with the indexes, so that nobody who has
+// read the log before takes the rest for its continuation.
+func TestAnAcceptedLossRaisesTheHistoryFloor(t *testing.T) {
+	d, mem := heldHistory(t)
+	d.damaged(mem, offsetOf(t, d.log, 3)+format.FrameHeaderBytes)
+	l, lost, err := d.log.AcceptLoss(t.Context())
+	ok(t, err)
+	if len(lost) != 1 {
+		t.Errorf("lost %v", lost)
+	}
+	wantFloor(t, l, 4+format.LossJump, true)
+	if at := l.AppliedIndex(); at != 4+format.LossJump {
+		t.Errorf("applied index %d", at)
+	}
+	ok(t, l.Close(false))
+}
+
+// A loss in a log that never had a hold leaves its history unknown.
+func TestAnAcceptedLossWithoutAHoldMakesNoHistoryFloor(t *testing.T) {
+	mem := vfstest.NewMem()
+	d := newDriver(t, driverOptions(mem, Index, 64<<10))
+	d.put(format.Entry{ID: 1, Data: payload(1, 50)})
+	ok(t, d.log.Seal())
+	d.log.hints.writing.Wait()
+	d.damaged(mem, offsetOf(t, d.log, 1)+format.FrameHeaderBytes)
+	l, _, err := d.log.AcceptLoss(t.Context())
+	ok(t, err)
+	wantFloor(t, l, 0, false)
+	ok(t, l.Close(false))
+}
+
+// A repair that loses no entry, and a small file that is written again, keep the floor.
+func TestRepairsThatLoseNothingKeepTheHistoryFloor(t *testing.T) {
+	d, mem := heldHistory(t)
+	d.log.SetHold(Hold{Index: 3, On: true})
+	compactAll(t, d.log)
+	wantFloor(t, d.log, 3, true)
+	if !mem.Rot(path.Join(d.opts.Dir, format.ManifestName), 40, 1, func(b []byte) { b[0] ^= 4 }) {
+		t.Fatal("the manifest is not on the disk")
+	}
+	report, err := d.log.Verify(t.Context(), 0)
+	if err != nil || len(report.Damages) != 1 {
+		t.Errorf("%+v, %v", report.Damages, err)
+	}
+	number := d.log.folder.manifest.Segments[0].Number
+	ok(t, d.log.Close(true))
+	if !mem.Rot(path.Join(d.opts.Dir, format.SegmentName(number)), 70, 1, func(b []byte) { b[0] ^= 4 }) {
+		t.Fatal("the segment is not on the disk")
+	}
+	repaired, err := fsck.RepairDir(t.Context(), mem, d.opts.Dir, nil)
+	if err != nil || repaired.NextIndex != 0 || len(repaired.Rewritten) != 1 {
+		t.Errorf("%+v, %v", repaired, err)
+	}
+	d.load()
+	wantFloor(t, d.log, 3, true)
+	ok(t, d.log.Close(false))
+}
+
+// An install takes the floor of the files that it installs, also where that is lower or not known.
+func TestAnInstallTakesTheHistoryFloorOfTheFiles(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		from := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
+		from.put(format.Entry{ID: 1})
+		if held {
+			from.log.SetHold(Hold{Index: 1, On: true})
+			ok(t, from.log.BeginHistory())
+		}
+		from.put(format.Entry{ID: 1}, format.Entry{ID: 1})
+		to := from.opts
+		to.FS = vfstest.NewMem()
+		ok(t, to.FS.MkdirAll(to.Dir))
+		ok(t, install(from.log, to))
+		l, _, err := Load(t.Context(), to, nil)
+		ok(t, err)
+		wantFloor(t, l, map[bool]uint64{true: 1}[held], held)
+		ok(t, l.Close(false))
+		ok(t, from.log.Close(false))
+	}
+}

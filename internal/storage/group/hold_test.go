@@ -1,0 +1,358 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// indexesOf returns the indexes of the stored versions of a record.
+func indexesOf(t testing.TB, l *Log, id int64) []uint64 {
+	t.Helper()
+	all, _ := stored(t, l)
+	maps.DeleteFunc(all, func(_ uint64, v version) bool { return v.id != id })
+	return slices.Sorted(maps.Keys(all))
+}
+
+func wantIndexes(t testing.TB, l *Log, id int64, want ...uint64) {
+	t.Helper()
+	if got := indexesOf(t, l, id); !slices.Equal(got, want) {
+		t.Errorf("record %d has the versions %v, want %v", id, got, want)
+	}
+}
+
+func wantFloor(t testing.TB, l *Log, floor uint64, known bool) {
+	t.Helper()
+	if got, gotKnown := l.HistoryFloor(); got != floor || gotKnown != known {
+		t.Errorf("history floor %d, %t, want %d, %t", got, gotKnown, floor, known)
+	}
+}
+
+// newHeld returns a log with a hold at an index.
+func newHeld(t testing.TB, opts Options, at uint64) *logDriver {
+	t.Helper()
+	d := newDriver(t, opts)
+	d.log.SetHold(Hold{Index: at, On: true})
+	ok(t, d.log.BeginHistory())
+	return d
+}
+
+// A version goes once the entry that superseded it is at or below the hold, and not once its own entry is.
+func TestCompactKeepsWhatWasSupersededAboveTheHold(t *testing.T) {
+	bothResidencies(t, func(t *testing.T, residency Residency) {
+		d := newHeld(t, driverOptions(vfstest.NewMem(), residency, 64<<10), 0)
+		for range 3 {
+			d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2, Data: payload(2, 50)})
+		}
+		d.put(format.Entry{ID: 2, Kind: format.KindDelete})
+		ok(t, d.log.Seal())
+		for _, c := range []struct {
+			hold, floor uint64
+			one, two    []uint64
+		}{
+			{2, 0, []uint64{1, 3, 5}, []uint64{2, 4, 6, 7}},
+			{3, 3, []uint64{3, 5}, []uint64{2, 4, 6, 7}},
+			{1, 3, []uint64{3, 5}, []uint64{2, 4, 6, 7}}, // a lower hold restores nothing
+			{5, 5, []uint64{5}, []uint64{4, 6, 7}},
+			{9, 7, []uint64{5}, []uint64{7}},
+		} {
+			d.log.SetHold(Hold{Index: c.hold, On: true})
+			compactAll(t, d.log)
+			wantIndexes(t, d.log, 1, c.one...)
+			wantIndexes(t, d.log, 2, c.two...)
+			wantFloor(t, d.log, c.floor, true)
+		}
+		ok(t, d.log.Close(false))
+	})
+}
+
+// A record that is written all the time is compacted under a hold that never reaches its newest version.
+func TestARecordThatIsWrittenAllTheTimeIsCompactedUnderAHold(t *testing.T) {
+	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 8<<10), 0)
+	for round := range uint64(10) {
+		for range 100 {
+			d.put(format.Entry{ID: 1, Data: payload(1, 50)})
+		}
+		d.log.SetHold(Hold{Index: d.last() - 10, On: true})
+		compactAll(t, d.log)
+		if n := len(indexesOf(t, d.log, 1)); n > 110 {
+			t.Errorf("round %d: %d versions are stored", round, n)
+		}
+	}
+	ok(t, d.log.Close(false))
+}
+
+// A write is applied after the compaction has read the rows. The version that it supersedes seems to be superseded by
+// an entry that the compaction has not seen, and this entry is above the hold.
+func TestAWriteBesideACompactionKeepsWhatItSupersedes(t *testing.T) {
+	bothResidencies(t, func(t *testing.T, residency Residency) {
+		d := newHeld(t, driverOptions(vfstest.NewMem(), residency, 64<<10), 0)
+		for id := range int64(3) {
+			d.put(format.Entry{ID: id, Data: payload(id, 50)}) // 1, 2, 3
+		}
+		d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2, Data: payload(2, 50)}) // 4, 5
+		d.put(format.Entry{ID: 2, Data: payload(2, 50)})                                            // 6
+		ok(t, d.log.Seal())
+		d.log.SetHold(Hold{Index: 5, On: true})
+		d.log.compacting.Lock()
+		c := d.log.newCompaction(t.Context(), CompactOptions{All: true})
+		views, err := c.learn()
+		ok(t, err)
+		c.history.countTombstones()
+		ok(t, c.look(views))
+		for id := range int64(3) {
+			d.put(format.Entry{ID: id, Data: payload(id, 50)}) // 7, 8, 9
+		}
+		ok(t, c.rewriteRuns(views))
+		d.log.compacting.Unlock()
+		wantIndexes(t, d.log, 0, 1, 7)
+		wantIndexes(t, d.log, 1, 2, 4, 8) // 2 may go, but only the next compaction knows
+		wantIndexes(t, d.log, 2, 5, 6, 9)
+		wantFloor(t, d.log, 5, true)
+		compactAll(t, d.log)
+		wantIndexes(t, d.log, 1, 4, 8)
+		ok(t, d.log.Close(false))
+	})
+}
+
+// Without a hold, a compaction also drops what is superseded while it runs, and the floor must cover that.
+func TestTheFloorCoversWritesBesideACompaction(t *testing.T) {
+	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 64<<10), 0)
+	d.log.SetHold(Hold{})
+	d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2})
+	ok(t, d.log.Seal())
+	d.log.compacting.Lock()
+	c := d.log.newCompaction(t.Context(), CompactOptions{All: true})
+	views, err := c.learn()
+	ok(t, err)
+	d.put(format.Entry{ID: 1, Data: payload(1, 50)})
+	ok(t, c.look(views))
+	ok(t, c.rewriteRuns(views))
+	d.log.compacting.Unlock()
+	wantIndexes(t, d.log, 1, 3)
+	wantFloor(t, d.log, 3, true)
+	ok(t, d.log.Close(false))
+}
+
+// The manifest that no longer lists the old segments has the new floor: after a crash at any operation, history above
+// the floor on disk is complete.
+func TestTheFloorIsDurableBeforeAVersionIsGone(t *testing.T) {
+	mem := vfstest.NewMem()
+	d := newHeld(t, driverOptions(mem, Index, 1<<10), 0)
+	model := map[uint64]version{}
+	for i := range int64(60) {
+		e := format.Entry{ID: i * i % 7, Data: payload(i, 60), Kind: format.KindPut}
+		if i%5 == 0 {
+			e = format.Entry{ID: e.ID, Kind: format.KindDelete}
+		}
+		d.put(e)
+		model[d.last()] = version{id: e.ID, index: d.last(), deleted: e.Kind == format.KindDelete}
+	}
+	ok(t, d.log.Seal())
+	d.log.hints.writing.Wait()
+	d.log.SetHold(Hold{Index: 40, On: true})
+	last, crashes := d.last(), 0
+	mem.AfterOp(func(op vfstest.Op) {
+		for _, kind := range vfstest.SurvivalKinds {
+			opts := d.opts
+			opts.FS = mem.CrashClone(vfstest.Survival{Kind: kind, Seed: uint64(op.Number)})
+			l, _, err := Load(t.Context(), opts, nil)
+			if err != nil {
+				t.Errorf("operation %d, %v: %v", op.Number, kind, err)
+				return
+			}
+			ok(t, l.Apply(last, nil))
+			floor, known := l.HistoryFloor()
+			have, _ := stored(t, l)
+			for at := floor; at <= last; at++ {
+				if want, got := asOf(model, at), asOf(have, at); !known || !maps.Equal(want, got) {
+					t.Errorf("operation %d, %v, floor %d, as of %d: %v, want %v", op.Number, kind, floor, at, got, want)
+				}
+			}
+			ok(t, l.Close(false))
+			crashes++
+		}
+	})
+	_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
+	ok(t, err)
+	d.log.hints.writing.Wait()
+	mem.AfterOp(nil)
+	wantFloor(t, d.log, 40, true)
+	if crashes < 100 {
+		t.Errorf("only %d crashes", crashes)
+	}
+	ok(t, d.log.Close(false))
+}
+
+// The floor is known only when it is durable. Until a hold is on, the manifest is of version 1.
+func TestTheHistoryFloorIsKnownWhenItIsDurable(t *testing.T) {
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
+	d := newDriver(t, driverOptions(faulty, Index, 64<<10))
+	d.put(format.Entry{ID: 1}, format.Entry{ID: 1})
+	version := func() uint32 {
+		m, err := format.ReadManifest(faulty, d.opts.Dir)
+		ok(t, err)
+		return m.Version()
+	}
+	d.log.SetHold(Hold{})
+	ok(t, d.log.BeginHistory())
+	ok(t, d.log.Seal())
+	compactAll(t, d.log)
+	wantFloor(t, d.log, 0, false)
+	if got := version(); got != 1 {
+		t.Errorf("version %d without a hold", got)
+	}
+	d.log.SetHold(Hold{On: true})
+	wantFloor(t, d.log, 0, false)
+	f := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }, Err: syscall.ENOSPC})
+	if err := d.log.BeginHistory(); !errors.Is(err, format.ErrNoSpace) {
+		t.Errorf("a manifest that was not written: %v", err)
+	}
+	f.Remove()
+	wantFloor(t, d.log, 0, false)
+	ok(t, d.log.BeginHistory())
+	wantFloor(t, d.log, 2, true)
+	d.put(format.Entry{ID: 1})
+	ok(t, d.log.BeginHistory()) // changes nothing any more
+	d.log.SetHold(Hold{})
+	ok(t, d.log.Close(false))
+	d.load()
+	wantFloor(t, d.log, 2, true)
+	ok(t, d.log.Close(false))
+}
+
+// Any write of the manifest makes the floor durable, too: a seal and a compaction that drops nothing.
+func TestTheNextManifestHasTheHistoryFloor(t *testing.T) {
+	for name, write := range map[string]func(*Log) error{
+		"seal": (*Log).Seal,
+		"compaction": func(l *Log) error {
+			_, err := l.Compact(t.Context(), CompactOptions{})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
+			d.put(format.Entry{ID: 1})
+			d.log.SetHold(Hold{Index: 1, On: true})
+			ok(t, write(d.log))
+			wantFloor(t, d.log, 1, true)
+			ok(t, d.log.Close(false))
+		})
+	}
+}
+
+// A log that is loaded does not know the hold. It keeps all history above its floor until it does.
+func TestHistoryIsKeptWhileTheHoldIsUnknown(t *testing.T) {
+	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 64<<10), 0)
+	d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2})
+	d.put(format.Entry{ID: 2, Kind: format.KindDelete})
+	ok(t, d.log.Seal())
+	ok(t, d.log.Close(true))
+	d.load()
+	ok(t, d.log.Apply(4, nil))
+	for range 2 {
+		compactAll(t, d.log)
+		wantIndexes(t, d.log, 1, 1, 2)
+		wantIndexes(t, d.log, 2, 3, 4)
+	}
+	wantFloor(t, d.log, 0, true)
+	d.log.SetHold(Hold{})
+	compactAll(t, d.log)
+	compactAll(t, d.log)
+	wantIndexes(t, d.log, 1, 2)
+	wantIndexes(t, d.log, 2)
+	wantFloor(t, d.log, 4, true)
+	ok(t, d.log.Close(false))
+}
+
+// Where the hold costs too much, versions above it go, but deletes stay: an archive that misses a version has a hole,
+// but one that misses a delete would show the record for ever. Only low space lets go of deletes, too.
+func TestDeletesAboveAnIgnoredHoldStay(t *testing.T) {
+	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 64<<10), 1)
+	d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 1, Kind: format.KindDelete}, format.Entry{ID: 2})
+	ok(t, d.log.Seal())
+	compactAll(t, d.log)
+	wantIndexes(t, d.log, 1, 1, 2)
+	for range 3 {
+		_, err := d.log.Compact(t.Context(), CompactOptions{All: true, IgnoreHold: true})
+		ok(t, err)
+		wantIndexes(t, d.log, 1, 2)
+		wantFloor(t, d.log, 3, true)
+	}
+	if m := d.log.folder.manifest; m.TombstoneFloor > 1 {
+		t.Errorf("tombstone floor %d is above the hold", m.TombstoneFloor)
+	}
+	_, err := d.log.Compact(t.Context(), CompactOptions{All: true, IgnoreHold: true, SpaceLow: true})
+	ok(t, err)
+	wantIndexes(t, d.log, 1)
+	ok(t, d.log.Close(false))
+}
+
+// While a hold is on, nothing goes that was superseded in the last ten minutes. IgnoreHold ignores that, too.
+func TestWhatWasJustSupersededStaysWhileAHoldIsOn(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
+	opts.Now = func() time.Time { return now }
+	d := newHeld(t, opts, 100)
+	put := func(ago time.Duration) {
+		d.time = now.Add(-ago).UnixNano() - 1
+		d.put(format.Entry{ID: 1, Data: payload(1, 50)})
+	}
+	put(time.Hour)                    // 1
+	put(11 * time.Minute)             // 2
+	put(heldAgeMin - time.Nanosecond) // 3
+	put(0)                            // 4
+	ok(t, d.log.Seal())
+	compactAll(t, d.log)
+	wantIndexes(t, d.log, 1, 2, 3, 4)
+	wantFloor(t, d.log, 2, true)
+	now = now.Add(time.Nanosecond)
+	compactAll(t, d.log)
+	wantIndexes(t, d.log, 1, 3, 4)
+	_, err := d.log.Compact(t.Context(), CompactOptions{All: true, IgnoreHold: true})
+	ok(t, err)
+	wantIndexes(t, d.log, 1, 4)
+	wantFloor(t, d.log, 4, true)
+	ok(t, d.log.Close(false))
+}
+
+// Retention.MinAge counts from the time at which a version was superseded.
+func TestMinAgeCountsFromWhenAVersionWasSuperseded(t *testing.T) {
+	for _, hinted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hinted %t", hinted), func(t *testing.T) {
+			now := time.Unix(1_700_000_000, 0)
+			opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
+			opts.Now = func() time.Time { return now }
+			opts.Retention.MinAge = time.Hour
+			d := newDriver(t, opts)
+			for _, ago := range []time.Duration{30 * time.Hour, 2 * time.Hour} {
+				d.time = now.Add(-ago).UnixNano()
+				d.put(format.Entry{ID: 1}, format.Entry{ID: 2, Data: payload(2, 50)})
+			}
+			d.time = now.Add(-time.Minute).UnixNano()
+			d.put(format.Entry{ID: 2, Data: payload(2, 50)})
+			ok(t, d.log.Seal())
+			if hinted {
+				d.log.hints.writing.Wait()
+				ok(t, d.log.Close(true))
+				d.load()
+				ok(t, d.log.Apply(d.last(), nil))
+			}
+			compactAll(t, d.log)
+			wantIndexes(t, d.log, 1, 3)    // superseded two hours ago
+			wantIndexes(t, d.log, 2, 4, 5) // 4 was written two hours ago, and superseded a minute ago
+			now = now.Add(time.Hour)
+			compactAll(t, d.log)
+			wantIndexes(t, d.log, 2, 5)
+			wantFloor(t, d.log, 0, false)
+			ok(t, d.log.Close(false))
+		})
+	}
+}
