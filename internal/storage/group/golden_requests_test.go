@@ -36,6 +36,12 @@ func goldenRequests() []format.Entry {
 
 func goldenRequestFiles(t *testing.T) map[string][]byte {
 	t.Helper()
+	return requestFiles(t, func(*format.Manifest) {})
+}
+
+// requestFiles returns the files of a group with a segment of version 2, and with a changed manifest.
+func requestFiles(t *testing.T, change func(*format.Manifest)) map[string][]byte {
+	t.Helper()
 	m := &format.Manifest{
 		Identity:         format.Identity{Store: uuid.UUID{1, 15: 0x57}, Group: uuid.UUID{2, 15: 0x67}, Name: "quotes"},
 		CompactedThrough: 8, CompactedTerm: 2,
@@ -61,6 +67,7 @@ func goldenRequestFiles(t *testing.T) map[string][]byte {
 	var err error
 	files[format.HintName(3)], err = hint.Encode()
 	grouptest.Must(t, err)
+	change(m)
 	files[format.ManifestName], err = m.Encode()
 	grouptest.Must(t, err)
 	files[format.MarkName] = append(format.EncodeMark(format.Mark{Sequence: 2, Segment: active.ID, Offset: 128, Index: 8}),
@@ -69,11 +76,16 @@ func goldenRequestFiles(t *testing.T) map[string][]byte {
 }
 
 func TestGoldenFilesOfVersion2AreWrittenTheSame(t *testing.T) {
-	files := goldenRequestFiles(t)
+	sameGolden(t, goldenV2, goldenRequestFiles(t))
+}
+
+// sameGolden compares the files of a folder with what the codec writes.
+func sameGolden(t *testing.T, folder string, files map[string][]byte) {
+	t.Helper()
 	for name, want := range files {
-		golden := filepath.Join(goldenV2, name)
+		golden := filepath.Join(folder, name)
 		if *update {
-			grouptest.Must(t, os.MkdirAll(goldenV2, 0o755))
+			grouptest.Must(t, os.MkdirAll(folder, 0o755))
 			grouptest.Must(t, os.WriteFile(golden, want, 0o644))
 		}
 		got, err := os.ReadFile(golden)
@@ -82,23 +94,30 @@ func TestGoldenFilesOfVersion2AreWrittenTheSame(t *testing.T) {
 			t.Errorf("%s is not what the codec writes now", golden)
 		}
 	}
-	entries, err := os.ReadDir(goldenV2)
+	entries, err := os.ReadDir(folder)
 	grouptest.Must(t, err)
 	if len(entries) != len(files) {
 		t.Errorf("%d golden files, %d written", len(entries), len(files))
 	}
 }
 
-func TestGoldenFilesOfVersion2AreRead(t *testing.T) {
+// readGolden copies the files of a folder to the folder /g of a disk in memory.
+func readGolden(t *testing.T, folder string) *vfstest.Mem {
+	t.Helper()
 	mem := vfstest.NewMem()
 	grouptest.Must(t, mem.MkdirAll("/g"))
-	entries, err := os.ReadDir(goldenV2)
+	entries, err := os.ReadDir(folder)
 	grouptest.Must(t, err)
 	for _, e := range entries {
-		b, err := os.ReadFile(filepath.Join(goldenV2, e.Name()))
+		b, err := os.ReadFile(filepath.Join(folder, e.Name()))
 		grouptest.Must(t, err)
 		grouptest.Must(t, format.WriteReplace(mem, "/g", e.Name(), b))
 	}
+	return mem
+}
+
+func TestGoldenFilesOfVersion2AreRead(t *testing.T) {
+	mem := readGolden(t, goldenV2)
 	report, err := fsck.VerifyDir(t.Context(), mem, "/g", nil)
 	if err != nil || len(report.Damages) != 0 || report.Entries != 4 {
 		t.Errorf("%+v, %v", report, err)

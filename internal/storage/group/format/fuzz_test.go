@@ -111,7 +111,9 @@ func FuzzSegmentHeader(f *testing.F) {
 }
 
 func FuzzManifest(f *testing.F) {
-	grouptest.AddGolden(f, goldenV1, ManifestName, func(b []byte) { f.Add(b, true) })
+	for _, folder := range []string{goldenV1, goldenHistory} {
+		grouptest.AddGolden(f, folder, ManifestName, func(b []byte) { f.Add(b, true) })
+	}
 	for _, m := range []*Manifest{sampleManifest(), sampleHistory()} {
 		b, err := m.Encode()
 		if err != nil {

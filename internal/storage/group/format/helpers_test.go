@@ -109,6 +109,9 @@ func repair(b []byte) []byte {
 // goldenV1 is the folder with files of version 1.
 var goldenV1 = filepath.Join("..", "testdata", "v1")
 
+// goldenHistory is the folder with a manifest of version 2.
+var goldenHistory = filepath.Join("..", "testdata", "history")
+
 func ok(t testing.TB, err error) {
 	t.Helper()
 	grouptest.Must(t, err)

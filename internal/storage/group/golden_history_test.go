@@ -1,0 +1,36 @@
+package group
+
+import (
+	"path/filepath"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/fsck"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+)
+
+// The group with a manifest of version 2 must always be readable, too.
+var goldenHistory = filepath.Join("testdata", "history")
+
+func TestGoldenManifestOfVersion2IsWrittenTheSame(t *testing.T) {
+	sameGolden(t, goldenHistory, requestFiles(t, func(m *format.Manifest) { m.HistoryKnown, m.HistoryFloor = true, 6 }))
+}
+
+func TestGoldenManifestOfVersion2IsRead(t *testing.T) {
+	mem := readGolden(t, goldenHistory)
+	report, err := fsck.VerifyDir(t.Context(), mem, "/g", nil)
+	if err != nil || len(report.Damages) != 0 || report.Entries != 4 {
+		t.Errorf("%+v, %v", report, err)
+	}
+	m, err := format.ReadManifest(mem, "/g")
+	grouptest.Must(t, err)
+	l, _, err := Load(t.Context(), Options{FS: mem, Dir: "/g", Identity: m.Identity}, nil)
+	grouptest.Must(t, err)
+	wantFloor(t, l, 6, true)
+	grouptest.Must(t, l.Close(false))
+	old := readGolden(t, goldenV2)
+	l, _, err = Load(t.Context(), Options{FS: old, Dir: "/g", Identity: m.Identity}, nil)
+	grouptest.Must(t, err)
+	wantFloor(t, l, 0, false)
+	grouptest.Must(t, l.Close(false))
+}
