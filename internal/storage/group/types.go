@@ -43,7 +43,7 @@ func (r Residency) String() string {
 // Retention says which superseded versions compaction keeps: a version is kept if either rule keeps it.
 type Retention struct {
 	Versions int           // number of newest versions kept, at least 1
-	MinAge   time.Duration // superseded versions younger than this are kept
+	MinAge   time.Duration // a version is kept for this time after it was superseded
 }
 
 // Budget limits memory; all groups of a shard share it. Implementations are safe for concurrent use.
