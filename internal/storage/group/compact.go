@@ -154,8 +154,10 @@ func (c *compaction) run() error {
 
 // learn determines what must be kept, and returns the segments that may be rewritten.
 func (c *compaction) learn() (views []view, err error) {
-	if err := c.editor.beginHistory(); err != nil {
-		return nil, err
+	if !c.opts.LookOnly {
+		if err := c.editor.beginHistory(); err != nil {
+			return nil, err
+		}
 	}
 	c.learnHold(c.editor.folder.history.Load())
 	c.applied = c.state.applied.Load()

@@ -84,6 +84,9 @@ func (c *compaction) learnLimit() error {
 		if err != nil {
 			return err
 		}
+		// A leader whose clock was wrong may have set commit times in the future. What was applied long ago by the
+		// monotonic clock is old, too.
+		young.through = max(young.through, c.state.ages.through(heldAgeMin))
 		h.limit(young, c.now, heldAgeMin, c.state)
 	}
 	h.through = min(h.through, c.holdThrough)
@@ -100,11 +103,14 @@ func (c *compaction) committedBefore(age time.Duration) (committed, error) {
 func (h *held) limit(by committed, now time.Time, age time.Duration, st *state) {
 	h.through, h.timeThrough = min(h.through, by.through), by.through
 	h.until = now.Add(age)
-	if by.next > 0 {
-		st.mu.RLock()
-		last := st.lastCommit
-		st.mu.RUnlock()
-		h.until = time.Unix(0, by.next+max(0, last-by.next)/4).Add(age)
+	if by.next == 0 {
+		return
+	}
+	st.mu.RLock()
+	last := st.lastCommit
+	st.mu.RUnlock()
+	if quarter := time.Unix(0, by.next+max(0, last-by.next)/4).Add(age); quarter.Before(h.until) {
+		h.until = quarter
 	}
 }
 

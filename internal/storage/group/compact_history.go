@@ -65,13 +65,7 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 		}
 		h.floor = max(h.floor, v.through)
 	}
-	c.state.mu.RLock()
-	h.floor = min(h.floor, c.state.tombstoneMax())
-	c.state.mu.RUnlock()
-	if !c.opts.SpaceLow || !c.opts.IgnoreHold {
-		// Whoever has read the log up to the hold, and an older version of the record before, must still read the delete.
-		h.floor = min(h.floor, c.holdThrough)
-	}
+	h.floor = min(h.floor, c.tombstoneMax())
 	if len(ranks) == 0 && len(h.tombstones) == 0 && c.held.isEmpty() {
 		return h, nil
 	}
@@ -108,6 +102,17 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 		}
 	}
 	return h, nil
+}
+
+// tombstoneMax returns the greatest tombstone floor that the members and the hold allow. Whoever has read the log up to
+// the hold, and so perhaps an older version of a record, must still read the delete of the record.
+func (c *compaction) tombstoneMax() uint64 {
+	c.state.mu.RLock()
+	defer c.state.mu.RUnlock()
+	if c.opts.SpaceLow && c.opts.IgnoreHold {
+		return c.state.tombstoneMax()
+	}
+	return min(c.state.tombstoneMax(), c.holdThrough)
 }
 
 // countTombstones adds up the sizes of the tombstones that can be dropped. The floor must be durable before the call.

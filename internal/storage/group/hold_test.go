@@ -7,6 +7,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -321,6 +322,28 @@ func TestWhatWasJustSupersededStaysWhileAHoldIsOn(t *testing.T) {
 	wantIndexes(t, d.log, 1, 4)
 	wantFloor(t, d.log, 4, true)
 	ok(t, d.log.Close(false))
+}
+
+// A leader whose clock is wrong sets commit times in the future, and all later ones are not before these. The ten minutes
+// then count from when an entry was applied here.
+func TestCommitTimesInTheFutureKeepNothingForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 64<<10), everything)
+		d.time = time.Now().Add(1000 * time.Hour).UnixNano()
+		for range 3 {
+			d.put(format.Entry{ID: 1, Data: payload(1, 50)})
+		}
+		ok(t, d.log.Seal())
+		compactAll(t, d.log)
+		wantIndexes(t, d.log, 1, 1, 2, 3)
+		time.Sleep(heldAgeMin + ageStep)
+		if d.log.Stats().HeldBytes != 0 {
+			t.Errorf("%+v", d.log.Stats().Reclaim)
+		}
+		compactAll(t, d.log)
+		wantIndexes(t, d.log, 1, 3)
+		ok(t, d.log.Close(false))
+	})
 }
 
 // Retention.MinAge counts from the time at which a version was superseded.
