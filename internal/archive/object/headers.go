@@ -48,6 +48,7 @@ type Range struct {
 type Piece struct {
 	Range
 	Bytes   int64  `json:"bytes"`   // length of the piece in the body; 0 if it has no entries
+	After   uint64 `json:"after"`   // the piece continues from this index: earlier objects have the group up to it
 	Through uint64 `json:"through"` // the group is archived up to this index
 	ReadAt  int64  `json:"readAt"`  // Unix ns; all that was acknowledged before is at or below Through
 	Gone    bool   `json:"gone,omitempty"`
@@ -179,12 +180,14 @@ func (l *Log) check(bodyBytes int64) error {
 		err := errors.Join(p.check(), checkHoles(p.Holes))
 		switch {
 		case err != nil:
-		case !inRange(p.Bytes, index(p.Through), p.ReadAt):
+		case !inRange(p.Bytes, index(p.After), index(p.Through), p.ReadAt):
 			err = errRange
 		case (p.Bytes == 0) != (p.Last == 0):
 			err = errors.New("bytes without entries, or entries without bytes")
 		case p.Last > p.Through:
 			err = errors.New("last is above through")
+		case p.After > p.Through || p.Last != 0 && p.First <= p.After:
+			err = errors.New("the piece begins below the index that it continues from")
 		case p.Bytes > bodyBytes:
 			err = errBody
 		case seen[p.Group]:

@@ -236,7 +236,7 @@ func headers() map[Kind]struct {
 		KindArchive: {&Archive{Store: "quotes", Created: 1000, Routing: "hash", Groups: 256, Lanes: 1}, 0},
 		KindLog: {&Log{
 			Writer: fixed, Epoch: 1, Previous: 7, Time: 3000, Pieces: []Piece{
-				{Range: r, Bytes: 600, Through: 9, ReadAt: 2500, Holes: []Hole{{From: 6, To: 7}}},
+				{Range: r, Bytes: 600, After: 4, Through: 9, ReadAt: 2500, Holes: []Hole{{From: 6, To: 7}}},
 				{Range: Range{Group: store, Name: "old"}, Through: 2, ReadAt: 2500, Gone: true},
 			},
 		}, 600},
@@ -316,6 +316,9 @@ func TestHeadersThatMakeNoSenseAreRefused(t *testing.T) {
 		"entries without bytes":  {piece(func(l *Log) { l.Pieces[1].Last = 1 }), 600},
 		"bytes without entries":  {piece(func(l *Log) { l.Pieces[0].First, l.Pieces[0].Last = 0, 0 }), 600},
 		"last above through":     {piece(func(l *Log) { l.Pieces[0].Through = 8 }), 600},
+		"first at after":         {piece(func(l *Log) { l.Pieces[0].After = 5 }), 600},
+		"after above through":    {piece(func(l *Log) { l.Pieces[1].After = 3 }), 600},
+		"after too large":        {piece(func(l *Log) { l.Pieces[1].After = 1 << 63 }), 600},
 		"first above last":       {piece(func(l *Log) { l.Pieces[0].First = 10 }), 600},
 		"commit times fall":      {piece(func(l *Log) { l.Pieces[0].FirstCommit = 2001 }), 600},
 		"one group twice":        {piece(func(l *Log) { l.Pieces[1].Group = group }), 600},

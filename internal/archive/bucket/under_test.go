@@ -1,0 +1,23 @@
+package bucket_test
+
+import (
+	"strings"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+	"sheaf.dev/sheaf/internal/test/buckettest"
+)
+
+// The objects beside the folder must neither be listed nor be reached.
+func TestAFolderOfABucketIsABucket(t *testing.T) {
+	buckettest.Run(t, func(t *testing.T) bucket.Bucket {
+		whole := open(t, vfstest.NewMem(), "/archive")
+		for _, name := range []string{"m/a", "n-/a", "n.a", "n0/a", "na", "o/a"} {
+			if err := whole.Create(t.Context(), name, 0, strings.NewReader("")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return bucket.Under(whole, "n")
+	})
+}
