@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/archive/bucket"
-	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/test/buckettest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // The objects beside the folder must neither be listed nor be reached.

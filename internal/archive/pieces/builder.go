@@ -1,0 +1,158 @@
+package pieces
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// indexSpan is the least distance between two indexes that one segment cannot have both (docs/format.md).
+const indexSpan = 1 << 32
+
+// ErrSpan says that an entry does not fit into a segment, because its index is 2^32 or more above that of the first
+// entry. The next segment may have it.
+var ErrSpan = errors.New("the index is too far above the first one of the segment")
+
+// Builder makes one segment in memory: its header and frames, without zeros behind the last frame. The caller bounds
+// its size (Bytes). It is not safe for concurrent use.
+type Builder struct {
+	header format.SegmentHeader
+	buf    []byte // room for the header, then the frames
+	marks  []mark // of each frame
+}
+
+// mark is what a Builder knows of one frame.
+type mark struct {
+	index   uint64
+	offset  int64
+	commit  int64 // Unix ns
+	version bool  // a put or delete
+}
+
+// NewBuilder begins a segment with a random id. created is written into its header.
+func NewBuilder(store, group uuid.UUID, created time.Time) *Builder {
+	return &Builder{
+		// Only segments of this version may have entries of kind request, which compaction makes.
+		header: format.SegmentHeader{
+			Store: store, Group: group, ID: format.NewSegmentID(), Created: created.UnixNano(), Rewritten: true,
+		},
+		buf: make([]byte, format.SegmentHeaderBytes, 4<<10),
+	}
+}
+
+// ID returns the id of the segment.
+func (b *Builder) ID() format.SegmentID { return b.header.ID }
+
+// Empty reports whether there is no entry.
+func (b *Builder) Empty() bool { return len(b.marks) == 0 }
+
+// Bytes returns the size of the segment.
+func (b *Builder) Bytes() int64 { return int64(len(b.buf)) }
+
+// Last returns the index of the last entry, 0 if there is none.
+func (b *Builder) Last() uint64 {
+	if b.Empty() {
+		return 0
+	}
+	return b.marks[len(b.marks)-1].index
+}
+
+// fits returns why an entry cannot be the next one.
+func (b *Builder) fits(e *format.Entry) error {
+	switch {
+	case e.Kind == format.KindState:
+		return errors.New("a state record is no entry of the log")
+	case max(e.Index, e.Term) > format.NumberMax:
+		return fmt.Errorf("index %d or term %d is above %d", e.Index, e.Term, int64(format.NumberMax))
+	case e.Index <= b.Last():
+		return fmt.Errorf("index %d follows %d", e.Index, b.Last())
+	case !b.Empty() && e.Index-b.marks[0].index >= indexSpan:
+		return fmt.Errorf("%w: %d, from %d", ErrSpan, e.Index, b.marks[0].index)
+	}
+	return e.Check()
+}
+
+// Append adds an entry that has no checksum yet, and computes it. Versions get the used flag, because each was the
+// newest one once; a flag that is out of date only costs time (docs/format.md). After an error the Builder is as
+// before.
+func (b *Builder) Append(e *format.Entry) error {
+	if err := b.fits(e); err != nil {
+		return err
+	}
+	used := *e
+	used.Used = e.Kind.IsVersion()
+	b.note(e)
+	b.buf = format.AppendFrame(b.buf, b.header.ID, b.Bytes(), &used)
+	return nil
+}
+
+// Copy adds an entry with its whole frame, which a Reader or segio.FrameReader has checked. The frame keeps its entry
+// checksum. After an error the Builder is as before.
+func (b *Builder) Copy(e *format.Entry, frame []byte) error {
+	if err := b.fits(e); err != nil {
+		return err
+	}
+	at := b.Bytes()
+	b.note(e)
+	b.buf = append(b.buf, frame...)
+	format.MoveFrame(b.buf[at:], b.header.ID, at, e.Used)
+	return nil
+}
+
+func (b *Builder) note(e *format.Entry) {
+	b.marks = append(b.marks, mark{index: e.Index, offset: b.Bytes(), commit: e.CommitTime, version: e.Kind.IsVersion()})
+}
+
+// Truncate removes the entries with an index of at least from.
+func (b *Builder) Truncate(from uint64) {
+	i, _ := slices.BinarySearchFunc(b.marks, from, func(m mark, from uint64) int {
+		if m.index < from {
+			return -1
+		}
+		return 1
+	})
+	if i < len(b.marks) {
+		b.buf, b.marks = b.buf[:b.marks[i].offset], b.marks[:i]
+	}
+}
+
+// Range describes the entries. It has neither the name of the group nor the floor.
+func (b *Builder) Range() object.Range {
+	r := object.Range{Group: b.header.Group}
+	for i, m := range b.marks {
+		if i == 0 {
+			r.First = m.index
+		}
+		r.Last = m.index
+		if m.version {
+			if r.Records++; r.Records == 1 {
+				r.FirstCommit = m.commit
+			}
+			r.LastCommit = m.commit
+		}
+	}
+	return r
+}
+
+// Finish returns the segment, after it has read it once more as a reader of the archive would: an entry that was
+// damaged in memory is not archived. The result is the Builder's until the next change. There must be an entry.
+func (b *Builder) Finish() ([]byte, error) {
+	r := b.Range()
+	b.header.FirstIndex = r.First
+	copy(b.buf, b.header.Encode())
+	reader := NewReader(bytes.NewReader(b.buf), Want{Store: b.header.Store, Range: r, Bytes: b.Bytes()})
+	for reader.Next() {
+		continue
+	}
+	if err := reader.Err(); err != nil {
+		return nil, fmt.Errorf("the segment that was made is not valid: %w", err)
+	}
+	return b.buf, nil
+}
