@@ -223,7 +223,7 @@ var (
 
 // collect collects the metrics of the traffic between this shard and its peers.
 func (p *peers) collect(ch chan<- prometheus.Metric) {
-	count := p.hub.Counters()
+	count, fetched := p.hub.Counters(), p.hub.Fetched()
 	for _, m := range []struct {
 		desc   *prometheus.Desc
 		value  uint64
@@ -237,12 +237,12 @@ func (p *peers) collect(ch chan<- prometheus.Metric) {
 		{descPeerDropped, count.DroppedStray.Load(), []string{"stray"}},
 		{descPeerDropped, count.DroppedBad.Load(), []string{"bad"}},
 		{descPeerConnects, count.Connects.Load(), nil},
-		{descPeerFetched, count.FetchedBytes.Load(), nil},
-		{descPeerRefused, count.ExportsRefused.Load(), nil},
+		{descPeerFetched, fetched.FetchedBytes.Load(), nil},
+		{descPeerRefused, fetched.ExportsRefused.Load(), nil},
 	} {
 		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(m.value), m.labels...)
 	}
-	ch <- prometheus.MustNewConstMetric(descPeerExports, prometheus.GaugeValue, float64(count.ExportsUnderWay.Load()))
+	ch <- prometheus.MustNewConstMetric(descPeerExports, prometheus.GaugeValue, float64(fetched.ExportsUnderWay.Load()))
 	for _, one := range p.hub.Peers() {
 		alive := 0.0
 		if one.Alive {

@@ -233,7 +233,7 @@ func TestGroupsSentAtOnceAreBounded(t *testing.T) {
 	if err := f.Group(t.Context(), testGroup, to); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is over", func() bool { return a.Counters().ExportsUnderWay.Load() == 0 })
+	eventually(t, "it is over", func() bool { return a.Fetched().ExportsUnderWay.Load() == 0 })
 	if err := f.Group(t.Context(), testGroup, newSink(s)); err != nil {
 		t.Errorf("when the first one is over: %v", err)
 	}
@@ -350,10 +350,10 @@ func TestFilesHaveAByteRate(t *testing.T) {
 	defer cancel()
 	done := make(chan error)
 	go func() { done <- f.Group(ctx, testGroup, newSink(s)) }()
-	eventually(t, "the burst is sent", func() bool { return a.Counters().FetchedBytes.Load() >= chunkBytesMax })
+	eventually(t, "the burst is sent", func() bool { return a.Fetched().FetchedBytes.Load() >= chunkBytesMax })
 	cancel()
-	if err := <-done; err == nil || a.Counters().FetchedBytes.Load() > chunkBytesMax {
-		t.Errorf("%d bytes were sent, a burst is %d: %v", a.Counters().FetchedBytes.Load(), chunkBytesMax, err)
+	if err := <-done; err == nil || a.Fetched().FetchedBytes.Load() > chunkBytesMax {
+		t.Errorf("%d bytes were sent, a burst is %d: %v", a.Fetched().FetchedBytes.Load(), chunkBytesMax, err)
 	}
 }
 

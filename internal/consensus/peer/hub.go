@@ -17,7 +17,6 @@ import (
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -98,16 +97,13 @@ func (o *Options) setDefaults() {
 
 // Counters count what a Hub has done since its start.
 type Counters struct {
-	Sent, Received  atomic.Uint64 // messages
-	SentBytes       atomic.Uint64
-	DroppedFull     atomic.Uint64 // messages dropped because the queue to a peer was full
-	DroppedDown     atomic.Uint64 // messages dropped because a peer was not connected
-	DroppedStray    atomic.Uint64 // messages dropped because the group or Raft id was not here
-	DroppedBad      atomic.Uint64 // messages dropped because they could not be decoded
-	Connects        atomic.Uint64
-	FetchedBytes    atomic.Uint64 // bytes that peers fetched from this shard
-	ExportsUnderWay atomic.Int64
-	ExportsRefused  atomic.Uint64
+	Sent, Received atomic.Uint64 // messages
+	SentBytes      atomic.Uint64
+	DroppedFull    atomic.Uint64 // messages dropped because the queue to a peer was full
+	DroppedDown    atomic.Uint64 // messages dropped because a peer was not connected
+	DroppedStray   atomic.Uint64 // messages dropped because the group or Raft id was not here
+	DroppedBad     atomic.Uint64 // messages dropped because they could not be decoded
+	Connects       atomic.Uint64
 }
 
 // LinkStats describes the link to one peer.
@@ -122,12 +118,12 @@ type LinkStats struct {
 // Hub is one shard's end of the streams to and from all its peers. It is safe for concurrent use.
 type Hub struct {
 	peerv1.UnimplementedPeerServiceServer
-	opts    Options
-	logger  *slog.Logger
-	count   Counters
-	limiter *rate.Limiter // limits FetchGroup; nil if there is no limit
-	number  uint64        // random number of this process
-	zero    time.Time     // zero point of clock
+	opts   Options
+	logger *slog.Logger
+	count  Counters
+	sender Sender    // sends what peers fetch
+	number uint64    // random number of this process
+	zero   time.Time // zero point of clock
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -159,9 +155,8 @@ func New(opts Options) *Hub {
 		opts: opts, logger: opts.Logger, links: map[string]*link{}, wakeUp: make(chan struct{}, 1), number: rand.Uint64() | 1,
 		fetches: map[*fetching]struct{}{}, zero: time.Now().Add(-1),
 	}
-	if opts.FetchBytesPerSecond > 0 {
-		h.limiter = rate.NewLimiter(rate.Limit(opts.FetchBytesPerSecond), chunkBytesMax)
-	}
+	h.sender.Source, h.sender.ExportsMax, h.sender.Logger = opts.Source, opts.exportsMax, h.logger
+	h.sender.Limiter = NewLimiter(opts.FetchBytesPerSecond)
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.group.Go(h.monitor)
 	return h
@@ -228,6 +223,9 @@ func (h *Hub) MustNotLead(shard string) bool {
 
 // Counters returns the counters of the hub. The caller must not change them.
 func (h *Hub) Counters() *Counters { return &h.count }
+
+// Fetched counts what peers have fetched from this shard. The caller must not change it.
+func (h *Hub) Fetched() *FetchCounters { return &h.sender.Count }
 
 // Peers returns the stats of each peer, sorted by name.
 func (h *Hub) Peers() []LinkStats {
