@@ -16,8 +16,8 @@ const (
 	// countedBytesMin is the smallest request, in bytes, whose parts are counted. A part has at least two bytes, so
 	// smaller requests have too few parts to matter.
 	countedBytesMin = 128 << 10
-	// The messages that callers send have this prefix and this suffix.
-	requestsOf, requestName = "sheaf.record.v1.", "Request"
+	// The messages that callers and archivers send have one of these prefixes, and this suffix.
+	requestsOf, requestsOfArchivers, requestName = "sheaf.record.v1.", "sheaf.archive.v1.", "Request"
 )
 
 // CheckParts returns an error if a request has so many parts that decoding it would take far more memory than its bytes
@@ -27,7 +27,9 @@ func CheckParts(encoded []byte, m proto.Message) error {
 		return nil
 	}
 	d := m.ProtoReflect().Descriptor()
-	if name := string(d.FullName()); !strings.HasPrefix(name, requestsOf) || !strings.HasSuffix(name, requestName) {
+	name := string(d.FullName())
+	if of := strings.HasPrefix(name, requestsOf) || strings.HasPrefix(name, requestsOfArchivers); !of ||
+		!strings.HasSuffix(name, requestName) {
 		return nil
 	}
 	if left := countParts(encoded, d, partsMax); left < 0 {

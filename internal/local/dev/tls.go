@@ -29,7 +29,8 @@ const (
 	tlsName       = "tls"
 	authorityName = "authority" // certificate and key of the store's authority
 	gatewayName   = "gateway"
-	callerName    = "admin" // certificate and key for callers of the store
+	callerName    = "admin"   // certificate and key for callers of the store
+	archiveName   = "archive" // certificate and key for the archiver of the store
 )
 
 // secured holds the certificates of the parts of a store that has Config.TLS. It is nil if the store speaks plaintext.
@@ -57,6 +58,9 @@ func secure(dir string, store uuid.UUID, registry prometheus.Registerer, seams s
 		Namespace: storeName, UID: store}}
 	var err error
 	if s.authority, err = openAuthority(filepath.Join(dir, authorityName), time.Now()); err != nil {
+		return nil, err
+	}
+	if err := s.issue(holder{folder: archiveName, identity: identity.Identity{Role: identity.Archive}}); err != nil {
 		return nil, err
 	}
 	return s, s.issue(holder{folder: callerName, identity: identity.Identity{Role: identity.Admin, Name: storeName}})

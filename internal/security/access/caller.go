@@ -73,6 +73,10 @@ func (c *Caller) isShard() bool {
 	return c.process && strings.HasPrefix(c.text, string(identity.Shard)+"/")
 }
 
+// isArchiver reports whether the caller is the archiver of the store, which is identified by its certificate alone:
+// gateways call for no archiver.
+func (c *Caller) isArchiver() bool { return c.text == string(identity.Archive) }
+
 // isEtcd reports whether the caller is a member of etcd. Members of etcd have no reason to call gateways or shards.
 func (c *Caller) isEtcd() bool { return c.text == string(identity.Etcd) }
 
@@ -84,6 +88,10 @@ func (c *Caller) IsProcess() bool { return c.process }
 // MayAll reports whether the caller needs no grant, because it is a process of the store or an administrator by
 // certificate.
 func (c *Caller) MayAll() bool { return c.process || c.admin }
+
+// NeedsGrants reports whether the table of grants decides what the caller may do. It decides neither about callers who
+// may do everything, nor about the archiver.
+func (c *Caller) NeedsGrants() bool { return !c.MayAll() && !c.isArchiver() }
 
 // String returns the caller as one line: client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME, or
 // oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. For a process of the store, the line has the
@@ -98,8 +106,8 @@ func (c *Caller) String() string {
 // ErrCaller is wrapped by the errors of ParseCaller.
 var ErrCaller = errors.New("no caller")
 
-// ParseCaller is the inverse of Caller.String, except for the token's expiry. It refuses a member of etcd, because
-// gateways never call for one. Errors wrap ErrCaller.
+// ParseCaller is the inverse of Caller.String, except for the token's expiry. It refuses a member of etcd and the
+// archiver, because gateways never call for them. Errors wrap ErrCaller.
 func ParseCaller(text string) (Caller, error) {
 	if len(text) > CallerBytesMax {
 		return Caller{}, fmt.Errorf("%w: it has %d bytes", ErrCaller, len(text))

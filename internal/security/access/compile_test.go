@@ -230,7 +230,7 @@ func TestCallersComeBack(t *testing.T) {
 	}
 	for _, text := range []string{"", "nobody", "root", "client", "client/", "gateway/x", "etcd", "serviceaccount/a",
 		"serviceaccount//b", "serviceaccount/a/b/c", "oidc/x",
-		"client/a%2", "client/%61", "admin/a/b", strings.Repeat("x", CallerBytesMax+1)} {
+		"client/a%2", "client/%61", "admin/a/b", "archive", "archive/a", strings.Repeat("x", CallerBytesMax+1)} {
 		if c, err := ParseCaller(text); !errors.Is(err, ErrCaller) {
 			t.Errorf("%q: %v, %v", text, c, err)
 		}

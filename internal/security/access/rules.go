@@ -11,6 +11,7 @@ import (
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 
+	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/security/identity"
@@ -21,16 +22,18 @@ type Audience uint8
 
 // These are the audiences.
 const (
-	Nobody  Audience = iota
-	Anyone           // everyone who can connect
-	Known            // every identified caller
-	Granted          // callers with a grant for the rule's verb, administrators, and the store's own processes
-	Shards           // shards of the store
+	Nobody   Audience = iota
+	Anyone            // everyone who can connect
+	Known             // every identified caller but the archiver
+	Granted           // callers with a grant for the rule's verb, administrators, and the store's own processes
+	Shards            // shards of the store
+	Archiver          // the archiver of the store
 )
 
 // String returns the audience in the words of errors.
 func (a Audience) String() string {
-	return [...]string{"nobody", "anyone", "callers of the store", "those who are granted it", "shards of the store"}[a]
+	return [...]string{"nobody", "anyone", "callers of the store", "those who are granted it", "shards of the store",
+		"the archiver of the store"}[a]
 }
 
 // Where says in which groups a call needs its verb.
@@ -59,6 +62,8 @@ type Rule struct {
 	// ReturnsSigned says that the request or the answer contains values that callers send back, such as a cursor. These
 	// values are signed for the caller.
 	ReturnsSigned bool
+	// ArchiverToo says that the archiver may make the call, too. Otherwise it may make only calls for Archiver and Anyone.
+	ArchiverToo bool
 }
 
 func granted(v Verb, w Where) Rule { return Rule{For: Granted, Verb: v, Where: w} }
@@ -94,8 +99,8 @@ var rules = map[string]Rule{
 	recordv1.RecordService_Watch_FullMethodName:    lasting(Watch, InRequest).returnsSigned(),
 
 	// A caller who may read the status of all groups sees the routing of all groups. Other callers see the routing
-	// of the groups in which they may do anything at all.
-	recordv1.RoutingService_WatchRouting_FullMethodName: {For: Known, Lasting: true},
+	// of the groups in which they may do anything at all. The archiver, which may read all groups, finds the shards in it.
+	recordv1.RoutingService_WatchRouting_FullMethodName: {For: Known, Lasting: true, ArchiverToo: true},
 
 	recordv1.AdminService_ListGroups_FullMethodName:     granted(AdminRead, InGroup),
 	recordv1.AdminService_ListShards_FullMethodName:     granted(AdminRead, InAll),
@@ -117,6 +122,12 @@ var rules = map[string]Rule{
 	peerv1.PeerService_FetchGroup_FullMethodName:   {For: Shards},
 	peerv1.PeerService_FetchEntries_FullMethodName: {For: Shards},
 	peerv1.PeerService_FetchBlob_FullMethodName:    {For: Shards},
+
+	// These calls give out every record of the store. Nobody else has a use for them, not even an administrator, who may
+	// read all records by other calls.
+	archivev1.ArchiveService_Follow_FullMethodName:     {For: Archiver},
+	archivev1.ArchiveService_FetchGroup_FullMethodName: {For: Archiver},
+	archivev1.ArchiveService_FetchBlob_FullMethodName:  {For: Archiver},
 }
 
 // openToCallers are the verbs that every caller with a certificate of the store may use in a store without a table.
@@ -138,6 +149,12 @@ func (c *Compiled) Admit(caller *Caller, method string) error {
 	case caller.isEtcd():
 		return status.Errorf(codes.PermissionDenied, "%s may not call %s: members of etcd call nobody but each other", caller,
 			method)
+	case rule.For == Archiver && caller.isArchiver(), rule.ArchiverToo && caller.isArchiver():
+		return nil
+	case caller.isArchiver():
+		return status.Errorf(codes.PermissionDenied,
+			"%s may not call %s, which is for %s: the archiver of a store calls nothing but ArchiveService and the routing",
+			caller, method, rule.For)
 	case rule.For == Known:
 		return nil
 	case rule.For == Shards && caller.isShard():

@@ -46,16 +46,19 @@ func TestWhoMayCallWhat(t *testing.T) {
 	callers := []Caller{{}, as(identity.Client, "a"), as(identity.Admin, "a"), as(identity.Gateway, ""),
 		as(identity.Operator, ""),
 		as(identity.Shard, "s"), as(identity.Etcd, ""), account("prod", "loader"),
-		user("https://id.example.org", "ada", []string{"admin"})}
+		user("https://id.example.org", "ada", []string{"admin"}), as(identity.Archive, "")}
 	rows := map[string][]codes.Code{
-		"/grpc.health.v1.Health/":                    {ok, ok, ok, ok, ok, ok, ok, ok, ok},
-		"/grpc.reflection.v1.ServerReflection/":      {unknown, ok, ok, ok, ok, ok, denied, ok, ok},
-		"/grpc.reflection.v1alpha.ServerReflection/": {unknown, ok, ok, ok, ok, ok, denied, ok, ok},
-		"/sheaf.record.v1.RecordService/":            {unknown, ok, ok, ok, ok, ok, denied, ok, ok},
-		"/sheaf.record.v1.RoutingService/":           {unknown, ok, ok, ok, ok, ok, denied, ok, ok},
-		"/sheaf.record.v1.AdminService/":             {unknown, denied, ok, ok, ok, ok, denied, denied, denied},
-		"/sheaf.record.v1.AccessService/":            {unknown, ok, ok, ok, ok, ok, denied, ok, ok},
-		"/sheaf.peer.v1.PeerService/":                {unknown, denied, denied, denied, denied, ok, denied, denied, denied},
+		"/grpc.health.v1.Health/":                    {ok, ok, ok, ok, ok, ok, ok, ok, ok, ok},
+		"/grpc.reflection.v1.ServerReflection/":      {unknown, ok, ok, ok, ok, ok, denied, ok, ok, denied},
+		"/grpc.reflection.v1alpha.ServerReflection/": {unknown, ok, ok, ok, ok, ok, denied, ok, ok, denied},
+		"/sheaf.record.v1.RecordService/":            {unknown, ok, ok, ok, ok, ok, denied, ok, ok, denied},
+		"/sheaf.record.v1.RoutingService/":           {unknown, ok, ok, ok, ok, ok, denied, ok, ok, ok},
+		"/sheaf.record.v1.AdminService/":             {unknown, denied, ok, ok, ok, ok, denied, denied, denied, denied},
+		"/sheaf.record.v1.AccessService/":            {unknown, ok, ok, ok, ok, ok, denied, ok, ok, denied},
+		"/sheaf.peer.v1.PeerService/": {unknown, denied, denied, denied, denied, ok, denied, denied, denied,
+			denied},
+		"/sheaf.archive.v1.ArchiveService/": {unknown, denied, denied, denied, denied, denied, denied, denied, denied,
+			ok},
 	}
 	// With a table, callers may do what is granted, and this table grants nothing.
 	empty, err := Compile(&Table{Version: 1})

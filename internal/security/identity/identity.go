@@ -5,6 +5,7 @@
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/shard/NAME
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/etcd
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/operator
+//	spiffe://DOMAIN/ns/NAMESPACE/store/UID/archive
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/client/NAME
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/admin/NAME
 //
@@ -27,19 +28,20 @@ import (
 type Role string
 
 // These are the roles. Each process of a named role has its own name. All gateways of a store share one name, all
-// members of its etcd share one name, and the operator has one name.
+// members of its etcd share one name, and the operator and the archiver have one name each.
 const (
 	Gateway  Role = "gateway"
 	Operator Role = "operator"
 	Shard    Role = "shard"
 	Etcd     Role = "etcd"
-	Client   Role = "client" // a caller, not part of the store
-	Admin    Role = "admin"  // a caller who may also administer the store
+	Archive  Role = "archive" // the archiver, which copies the store into a bucket; a caller, not part of the store
+	Client   Role = "client"  // a caller, not part of the store
+	Admin    Role = "admin"   // a caller who may also administer the store
 )
 
 func (r Role) isNamed() bool { return r == Shard || r == Client || r == Admin }
 
-var roles = []Role{Gateway, Operator, Shard, Etcd, Client, Admin}
+var roles = []Role{Gateway, Operator, Shard, Etcd, Archive, Client, Admin}
 
 // Store identifies the store of an identity. Comparable.
 type Store struct {
@@ -55,8 +57,11 @@ type Identity struct {
 	Name string // name of a shard, client or administrator; otherwise empty
 }
 
-// IsComponent reports whether the identity belongs to a part of the store, and not to one of its callers.
-func (i Identity) IsComponent() bool { return i.Role != "" && i.Role != Client && i.Role != Admin }
+// IsComponent reports whether the identity belongs to a part of the store, and not to one of its callers. The archiver
+// is a caller: it reads all records, but it may neither change anything nor use the store's etcd.
+func (i Identity) IsComponent() bool {
+	return i.Role == Gateway || i.Role == Operator || i.Role == Shard || i.Role == Etcd
+}
 
 // Serves reports whether other processes connect to this one. A process that does not serve presents its certificate
 // only to servers.

@@ -19,6 +19,7 @@ func TestNamesComeBack(t *testing.T) {
 		base + "operator":        {Store: store, Role: Operator},
 		base + "shard/main-0-0":  {Store: store, Role: Shard, Name: "main-0-0"},
 		base + "etcd":            {Store: store, Role: Etcd},
+		base + "archive":         {Store: store, Role: Archive},
 		base + "admin/ada":       {Store: store, Role: Admin, Name: "ada"},
 		base + "client/reader.2": {Store: store, Role: Client, Name: "reader.2"},
 	} {
@@ -29,7 +30,7 @@ func TestNamesComeBack(t *testing.T) {
 		if got.String() != uri {
 			t.Errorf("%s came back as %s", uri, got)
 		}
-		if got.IsComponent() != (want.Role != Client && want.Role != Admin) {
+		if got.IsComponent() != (want.Role != Client && want.Role != Admin && want.Role != Archive) {
 			t.Errorf("%s: component %v", uri, got.IsComponent())
 		}
 	}
@@ -48,6 +49,7 @@ func TestOtherNamesAreRefused(t *testing.T) {
 		"spiffe://cluster.local/ns/quotes/store/6BA7B810-9DAD-11D1-80B4-00C04FD430C8/gateway", // a name has one spelling
 		"spiffe://cluster.local/ns/quotes/store/" + uid + "/gateway/one",
 		"spiffe://cluster.local/ns/quotes/store/" + uid + "/gateway/",
+		"spiffe://cluster.local/ns/quotes/store/" + uid + "/archive/one",
 		"spiffe://cluster.local/ns/quotes/store/" + uid + "/shard",
 		"spiffe://cluster.local/ns/quotes/store/" + uid + "/shard/a/b",
 		"spiffe://cluster.local/ns/quotes/store/" + uid + "/root",

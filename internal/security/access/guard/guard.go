@@ -314,7 +314,7 @@ func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, er
 	}
 	var table *access.Compiled
 	if err == nil {
-		if table = g.table(); !c.caller.MayAll() {
+		if table = g.table(); c.caller.NeedsGrants() {
 			table, err = g.wait(ctx, waits)
 		}
 	}
