@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/test/messagetest"
@@ -78,6 +79,9 @@ func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
 	})
 	seen.CheckRefusals(t, f.conn, peerv1.PeerService_ServiceDesc.ServiceName, func(string) codes.Code {
 		return codes.Unimplemented
+	})
+	seen.CheckRefusals(t, f.conn, archivev1.ArchiveService_ServiceDesc.ServiceName, func(string) codes.Code {
+		return codes.Unavailable
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
+	"sheaf.dev/sheaf/internal/shard/care"
 	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
@@ -31,6 +32,7 @@ type reporter struct {
 	isHeld      func() bool // etcd was set back
 	expireScans func(grace time.Duration)
 	problems    *problems.List
+	holds       *care.Holds
 
 	reported map[string]registry.Weight
 	at       time.Time
@@ -76,6 +78,7 @@ func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map
 			weight.Everywhere = sv.Everywhere(m)
 			next.Term, next.ConfIndex, next.Everywhere = m.Term, m.ConfIndex, weight.Everywhere
 		}
+		weight.Hold, weight.Holds = p.holds.Of(ctx, sv, state)
 		weights[name] = weight
 		if leads {
 			next.Leader = p.cfg.Name
@@ -134,7 +137,9 @@ func worthReporting(told, now map[string]registry.Weight, age, interval time.Dur
 	for name, w := range now {
 		old := told[name]
 		moved := max(old.Bytes-w.Bytes, w.Bytes-old.Bytes)
-		if moved > max(reportBytesMin, old.Bytes/reportShare) || age > reportAge && w != old {
+		// The other members must hear of the first hold soon: until then, they drop what it would keep.
+		begins := w.Holds && !old.Holds
+		if begins || moved > max(reportBytesMin, old.Bytes/reportShare) || age > reportAge && w != old {
 			return true
 		}
 	}

@@ -168,7 +168,8 @@ func (s *Shard) start(ctx context.Context) error {
 		return err
 	}
 	s.peers.hub = s.newHub()
-	s.server.Serve(host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.peers.hub}, func(err error) {
+	services := host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.peers.hub, Archive: s.newArchive()}
+	s.server.Serve(services, func(err error) {
 		s.problems.Note("serving gRPC", err)
 	})
 	if err := s.metrics.register(); err != nil {
@@ -224,7 +225,7 @@ func (s *Shard) register(ctx context.Context) error {
 // registration.
 func (s *Shard) care(known placement.Shard) {
 	reporter := &reporter{cfg: &s.cfg, routes: s.replicas.Routes, isHeld: s.replicas.IsHeld,
-		expireScans: s.calls.ExpireScans, problems: s.problems}
+		expireScans: s.calls.ExpireScans, problems: s.problems, holds: s.compactor.History}
 	for _, task := range []func(ctx context.Context){
 		s.loading.Run, // ends when everything that was on the volume is loaded
 		s.watcher.Run,

@@ -131,28 +131,31 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 		may     = codes.OK // or another result of the method itself
 	)
 	who := map[string]struct {
-		creds                       credentials.TransportCredentials
-		records, admin, peer, check codes.Code
+		creds                                         credentials.TransportCredentials
+		records, admin, peer, check, archive, routing codes.Code
 	}{
 		"nobody": {credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13,
-			InsecureSkipVerify: true}), cut, cut, cut, cut},
-		"plaintext":                    {insecure.NewCredentials(), cut, cut, cut, cut},
-		"another authority":            {shows(t, other, of(own, identity.Gateway, ""), nil), cut, cut, cut, cut},
-		"a certificate for servers":    {shows(t, a, of(own, identity.Gateway, ""), serverOnly), cut, cut, cut, cut},
-		"a certificate that has ended": {shows(t, a, of(own, identity.Gateway, ""), late), cut, cut, cut, cut},
+			InsecureSkipVerify: true}), cut, cut, cut, cut, cut, cut},
+		"plaintext":                    {insecure.NewCredentials(), cut, cut, cut, cut, cut, cut},
+		"another authority":            {shows(t, other, of(own, identity.Gateway, ""), nil), cut, cut, cut, cut, cut, cut},
+		"a certificate for servers":    {shows(t, a, of(own, identity.Gateway, ""), serverOnly), cut, cut, cut, cut, cut, cut},
+		"a certificate that has ended": {shows(t, a, of(own, identity.Gateway, ""), late), cut, cut, cut, cut, cut, cut},
 		"a shard of another store": {shows(t, a, of(foreign, identity.Shard, "shard-0"), nil), refused, refused, refused,
-			may},
-		"a caller":         {shows(t, a, of(own, identity.Client, "c"), nil), may, refused, refused, may},
-		"an administrator": {shows(t, a, of(own, identity.Admin, "a"), nil), may, may, refused, may},
-		"a gateway":        {shows(t, a, of(own, identity.Gateway, ""), nil), may, may, refused, may},
-		"a shard":          {shows(t, a, of(own, identity.Shard, "shard-0"), nil), may, may, may, may},
-		"a member of etcd": {shows(t, a, of(own, identity.Etcd, ""), nil), refused, refused, refused, may},
+			may, refused, refused},
+		"a caller":         {shows(t, a, of(own, identity.Client, "c"), nil), may, refused, refused, may, refused, may},
+		"an administrator": {shows(t, a, of(own, identity.Admin, "a"), nil), may, may, refused, may, refused, may},
+		"a gateway":        {shows(t, a, of(own, identity.Gateway, ""), nil), may, may, refused, may, refused, may},
+		"a shard":          {shows(t, a, of(own, identity.Shard, "shard-0"), nil), may, may, may, may, refused, may},
+		"a member of etcd": {shows(t, a, of(own, identity.Etcd, ""), nil), refused, refused, refused, may, refused, refused},
+		"the archiver":     {shows(t, a, of(own, identity.Archive, ""), nil), refused, refused, refused, may, may, may},
+		"the archiver of another store": {shows(t, a, of(foreign, identity.Archive, ""), nil), refused, refused, refused, may,
+			refused, refused},
 	}
 	servers := map[string]struct {
 		address string
-		lacks   protoreflect.FullName // a service that the server does not have
-	}{"gateway": {d.Addr(), "sheaf.peer.v1.PeerService"}, "shard": {d.Status().Shards[1].GetShard().GetAddress(),
-		"sheaf.record.v1.RoutingService"}}
+		lacks   []protoreflect.FullName // services that the server does not have
+	}{"gateway": {d.Addr(), []protoreflect.FullName{"sheaf.peer.v1.PeerService", "sheaf.archive.v1.ArchiveService"}},
+		"shard": {d.Status().Shards[1].GetShard().GetAddress(), []protoreflect.FullName{"sheaf.record.v1.RoutingService"}}}
 	// pass makes either the calls that must be refused or all other calls.
 	pass := func(refusals bool) {
 		for at, server := range servers {
@@ -163,16 +166,17 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 				}
 				for _, method := range ownMethods() {
 					want, known := map[protoreflect.FullName]codes.Code{
-						"sheaf.record.v1.RecordService": caller.records, "sheaf.record.v1.RoutingService": caller.records,
+						"sheaf.record.v1.RecordService": caller.records, "sheaf.record.v1.RoutingService": caller.routing,
 						"sheaf.record.v1.AccessService": caller.records,
 						"sheaf.record.v1.AdminService":  caller.admin, "sheaf.peer.v1.PeerService": caller.peer,
+						"sheaf.archive.v1.ArchiveService":     caller.archive,
 						"grpc.health.v1.Health":               caller.check,
 						"grpc.reflection.v1.ServerReflection": caller.records, "grpc.reflection.v1alpha.ServerReflection": caller.records,
 					}[method.Parent().FullName()]
 					if !known {
 						t.Errorf("who may call %s? Say so here and in the table", method.FullName())
 					}
-					if (want != may) != refusals || method.Parent().FullName() == server.lacks {
+					if (want != may) != refusals || slices.Contains(server.lacks, method.Parent().FullName()) {
 						continue
 					}
 					patience := time.Minute

@@ -34,6 +34,10 @@ type Weight struct {
 	Records int64     `json:"records"`
 	// Everywhere has the meaning of Group.Everywhere.
 	Everywhere uint64 `json:"everywhere,omitempty"`
+	// Hold is the index up to which the group is archived, if Holds is set. The members of the group keep the versions
+	// that were superseded above it. The index may be 0: nothing is archived yet.
+	Hold  uint64 `json:"hold,omitempty"`
+	Holds bool   `json:"holds,omitempty"`
 }
 
 // weightsPart is the value of a key weights/SHARD/PART.

@@ -35,6 +35,8 @@ type Compaction struct {
 	// low.
 	RateBytesPerSecond int64
 	Interval           time.Duration // time between two looks at all groups; 30 s
+	// HoldBytesMax limits the bytes that the holds of archives keep, of all groups together. 0 means 5 % of the volume.
+	HoldBytesMax int64
 }
 
 // Options hold everything that a Compactor may use.
@@ -65,8 +67,9 @@ type Etcd interface {
 type Compactor struct {
 	Options
 	Trash    *trash.Bin
+	History  *Holds
 	metrics  metrics
-	reported reportedWeights
+	reported *reportedWeights
 	woken    chan struct{} // receives after short was set
 
 	mu    sync.Mutex // guards all below
@@ -99,9 +102,10 @@ const (
 func New(opts Options) *Compactor {
 	c := &Compactor{
 		Options: opts, metrics: newMetrics(), woken: make(chan struct{}, 1),
-		reported: reportedWeights{etcd: opts.Etcd, fresh: opts.WeightsFresh, shards: map[string]reportedWeight{}},
+		reported: &reportedWeights{etcd: opts.Etcd, fresh: opts.WeightsFresh, shards: map[string]reportedWeight{}},
 		progress: make(chan struct{}),
 	}
+	c.History = newHolds(c.reported)
 	c.Trash = &trash.Bin{Options: trash.Options{
 		FS: opts.Disk.Log.FS, Dir: func() string { return opts.Disk.TrashDir() }, Delay: opts.TrashDelay,
 		Held: opts.Replicas.IsHeld, Coming: opts.Replicas.IsExpected, Fuller: c.moreToFree, Freed: opts.Freed,
@@ -166,6 +170,8 @@ func (c *Compactor) lookAtAll(ctx context.Context) {
 		return
 	}
 	c.limitScans()
+	c.History.forget(c.Replicas.Routes())
+	c.limitHistory(ctx)
 	for _, g := range c.servedGroups(nil) {
 		if g.stats.Reclaim.Tombstones > 0 { // some tombstones wait for the other members
 			c.limitTombstones(g.Served)
@@ -280,6 +286,7 @@ func (c *Compactor) CompactLog(
 		}
 	}
 	c.limitTombstones(sv)
+	c.hold(sv)
 	report, err := sv.Log().Compact(ctx, opts)
 	if report.BytesAfter < report.BytesBefore { // a compaction that ended early may have freed space, too
 		c.Freed()

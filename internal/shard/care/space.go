@@ -15,7 +15,7 @@ import (
 )
 
 // This file frees space on the volume. Expendable data is deleted before anything is refused: files of replicas that
-// have left their groups, superseded records, and data that only scans see. It is deleted as soon as free space is low.
+// have left their groups, superseded records, data that only scans see, and history that is not archived yet. It is deleted as soon as free space is low.
 // A caller that finds no space wakes the compactor and waits.
 
 const (
@@ -114,27 +114,25 @@ func lowSpaceBytes(volumeBytes, segmentBytes int64) int64 {
 }
 
 // freeSpace gives up one thing after another until there is enough space, the most expendable first: the trash,
-// superseded records, scans that nobody reads. If a caller would be refused otherwise, it also gives up the history that
-// only holds keep, and then scans that are being read, the older half of them at a time.
+// superseded records, scans that nobody reads, history that archives hold. If a caller would be refused otherwise, it also gives up scans that are
+// being read, the older half of them at a time.
 func (c *Compactor) freeSpace(ctx context.Context) {
 	c.mu.Lock()
 	refused, asked := c.short, c.asked
 	c.mu.Unlock()
 	done := func() bool { return ctx.Err() != nil || c.hasSpace(asked) }
 	made := c.freeTrash(done)
-	lowSpace := group.CompactOptions{SpaceLow: true}
 	if !done() {
-		made = c.compactAll(ctx, lowSpace) || made
+		made = c.compactAll(ctx) || made
 	}
 	if !done() && c.giveUpScans(scansAbandoned) {
-		made = c.compactAll(ctx, lowSpace) || made
+		made = c.compactAll(ctx) || made
 	}
-	if refused && !done() {
-		lowSpace.IgnoreHold = true
-		made = c.compactAll(ctx, lowSpace) || made
+	if !done() {
+		made = c.giveUpHistory(ctx) || made
 	}
 	for refused && !done() && c.giveUpScans(scansOldest) {
-		made = c.compactAll(ctx, lowSpace) || made
+		made = c.compactAll(ctx) || made
 	}
 	made = c.hasSpace(asked) || made
 	c.lookAtVolume()
@@ -167,17 +165,11 @@ func (c *Compactor) freeTrash(done func() bool) (made bool) {
 }
 
 // compactAll compacts all groups that have enough superseded data, starting with the group that has most of it.
-func (c *Compactor) compactAll(ctx context.Context, opts group.CompactOptions) (made bool) {
+func (c *Compactor) compactAll(ctx context.Context) (made bool) {
 	if c.Off {
 		return false
 	}
-	garbage := func(g servedGroup) int64 {
-		bytes := g.stats.Reclaim.Free + g.stats.Reclaim.Newest
-		if opts.IgnoreHold {
-			bytes += g.stats.HeldBytes
-		}
-		return bytes
-	}
+	garbage := func(g servedGroup) int64 { return g.stats.Reclaim.Free + g.stats.Reclaim.Newest }
 	groups := slices.DeleteFunc(c.servedGroups(nil), func(g servedGroup) bool {
 		return garbage(g) <= 0 || garbage(g) < g.stats.StoredBytes/garbagePart
 	})
@@ -186,7 +178,7 @@ func (c *Compactor) compactAll(ctx context.Context, opts group.CompactOptions) (
 		if ctx.Err() != nil {
 			break
 		}
-		made = c.compact(ctx, &g, opts) > 0 || made
+		made = c.compact(ctx, &g, group.CompactOptions{SpaceLow: true}) > 0 || made
 	}
 	return made
 }

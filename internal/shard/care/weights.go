@@ -32,23 +32,30 @@ const (
 // weightOf returns the weight that the leader of a group last reported. It returns false if there is no such weight, or
 // if etcd does not answer.
 func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) (registry.Weight, bool) {
+	weights, known := h.weightsOf(ctx, state.Leader)
+	w, ok := weights[state.Name]
+	return w, known && ok && w.UUID == state.UUID
+}
+
+// weightsOf returns the weights that a shard last reported, by group. It returns false if the name of the shard is
+// empty, or if etcd does not answer.
+func (h *reportedWeights) weightsOf(ctx context.Context, shard string) (map[string]registry.Weight, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	heard, known := h.shards[state.Leader]
+	heard, known := h.shards[shard]
 	if !known || time.Since(heard.at) > h.fresh {
-		if state.Leader == "" || time.Now().Before(h.silent) {
-			return registry.Weight{}, false
+		if shard == "" || time.Now().Before(h.silent) {
+			return nil, false
 		}
 		ctx, cancel := context.WithTimeout(ctx, weightsTimeout)
 		defer cancel()
-		weights, err := h.etcd.Weights(ctx, state.Leader)
+		weights, err := h.etcd.Weights(ctx, shard)
 		if err != nil {
 			h.silent = time.Now().Add(weightsRetry)
-			return registry.Weight{}, false
+			return nil, false
 		}
 		heard = reportedWeight{time.Now(), weights}
-		h.shards[state.Leader] = heard
+		h.shards[shard] = heard
 	}
-	w, ok := heard.weights[state.Name]
-	return w, ok && w.UUID == state.UUID
+	return heard.weights, true
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/recordv1"
@@ -65,15 +66,16 @@ type Server struct {
 
 // Services answer calls while a volume is served.
 type Services struct {
-	Calls *serve.Server
-	Admin serve.Admin
-	Peers peerv1.PeerServiceServer
+	Calls   *serve.Server
+	Admin   serve.Admin
+	Peers   peerv1.PeerServiceServer
+	Archive archivev1.ArchiveServiceServer
 }
 
 // session is the time for which one volume is served.
 type session struct {
-	records, admin, peers any
-	calls                 *serve.Server
+	records, admin, peers, archive any
+	calls                          *serve.Server
 	// Each call holds a read lock of underWay. The end of the session locks underWay for writing, and never unlocks it.
 	underWay sync.RWMutex
 }
@@ -123,6 +125,11 @@ func listen(ctx context.Context, opts *ServerOptions, admin recordv1.AdminServic
 	s.register(peers, peers, &service{
 		of: func(now *session) any { return now.peers }, held: peerv1.UnimplementedPeerServiceServer{},
 	})
+	archives := &archivev1.ArchiveService_ServiceDesc
+	s.register(archives, archives, &service{
+		of: func(now *session) any { return now.archive }, held: archivev1.UnimplementedArchiveServiceServer{},
+		refuse: refuse,
+	})
 	recordv1.RegisterAccessServiceServer(s.grpc, access.Service{}) // it needs no volume
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
@@ -150,7 +157,7 @@ func (s *Server) accept(failed func(error)) {
 func (s *Server) Serve(services Services, failed func(error)) {
 	s.session.Store(&session{
 		records: services.Calls.Records(), admin: services.Calls.Admin(services.Admin), peers: services.Peers,
-		calls: services.Calls,
+		archive: services.Archive, calls: services.Calls,
 	})
 	s.setServing(true)
 	s.accept(failed)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/telemetry"
 	"sheaf.dev/sheaf/internal/placement"
@@ -70,7 +71,8 @@ func newCallMetrics(slowMin time.Duration) *callMetrics {
 		slowMin: slowMin, methods: map[string]*methodMetrics{},
 	}
 	m.other = m.newMethod("other")
-	for _, service := range []*grpc.ServiceDesc{&recordv1.RecordService_ServiceDesc, &recordv1.AdminService_ServiceDesc} {
+	for _, service := range []*grpc.ServiceDesc{&recordv1.RecordService_ServiceDesc, &recordv1.AdminService_ServiceDesc,
+		&archivev1.ArchiveService_ServiceDesc} {
 		for _, method := range service.Methods {
 			m.methods["/"+service.ServiceName+"/"+method.MethodName] = m.newMethod(method.MethodName)
 		}

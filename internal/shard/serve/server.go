@@ -24,8 +24,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// ourServices is the prefix of the methods that are counted, limited, and refused while stopping.
-const ourServices = "/sheaf.record.v1."
+// isOurs reports whether a method is counted, limited, and refused while stopping. Calls of other shards are not: they
+// are needed to stop in order.
+func isOurs(method string) bool {
+	return strings.HasPrefix(method, "/sheaf.record.v1.") || strings.HasPrefix(method, "/sheaf.archive.v1.")
+}
 
 // callTimeout is the time limit of a unary call without a deadline, and of each message of a batch. It is longer than
 // any call that succeeds needs, so that only calls that would otherwise wait forever fail.
@@ -182,7 +185,7 @@ func (s *Server) panicked(method *methodMetrics, p any) error {
 // Unary is the interceptor of unary calls.
 func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (out any,
 	err error) {
-	if !strings.HasPrefix(info.FullMethod, ourServices) {
+	if !isOurs(info.FullMethod) {
 		return handler(ctx, req)
 	}
 	method := s.metrics.method(info.FullMethod)
@@ -204,7 +207,7 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 // Stream is the interceptor of streams.
 func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) (err error) {
-	if !strings.HasPrefix(info.FullMethod, ourServices) {
+	if !isOurs(info.FullMethod) {
 		return handler(srv, ss)
 	}
 	method := s.metrics.method(info.FullMethod)

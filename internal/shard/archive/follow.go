@@ -1,0 +1,298 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
+	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+const (
+	// barriersMax is the number of groups of one call that wait for their read barriers at a time. A waiting group holds
+	// no entries.
+	barriersMax = 64
+	// entriesBytesMax bounds the entries of one message, unless it has only one.
+	entriesBytesMax = 1 << 20
+	// positionsPerMessage, positionsMax and deletedMax bound a round.
+	positionsPerMessage = 16 << 10
+	positionsMax        = 1 << 20
+	deletedMax          = 64
+	// positionBytes is about the memory of a position.
+	positionBytes = 64
+	// pieceBytes is the memory of one message while it is made and sent: the entries as they are read, as they are
+	// encoded, and in the encoded message. An entry alone may have more than entriesBytesMax.
+	pieceBytes = 3 * (entriesBytesMax + format.DataBytesMax + format.AttributesBytesMax)
+	// memoryWait is the pause before a call asks again for memory that others have.
+	memoryWait = 50 * time.Millisecond
+	// reasonBytesMax bounds FollowResponse.left_out.
+	reasonBytesMax = 1 << 10
+)
+
+// Follow implements ArchiveService.
+func (s *Server) Follow(stream archivev1.ArchiveService_FollowServer) error {
+	f := &follow{server: s, stream: stream, held: message.HeldOf(stream.Context())}
+	defer s.opts.Holds.Leave(f)
+	for {
+		err := f.receive()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil && s.opts.Stopping() {
+			err = answer.Stopping()
+		}
+		if err == nil {
+			err = f.round(stream.Context())
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// follow is a call of Follow. It identifies the call to Group.Archived.
+type follow struct {
+	server   *Server
+	stream   archivev1.ArchiveService_FollowServer
+	held     *message.Held
+	admitted bool
+
+	// positions and asked are those of the present round. Barriers only read them.
+	positions map[uuid.UUID]uint64
+	asked     []Named // groups about whose deletion the caller asks
+}
+
+// receive receives the positions of a round. io.EOF means that the caller begins no further round.
+func (f *follow) receive() error {
+	f.positions, f.asked = map[uuid.UUID]uint64{}, nil
+	_ = f.held.Ask(0) // a decrease is never refused
+	for {
+		in, err := f.stream.Recv()
+		if err != nil {
+			return err
+		}
+		if !f.admitted {
+			if err := f.server.admit(in.GetHeader()); err != nil {
+				return err
+			}
+			f.admitted = true
+		}
+		if n := len(in.GetPositions()); n > positionsPerMessage || len(f.positions)+n > positionsMax {
+			return status.Errorf(codes.InvalidArgument,
+				"positions: %d after %d of this round: send at most %d in a message, and %d in a round", n, len(f.positions),
+				positionsPerMessage, positionsMax)
+		}
+		if err := f.held.More(int64(len(in.GetPositions())) * positionBytes); err != nil {
+			return err
+		}
+		for _, p := range in.GetPositions() {
+			if err := f.take(p); err != nil {
+				return err
+			}
+		}
+		if !in.GetMore() {
+			return nil
+		}
+	}
+}
+
+func (f *follow) take(p *archivev1.Position) error {
+	id, err := peer.ParseGroup(p.GetGroup())
+	if err != nil {
+		return err
+	}
+	if _, twice := f.positions[id]; twice {
+		return status.Errorf(codes.InvalidArgument, "positions: group %s comes twice in a round", id)
+	}
+	if p.GetAfter() > format.NumberMax {
+		return status.Errorf(codes.InvalidArgument, "positions: no group has the index %d", p.GetAfter())
+	}
+	f.positions[id] = p.GetAfter()
+	name := p.GetDeletedName()
+	if name == "" {
+		return nil
+	}
+	if err := placement.ValidateGroupName(name); err != nil {
+		return status.Errorf(codes.InvalidArgument, "positions: deleted_name: %v", err)
+	}
+	if len(f.asked) < deletedMax {
+		f.asked = append(f.asked, Named{Name: name, UUID: id})
+	}
+	return nil
+}
+
+// fresh is a group whose read barrier is behind it.
+type fresh struct {
+	Group
+	after   uint64    // position of the caller
+	unknown bool      // the caller gave no position
+	readAt  time.Time // a time before the barrier
+	through uint64    // applied index behind the barrier
+	err     error     // why there is no news of the group
+}
+
+// round sends the news of all groups, and ends the round.
+func (f *follow) round(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	ready := make(chan fresh)
+	var passing sync.WaitGroup
+	defer passing.Wait()
+	defer cancel()
+	passing.Go(func() { f.pass(ctx, ready) })
+	for one := range ready {
+		if err := f.send(ctx, &one); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	for named, why := range f.server.opts.Groups.Silent() {
+		if err := f.leaveOut(named, why); err != nil {
+			return err
+		}
+	}
+	for _, named := range f.asked {
+		if !f.server.opts.Groups.Deleted(ctx, named) {
+			continue
+		}
+		if err := f.stream.Send(&archivev1.FollowResponse{Group: named.UUID[:], Name: named.Name, Gone: true}); err != nil {
+			return err
+		}
+	}
+	_ = f.held.Ask(int64(len(f.positions)) * positionBytes)
+	return f.stream.Send(&archivev1.FollowResponse{RoundEnds: true})
+}
+
+// pass passes the read barriers of all groups that are led here, some at a time, and closes ready.
+func (f *follow) pass(ctx context.Context, ready chan<- fresh) {
+	defer close(ready)
+	turns := make(chan struct{}, barriersMax)
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, g := range f.server.opts.Groups.Led() {
+		select {
+		case turns <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		all.Go(func() {
+			defer func() { <-turns }()
+			select {
+			case ready <- f.barrier(ctx, g):
+			case <-ctx.Done():
+			}
+		})
+	}
+}
+
+// barrier passes the read barrier of a group, and then takes the position of the caller as the hold of the group.
+func (f *follow) barrier(ctx context.Context, g Group) (one fresh) {
+	one.Group = g
+	after, known := f.positions[g.Named().UUID]
+	one.after, one.unknown = after, !known
+	// The time is taken before the barrier. A write that was acknowledged between the two may be above the index that is
+	// read below, if another member leads the group by then.
+	one.readAt = time.Now()
+	if one.err = g.Barrier(ctx); one.err != nil {
+		return one
+	}
+	one.through = g.Applied()
+	switch {
+	case one.unknown:
+		g.Begins(one.through)
+	case after > one.through:
+		one.err = fmt.Errorf("it is archived up to index %d, but has only %d: the archive is not that of this group, or "+
+			"the group was set back", after, one.through)
+	default:
+		g.Archived(f, after)
+	}
+	return one
+}
+
+// send sends the news of a group. Each message is read when the caller has taken the message before it, so that a slow
+// caller holds one message and nothing of the log. An error ends the call.
+func (f *follow) send(ctx context.Context, one *fresh) error {
+	switch {
+	case one.err != nil && ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	case one.err != nil:
+		return f.leaveOut(one.Named(), one.err)
+	case one.unknown:
+		return f.stream.Send(&archivev1.FollowResponse{Group: bytesOf(one.Named().UUID), Name: one.Named().Name,
+			Unknown: true})
+	}
+	for at := one.after; ; {
+		out := &archivev1.FollowResponse{Group: bytesOf(one.Named().UUID), Name: one.Named().Name}
+		if at < one.through {
+			if err := f.askMemory(ctx); err != nil {
+				return err
+			}
+			piece, err := one.Read(group.IndexRange{First: at + 1, Last: one.through}, entriesBytesMax)
+			if err == nil && piece.Through <= at {
+				err = fmt.Errorf("no entry above index %d can be read", at)
+			}
+			if err == nil {
+				out.Entries, err = encode(piece)
+			}
+			if err != nil {
+				return f.leaveOut(one.Named(), err)
+			}
+			at = piece.Through
+		}
+		out.Through, out.More = at, at < one.through
+		if !out.GetMore() {
+			// The floor is read after the entries: a compaction that dropped some of them before they were read has raised it.
+			out.HistoryFloor, out.FloorKnown = one.HistoryFloor()
+			out.ReadAtUnixNs = one.readAt.UnixNano()
+		}
+		if err := f.stream.Send(out); err != nil || !out.GetMore() {
+			return err
+		}
+	}
+}
+
+// askMemory waits until one message may be made.
+func (f *follow) askMemory(ctx context.Context) error {
+	for f.held.Ask(int64(len(f.positions))*positionBytes+pieceBytes) != nil {
+		select {
+		case <-time.After(memoryWait):
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return nil
+}
+
+func encode(piece group.RangeAnswer) (entries [][]byte, err error) {
+	entries = make([][]byte, len(piece.Entries))
+	for i, e := range piece.Entries {
+		if entries[i], err = proto.Marshal(e); err != nil {
+			return nil, err
+		}
+	}
+	return entries, nil
+}
+
+// leaveOut says why a round has no further news of a group.
+func (f *follow) leaveOut(g Named, why error) error {
+	reason := []rune(why.Error())
+	return f.stream.Send(&archivev1.FollowResponse{Group: bytesOf(g.UUID), Name: g.Name,
+		LeftOut: string(reason[:min(len(reason), reasonBytesMax)])})
+}
+
+func bytesOf(id uuid.UUID) []byte { return id[:] }

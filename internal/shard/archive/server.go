@@ -1,0 +1,160 @@
+// Package archive answers the archiver of a store: it implements ArchiveService, which says what is new in the groups
+// that this shard leads, and sends the files of replicas. It knows the shard through the interfaces Groups, Group and
+// Holds. A slow or absent archiver holds nothing here but its own stream.
+package archive
+
+import (
+	"bytes"
+	"context"
+	"iter"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/storage/group"
+)
+
+// Groups are the groups of a shard. Safe for concurrent use.
+type Groups interface {
+	// Led returns the groups that this shard leads now, as far as it knows, in no particular order.
+	Led() []Group
+	// Silent returns the groups for which this shard should answer, but cannot, with the reason: for example those that
+	// it leads according to etcd, and that are loading.
+	Silent() iter.Seq2[Named, error]
+	// Deleted reports whether the placement says that the group was deleted. It returns false if that is not known. A
+	// group that is only not on this shard was not deleted.
+	Deleted(ctx context.Context, group Named) bool
+}
+
+// Named identifies a group. Another group may have the name later.
+type Named struct {
+	Name string
+	UUID uuid.UUID
+}
+
+// Group is a group that this shard serves.
+type Group interface {
+	Named() Named
+	// Barrier returns when the applied entries include every write that was acknowledged before the call. Its time is
+	// bounded.
+	Barrier(ctx context.Context) error
+	// Applied returns the applied index.
+	Applied() uint64
+	// Read returns entries as group.(*Log).ReadRange does.
+	Read(r group.IndexRange, maxBytes uint64) (group.RangeAnswer, error)
+	// HistoryFloor returns the floor as group.(*Log).HistoryFloor does.
+	HistoryFloor() (floor uint64, known bool)
+	// Archived notes that an archiver, identified by its call, has archived the group up to an index, which is the hold of
+	// the group. Begins notes that an archiver is about to copy the group as of an index.
+	Archived(call any, index uint64)
+	Begins(index uint64)
+}
+
+// Holds forgets calls that gave positions to Group.Archived.
+type Holds interface {
+	Leave(call any)
+}
+
+// Options configure a Server. All are required.
+type Options struct {
+	Shard  string // name of this shard
+	Store  uuid.UUID
+	Groups Groups
+	Holds  Holds
+	// Sender sends the files of groups. It is not that of peers, so that moves and archives do not wait for each other.
+	Sender *peer.Sender
+	// Stopping reports whether the shard is stopping. No further round then begins.
+	Stopping func() bool
+	// IdleMax is how long FetchGroup keeps the files of a group for a caller that wants none of them.
+	IdleMax time.Duration
+}
+
+// These are the limits of Server.
+const (
+	// GroupsMax is the number of groups that are sent to archivers at a time, not counting small ones.
+	GroupsMax = 1
+	// IdleMax is the usual Options.IdleMax.
+	IdleMax = time.Minute
+)
+
+// Server implements ArchiveService. Safe for concurrent use.
+type Server struct {
+	archivev1.UnimplementedArchiveServiceServer
+	opts Options
+}
+
+// New makes a Server.
+func New(opts Options) *Server { return &Server{opts: opts} }
+
+// admit refuses calls that are meant for another store or shard.
+func (s *Server) admit(header *archivev1.Header) error {
+	switch {
+	case header == nil:
+		return status.Error(codes.InvalidArgument, "the header is required in the first message")
+	case !bytes.Equal(header.GetStore(), s.opts.Store[:]):
+		return status.Errorf(codes.FailedPrecondition, "this shard is of store %s, the call is for store %x", s.opts.Store,
+			header.GetStore())
+	case header.GetToShard() != s.opts.Shard:
+		return status.Errorf(codes.FailedPrecondition,
+			"this is shard %s, the call is for shard %q: its address is used again", s.opts.Shard, header.GetToShard())
+	}
+	return nil
+}
+
+// FetchGroup implements ArchiveService.
+func (s *Server) FetchGroup(stream archivev1.ArchiveService_FetchGroupServer) error {
+	ctx := stream.Context()
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if err := s.admit(first.GetStart().GetHeader()); err != nil {
+		return err
+	}
+	id, err := peer.ParseGroup(first.GetStart().GetGroup())
+	if err != nil {
+		return err
+	}
+	return s.opts.Sender.Group(ctx, id, peer.GroupStream{
+		ServerStream: stream,
+		Describe: func(part *peerv1.FetchGroupDescription) error {
+			return stream.Send(
+				&archivev1.FetchGroupResponse{Part: &archivev1.FetchGroupResponse_Description{Description: part}})
+		},
+		Wanted: func() (*peerv1.FetchGroupWanted, error) {
+			defer s.endIdle(ctx)()
+			in, err := stream.Recv()
+			return in.GetWanted(), err
+		},
+	})
+}
+
+// endIdle ends a call unless the returned function is called within Options.IdleMax. The files that a call has pinned
+// take disk space.
+func (s *Server) endIdle(ctx context.Context) (wanted func()) {
+	timer := time.AfterFunc(s.opts.IdleMax, func() {
+		if abort := message.AbortOf(ctx); abort != nil {
+			abort(status.Errorf(codes.DeadlineExceeded,
+				"no file was wanted for %v: fetch the group again, from the offsets that are missing", s.opts.IdleMax))
+		}
+	})
+	return func() { timer.Stop() }
+}
+
+// FetchBlob implements ArchiveService.
+func (s *Server) FetchBlob(in *archivev1.FetchBlobRequest, stream archivev1.ArchiveService_FetchBlobServer) error {
+	if err := s.admit(in.GetHeader()); err != nil {
+		return err
+	}
+	id, err := peer.ParseGroup(in.GetGroup())
+	if err != nil {
+		return err
+	}
+	return s.opts.Sender.Blob(stream.Context(), id, in.GetRef(), in.GetOffsetBytes(), stream)
+}
