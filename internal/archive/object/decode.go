@@ -62,6 +62,45 @@ func newDecoder(src io.Reader, store uuid.UUID, kind Kind, key func(*Envelope) (
 	}, nil
 }
 
+// NewRangeDecoder reads a part of the content of an object from an offset on, in bytes of the content, to the end of the
+// object or of src. open is called once, with the offset in the object at which src must begin. The envelope is one
+// that was decoded before; Header must not be called.
+func NewRangeDecoder(e Envelope, keys Keys, offset int64, open func(objectOffset int64) (io.Reader, error)) (*Decoder,
+	error) {
+	if offset < 0 || offset > e.ContentBytes {
+		return nil, fmt.Errorf("offset %d of a content of %d bytes", offset, e.ContentBytes)
+	}
+	var k Key
+	if e.Cipher != CipherNone {
+		var err error
+		if k, err = keys.find(e.KeyID); err != nil {
+			return nil, err
+		}
+	}
+	s, err := newSeal(&e, e.Encode(), k)
+	if err != nil {
+		return nil, err
+	}
+	chunk := offset / ChunkBytes
+	src, err := open(EnvelopeBytes + chunk*(ChunkBytes+e.Cipher.checkBytes()))
+	if err != nil {
+		return nil, err
+	}
+	left := e.ContentBytes - chunk*ChunkBytes
+	d := &Decoder{
+		envelope: &e, seal: s, src: src, left: left, chunk: chunk,
+		buffer: make([]byte, min(ChunkBytes, left)+e.Cipher.checkBytes()),
+	}
+	_, err = io.CopyN(io.Discard, d, offset-chunk*ChunkBytes)
+	return d, err
+}
+
+// EndOfRange returns the offset in the object behind the chunk that has the byte of the content before end.
+func (e *Envelope) EndOfRange(end int64) int64 {
+	chunks := (end + ChunkBytes - 1) / ChunkBytes
+	return min(EnvelopeBytes+chunks*(ChunkBytes+e.Cipher.checkBytes()), e.ObjectBytes())
+}
+
 // shorter says that an object ends too early. Other errors, such as those of a connection, stay what they are.
 func shorter(err error, have, want int64) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

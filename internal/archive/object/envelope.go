@@ -106,6 +106,9 @@ func (e *Envelope) ObjectBytes() int64 {
 	return EnvelopeBytes + e.ContentBytes + chunks*e.Cipher.checkBytes()
 }
 
+// CRC returns the CRC of the envelope. The next log object has it as its Previous.
+func (e *Envelope) CRC() uint32 { return binary.LittleEndian.Uint32(e.Encode()[12:]) }
+
 // Encode returns the envelope in EnvelopeBytes bytes.
 func (e *Envelope) Encode() []byte {
 	b := make([]byte, EnvelopeBytes)

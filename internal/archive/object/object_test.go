@@ -209,6 +209,41 @@ func TestABodyThatIsLongerThanWasSaidMakesNoObject(t *testing.T) {
 	}
 }
 
+// A range is read without the chunks before and behind it.
+func TestARange(t *testing.T) {
+	for _, k := range []Key{{}, key(t, 7)} {
+		body := random(3*ChunkBytes + 500)
+		whole := encode(t, blob(body, k))
+		e, err := DecodeEnvelope(whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range [][2]int64{{0, 1}, {5, 10}, {ChunkBytes - 1, 2}, {ChunkBytes, ChunkBytes},
+			{ChunkBytes + 7, 2 * ChunkBytes}, {3 * ChunkBytes, 400}, {int64(len(body)) - 1, 1}, {int64(len(body)), 0}} {
+			from := e.HeaderBytes + r[0]
+			d, err := NewRangeDecoder(*e, Keys{k}, from, func(at int64) (io.Reader, error) {
+				return bytes.NewReader(whole[at:e.EndOfRange(from+r[1])]), nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, r[1])
+			if _, err := io.ReadFull(d, got); err != nil || !bytes.Equal(got, body[r[0]:r[0]+r[1]]) {
+				t.Errorf("range %v: error %v", r, err)
+			}
+		}
+		d, err := NewRangeDecoder(*e, Keys{k}, 2*ChunkBytes, func(at int64) (io.Reader, error) {
+			return bytes.NewReader(whole[at-1:]), nil
+		})
+		if err == nil {
+			_, err = io.ReadAll(d)
+		}
+		if !errors.Is(err, ErrCorrupt) {
+			t.Errorf("bytes of another offset: error %v", err)
+		}
+	}
+}
+
 func TestAnErrorOfTheConnectionIsNotDamage(t *testing.T) {
 	whole := encode(t, blob(random(100), Key{}))
 	reset := errors.New("connection reset")

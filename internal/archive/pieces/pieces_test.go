@@ -148,6 +148,9 @@ func TestEntriesThatFitIntoNoSegmentAreRefused(t *testing.T) {
 		"an absurd index":      {Kind: format.KindEmpty, Index: format.NumberMax + 1, Term: 4},
 		"an absurd term":       {Kind: format.KindEmpty, Index: 23, Term: format.NumberMax + 1},
 		"an empty with an id":  {Kind: format.KindEmpty, ID: 1, Index: 23, Term: 4},
+		"a lower commit time":  {Kind: format.KindDelete, Index: 23, Term: 4, CommitTime: 209},
+		"a negative time":      {Kind: format.KindDelete, Index: 23, Term: 4, CommitTime: -1},
+		"an absurd time":       {Kind: format.KindDelete, Index: 23, Term: 4, CommitTime: format.NumberMax + 1},
 		"an unknown kind":      {Kind: 99, Index: 23, Term: 4},
 		"a jump of 2^32":       {Kind: format.KindEmpty, Index: 5 + 1<<32, Term: 4},
 	} {

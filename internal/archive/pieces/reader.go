@@ -19,51 +19,21 @@ type Want struct {
 	ID    *format.SegmentID // as in the name of a segment object; nil: any
 }
 
-// Reader reads one segment, and checks everything: its header, each frame with both checksums, the order of the
-// entries, and that they are those of the Want. It holds one frame in memory, at most about 1.1 MiB. It is not safe for
-// concurrent use.
-//
-//	for r.Next() { e := r.Entry() ... }
-//	err := r.Err()
-//
-// Entries that were handed out are right, but only if Err is nil at the end are they all entries.
-type Reader struct {
-	src  io.Reader
-	want Want
-	id   format.SegmentID
-	at   int64  // offset of the next frame; 0 before the header is read
-	buf  []byte // the current frame
-	e    format.Entry
-	got  object.Range
-	err  error
-}
-
-// NewReader returns a reader of the segment whose first byte src has next. It reads no byte behind the segment.
-func NewReader(src io.Reader, want Want) *Reader { return &Reader{src: src, want: want} }
-
-// Next moves to the next entry. It returns false at the end, or if Err is set.
-func (r *Reader) Next() bool {
-	if r.err != nil {
-		return false
-	}
-	if r.at == 0 {
-		if r.err = r.header(); r.err != nil {
-			return false
-		}
-	}
-	if r.at == r.want.Bytes {
-		r.err = r.end()
-		return false
-	}
-	if r.err = r.frame(); r.err == nil {
-		r.err = r.order()
-	}
-	return r.err == nil
+// frames reads the header and the frames of one segment, and checks both checksums of each frame.
+type frames struct {
+	src   io.Reader
+	group uuid.UUID // for messages
+	bytes int64     // exact size of the segment
+	id    format.SegmentID
+	at    int64  // offset of the next frame; 0 before the header is read
+	buf   []byte // the current frame
+	e     format.Entry
+	err   error
 }
 
 // Err returns why the segment is not valid, nil if it is. Damage wraps object.ErrCorrupt; a header that is newer than
-// this program wraps object.ErrVersion; errors of src are returned as they are.
-func (r *Reader) Err() error {
+// this program wraps object.ErrVersion; errors of the source of bytes are returned as they are.
+func (r *frames) Err() error {
 	if errors.Is(r.err, io.EOF) {
 		return nil
 	}
@@ -71,18 +41,18 @@ func (r *Reader) Err() error {
 }
 
 // Entry returns the current entry. It is valid until the next call of Next.
-func (r *Reader) Entry() *format.Entry { return &r.e }
+func (r *frames) Entry() *format.Entry { return &r.e }
 
 // Frame returns the frame of the current entry, valid until the next call of Next.
-func (r *Reader) Frame() []byte { return r.buf }
+func (r *frames) Frame() []byte { return r.buf }
 
-func (r *Reader) damage(text string, args ...any) error {
-	return fmt.Errorf("%w: segment of group %s, offset %d: %s", object.ErrCorrupt, r.want.Group, r.at,
+func (r *frames) damage(text string, args ...any) error {
+	return fmt.Errorf("%w: segment of group %s, offset %d: %s", object.ErrCorrupt, r.group, r.at,
 		fmt.Sprintf(text, args...))
 }
 
 // read fills b with the next bytes of the segment.
-func (r *Reader) read(b []byte) error {
+func (r *frames) read(b []byte) error {
 	n, err := io.ReadFull(r.src, b)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return r.damage("it ends %d bytes too early", len(b)-n)
@@ -90,9 +60,10 @@ func (r *Reader) read(b []byte) error {
 	return err
 }
 
-func (r *Reader) header() error {
-	if r.want.Bytes < format.SegmentHeaderBytes {
-		return r.damage("%d bytes are too few", r.want.Bytes)
+// begin reads the header of the segment.
+func (r *frames) begin(store uuid.UUID, first uint64, id *format.SegmentID) error {
+	if r.bytes < format.SegmentHeaderBytes {
+		return r.damage("%d bytes are too few", r.bytes)
 	}
 	b := make([]byte, format.SegmentHeaderBytes)
 	if err := r.read(b); err != nil {
@@ -104,20 +75,20 @@ func (r *Reader) header() error {
 		return fmt.Errorf("%w: %w", object.ErrVersion, err)
 	case err != nil:
 		return r.damage("%v", err)
-	case h.Store != r.want.Store || h.Group != r.want.Group:
+	case h.Store != store || h.Group != r.group:
 		return r.damage("it is of store %s, group %s", h.Store, h.Group)
-	case r.want.ID != nil && h.ID != *r.want.ID:
-		return r.damage("its id is %x, not %x", h.ID, *r.want.ID)
-	case h.FirstIndex != r.want.First:
-		return r.damage("it begins at index %d, not at %d", h.FirstIndex, r.want.First)
+	case id != nil && h.ID != *id:
+		return r.damage("its id is %x, not %x", h.ID, *id)
+	case h.FirstIndex != first:
+		return r.damage("it begins at index %d, not at %d", h.FirstIndex, first)
 	}
 	r.id, r.at = h.ID, format.SegmentHeaderBytes
 	return nil
 }
 
 // frame reads the next frame. No length is used before the checksum of the header that has it was checked.
-func (r *Reader) frame() error {
-	left := r.want.Bytes - r.at
+func (r *frames) frame() error {
+	left := r.bytes - r.at
 	if left < format.FrameHeaderBytes {
 		return r.damage("%d bytes are no frame", left)
 	}
@@ -142,6 +113,42 @@ func (r *Reader) frame() error {
 	r.e = e
 	r.at += bytes
 	return nil
+}
+
+// Reader reads one segment of an archive, and checks everything: its header, each frame with both checksums, the order
+// of the entries, and that they are those of the Want. It holds one frame in memory, at most about 1.1 MiB. It is not
+// safe for concurrent use.
+//
+//	for r.Next() { e := r.Entry() ... }
+//	err := r.Err()
+//
+// Entries that were handed out are right, but only if Err is nil at the end are they all entries.
+type Reader struct {
+	frames
+	want Want
+	got  object.Range
+}
+
+// NewReader returns a reader of the segment whose first byte src has next. It reads no byte behind the segment.
+func NewReader(src io.Reader, want Want) *Reader {
+	return &Reader{frames: frames{src: src, group: want.Group, bytes: want.Bytes}, want: want}
+}
+
+// Next moves to the next entry. It returns false at the end, or if Err is set.
+func (r *Reader) Next() bool {
+	if r.err == nil && r.at == 0 {
+		r.err = r.begin(r.want.Store, r.want.First, r.want.ID)
+	}
+	if r.err == nil && r.at == r.bytes {
+		r.err = r.end()
+	}
+	if r.err == nil {
+		r.err = r.frame()
+	}
+	if r.err == nil {
+		r.err = r.order()
+	}
+	return r.err == nil
 }
 
 // order checks the current entry against the entries before it, and counts it.
@@ -182,4 +189,34 @@ func (r *Reader) end() error {
 		return r.damage("it has %+v, its header says %+v", r.got, want)
 	}
 	return io.EOF
+}
+
+// FileReader reads a sealed segment file of a replica, as a first copy gets it. It checks the header and both checksums
+// of each frame, but neither the order nor the kinds: such a file may have state records, and entries that later ones
+// make void. It is used like a Reader.
+type FileReader struct {
+	frames
+	identity format.Identity
+	segment  format.ManifestSegment
+}
+
+// NewFileReader returns a reader of the file whose first byte src has next.
+func NewFileReader(src io.Reader, identity format.Identity, segment format.ManifestSegment) *FileReader {
+	return &FileReader{
+		frames: frames{src: src, group: identity.Group, bytes: segment.Bytes}, identity: identity, segment: segment,
+	}
+}
+
+// Next moves to the next frame. It returns false at the end, or if Err is set.
+func (r *FileReader) Next() bool {
+	if r.err == nil && r.at == 0 {
+		r.err = r.begin(r.identity.Store, r.segment.FirstIndex, &r.segment.ID)
+	}
+	if r.err == nil && r.at == r.bytes {
+		r.err = io.EOF
+	}
+	if r.err == nil {
+		r.err = r.frame()
+	}
+	return r.err == nil
 }

@@ -1,0 +1,319 @@
+package archiver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/pieces"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// copies is the groups whose first copy is wanted, running or complete. Safe for concurrent use.
+type copies struct {
+	signal chan struct{} // holds one element if wanted may have changed
+
+	mu     sync.Mutex
+	wanted []uuid.UUID // in the order of wishes; the first one may be running. Guarded by mu
+	done   []*group    // complete: their catalogues exist. Guarded by mu
+	err    error       // why the archiver must end; nil: it need not. Guarded by mu
+}
+
+// want asks for the first copy of a group, once.
+func (c *copies) want(id uuid.UUID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.Contains(c.wanted, id) || slices.ContainsFunc(c.done, func(g *group) bool { return g.id == id }) {
+		return
+	}
+	c.wanted = append(c.wanted, id)
+	select {
+	case c.signal <- struct{}{}:
+	default:
+	}
+}
+
+func (c *copies) waiting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.wanted)
+}
+
+func (c *copies) first() (uuid.UUID, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.wanted) == 0 {
+		return uuid.Nil, false
+	}
+	return c.wanted[0], true
+}
+
+// end records the outcome of the first wish: a group, or nil if it failed and is to be wished for again.
+func (c *copies) end(g *group, fatal error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wanted, c.err = c.wanted[1:], fatal
+	if g != nil {
+		c.done = append(c.done, g)
+	}
+}
+
+// adopt takes over the groups whose first copy is complete.
+func (a *Archiver) adopt() error {
+	a.copies.mu.Lock()
+	defer a.copies.mu.Unlock()
+	for _, g := range a.copies.done {
+		a.groups[g.id] = g
+	}
+	a.copies.done = nil
+	return a.copies.err
+}
+
+// copyGroups makes first copies, one after another, until ctx ends or the archiver must end.
+func (a *Archiver) copyGroups(ctx context.Context) {
+	for {
+		id, ok := a.copies.first()
+		if !ok {
+			select {
+			case <-ctx.Done():
+				return
+			case <-a.copies.signal:
+			}
+			continue
+		}
+		g, err := a.copyGroup(ctx, id)
+		if context.Cause(ctx) != nil {
+			return
+		}
+		var source sourceError
+		switch {
+		case err == nil:
+			a.copies.end(g, nil)
+		case errors.As(err, &source) || !isFinal(err):
+			a.board.failed(ReasonSource, err)
+			a.opts.Log.Warn("the first copy of a group failed", "group", id, "error", err)
+			a.copies.end(nil, nil)
+		default:
+			a.copies.end(nil, err)
+			return
+		}
+	}
+}
+
+// copyGroup archives a group as of its applied index: blobs, segments, and then the catalogue that makes them count.
+func (a *Archiver) copyGroup(ctx context.Context, id uuid.UUID) (g *group, err error) {
+	files, err := a.opts.Source.Copy(ctx, id)
+	if err != nil {
+		return nil, sourceError{fmt.Errorf("copy group %s: %w", id, err)}
+	}
+	defer func() {
+		if closed := files.Close(); closed != nil {
+			a.opts.Log.Warn("the files of a first copy were not released", "group", id, "error", closed)
+		}
+	}()
+	d := files.Description()
+	m, _, err := format.DecodeManifest(d.Manifest)
+	if err == nil {
+		err = format.CheckIdentity(m.Identity, format.Identity{Store: a.opts.Store, Group: id})
+	}
+	if err == nil && (d.Index > format.NumberMax || d.Floor > format.NumberMax) {
+		err = fmt.Errorf("index %d or floor %d is absurd", d.Index, d.Floor)
+	}
+	if err != nil {
+		return nil, sourceError{fmt.Errorf("copy group %s: %w", id, err)}
+	}
+	c := copier{archiver: a, files: files, identity: m.Identity, index: d.Index, floor: d.Index}
+	if d.FloorKnown {
+		c.floor = d.Floor
+	}
+	for i := range m.Segments {
+		if err := c.file(ctx, &m.Segments[i]); err != nil {
+			return nil, fmt.Errorf("copy group %s: %w", m.Identity.Name, err)
+		}
+	}
+	if err := c.flush(ctx); err != nil {
+		return nil, fmt.Errorf("copy group %s: %w", m.Identity.Name, err)
+	}
+	catalogue := object.Catalogue{
+		Group: id, Name: m.Identity.Name, Segments: c.refs, Through: d.Index, Floor: c.floor, Log: a.chain.number.Load(),
+	}
+	if err := a.claimCatalogue(ctx, 1, &catalogue); err != nil {
+		return nil, err
+	}
+	return &group{id: id, name: m.Identity.Name, catalogue: catalogue, number: 1, next: d.Index}, nil
+}
+
+// copier turns the files of a replica into segment objects that have neither state records nor void entries.
+type copier struct {
+	archiver *Archiver
+	files    GroupCopy
+	identity format.Identity
+	index    uint64 // entries above it do not count
+	floor    uint64
+	b        *pieces.Builder // the segment that is being made; nil: none
+	blobs    []blobAt        // of the entries in b
+	refs     []object.SegmentRef
+}
+
+// blobAt is the reference of an entry to a blob.
+type blobAt struct {
+	index uint64
+	ref   format.BlobRef
+}
+
+// file adds the entries of one segment file.
+func (c *copier) file(ctx context.Context, s *format.ManifestSegment) (err error) {
+	if err := c.truncate(ctx, s.FirstIndex); err != nil {
+		return err
+	}
+	src, err := c.files.Open(ctx, format.SegmentName(s.Number), 0)
+	if err != nil {
+		return sourceError{err}
+	}
+	defer func() {
+		if closed := src.Close(); err == nil && closed != nil {
+			err = sourceError{closed}
+		}
+	}()
+	r := pieces.NewFileReader(src, c.identity, *s)
+	for r.Next() {
+		e := r.Entry()
+		if e.Kind == format.KindState || e.Index > c.index {
+			continue
+		}
+		if err := c.add(ctx, e, r.Frame()); err != nil {
+			return err
+		}
+	}
+	if r.Err() != nil {
+		return sourceError{r.Err()}
+	}
+	return nil
+}
+
+// add adds one entry, which makes those void that have its index or a greater one.
+func (c *copier) add(ctx context.Context, e *format.Entry, frame []byte) error {
+	if err := c.truncate(ctx, e.Index); err != nil {
+		return err
+	}
+	if c.b != nil && c.b.Bytes() >= c.archiver.limits.segmentBytes {
+		if err := c.flush(ctx); err != nil {
+			return err
+		}
+	}
+	ref, err := e.BlobRef()
+	if err != nil {
+		return sourceError{err}
+	}
+	if c.b == nil {
+		c.begin()
+	}
+	err = c.b.Copy(e, frame)
+	if errors.Is(err, pieces.ErrSpan) {
+		if err := c.flush(ctx); err != nil {
+			return err
+		}
+		c.begin()
+		err = c.b.Copy(e, frame)
+	}
+	if err != nil {
+		return sourceError{err}
+	}
+	if ref != nil {
+		c.blobs = append(c.blobs, blobAt{index: e.Index, ref: *ref})
+	}
+	return nil
+}
+
+func (c *copier) begin() {
+	c.b = pieces.NewBuilder(c.identity.Store, c.identity.Group, time.Now())
+}
+
+// truncate removes the entries with an index of at least from. An entry that is in a segment object already makes that
+// object garbage: the entries before it are read back.
+func (c *copier) truncate(ctx context.Context, from uint64) error {
+	if c.b != nil {
+		c.b.Truncate(from)
+		c.blobs = slices.DeleteFunc(c.blobs, func(b blobAt) bool { return b.index >= from })
+		if !c.b.Empty() {
+			return nil
+		}
+		c.b = nil
+	}
+	for n := len(c.refs); n > 0 && c.refs[n-1].Last >= from; n = len(c.refs) {
+		last := c.refs[n-1]
+		c.refs = c.refs[:n-1]
+		if last.First >= from {
+			continue
+		}
+		return c.readBack(ctx, last, from)
+	}
+	return nil
+}
+
+// readBack begins a segment with the entries of a segment object below an index. Their blobs are archived already.
+func (c *copier) readBack(ctx context.Context, ref object.SegmentRef, below uint64) error {
+	id, err := object.ParseSegmentID(ref.ID)
+	if err != nil {
+		return err
+	}
+	o := c.archiver.objects
+	name := object.SegmentName(c.identity.Group, ref.First, ref.Last, id)
+	return o.again(ctx, ReasonRead, "read "+name, func() (err error) {
+		c.begin()
+		src, err := o.bucket.Open(ctx, name, 0, -1)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, src.Close()) }()
+		d, err := object.NewDecoder(src, o.store, object.KindSegment, o.keys)
+		if err != nil {
+			return err
+		}
+		var h object.Segment
+		if err := d.Header(&h); err != nil {
+			return err
+		}
+		e := d.Envelope()
+		r := pieces.NewReader(d, pieces.Want{
+			Store: o.store, Range: h.Range, Bytes: e.ContentBytes - e.HeaderBytes, ID: &id,
+		})
+		for r.Next() {
+			if r.Entry().Index >= below {
+				continue
+			}
+			if err := c.b.Copy(r.Entry(), bytes.Clone(r.Frame())); err != nil {
+				return err
+			}
+		}
+		return r.Err()
+	})
+}
+
+// flush creates the blobs and then the segment of what was added.
+func (c *copier) flush(ctx context.Context) error {
+	if c.b == nil || c.b.Empty() {
+		return nil
+	}
+	for _, b := range c.blobs {
+		if err := c.archiver.objects.blob(ctx, c.identity.Group, b.ref, func() (io.ReadCloser, error) {
+			return c.files.Open(ctx, format.BlobName(b.ref.ID), 0)
+		}); err != nil {
+			return err
+		}
+	}
+	ref, err := c.archiver.writeSegment(ctx, c.identity.Name, c.floor, object.MadeByCopy, c.b)
+	if err != nil {
+		return err
+	}
+	c.refs, c.b, c.blobs = append(c.refs, ref), nil, nil
+	return nil
+}

@@ -1,0 +1,155 @@
+package archiver
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// cut archives all news that are in memory. It creates a log object only if it has something to say, or if the last one
+// is older than Options.Idle.
+func (a *Archiver) cut(ctx context.Context) error {
+	if err := a.segmentsAtOnce(ctx); err != nil {
+		return err
+	}
+	for _, g := range a.sorted() {
+		if len(g.fresh) == 0 || time.Now().Before(g.rollAfter) {
+			continue
+		}
+		if err := a.writeCatalogue(ctx, g); err != nil {
+			return err
+		}
+	}
+	for {
+		noted, more := a.toNote(time.Now())
+		if len(noted) == 0 && time.Since(a.chain.at) < a.opts.Idle {
+			return nil
+		}
+		if err := a.writeLog(ctx, noted); err != nil {
+			return err
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+// toNote returns the groups that the next log object has pieces of, in the order of their ids: all that have news, and
+// with them those that were not noted for long. more says that news remain for another log object. It returns none if
+// no group has news and the last object is young.
+func (a *Archiver) toNote(now time.Time) (noted []*group, more bool) {
+	var quiet []*group
+	for _, g := range a.groups {
+		switch {
+		case g.isUrgent():
+			noted = append(noted, g)
+		case len(g.fresh) == 0 && !g.gone && now.Sub(g.notedAt) >= a.opts.Idle && g.readAt.After(g.notedAt):
+			quiet = append(quiet, g)
+		}
+	}
+	if len(noted) == 0 && now.Sub(a.chain.at) < a.opts.Idle {
+		return nil, false
+	}
+	slices.SortFunc(noted, byID)
+	slices.SortFunc(quiet, func(a, b *group) int { return cmp.Or(a.notedAt.Compare(b.notedAt), byID(a, b)) })
+	if len(noted) > a.limits.pieces {
+		return noted[:a.limits.pieces], true
+	}
+	noted = append(noted, quiet[:min(len(quiet), a.limits.pieces-len(noted))]...)
+	slices.SortFunc(noted, byID)
+	return noted, false
+}
+
+func byID(a, b *group) int { return bytes.Compare(a.id[:], b.id[:]) }
+
+// sorted returns the groups in the order of their ids, so that the same news make the same objects.
+func (a *Archiver) sorted() []*group { return slices.SortedFunc(maps.Values(a.groups), byID) }
+
+// writeLog creates a log object with a piece of each group, and raises their marks when it exists.
+func (a *Archiver) writeLog(ctx context.Context, noted []*group) error {
+	list := make([]object.Piece, 0, len(noted))
+	var bodies []io.Reader
+	var kept []*group
+	for _, g := range noted {
+		p, body, err := g.piece()
+		if err != nil { // a fault of this machine's memory: what was damaged is asked for again
+			a.board.failed(ReasonDamage, err)
+			a.opts.Log.Error("news were damaged in memory, and are read again", "group", g.name, "error", err)
+			g.forget()
+			continue
+		}
+		list, kept = append(list, p), append(kept, g)
+		bodies = append(bodies, bytes.NewReader(body))
+	}
+	number, e, err := a.chain.add(ctx, list, io.MultiReader(bodies...))
+	if err != nil {
+		return err
+	}
+	var body []byte
+	offset := e.HeaderBytes
+	if e.ContentBytes-e.HeaderBytes <= a.limits.cachedBytes {
+		body = make([]byte, 0, e.ContentBytes-e.HeaderBytes)
+	}
+	for i, g := range kept {
+		if body != nil && g.news != nil {
+			segment, _ := g.news.Finish() // it was valid a moment ago; what is in the bucket counts
+			body = append(body, segment...)
+		}
+		g.noted(&list[i], loose{Range: list[i].Range, log: number, object: e, offset: offset, bytes: list[i].Bytes,
+			at: a.chain.at})
+		offset += list[i].Bytes
+	}
+	a.cache.add(number, body)
+	a.count()
+	return nil
+}
+
+// piece returns the next piece of the group and its bytes, which are nil if there are no entries.
+func (g *group) piece() (object.Piece, []byte, error) {
+	p := object.Piece{
+		Range: object.Range{Group: g.id}, After: min(g.covered(), g.next), Through: g.next, ReadAt: unixNano(g.readAt),
+		Gone: g.gone, Holes: g.newHoles,
+	}
+	var body []byte
+	if g.news != nil {
+		var err error
+		if body, err = g.news.Finish(); err != nil {
+			return p, nil, err
+		}
+		p.Range, p.Bytes = g.news.Range(), int64(len(body))
+	}
+	p.Name, p.Floor = g.name, g.catalogue.Floor
+	return p, body, nil
+}
+
+// noted takes over that a log object with a piece of the group exists.
+func (g *group) noted(p *object.Piece, l loose) {
+	if p.Bytes > 0 {
+		g.loose = append(g.loose, l)
+	}
+	g.marked, g.isMarked, g.notedAt = p.Through, true, l.at
+	g.news, g.newHoles, g.goneNoted = nil, nil, g.gone
+}
+
+// unixNano returns a time as it stands in objects; unknown times are 0.
+func unixNano(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return min(max(0, t.UnixNano()), format.NumberMax)
+}
+
+// count counts the bytes of the news in memory.
+func (a *Archiver) count() {
+	a.pending = 0
+	for _, g := range a.groups {
+		a.pending += g.newsBytes()
+	}
+}

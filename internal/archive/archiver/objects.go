@@ -1,0 +1,239 @@
+package archiver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/client/call/backoff"
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
+)
+
+// TakenOverError says that another archiver writes this archive. The process must end: it may begin again, and takes
+// over then.
+type TakenOverError struct {
+	Object string    // the object that the other archiver created
+	Writer uuid.UUID // of the other archiver; zero if not known
+	Epoch  uint64    // of the other archiver; 0 if not known
+}
+
+func (e *TakenOverError) Error() string {
+	return fmt.Sprintf("another archiver (process %s, epoch %d) has created %s: run one archiver for each store; this "+
+		"one stops", e.Writer, e.Epoch, e.Object)
+}
+
+// sourceError is an error that the bucket did not cause: of the Source, or of what it said. It concerns one group.
+type sourceError struct{ error }
+
+func (e sourceError) Unwrap() error { return e.error }
+
+// isFinal reports whether repeating an operation of the bucket cannot help.
+func isFinal(err error) bool {
+	var other *TakenOverError
+	var source sourceError
+	return errors.As(err, &other) || errors.As(err, &source) || errors.Is(err, object.ErrForeign) ||
+		errors.Is(err, object.ErrVersion) || errors.Is(err, object.ErrKey) || errors.Is(err, fs.ErrNotExist)
+}
+
+// objects creates and reads the objects of one archive. Everything is repeated until its outcome is known. Safe for
+// concurrent use.
+type objects struct {
+	bucket bucket.Bucket // the folder of the store
+	store  uuid.UUID
+	key    object.Key
+	keys   object.Keys
+	board  *board
+	log    *slog.Logger
+}
+
+// pauses are those between attempts.
+var pauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 20 * time.Second}
+
+// again repeats an operation until it succeeds or fails for good. It returns the context's error if that ends.
+func (o *objects) again(ctx context.Context, reason Reason, what string, op func() error) error {
+	tries := backoff.Tries{Doubling: pauses}
+	for damaged := 1; ; {
+		err := op()
+		if err == nil || isFinal(err) {
+			return err
+		}
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		reason := reason
+		if errors.Is(err, object.ErrCorrupt) {
+			reason = ReasonDamage
+			if damaged++; damaged > readTries {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+		}
+		o.board.failed(reason, fmt.Errorf("%s: %w", what, err))
+		o.log.Warn("the archive's bucket is asked again", "what", what, "error", err)
+		if !tries.Wait(ctx) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// encode returns the bytes of an object that must be the same in each attempt.
+func (o *objects) encode(header object.Header, body io.Reader, bodyBytes int64) ([]byte, error) {
+	e, err := object.NewEncoder(object.Spec{
+		Store: o.store, Header: header, Body: body, BodyBytes: bodyBytes, Key: o.key,
+	})
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, e.Bytes())
+	_, err = io.ReadFull(e, b)
+	return b, err
+}
+
+// claim creates an object whose name only one archiver can have. It returns nil only if the object exists with exactly
+// these bytes, and a TakenOverError if another archiver has created it.
+func (o *objects) claim(ctx context.Context, name string, content []byte) error {
+	return o.again(ctx, ReasonCreate, "create "+name, func() error {
+		err := o.bucket.Create(ctx, name, int64(len(content)), bytes.NewReader(content))
+		if errors.Is(err, fs.ErrExist) {
+			err = o.isOurs(ctx, name, content)
+		} else {
+			err = notFinal(err)
+		}
+		if err == nil {
+			o.board.created(int64(len(content)))
+		}
+		return err
+	})
+}
+
+// isOurs returns nil if an object has exactly the given bytes, and a TakenOverError if it is another object. Bytes that
+// were damaged on their way are neither.
+func (o *objects) isOurs(ctx context.Context, name string, content []byte) (err error) {
+	r, err := o.bucket.Open(ctx, name, 0, -1)
+	if err != nil {
+		return notFinal(err)
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	envelope := make([]byte, object.EnvelopeBytes)
+	if _, err := io.ReadFull(r, envelope); err != nil {
+		return fmt.Errorf("read what exists already: %w", err)
+	}
+	if _, err := object.DecodeEnvelope(envelope); errors.Is(err, object.ErrVersion) {
+		return err
+	} else if err != nil {
+		return fmt.Errorf("read what exists already: %v", err) //nolint:errorlint // an answer is awaited without end
+	}
+	if !bytes.Equal(envelope, content[:object.EnvelopeBytes]) {
+		return &TakenOverError{Object: name}
+	}
+	rest := content[object.EnvelopeBytes:]
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := r.Read(buffer)
+		if n > len(rest) || !bytes.Equal(buffer[:n], rest[:n]) {
+			return errors.New("the object that this process created is read with other bytes")
+		}
+		rest = rest[n:]
+		switch {
+		case errors.Is(err, io.EOF) && len(rest) == 0:
+			return nil
+		case err != nil:
+			return fmt.Errorf("read what exists already: %w", notFinal(err))
+		}
+	}
+}
+
+// notFinal hides the meaning of an error: an object that exists, and then does not, is asked for again.
+func notFinal(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New(err.Error())
+	}
+	return err
+}
+
+// create creates an object whose name nobody else has, because a random id is in it: if it exists, an earlier attempt
+// created it. spec is called for each attempt. It returns the size of the object in bytes.
+func (o *objects) create(ctx context.Context, name string, spec func() (object.Spec, error)) (size int64, err error) {
+	err = o.again(ctx, ReasonCreate, "create "+name, func() error {
+		s, err := spec()
+		if err != nil {
+			return err
+		}
+		s.Store, s.Key = o.store, o.key
+		e, err := object.NewEncoder(s)
+		if err != nil {
+			return sourceError{err}
+		}
+		size = e.Bytes()
+		body := &watched{src: e}
+		err = o.bucket.Create(ctx, name, size, body)
+		switch {
+		case errors.Is(err, fs.ErrExist):
+			return nil
+		case err == nil:
+			o.board.created(size)
+		case body.err != nil:
+			return body.err
+		}
+		return notFinal(err)
+	})
+	return size, err
+}
+
+// watched remembers the error of a reader, which is not that of the bucket that reads from it.
+type watched struct {
+	src io.Reader
+	err error // nil at the end
+}
+
+// Read implements io.Reader.
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.src.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		w.err = err
+	}
+	return n, err
+}
+
+// header reads the header of an object. An error that wraps fs.ErrNotExist is final.
+func (o *objects) header(ctx context.Context, name string, kind object.Kind, to func() object.Header) (
+	object.Envelope, error) {
+	var e object.Envelope
+	err := o.again(ctx, ReasonRead, "read "+name, func() (err error) {
+		r, err := o.bucket.Open(ctx, name, 0, -1)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, r.Close()) }()
+		d, err := object.NewDecoder(r, o.store, kind, o.keys)
+		if err != nil {
+			return err
+		}
+		e = d.Envelope()
+		return d.Header(to())
+	})
+	return e, err
+}
+
+// list calls each with the objects whose names begin with prefix and are above after, until each returns false.
+func (o *objects) list(ctx context.Context, prefix, after string, each func(name string) bool) error {
+	return o.again(ctx, ReasonRead, "list "+prefix, func() error {
+		for info, err := range o.bucket.List(ctx, prefix, after) {
+			if err != nil {
+				return err
+			}
+			after = info.Name // so that a repeated attempt goes on there
+			if !each(info.Name) {
+				return nil
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,185 @@
+package archiver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/pieces"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// round asks the source once for the news of all groups, and archives them. It returns an error only if the archiver
+// must end.
+func (a *Archiver) round(ctx context.Context) error {
+	marks := make(map[uuid.UUID]uint64, len(a.groups))
+	for id, g := range a.groups {
+		g.skipped = false
+		if !g.gone && g.isMarked {
+			marks[id] = g.marked
+		}
+	}
+	began := time.Now()
+	for news, err := range a.opts.Source.Round(ctx, marks) {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		if err != nil {
+			a.skip(news.Group, err)
+			continue
+		}
+		if err := a.take(ctx, &news); err != nil {
+			return err
+		}
+		if now := time.Now(); now.Sub(began) >= a.opts.Interval && now.Sub(a.chain.at) >= a.opts.Interval {
+			if err := a.cut(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if err := a.adopt(); err != nil {
+		return err
+	}
+	return a.cut(ctx)
+}
+
+// skip leaves a group out of the rest of the round.
+func (a *Archiver) skip(id uuid.UUID, err error) {
+	a.board.failed(ReasonSource, err)
+	a.opts.Log.Warn("the store's news are incomplete", "group", id, "error", err)
+	if g := a.groups[id]; g != nil {
+		g.skipped = true
+	}
+}
+
+// take adds one News to what waits for a log object.
+func (a *Archiver) take(ctx context.Context, news *News) error {
+	g := a.groups[news.Group]
+	switch {
+	case news.Unknown:
+		if g == nil {
+			a.copies.want(news.Group)
+		}
+		return nil
+	case g == nil || g.gone || g.skipped || !g.isMarked:
+		return nil
+	case news.Gone:
+		g.gone = true
+		return nil
+	}
+	g.name = news.Name
+	if err := a.takeEntries(ctx, g, news); err != nil {
+		var source sourceError
+		if !errors.As(err, &source) {
+			return err
+		}
+		a.skip(g.id, fmt.Errorf("group %s: %w", g.name, err))
+		return nil
+	}
+	if !news.More && news.Through <= g.next && news.ReadAt.After(g.readAt) {
+		g.readAt = news.ReadAt
+	}
+	return nil
+}
+
+// takeEntries adds the entries of a News that are not archived yet. It returns a sourceError if the news make no sense
+// or a blob cannot be had; the entries that were added before stay.
+func (a *Archiver) takeEntries(ctx context.Context, g *group, news *News) error {
+	if news.Through > format.NumberMax || news.Floor > format.NumberMax {
+		return sourceError{fmt.Errorf("index %d or floor %d is absurd", news.Through, news.Floor)}
+	}
+	for i := range news.Entries {
+		if err := a.takeBlob(ctx, g, &news.Entries[i]); err != nil {
+			return err
+		}
+	}
+	switch {
+	case news.FloorKnown && news.Floor > g.next:
+		g.addHole(g.next, news.Floor)
+	case !news.FloorKnown && news.Through > g.next:
+		g.addHole(g.next, news.Through)
+	}
+	for i := range news.Entries {
+		e := &news.Entries[i]
+		if e.Index <= g.next {
+			continue // the group changed its leader during the round
+		}
+		if e.Index > news.Through {
+			return sourceError{fmt.Errorf("index %d is above %d, up to which its news are", e.Index, news.Through)}
+		}
+		if err := a.takeEntry(ctx, g, e); err != nil {
+			return err
+		}
+	}
+	g.next = max(g.next, news.Through)
+	return nil
+}
+
+func (a *Archiver) takeBlob(ctx context.Context, g *group, e *format.Entry) error {
+	ref, err := e.BlobRef()
+	if err != nil {
+		return sourceError{err}
+	}
+	if ref == nil || e.Index <= g.next {
+		return nil
+	}
+	return a.objects.blob(ctx, g.id, *ref, func() (io.ReadCloser, error) { return a.opts.Source.Blob(ctx, g.id, *ref) })
+}
+
+// errNoRoom says that the news of a group cannot leave the memory, because its loose pieces cannot be read.
+var errNoRoom = sourceError{errors.New("its news wait until its pieces in log objects can be read")}
+
+// takeEntry adds one entry. It makes room first, if there is none.
+func (a *Archiver) takeEntry(ctx context.Context, g *group, e *format.Entry) error {
+	bytes := format.FrameBytes(len(e.Attributes), len(e.Data))
+	if a.pending+bytes+format.SegmentHeaderBytes > a.limits.pendingBytes {
+		if err := a.makeRoom(ctx); err != nil {
+			return err
+		}
+		if a.pending+bytes+format.SegmentHeaderBytes > a.limits.pendingBytes {
+			return errNoRoom
+		}
+	}
+	err := a.append(g, e)
+	if errors.Is(err, pieces.ErrSpan) { // the next log object begins a new segment of this group
+		if err := a.cut(ctx); err != nil {
+			return err
+		}
+		if g.news != nil {
+			return errNoRoom
+		}
+		err = a.append(g, e)
+	}
+	if err != nil {
+		return sourceError{err}
+	}
+	return nil
+}
+
+func (a *Archiver) append(g *group, e *format.Entry) error {
+	news, bytes := g.news, g.newsBytes()
+	if news == nil {
+		news = pieces.NewBuilder(a.opts.Store, g.id, time.Now())
+	}
+	if err := news.Append(e); err != nil {
+		return err
+	}
+	a.pending += news.Bytes() - bytes
+	g.news, g.next = news, e.Index
+	return nil
+}
+
+// makeRoom takes news out of memory: the large ones become segments, and if much remains, a log object.
+func (a *Archiver) makeRoom(ctx context.Context) error {
+	if err := a.segmentsAtOnce(ctx); err != nil {
+		return err
+	}
+	if a.pending > a.limits.pendingBytes-a.limits.atOnceBytes {
+		return a.cut(ctx)
+	}
+	return nil
+}

@@ -1,0 +1,207 @@
+package archiver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+)
+
+// start finds in the bucket how far each group is archived, and takes the chain of log objects over. Nothing is written
+// before it is certain that the archive is one of this store that this program knows.
+func (a *Archiver) start(ctx context.Context) error {
+	if err := a.checkIdentity(ctx); err != nil {
+		return err
+	}
+	if err := a.readCatalogues(ctx); err != nil {
+		return err
+	}
+	if err := a.readChain(ctx); err != nil {
+		return err
+	}
+	if err := a.createIdentity(ctx); err != nil {
+		return err
+	}
+	if err := a.chain.begin(ctx, a.recover); err != nil {
+		return err
+	}
+	for _, g := range a.groups {
+		if g.number == 0 {
+			delete(a.groups, g.id) // pieces of a group whose catalogues are lost: it is copied again
+			continue
+		}
+		g.next, g.marked, g.isMarked = g.covered(), g.covered(), true
+		g.newHoles = nil
+	}
+	a.publish()
+	return nil
+}
+
+func (a *Archiver) identity() *object.Archive {
+	return &object.Archive{
+		Store: a.opts.Name, Created: time.Now().UnixNano(), Routing: a.opts.Routing, Groups: a.opts.Groups, Lanes: 1,
+	}
+}
+
+// checkIdentity returns an error if there is an archive that is not of this store, or of another shape. There may be no
+// archive yet.
+func (a *Archiver) checkIdentity(ctx context.Context) error {
+	var is object.Archive
+	_, err := a.objects.header(ctx, object.ArchiveName, object.KindArchive, func() object.Header {
+		is = object.Archive{}
+		return &is
+	})
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%s: %w", object.ArchiveName, err)
+	}
+	if want := a.identity(); is.Routing != want.Routing || is.Groups != want.Groups {
+		return fmt.Errorf("%w: the archive is of a store with routing %q and %d groups, this store has %q and %d",
+			object.ErrForeign, is.Routing, is.Groups, want.Routing, want.Groups)
+	}
+	return nil
+}
+
+// createIdentity creates archive.json, or checks the one that exists. If two archivers begin an archive at the same
+// time, one of them creates it, and the other one checks it.
+func (a *Archiver) createIdentity(ctx context.Context) error {
+	content, err := a.objects.encode(a.identity(), nil, 0)
+	if err != nil {
+		return err
+	}
+	err = a.objects.claim(ctx, object.ArchiveName, content)
+	var other *TakenOverError
+	if errors.As(err, &other) {
+		return a.checkIdentity(ctx)
+	}
+	return err
+}
+
+// readCatalogues finds all groups, and reads the newest catalogue of each.
+func (a *Archiver) readCatalogues(ctx context.Context) error {
+	const all = "g/"
+	for after := ""; ; {
+		var id uuid.UUID
+		if err := a.objects.list(ctx, all, after, func(name string) bool {
+			text, _, _ := strings.Cut(strings.TrimPrefix(name, all), "/")
+			var err error
+			id, err = uuid.Parse(text)
+			after = all + text + "0" // the first name that is behind all objects of this folder
+			return err != nil
+		}); err != nil {
+			return err
+		}
+		if id == uuid.Nil {
+			return nil
+		}
+		if err := a.readCatalogue(ctx, id); err != nil {
+			return err
+		}
+	}
+}
+
+// readCatalogue reads the newest catalogue of a group. A list may be out of date, so it also looks behind its end.
+func (a *Archiver) readCatalogue(ctx context.Context, id uuid.UUID) error {
+	var last uint64
+	if err := a.objects.list(ctx, object.CataloguePrefix(id), "", func(name string) bool {
+		if _, number, ok := object.ParseCatalogueName(name); ok {
+			last = number
+		}
+		return true
+	}); err != nil {
+		return err
+	}
+	g := &group{id: id}
+	for number := max(last, 1); ; number++ {
+		var c object.Catalogue
+		_, err := a.objects.header(ctx, object.CatalogueName(id, number), object.KindCatalogue, func() object.Header {
+			c = object.Catalogue{}
+			return &c
+		})
+		if errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", object.CatalogueName(id, number), err)
+		}
+		g.name, g.catalogue, g.number, g.holes = c.Name, c, number, c.Holes
+		g.gone, g.goneNoted = c.Gone, c.Gone
+	}
+	if g.number > 0 {
+		a.groups[id] = g
+	}
+	return nil
+}
+
+// readChain reads the log objects that have pieces which are in no catalogue, up to the first gap.
+func (a *Archiver) readChain(ctx context.Context) error {
+	var through uint64 // the greatest log object that a catalogue names
+	for _, g := range a.groups {
+		through = max(through, g.catalogue.Log)
+	}
+	from := through
+	for _, g := range a.groups {
+		if !g.gone {
+			from = min(from, g.catalogue.Log)
+		}
+	}
+	a.chain.number.Store(from)
+	for {
+		found, err := a.chain.read(ctx, a.recover)
+		if err != nil {
+			return err
+		}
+		if found {
+			continue
+		}
+		if at := a.chain.number.Load(); at < through {
+			// Readers begin behind the log object that a catalogue names, so new ones must have greater numbers.
+			a.board.failed(ReasonGap, fmt.Errorf("%s is missing", object.LogName(at+1)))
+			a.chain.number.Store(through)
+			a.chain.previous = 0
+			continue
+		}
+		return nil
+	}
+}
+
+// recover notes the pieces of a log object that was created by an earlier process.
+func (a *Archiver) recover(number uint64, e object.Envelope, l *object.Log) {
+	offset := e.HeaderBytes
+	for i := range l.Pieces {
+		p := &l.Pieces[i]
+		at := offset
+		offset += p.Bytes
+		g := a.groups[p.Group]
+		if g == nil || number <= g.catalogue.Log || g.isBroken {
+			continue
+		}
+		if p.After > g.covered() {
+			g.isBroken = true
+			a.board.failed(ReasonGap, fmt.Errorf("group %s: %s has its entries from %d on, those after %d are missing",
+				p.Name, object.LogName(number), p.After, g.covered()))
+			continue
+		}
+		if p.Through > g.catalogue.Through && p.Bytes > 0 {
+			g.loose = append(g.loose, loose{Range: p.Range, log: number, object: e, offset: at, bytes: p.Bytes,
+				at: time.Unix(0, l.Time)})
+		}
+		for _, h := range p.Holes {
+			g.addHole(h.From, h.To)
+		}
+		g.name, g.marked = p.Name, max(g.marked, p.Through)
+		g.gone, g.goneNoted = g.gone || p.Gone, g.gone || p.Gone
+		g.notedAt = time.Unix(0, l.Time)
+		if readAt := time.Unix(0, p.ReadAt); p.ReadAt > 0 && readAt.After(g.readAt) {
+			g.readAt = readAt
+		}
+	}
+}
