@@ -92,7 +92,7 @@ func (a *archiver) ask(name string, in *archivev1.FollowRequest) error {
 	f := a.shards[name]
 	call := a.calls[name]
 	if call == nil || call.conn != f.conn {
-		stream, err := archivev1.NewArchiveServiceClient(f.conn).Follow(f.ctx())
+		stream, err := archivev1.NewArchiveServiceClient(f.conn).Follow(a.t.Context())
 		if err != nil {
 			return err
 		}

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
-// Sender sends the files of this shard's replicas to one kind of caller: to other shards, or to archivers. Each kind has
-// a Sender and thereby a limit of its own, so that neither waits for the other. Safe for concurrent use.
+// Sender sends the files of this shard's replicas to one kind of caller: to other shards, or to archivers. Each kind
+// has a Sender and thereby a limit of its own, so that neither waits for the other. Safe for concurrent use.
 type Sender struct {
 	Source Source // nil: nothing can be fetched
 	// ExportsMax is the number of groups that are sent at the same time, not counting small ones.
@@ -159,8 +159,8 @@ func describe(stream GroupStream, d Description) error {
 	}
 }
 
-// chunks sends the rest of a file as chunks, in messages of which the given field holds the chunk. The argument first is
-// the first chunk, still without data. The last chunk may be empty. limiter may be nil.
+// chunks sends the rest of a file as chunks, in messages of which the given field holds the chunk. The argument first
+// is the first chunk, still without data. The last chunk may be empty. limiter may be nil.
 func (s *Sender) chunks(ctx context.Context, stream grpc.ServerStream, field protowire.Number,
 	first *peerv1.FileChunk, file io.Reader, limiter *rate.Limiter) error {
 	for chunk := first; ; {

@@ -260,8 +260,8 @@ func TestWhatARoundSaysOfEachGroup(t *testing.T) {
 	damaged.read = func(group.IndexRange) error { return errors.New("bad bytes \xff") }
 	loading := Named{"loading", uuid.New()}
 	deleted, elsewhere := Named{"deleted", uuid.New()}, Named{"elsewhere", uuid.New()}
-	f := &fakes{led: []*fake{idle, unknown, stuck, ahead, damaged}, silent: map[Named]error{loading: errors.New("loading")},
-		deleted: map[Named]bool{deleted: true}}
+	f := &fakes{led: []*fake{idle, unknown, stuck, ahead, damaged},
+		silent: map[Named]error{loading: errors.New("loading")}, deleted: map[Named]bool{deleted: true}}
 	in := positions(map[*fake]uint64{idle: 9, stuck: 1, ahead: 10, damaged: 1})
 	for _, g := range []Named{deleted, elsewhere} {
 		in.Positions = append(in.Positions, &archivev1.Position{Group: g.UUID[:], After: 4, DeletedName: g.Name})
@@ -280,8 +280,8 @@ func TestWhatARoundSaysOfEachGroup(t *testing.T) {
 	if m := one(unknown.named); !m.GetUnknown() || m.GetThrough() != 0 || !slices.Equal(unknown.begins, []uint64{8}) {
 		t.Errorf("unknown: %v, begins %v", m, unknown.begins)
 	}
-	for g, why := range map[Named]string{stuck.named: "no majority", ahead.named: "archived up to index 10, but has only 9",
-		damaged.named: "bad bytes", loading: "loading"} {
+	for g, why := range map[Named]string{stuck.named: "no majority", damaged.named: "bad bytes", loading: "loading",
+		ahead.named: "archived up to index 10, but has only 9"} {
 		if m := one(g); !strings.Contains(m.GetLeftOut(), why) || m.GetReadAtUnixNs() != 0 || m.GetThrough() != 0 {
 			t.Errorf("%s: %v", g.Name, m)
 		}
@@ -307,13 +307,16 @@ func TestWhatARoundRefuses(t *testing.T) {
 		return &archivev1.FollowRequest{Header: header(), Positions: ps}
 	}
 	many := make([]*archivev1.Position, positionsPerMessage+1)
+	to := func(store uuid.UUID, shard string) *archivev1.FollowRequest {
+		return &archivev1.FollowRequest{Header: &archivev1.Header{Store: store[:], ToShard: shard}}
+	}
 	for name, c := range map[string]struct {
 		in   *archivev1.FollowRequest
 		code codes.Code
 	}{
 		"no header":      {&archivev1.FollowRequest{}, codes.InvalidArgument},
-		"another store":  {&archivev1.FollowRequest{Header: &archivev1.Header{Store: other[:], ToShard: "a"}}, codes.FailedPrecondition},
-		"another shard":  {&archivev1.FollowRequest{Header: &archivev1.Header{Store: store[:], ToShard: "b"}}, codes.FailedPrecondition},
+		"another store":  {to(other, "a"), codes.FailedPrecondition},
+		"another shard":  {to(store, "b"), codes.FailedPrecondition},
 		"no group":       {with(&archivev1.Position{}), codes.InvalidArgument},
 		"a group twice":  {with(&archivev1.Position{Group: id[:]}, &archivev1.Position{Group: id[:]}), codes.InvalidArgument},
 		"an odd name":    {with(&archivev1.Position{Group: id[:], DeletedName: "a/b"}), codes.InvalidArgument},

@@ -16,13 +16,13 @@ import (
 )
 
 // An archive holds the history of a group: compaction keeps the versions that were superseded above the index up to
-// which the group is archived. The archiver tells this index to the leader, the leader reports it to etcd, and the other
-// members read it there. A hold bounds nothing but compaction, and it gives way when it keeps too many bytes, or when
-// space is short: no write is refused or delayed for an archive. What is dropped in spite of a hold shows in the history
-// floor of the log.
+// which the group is archived. The archiver tells this index to the leader, the leader reports it to etcd, and the
+// other members read it there. A hold bounds nothing but compaction. It gives way when it keeps too many bytes, or when
+// space is short: no write is refused or delayed for an archive. What is dropped in spite of a hold shows in the
+// history floor of the log.
 
-// holdPart is a divisor: the holds of all groups together keep at most the size of the volume divided by holdPart (5 %),
-// unless Compaction.HoldBytesMax says otherwise.
+// holdPart is a divisor: the holds of all groups together keep at most the size of the volume divided by holdPart
+// (5 %), unless Compaction.HoldBytesMax says otherwise.
 const holdPart = 20
 
 // Holds knows the holds of the groups on this shard. It keeps them in memory. Safe for concurrent use.
@@ -98,8 +98,8 @@ func (h *Holds) change(sv *replicas.Served, do func(*hold)) {
 	_ = sv.Log().BeginHistory()
 }
 
-// Leave notes that the call of an archiver has ended. The position that it gave last remains the hold of each group that
-// no other call follows.
+// Leave notes that the call of an archiver has ended. The position that it gave last remains the hold of each group
+// that no other call follows.
 func (h *Holds) Leave(call any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

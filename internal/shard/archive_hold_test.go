@@ -1,0 +1,192 @@
+package shard
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/storage/group"
+)
+
+// historyOf returns which of the given data the log of a replica still has.
+func historyOf(t *bubble, f *fixture, name string, all [][]byte) (there []int) {
+	t.Helper()
+	log := f.shard.replicas.Routes().ByName[name].Served().Log()
+	have, err := log.ReadRange(group.IndexRange{First: 1, Last: log.AppliedIndex()}, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, data := range all {
+		if slices.ContainsFunc(have.Entries, func(e *raftpb.Entry) bool { return bytes.Contains(e.GetData(), data) }) {
+			there = append(there, i)
+		}
+	}
+	return there
+}
+
+// Compaction keeps what is not archived yet, at the leader and at the other members, after a failover, too. What it
+// drops in spite of the hold shows in the floor.
+func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, oneGroup, abc)
+		c.settled(abc...)
+		a, w := newArchiver(c), &writer{cluster: c}
+		var versions [][]byte
+		put := func() {
+			w.next = w.next + 10 - w.next%10 - 1 // always the same record
+			w.puts(1, 2000)
+			versions = append(versions, w.acks[len(w.acks)-1].data)
+		}
+		compact := func() {
+			for _, name := range abc {
+				f := c.shards[name]
+				if f == nil {
+					continue
+				}
+				if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
+					t.Fatalf("compaction on %s: %v", name, err)
+				}
+			}
+		}
+		put() // 0: archived
+		for range 3 {
+			a.round()
+		}
+		position := a.of("0").through
+		holds := func(name string) uint64 {
+			sv := c.shards[name].shard.replicas.Routes().ByName["0"].Served()
+			at, on := c.shards[name].shard.compactor.History.Of(t.Context(), sv, c.registry.now().Groups["0"])
+			if !on {
+				t.Errorf("shard %s knows no hold", name)
+			}
+			return at
+		}
+		put() // 1 to 3: not archived yet
+		put()
+		put()
+		time.Sleep(time.Minute) // the members hear of the hold
+		compact()
+		for _, name := range abc {
+			if got := historyOf(t, c.shards[name], "0", versions); !slices.Equal(got, []int{0, 1, 2, 3}) {
+				t.Errorf("shard %s has dropped what is not archived, and has the versions %v", name, got)
+			}
+		}
+		c.kill(c.leaderOf("0"))
+		if at := holds(c.leaderOf("0")); at != position {
+			t.Errorf("the new leader, which has heard no archiver, holds from %d on, and %d is archived", at, position)
+		}
+		compact()
+		g := a.of("0")
+		killed := time.Now()
+		c.eventually("the new leader answers", func() bool {
+			a.round()
+			return g.readAt.After(killed)
+		})
+		for i, data := range versions {
+			if !bytes.Contains(g.entries, data) {
+				t.Errorf("version %d is not in the archive after a failover", i)
+			}
+		}
+		mark := g.through
+		if a.round(); !g.floored || g.floor > mark {
+			t.Errorf("nothing was dropped, but the floor is %d (known: %v), and %d is archived", g.floor, g.floored, mark)
+		}
+		// Everything is archived now: compaction is free to drop it. The new leader reports that to the other members.
+		time.Sleep(12 * time.Minute) // and it may drop nothing that was superseded only lately
+		compact()
+		leader := c.shards[c.leaderOf("0")]
+		for _, f := range c.shards {
+			if got := historyOf(t, f, "0", versions); !slices.Equal(got, []int{3}) {
+				t.Errorf("shard %s (leader %v) still has the versions %v, though all of them are archived", f.cfg.Name, f == leader,
+					got)
+			}
+		}
+		// Without regard to the hold, versions are dropped that are not archived. The floor says so.
+		mark = g.through
+		put()
+		put()
+		log := leader.shard.replicas.Routes().ByName["0"].Served().Log()
+		if err := log.Seal(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := log.Compact(t.Context(), group.CompactOptions{All: true, IgnoreHold: true}); err != nil {
+			t.Fatal(err)
+		}
+		if got := historyOf(t, leader, "0", versions); slices.Contains(got, 4) {
+			t.Errorf("version 4 was not dropped: %v", got)
+		}
+		if a.round(); !g.floored || g.floor <= mark {
+			t.Errorf("a version was dropped above %d, but the floor is %d (known: %v)", mark, g.floor, g.floored)
+		}
+	})
+}
+
+// holdOf starts a shard with two groups, of which an archiver has nothing yet. Group 0 has much history, and group 1 has
+// a little.
+func holdOf(t *bubble, bytesMax int64) (*fixture, *archiver) {
+	t.Helper()
+	two := placement.Routing{Mode: placement.Hash, Groups: 2}
+	c := &cluster{t: t, registry: newRegistry(two, "a"), shards: map[string]*fixture{}}
+	f := c.add("a", func(cfg *Config) {
+		cfg.Compaction = Compaction{Interval: time.Second, SupersededBytesMin: 1 << 10, HoldBytesMax: bytesMax}
+	})
+	c.settled("a")
+	a := newArchiver(c)
+	a.round()
+	a.round()
+	for n, ids := range [][]int64{idsOf(two, 0, 2), idsOf(two, 1, 2)} {
+		for i := range 60 - 40*n {
+			f.put(ids[0], data(int64(i), 20_000))
+		}
+	}
+	time.Sleep(time.Minute)
+	return f, a
+}
+
+// What an archiver does not take is held up to a number of bytes. Beyond it, the group that holds most gives its
+// history up.
+func TestHoldsKeepOnlySoMuch(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f, a := holdOf(t, 0) // 5 % of the volume
+		kept := f.onDisk()
+		if a.round(); kept < 1_500_000 {
+			t.Errorf("%d bytes are stored, and 1.6 MB are not archived", kept)
+		}
+		f, a = holdOf(t, 600_000)
+		if n := f.onDisk(); n > kept-600_000 {
+			t.Errorf("%d bytes are stored, with a limit of 600,000 bytes, and %d without it", n, kept)
+		}
+		much, little := a.of("0"), a.of("1")
+		positions := []uint64{much.through, little.through}
+		if a.round(); much.floor <= positions[0] || little.floor > positions[1] {
+			t.Errorf("the floors are %d and %d, and the positions %v", much.floor, little.floor, positions)
+		}
+	})
+}
+
+// A volume that needs space gives up what is held.
+func TestHoldsGiveWayToSpace(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f, a := holdOf(t, 1<<40)
+		before := f.onDisk()
+		f.shard.compactor.AskForSpace(1 << 60)
+		synctest.Wait()
+		if after := f.onDisk(); after > before/2 {
+			t.Errorf("%d of %d bytes are left", after, before)
+		}
+		g := a.of("0")
+		position := g.through
+		if a.round(); g.floor <= position {
+			t.Errorf("the floor is %d, and the position %d", g.floor, position)
+		}
+	})
+}
