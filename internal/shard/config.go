@@ -243,6 +243,7 @@ func (c *Config) validate() error {
 		{"limit of scans reading", int64(c.Limits.ScansReadingMax)},
 		{"limit of bytes in flight of a replica", c.Limits.ReplicaBytesInFlightMax},
 		{"byte rate to other shards", c.Limits.FetchBytesPerSecond},
+		{"limit of bytes held for an archive", c.Compaction.HoldBytesMax},
 		{"delay of the trash", int64(c.TrashDelay)},
 		{"retention's versions", int64(c.Retention.Versions)},
 		{"retention's age", int64(c.Retention.MinAge)},

@@ -136,8 +136,8 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 	}{
 		"nobody": {credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13,
 			InsecureSkipVerify: true}), cut, cut, cut, cut, cut, cut},
-		"plaintext":                    {insecure.NewCredentials(), cut, cut, cut, cut, cut, cut},
-		"another authority":            {shows(t, other, of(own, identity.Gateway, ""), nil), cut, cut, cut, cut, cut, cut},
+		"plaintext":         {insecure.NewCredentials(), cut, cut, cut, cut, cut, cut},
+		"another authority": {shows(t, other, of(own, identity.Gateway, ""), nil), cut, cut, cut, cut, cut, cut},
 		"a certificate for servers": {shows(t, a, of(own, identity.Gateway, ""), serverOnly), cut, cut, cut, cut, cut,
 			cut},
 		"a certificate that has ended": {shows(t, a, of(own, identity.Gateway, ""), late), cut, cut, cut, cut, cut, cut},
