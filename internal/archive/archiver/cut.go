@@ -19,6 +19,9 @@ func (a *Archiver) cut(ctx context.Context) error {
 	if err := a.segmentsAtOnce(ctx); err != nil {
 		return err
 	}
+	if err := a.noteHoles(ctx); err != nil {
+		return err
+	}
 	for _, g := range a.sorted() {
 		if len(g.fresh) == 0 || time.Now().Before(g.rollAfter) {
 			continue
@@ -39,6 +42,19 @@ func (a *Archiver) cut(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// noteHoles creates a log object with the new holes of the groups that have fresh segments. A hole must be in a log
+// object before a catalogue has it: an archiver that was taken over sees holes where its successor archived everything,
+// and only log objects tell it that it was taken over.
+func (a *Archiver) noteHoles(ctx context.Context) error {
+	with := slices.DeleteFunc(a.sorted(), func(g *group) bool { return len(g.fresh) == 0 || len(g.newHoles) == 0 })
+	for part := range slices.Chunk(with, a.limits.pieces) {
+		if err := a.writeLog(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // toNote returns the groups that the next log object has pieces of, in the order of their ids: all that have news, and
@@ -98,9 +114,11 @@ func (a *Archiver) writeLog(ctx context.Context, noted []*group) error {
 		body = make([]byte, 0, e.ContentBytes-e.HeaderBytes)
 	}
 	for i, g := range kept {
-		if body != nil && g.news != nil {
-			segment, _ := g.news.Finish() // it was valid a moment ago; what is in the bucket counts
-			body = append(body, segment...)
+		if body != nil && list[i].Bytes > 0 {
+			segment, err := g.news.Finish()
+			if body = append(body, segment...); err != nil {
+				body = nil // damaged in memory since; what is in the bucket counts
+			}
 		}
 		g.noted(&list[i], loose{Range: list[i].Range, log: number, object: e, offset: offset, bytes: list[i].Bytes,
 			at: a.chain.at})
@@ -111,14 +129,18 @@ func (a *Archiver) writeLog(ctx context.Context, noted []*group) error {
 	return nil
 }
 
-// piece returns the next piece of the group and its bytes, which are nil if there are no entries.
+// piece returns the next piece of the group and its bytes, which are nil if there are no entries. While there are fresh
+// segments, the piece has only holes, because what follows the segments has to wait for the catalogue.
 func (g *group) piece() (object.Piece, []byte, error) {
 	p := object.Piece{
-		Range: object.Range{Group: g.id}, After: min(g.covered(), g.next), Through: g.next, ReadAt: unixNano(g.readAt),
-		Gone: g.gone, Holes: g.newHoles,
+		Range: object.Range{Group: g.id}, After: g.covered(), Through: g.next, ReadAt: unixNano(g.readAt), Gone: g.gone,
+		Holes: g.newHoles,
 	}
 	var body []byte
-	if g.news != nil {
+	switch {
+	case len(g.fresh) > 0:
+		p.Through, p.ReadAt, p.Gone = p.After, 0, false // readAt is that of the later news
+	case g.news != nil:
 		var err error
 		if body, err = g.news.Finish(); err != nil {
 			return p, nil, err
@@ -134,8 +156,13 @@ func (g *group) noted(p *object.Piece, l loose) {
 	if p.Bytes > 0 {
 		g.loose = append(g.loose, l)
 	}
-	g.marked, g.isMarked, g.notedAt = p.Through, true, l.at
-	g.news, g.newHoles, g.goneNoted = nil, nil, g.gone
+	for _, h := range g.newHoles {
+		g.holes = mergeHole(g.holes, h)
+	}
+	g.marked, g.isMarked, g.notedAt, g.newHoles = p.Through, true, l.at, nil
+	if len(g.fresh) == 0 {
+		g.news, g.goneNoted = nil, p.Gone
+	}
 }
 
 // unixNano returns a time as it stands in objects; unknown times are 0.

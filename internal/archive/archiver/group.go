@@ -20,10 +20,10 @@ type group struct {
 	id        uuid.UUID
 	name      string
 	catalogue object.Catalogue
-	number    uint64 // of the catalogue; 0: there is none yet
-	holes     []object.Hole
-	loose     []loose   // what is only in log objects, in their order
-	rollAfter time.Time // they could not be read: not before this time again
+	number    uint64        // of the catalogue; 0: there is none yet
+	holes     []object.Hole // those that a log object or a catalogue has
+	loose     []loose       // what is only in log objects, in their order
+	rollAfter time.Time     // they could not be read: not before this time again
 
 	// marked is the index that leaders hear: the group is archived durably up to it. It is raised behind an answered
 	// creation of a log object, and nowhere else.
@@ -35,7 +35,7 @@ type group struct {
 	// These are what no log object has yet.
 	next         uint64              // the group is complete up to here
 	news         *pieces.Builder     // nil: none
-	newHoles     []object.Hole       // noted since the last piece
+	newHoles     []object.Hole       // those that are in no log object yet
 	fresh        []object.SegmentRef // segment objects that no catalogue has yet
 	freshThrough uint64              // the group is complete up to here with them
 	gone         bool
@@ -82,14 +82,13 @@ func (g *group) isUrgent() bool {
 
 // addHole notes that versions which entries between two indexes superseded may be missing.
 func (g *group) addHole(from, to uint64) {
-	h := object.Hole{From: from, To: to}
-	g.holes, g.newHoles = mergeHole(g.holes, h), mergeHole(g.newHoles, h)
+	g.newHoles = mergeHole(g.newHoles, object.Hole{From: from, To: to})
 }
 
 // forget drops what no log object has, so that the source is asked for it again.
 func (g *group) forget() {
 	g.news = nil
-	g.next = max(g.covered(), g.freshThrough)
+	g.next, g.readAt = max(g.covered(), g.freshThrough), time.Time{}
 }
 
 // mergeHole adds a hole to a list in the order of indexes, in which no two touch each other.

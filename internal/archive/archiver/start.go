@@ -37,7 +37,6 @@ func (a *Archiver) start(ctx context.Context) error {
 			continue
 		}
 		g.next, g.marked, g.isMarked = g.covered(), g.covered(), true
-		g.newHoles = nil
 	}
 	a.publish()
 	return nil
@@ -153,7 +152,8 @@ func (a *Archiver) readChain(ctx context.Context) error {
 			from = min(from, g.catalogue.Log)
 		}
 	}
-	a.chain.number.Store(from)
+	// The object with this number is read, too, because the next one continues it.
+	a.chain.number.Store(max(from, 1) - 1)
 	for {
 		found, err := a.chain.read(ctx, a.recover)
 		if err != nil {
@@ -165,7 +165,7 @@ func (a *Archiver) readChain(ctx context.Context) error {
 		if at := a.chain.number.Load(); at < through {
 			// Readers begin behind the log object that a catalogue names, so new ones must have greater numbers.
 			a.board.failed(ReasonGap, fmt.Errorf("%s is missing", object.LogName(at+1)))
-			a.chain.number.Store(through)
+			a.chain.number.Store(at + 1)
 			a.chain.previous = 0
 			continue
 		}
@@ -195,7 +195,7 @@ func (a *Archiver) recover(number uint64, e object.Envelope, l *object.Log) {
 				at: time.Unix(0, l.Time)})
 		}
 		for _, h := range p.Holes {
-			g.addHole(h.From, h.To)
+			g.holes = mergeHole(g.holes, h)
 		}
 		g.name, g.marked = p.Name, max(g.marked, p.Through)
 		g.gone, g.goneNoted = g.gone || p.Gone, g.gone || p.Gone

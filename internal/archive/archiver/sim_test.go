@@ -1,0 +1,261 @@
+package archiver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// smallLimits make segments, rolls and full memories happen with few bytes.
+var smallLimits = limits{
+	pendingBytes: 8 << 10, atOnceBytes: 5 << 10, segmentBytes: 12 << 10, looseBytes: 12 << 10, cacheBytes: 16 << 10,
+	cachedBytes: 3 << 10, pieces: 3, renewAfter: 20,
+}
+
+func options(m *model, v *view) Options {
+	return Options{
+		Bucket: v, Source: m, Store: m.store, Name: "quotes", Routing: "hash", Groups: 4, Roll: 5 * time.Minute,
+		Idle: 2 * time.Minute, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+}
+
+// process is one archiver that runs.
+type process struct {
+	*Archiver
+	view  *view
+	stop  context.CancelFunc
+	ended chan error
+}
+
+var errKilled = errors.New("killed")
+
+// begin starts an archiver. v may be killed by its own killAt.
+func begin(m *model, v *view, l limits) *process {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	p := &process{Archiver: newArchiver(mustComplete(options(m, v)), l), view: v, ended: make(chan error, 1)}
+	p.stop = func() { cancel(errKilled) }
+	v.kill = p.stop
+	go func() { p.ended <- p.Run(ctx) }()
+	return p
+}
+
+func mustComplete(o Options) Options {
+	if err := o.complete(); err != nil {
+		panic(err)
+	}
+	return o
+}
+
+// end stops the process, and returns why it ended; nil if it was stopped or killed.
+func (p *process) end() error {
+	p.stop()
+	err := <-p.ended
+	if errors.Is(err, errKilled) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// hasEnded returns why a process has ended by itself.
+func (p *process) hasEnded() (error, bool) { //nolint:revive // the error is a value here
+	select {
+	case err := <-p.ended:
+		p.ended <- err
+		return err, true
+	default:
+		return nil, false
+	}
+}
+
+// world is one simulation.
+type world struct {
+	t      *testing.T
+	rng    *rand.Rand
+	model  *model
+	memory *memory
+	fired  map[string]int
+	asked  int
+}
+
+// asks checks that what a leader hears is true: everything at or below a mark is readable now.
+func (w *world) asks(positions map[uuid.UUID]uint64) {
+	if w.asked++; w.asked%4 != 0 || w.t.Failed() {
+		return
+	}
+	if _, err := w.model.check(w.memory, positions); err != nil {
+		w.t.Errorf("the marks %v are not true: %v", positions, err)
+	}
+}
+
+// lives writes to the store and compacts it for some time.
+func (w *world) lives(d time.Duration) {
+	for until := time.Now().Add(d); time.Now().Before(until); {
+		g := w.model.one(byte(w.rng.IntN(len(w.model.groups))))
+		if g.deleted {
+			continue
+		}
+		switch n := w.rng.IntN(60); {
+		case n < 3:
+			w.model.compact(g, n == 0)
+		case n == 3:
+			for range 60 {
+				w.model.write(g, w.rng.IntN(600))
+			}
+		default:
+			w.model.write(g, w.rng.IntN(300))
+		}
+		time.Sleep(time.Duration(w.rng.IntN(4000)) * time.Millisecond)
+	}
+}
+
+// phase runs one or two archivers for some minutes, with faults. They are killed or paused at random.
+func (w *world) phase(seed uint64) {
+	v := newView(w.memory, seed, 0.05)
+	if w.rng.IntN(2) == 0 {
+		v.killAt, v.before = 1+w.rng.IntN(120), w.rng.IntN(2) == 0
+	}
+	first := begin(w.model, v, smallLimits)
+	w.lives(time.Duration(1+w.rng.IntN(5)) * time.Minute)
+	running := []*process{first}
+	switch w.rng.IntN(3) {
+	case 0: // a second one begins while the first one runs
+		running = append(running, begin(w.model, newView(w.memory, seed+1, 0.05), smallLimits))
+		w.lives(3 * time.Minute)
+		w.fired["two at once"]++
+	case 1: // the first one stands still, and goes on when a second one has taken over
+		blocked := make(chan struct{})
+		w.memory.mu.Lock()
+		v.blocked = blocked
+		w.memory.mu.Unlock()
+		w.lives(time.Minute)
+		running = append(running, begin(w.model, newView(w.memory, seed+1, 0.05), smallLimits))
+		w.lives(3 * time.Minute)
+		w.memory.mu.Lock()
+		v.blocked = nil
+		w.memory.mu.Unlock()
+		close(blocked)
+		w.lives(2 * time.Minute)
+		w.fired["paused"]++
+	}
+	for _, p := range running {
+		err := p.end()
+		var other *TakenOverError
+		switch {
+		case errors.As(err, &other):
+			w.fired["taken over"]++
+		case err != nil:
+			w.t.Errorf("an archiver ended: %v", err)
+		}
+		if p.view.isDead {
+			w.fired["killed"]++
+		}
+		for f, n := range p.view.fired {
+			w.fired[string(f)] += n
+		}
+	}
+}
+
+// calm runs one archiver without faults, until everything is archived and rolled.
+func (w *world) calm() *archive {
+	w.model.rate = 0
+	p := begin(w.model, newView(w.memory, 0, 0), smallLimits)
+	for i := range byte(len(w.model.groups)) {
+		if g := w.model.one(i); !g.deleted {
+			w.model.write(g, 10)
+		}
+	}
+	time.Sleep(15 * time.Minute)
+	synctest.Wait()
+	if err, ended := p.hasEnded(); ended {
+		w.t.Errorf("the last archiver ended: %v", err)
+	}
+	if err := p.end(); err != nil {
+		w.t.Error(err)
+	}
+	all := make(map[uuid.UUID]uint64)
+	for id, g := range w.model.groups {
+		if all[id] = g.applied(); g.deleted {
+			all[id] = 0 // what was not archived when the group was deleted is lost
+		}
+	}
+	a, err := w.model.check(w.memory, all)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for id, r := range a.groups {
+		if r.pieces > 0 || r.segments == 0 || r.gone != w.model.groups[id].deleted {
+			w.t.Errorf("group %s: %d pieces are not rolled, %d segments, gone %v", id, r.pieces, r.segments, r.gone)
+		}
+		w.fired["holes"] += len(r.holes)
+		w.fired["segments"] += r.segments
+	}
+	return a
+}
+
+// seeds is how many worlds are tried: more on request.
+func seeds() int {
+	if n, err := strconv.Atoi(os.Getenv("SHEAF_ARCHIVER_SEEDS")); err == nil {
+		return n
+	}
+	return 6
+}
+
+// After any faults, kills, pauses and second archivers, the bucket alone has all that was written, nothing that was not
+// written, and no hole that the store did not cause. The marks are true all the time.
+func TestWhateverHappensTheBucketHasWhatTheMarksSay(t *testing.T) {
+	fired := make(map[string]int)
+	for seed := range uint64(seeds()) {
+		synctest.Test(t, func(t *testing.T) {
+			t.Logf("seed %d", seed)
+			w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 3)), model: newModel(seed, 4), memory: newMemory(), fired: fired}
+			w.model.rate, w.model.asked = 0.02, w.asks
+			for i := range byte(4) {
+				for range w.rng.IntN(60) {
+					w.model.write(w.model.one(i), w.rng.IntN(400))
+				}
+			}
+			w.model.compact(w.model.one(1), false)
+			for n := range uint64(5) {
+				w.phase(seed*100 + n*10)
+				w.model.mu.Lock()
+				switch n {
+				case 1:
+					w.model.add(4)
+				case 3:
+					w.model.one(2).deleted = true
+				}
+				w.model.mu.Unlock()
+			}
+			w.calm()
+			for what, n := range w.model.fired {
+				fired[what] += n
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+	for _, f := range bucketFaults {
+		if fired[string(f)] == 0 {
+			t.Errorf("no fault: %s", f)
+		}
+	}
+	for _, what := range []string{"two at once", "paused", "taken over", "killed", "holes", "two leaders answer",
+		"a group does not answer", "a stream ends early", "a blob cannot be had", "a blob comes damaged",
+		"a copy cannot be had", "a file of a copy breaks off", "a file of a copy comes damaged"} {
+		if fired[what] == 0 {
+			t.Errorf("never: %s", what)
+		}
+	}
+	t.Log(fmt.Sprint(fired))
+}

@@ -1,0 +1,412 @@
+package archiver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// model is a store: what was written to each group, and what its replica still has of it. Safe for concurrent use.
+type model struct {
+	store uuid.UUID
+	mu    sync.Mutex
+	rng   *rand.Rand
+	rate  float64 // how often the source fails
+	fired map[string]int
+	// asked is called with the positions of each round, before the store obeys them.
+	asked  func(positions map[uuid.UUID]uint64)
+	groups map[uuid.UUID]*modelGroup
+	disk   *vfstest.Mem
+}
+
+// modelGroup is one group of a model.
+type modelGroup struct {
+	id      uuid.UUID
+	name    string
+	all     []format.Entry // whatever was written, by index
+	kept    []format.Entry // what compaction left
+	dropped []uint64       // indexes of entries that superseded versions which compaction dropped above the hold
+	floor   uint64
+	known   bool // the floor is known
+	hold    uint64
+	held    bool
+	deleted bool
+}
+
+func newModel(seed uint64, groups int) *model {
+	m := &model{
+		store: uuid.UUID{1, byte(seed)}, rng: rand.New(rand.NewPCG(seed, 2)), fired: make(map[string]int),
+		groups: make(map[uuid.UUID]*modelGroup), disk: vfstest.NewMem(),
+	}
+	if err := m.disk.MkdirAll("/blobs"); err != nil {
+		panic(err)
+	}
+	for i := range groups {
+		m.add(byte(i))
+	}
+	return m
+}
+
+func (m *model) add(number byte) *modelGroup {
+	g := &modelGroup{id: uuid.UUID{2, number}, name: fmt.Sprint(number), known: true}
+	m.groups[g.id] = g
+	return g
+}
+
+// one returns a group by its number.
+func (m *model) one(number byte) *modelGroup { return m.groups[uuid.UUID{2, number}] }
+
+func (g *modelGroup) applied() uint64 {
+	if len(g.all) == 0 {
+		return 0
+	}
+	return g.all[len(g.all)-1].Index
+}
+
+// write appends an entry of up to n bytes to a group.
+func (m *model) write(g *modelGroup, n int) *format.Entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := format.Entry{
+		Kind: format.KindPut, ID: int64(m.rng.IntN(6)), Index: g.applied() + 1, Term: 1, CommitTime: time.Now().UnixNano(),
+		Data: make([]byte, n),
+	}
+	for i := range e.Data {
+		e.Data[i] = byte(m.rng.Uint32())
+	}
+	switch kind := m.rng.IntN(40); {
+	case kind < 5:
+		e.Kind, e.Data = format.KindDelete, nil
+	case kind < 8:
+		e = format.Entry{Kind: format.KindEmpty, Index: e.Index, Term: 1}
+	case kind < 10:
+		e.Codec, e.Data = format.CodecBlob, m.blob(e.Data).Encode()
+	case kind == 10:
+		e.Index += 1 << 32 // as after an accepted loss
+	case kind < 20:
+		e.RequestID[0] = 1
+	}
+	g.all, g.kept = append(g.all, e), append(g.kept, e)
+	return &g.all[len(g.all)-1]
+}
+
+// blob stores data as the file of a blob.
+func (m *model) blob(data []byte) format.BlobRef {
+	w, err := format.CreateBlob(m.disk, "/blobs")
+	if err != nil {
+		panic(err)
+	}
+	if _, err := w.Write(data); err != nil {
+		panic(err)
+	}
+	ref, err := w.Commit()
+	if err != nil {
+		panic(err)
+	}
+	return ref
+}
+
+// compact drops superseded versions. It obeys the hold unless the disk is full.
+func (m *model) compact(g *modelGroup, full bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	newer := make(map[int64]uint64)
+	kept := slices.Clone(g.kept)
+	for i, e := range slices.Backward(g.kept) {
+		if !e.Kind.IsVersion() {
+			continue
+		}
+		by, superseded := newer[e.ID]
+		newer[e.ID] = e.Index
+		if !superseded || g.held && !full && by > g.hold {
+			continue
+		}
+		if !g.held || by > g.hold {
+			g.dropped = append(g.dropped, by)
+		}
+		if g.floor = max(g.floor, by); e.RequestID != [16]byte{} {
+			kept[i] = format.RequestEntry(&e)
+			continue
+		}
+		kept[i].Index = 0
+	}
+	g.kept = slices.DeleteFunc(kept, func(e format.Entry) bool { return e.Index == 0 })
+}
+
+func (m *model) hits(what string) bool {
+	if m.rng.Float64() >= m.rate {
+		return false
+	}
+	m.fired[what]++
+	return true
+}
+
+var errShard = errors.New("the shard is not there")
+
+// Round implements Source.
+func (m *model) Round(_ context.Context, positions map[uuid.UUID]uint64) iter.Seq2[News, error] {
+	return func(yield func(News, error) bool) {
+		if m.asked != nil {
+			m.asked(positions)
+		}
+		m.mu.Lock()
+		var all []*modelGroup
+		for _, g := range m.groups {
+			all = append(all, g)
+		}
+		slices.SortFunc(all, func(a, b *modelGroup) int { return bytes.Compare(a.id[:], b.id[:]) })
+		m.mu.Unlock()
+		for _, g := range all {
+			times := 1
+			m.mu.Lock()
+			if m.hits("two leaders answer") {
+				times = 2
+			}
+			m.mu.Unlock()
+			for range times {
+				if !m.news(g, positions, yield) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// news yields what is new in one group.
+func (m *model) news(g *modelGroup, positions map[uuid.UUID]uint64, yield func(News, error) bool) bool {
+	m.mu.Lock()
+	position, has := positions[g.id]
+	n := News{Group: g.id, Name: g.name, Floor: g.floor, FloorKnown: g.known, ReadAt: time.Now()}
+	switch {
+	case g.deleted && !has:
+		m.mu.Unlock()
+		return true
+	case g.deleted:
+		n.Gone = true
+	case !has:
+		n.Unknown = true
+	case m.hits("a group does not answer"):
+		m.mu.Unlock()
+		return yield(News{Group: g.id}, errShard)
+	}
+	if n.Gone || n.Unknown {
+		m.mu.Unlock()
+		return yield(n, nil)
+	}
+	g.hold, g.held = position, true
+	var parts []News
+	n.Through = position
+	for _, e := range g.kept {
+		if e.Index <= position {
+			continue
+		}
+		n.Entries = append(n.Entries, e)
+		if m.rng.IntN(4) == 0 {
+			n.Through, n.More = e.Index, true
+			parts, n.Entries = append(parts, n), nil
+		}
+	}
+	n.Through, n.More = max(position, g.applied()), false
+	parts = append(parts, n)
+	cut := len(parts)
+	if m.hits("a stream ends early") {
+		cut = m.rng.IntN(len(parts))
+	}
+	m.mu.Unlock()
+	for _, p := range parts[:cut] {
+		if !yield(p, nil) {
+			return false
+		}
+	}
+	return cut == len(parts) || yield(News{Group: g.id}, errShard)
+}
+
+// Blob implements Source.
+func (m *model) Blob(_ context.Context, _ uuid.UUID, ref format.BlobRef) (io.ReadCloser, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.hits("a blob cannot be had") {
+		return nil, errShard
+	}
+	b, err := format.ReadAll(m.disk, path.Join("/blobs", format.BlobName(ref.ID)), 1<<20)
+	if err == nil && m.hits("a blob comes damaged") {
+		b[m.rng.IntN(len(b))] ^= 4
+	}
+	return io.NopCloser(bytes.NewReader(b)), err
+}
+
+// Copy implements Source. The files have state records, entries that are void, and a jump to the next file.
+func (m *model) Copy(_ context.Context, id uuid.UUID) (GroupCopy, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g := m.groups[id]
+	if g.deleted {
+		return nil, fs.ErrNotExist
+	}
+	if m.rate > 0 && m.rng.IntN(5) == 0 {
+		m.fired["a copy cannot be had"]++
+		return nil, errShard
+	}
+	c := &modelCopy{model: m, files: make(map[string][]byte), d: CopyDescription{
+		Index: g.applied(), Floor: g.floor, FloorKnown: g.known,
+	}}
+	manifest := format.Manifest{Identity: format.Identity{Store: m.store, Group: id, Name: g.name}, Sequence: 1}
+	var entries []format.Entry
+	for _, e := range g.kept {
+		void := format.Entry{Kind: format.KindPut, ID: 1, Index: e.Index, Term: 1, CommitTime: e.CommitTime, Data: []byte("void")}
+		switch m.rng.IntN(8) {
+		case 0:
+			void.Index++
+			entries = append(entries, void)
+		case 1:
+			entries = append(entries, void, format.Entry{Kind: format.KindState, Data: format.StateRecord{}.Encode()})
+		}
+		if e.Index > 20 && m.rng.IntN(30) == 0 { // a long void tail
+			for at := e.Index; at < e.Index+20; at++ {
+				entries = append(entries, format.Entry{Kind: format.KindEmpty, Index: at, Term: 1})
+			}
+		}
+		entries = append(entries, e)
+	}
+	for number := uint64(1); len(entries) > 0; number++ {
+		n := 1 + m.rng.IntN(len(entries))
+		first := uint64(1 << 62)
+		for _, e := range entries {
+			if e.Kind != format.KindState {
+				first = min(first, e.Index)
+			}
+		}
+		if first == 1<<62 {
+			break
+		}
+		s := format.ManifestSegment{Number: number, ID: format.NewSegmentID(), FirstIndex: first}
+		file := format.SegmentHeader{Store: m.store, Group: id, ID: s.ID, FirstIndex: first, Rewritten: true}.Encode()
+		for i := range entries[:n] {
+			s.LastIndex = max(s.LastIndex, entries[i].Index, s.FirstIndex)
+			file = format.AppendFrame(file, s.ID, int64(len(file)), &entries[i])
+		}
+		s.Bytes = int64(len(file))
+		manifest.Segments, entries = append(manifest.Segments, s), entries[n:]
+		manifest.NextSegment = number + 1
+		c.files[format.SegmentName(number)] = file
+	}
+	var err error
+	if c.d.Manifest, err = manifest.Encode(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+type modelCopy struct {
+	model *model
+	d     CopyDescription
+	files map[string][]byte
+}
+
+func (c *modelCopy) Description() CopyDescription { return c.d }
+func (c *modelCopy) Close() error                 { return nil }
+
+func (c *modelCopy) Open(_ context.Context, name string, offset int64) (io.ReadCloser, error) {
+	m := c.model
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.hits("a file of a copy breaks off") {
+		return nil, errShard
+	}
+	b, ok := c.files[name]
+	if !ok {
+		var err error
+		if b, err = format.ReadAll(m.disk, path.Join("/blobs", name), 1<<20); err != nil {
+			return nil, err
+		}
+	}
+	if m.hits("a file of a copy comes damaged") {
+		b = bytes.Clone(b)
+		b[m.rng.IntN(len(b))] ^= 4
+	}
+	return io.NopCloser(bytes.NewReader(b[offset:])), nil
+}
+
+// compare returns what is wrong with an archived group: an entry that is missing up to what the archive says it has, an
+// entry that was never written, or a hole without a reason.
+func (g *modelGroup) compare(r *readable, through uint64) error {
+	if r.through < through {
+		return fmt.Errorf("group %s: it is readable up to %d, not to %d", g.name, r.through, through)
+	}
+	by := make(map[int64]uint64) // the index that superseded the next older version
+	written := make(map[uint64]*format.Entry, len(g.all))
+	for i := range slices.Backward(g.all) {
+		e := &g.all[i]
+		written[e.Index] = e
+		superseded, isOld := by[e.ID]
+		if e.Kind.IsVersion() {
+			by[e.ID] = e.Index
+		}
+		have, ok := r.entries[e.Index]
+		switch {
+		case e.Index > r.through && ok:
+			return fmt.Errorf("group %s: index %d is above %d", g.name, e.Index, r.through)
+		case e.Index > r.through || ok && same(&have, e):
+		case e.Kind.IsVersion() && isOld && r.isInHole(superseded):
+		default:
+			return fmt.Errorf("group %s: index %d, superseded by %d, is missing; through %d, floor %d, holes %v", g.name,
+				e.Index, superseded, r.through, r.floor, r.holes)
+		}
+	}
+	for _, at := range r.indexes() {
+		e, have := written[at], r.entries[at]
+		if e == nil {
+			return fmt.Errorf("group %s: index %d was never written", g.name, at)
+		}
+		if have.Kind == format.KindRequest {
+			old := format.RequestEntry(e)
+			e = &old
+		}
+		if !same(e, &have) {
+			return fmt.Errorf("group %s: index %d: %+v, written was %+v", g.name, at, have, *e)
+		}
+	}
+	for _, h := range r.holes {
+		if !slices.ContainsFunc(g.dropped, func(by uint64) bool { return h.From < by && by <= h.To }) && g.known {
+			return fmt.Errorf("group %s: hole %v without a reason", g.name, h)
+		}
+	}
+	return nil
+}
+
+// check compares the whole bucket with the model. atLeast has the index up to which each group must be readable.
+func (m *model) check(memory *memory, atLeast map[uuid.UUID]uint64) (*archive, error) {
+	a, err := readArchive(memory, m.store)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, through := range atLeast {
+		r := a.groups[id]
+		if r == nil && m.groups[id].deleted {
+			continue // before its first copy was complete
+		}
+		if r == nil {
+			return a, fmt.Errorf("group %s has no catalogue", id)
+		}
+		if err := m.groups[id].compare(r, through); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
