@@ -100,7 +100,7 @@ func (s *Server) admit(header *archivev1.Header) error {
 	case !bytes.Equal(header.GetStore(), s.opts.Store[:]):
 		return status.Errorf(codes.FailedPrecondition, "this shard is of store %s, the call is for store %x", s.opts.Store,
 			header.GetStore())
-	case header.GetToShard() != s.opts.Shard:
+	case header.GetToShard() != "" && header.GetToShard() != s.opts.Shard:
 		return status.Errorf(codes.FailedPrecondition,
 			"this is shard %s, the call is for shard %q: its address is used again", s.opts.Shard, header.GetToShard())
 	}

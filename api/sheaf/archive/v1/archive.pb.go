@@ -30,7 +30,7 @@ type Header struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UUID of the store.
 	Store []byte `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
-	// Name of the shard that is asked.
+	// Name of the shard that is asked; empty: any shard of the store.
 	ToShard       string `protobuf:"bytes,2,opt,name=to_shard,json=toShard,proto3" json:"to_shard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -34,7 +34,8 @@ const (
 // ArchiveService is served by each shard to the archiver of its store.
 //
 // All bytes fields that hold a UUID have 16 bytes. A call for another store, or for another shard than the one that
-// answers, is refused with FAILED_PRECONDITION, because addresses are reused.
+// answers, is refused with FAILED_PRECONDITION, because addresses are reused. The answers about a group do not depend
+// on which shard gives them, so a caller that has only addresses (RoutingService) may leave the shard's name out.
 type ArchiveServiceClient interface {
 	// Follow gives the news of the groups that the shard leads, in rounds. The caller begins a round with its positions:
 	// for each group that it archives, the index up to which the group is archived durably. The shard answers with the
@@ -115,7 +116,8 @@ type ArchiveService_FetchBlobClient = grpc.ServerStreamingClient[FetchBlobRespon
 // ArchiveService is served by each shard to the archiver of its store.
 //
 // All bytes fields that hold a UUID have 16 bytes. A call for another store, or for another shard than the one that
-// answers, is refused with FAILED_PRECONDITION, because addresses are reused.
+// answers, is refused with FAILED_PRECONDITION, because addresses are reused. The answers about a group do not depend
+// on which shard gives them, so a caller that has only addresses (RoutingService) may leave the shard's name out.
 type ArchiveServiceServer interface {
 	// Follow gives the news of the groups that the shard leads, in rounds. The caller begins a round with its positions:
 	// for each group that it archives, the index up to which the group is archived durably. The shard answers with the
