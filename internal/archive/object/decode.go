@@ -2,7 +2,6 @@ package object
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,51 +12,33 @@ import (
 // Decoder reads the content of one object, and checks every byte before it hands it out. It holds one chunk in memory.
 // It is not safe for concurrent use.
 type Decoder struct {
-	envelope *Envelope
-	seal     *seal
-	src      io.Reader
-	left     int64  // bytes of the content that are not read yet
-	chunk    int64  // number of the next chunk
-	buffer   []byte // one chunk with its check
-	ready    []byte // the part of the content that Read returns next
-	err      error
+	chunks *Chunks
+	src    io.Reader
+	left   int64  // bytes of the content that are not read yet
+	chunk  int64  // number of the next chunk
+	buffer []byte // one chunk with its check
+	ready  []byte // the part of the content that Read returns next
+	err    error
 }
 
 // NewDecoder reads the envelope of an object from src, which is at the object's first byte. It returns ErrForeign if
 // the object is of another store or kind, and ErrKey if none of the keys is that of the object.
 func NewDecoder(src io.Reader, store uuid.UUID, kind Kind, keys Keys) (*Decoder, error) {
-	return newDecoder(src, store, kind, func(e *Envelope) (Key, error) {
-		if e.Cipher == CipherNone {
-			return Key{}, nil
-		}
-		return keys.find(e.KeyID)
-	})
+	return newDecoder(src, func(encoded []byte) (*Chunks, error) { return NewChunks(encoded, store, kind, keys) })
 }
 
-func newDecoder(src io.Reader, store uuid.UUID, kind Kind, key func(*Envelope) (Key, error)) (*Decoder, error) {
+func newDecoder(src io.Reader, open func(encoded []byte) (*Chunks, error)) (*Decoder, error) {
 	encoded := make([]byte, EnvelopeBytes)
 	if n, err := io.ReadFull(src, encoded); err != nil {
 		return nil, shorter(err, int64(n), EnvelopeBytes)
 	}
-	e, err := DecodeEnvelope(encoded)
-	switch {
-	case err != nil:
-		return nil, err
-	case e.Store != store:
-		return nil, fmt.Errorf("%w: it is of store %s, not of %s", ErrForeign, e.Store, store)
-	case e.Kind != kind:
-		return nil, fmt.Errorf("%w: it is a %s, not a %s", ErrForeign, e.Kind, kind)
-	}
-	k, err := key(e)
+	chunks, err := open(encoded)
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSeal(e, encoded, k)
-	if err != nil {
-		return nil, err
-	}
+	e := chunks.envelope
 	return &Decoder{
-		envelope: e, seal: s, src: src, left: e.ContentBytes,
+		chunks: chunks, src: src, left: e.ContentBytes,
 		buffer: make([]byte, min(ChunkBytes, e.ContentBytes)+e.Cipher.checkBytes()),
 	}, nil
 }
@@ -110,23 +91,17 @@ func shorter(err error, have, want int64) error {
 }
 
 // Envelope returns the envelope of the object.
-func (d *Decoder) Envelope() Envelope { return *d.envelope }
+func (d *Decoder) Envelope() Envelope { return d.chunks.Envelope() }
 
 // Header decodes the header into the value that to points to, and checks it. It must be called before Read, and only
 // once. Members that the value does not know are ignored.
 func (d *Decoder) Header(to Header) error {
-	encoded := make([]byte, 0, min(d.envelope.HeaderBytes, ChunkBytes))
-	buffer := bytes.NewBuffer(encoded)
-	if _, err := io.CopyN(buffer, d, d.envelope.HeaderBytes); err != nil {
+	e := d.chunks.envelope
+	buffer := bytes.NewBuffer(make([]byte, 0, min(e.HeaderBytes, ChunkBytes)))
+	if _, err := io.CopyN(buffer, d, e.HeaderBytes); err != nil {
 		return err
 	}
-	if err := json.Unmarshal(buffer.Bytes(), to); err != nil {
-		return fmt.Errorf("%w: header of a %s object: %w", ErrCorrupt, d.envelope.Kind, err)
-	}
-	if err := to.check(d.envelope.ContentBytes - d.envelope.HeaderBytes); err != nil {
-		return fmt.Errorf("%w: header of a %s object: %w", ErrCorrupt, d.envelope.Kind, err)
-	}
-	return nil
+	return d.chunks.Header(buffer.Bytes(), to)
 }
 
 // Read implements io.Reader. It returns io.EOF only if the object ends where its envelope says.
@@ -148,14 +123,14 @@ func (d *Decoder) fill() {
 		d.err = d.end()
 		return
 	}
-	stored := d.buffer[:min(ChunkBytes, d.left)+d.envelope.Cipher.checkBytes()]
+	offset, length := d.chunks.Place(d.chunk)
+	stored := d.buffer[:length]
 	if n, err := io.ReadFull(d.src, stored); err != nil {
-		read := EnvelopeBytes + d.chunk*(ChunkBytes+d.envelope.Cipher.checkBytes()) + int64(n)
-		d.err = shorter(err, read, d.envelope.ObjectBytes())
+		d.err = shorter(err, offset+int64(n), d.chunks.envelope.ObjectBytes())
 		return
 	}
 	d.left -= min(ChunkBytes, d.left)
-	d.ready, d.err = d.seal.open(stored, d.chunk)
+	d.ready, d.err = d.chunks.Open(stored, d.chunk)
 	d.chunk++
 }
 
@@ -175,16 +150,18 @@ func (d *Decoder) end() error {
 // CRC of each chunk.
 func Verify(src io.Reader, store uuid.UUID, kind Kind) (Envelope, error) {
 	anyKey := Key{secret: make([]byte, KeyBytes)}
-	d, err := newDecoder(src, store, kind, func(*Envelope) (Key, error) { return anyKey, nil })
+	d, err := newDecoder(src, func(encoded []byte) (*Chunks, error) {
+		return newChunks(encoded, store, kind, func(*Envelope) (Key, error) { return anyKey, nil })
+	})
 	if err != nil {
 		return Envelope{}, err
 	}
-	d.seal.aead = nil // the CRC covers the encrypted bytes
+	d.chunks.seal.aead = nil // the CRC covers the encrypted bytes
 	for d.err == nil {
 		d.fill()
 	}
 	if d.err != io.EOF { //nolint:errorlint // end returns io.EOF itself
-		return *d.envelope, d.err
+		return d.Envelope(), d.err
 	}
-	return *d.envelope, nil
+	return d.Envelope(), nil
 }

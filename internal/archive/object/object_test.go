@@ -458,3 +458,41 @@ func FuzzDecoder(f *testing.F) {
 		}
 	})
 }
+
+// Chunks are opened in any order, as a reader asks for ranges; a chunk of another place or length is refused.
+func TestChunksOpenInAnyOrder(t *testing.T) {
+	for _, k := range []Key{{}, key(t, 7)} {
+		body := random(2*ChunkBytes + 77)
+		b := encode(t, blob(body, k))
+		c, err := NewChunks(b, store, KindBlob, Keys{k})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := c.Envelope()
+		content := make([]byte, e.ContentBytes)
+		for _, number := range []int64{2, 0, 1} {
+			offset, length := c.Place(number)
+			if _, err := c.Open(bytes.Clone(b[offset:offset+length-1]), number); !errors.Is(err, ErrCorrupt) {
+				t.Fatalf("a shorter chunk: %v", err)
+			}
+			if _, err := c.Open(bytes.Clone(b[offset:offset+length]), number^1); !errors.Is(err, ErrCorrupt) {
+				t.Fatalf("a chunk of another place: %v", err)
+			}
+			data, err := c.Open(bytes.Clone(b[offset:offset+length]), number)
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(content[number*ChunkBytes:], data)
+		}
+		var h Blob
+		if err := c.Header(content[:e.HeaderBytes], &h); err != nil || h.Size != int64(len(body)) {
+			t.Fatalf("header %+v, %v", h, err)
+		}
+		if !bytes.Equal(content[e.HeaderBytes:], body) {
+			t.Fatal("another body")
+		}
+		if _, length := c.Place(3); length != 0 {
+			t.Fatalf("a chunk behind the end has %d bytes", length)
+		}
+	}
+}
