@@ -39,7 +39,9 @@ type Writer struct {
 func New(t testing.TB, b bucket.Bucket, store uuid.UUID, key object.Key) *Writer {
 	t.Helper()
 	w := &Writer{Bucket: b, Store: store, Key: key, t: t, writer: uuid.UUID{0xaa}}
-	w.create(object.ArchiveName, &object.Archive{Store: "quotes", Created: Begin.UnixNano(), Routing: "named", Lanes: 1}, nil)
+	w.create(object.ArchiveName, &object.Archive{
+		Store: "quotes", Created: Begin.UnixNano(), Routing: "named", Lanes: 1,
+	}, nil)
 	return w
 }
 
@@ -94,7 +96,8 @@ func (w *Writer) Log(groups ...*Group) string {
 	for _, g := range groups {
 		news := g.kept(g.archived+1, g.through())
 		piece := object.Piece{
-			Range: g.rangeOf(news), Through: g.through(), ReadAt: now, Gone: g.Gone, Holes: g.newHoles,
+			Range: g.rangeOf(news), After: g.archived, Through: g.through(), ReadAt: now, Gone: g.Gone,
+			Holes: g.newHoles,
 		}
 		if len(news) > 0 {
 			segment := w.segment(g, news)
