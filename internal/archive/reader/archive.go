@@ -1,0 +1,187 @@
+package reader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
+)
+
+// Archive is the archive of one store, as it was when it was opened: later objects do not count. Its methods are not
+// safe for concurrent use.
+type Archive struct {
+	folder *folder
+	header object.Archive
+	logs   logs
+	groups map[uuid.UUID]*Group // those that were read
+}
+
+// Open opens the archive of a store. The bucket begins at the URL, which several stores may share. The keys are those
+// with which objects may be encrypted. It returns fs.ErrNotExist if the URL has no archive of this store.
+func Open(ctx context.Context, b bucket.Bucket, store uuid.UUID, keys object.Keys) (*Archive, error) {
+	f := &folder{bucket: bucket.Under(b, store.String()), store: store, keys: keys}
+	a := &Archive{folder: f, groups: map[uuid.UUID]*Group{}}
+	info, err := f.stat(ctx, object.ArchiveName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no archive of store %s at this URL: `sheaf-archive list` shows the stores: %w",
+			store, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := f.openContent(ctx, object.ArchiveName, object.KindArchive, info.Bytes, &a.header, nil)
+	if err != nil {
+		return nil, err
+	}
+	c.close()
+	a.logs, err = f.listLogs(ctx)
+	return a, err
+}
+
+// Stores returns the stores that have an archive in a bucket, in the order of their UUIDs.
+func Stores(ctx context.Context, b bucket.Bucket) (stores []uuid.UUID, err error) {
+	after := ""
+	for {
+		name, err := firstName(b.List(ctx, "", after))
+		if err != nil || name == "" {
+			return stores, err
+		}
+		folder, _, found := strings.Cut(name, "/")
+		if !found {
+			after = name // an object that belongs to no store
+			continue
+		}
+		store, err := uuid.Parse(folder)
+		if err == nil && store.String() == folder {
+			switch _, err := b.Stat(ctx, folder+"/"+object.ArchiveName); {
+			case err == nil:
+				stores = append(stores, store)
+			case !errors.Is(err, fs.ErrNotExist):
+				return nil, err
+			}
+		}
+		after = folder + "/" + behindAll
+	}
+}
+
+// behindAll is behind all names of objects: '~' is the last character that a name may have.
+const behindAll = "~~~~"
+
+// Store returns the UUID of the store.
+func (a *Archive) Store() uuid.UUID { return a.folder.store }
+
+// Header returns the content of archive.json.
+func (a *Archive) Header() object.Archive { return a.header }
+
+// Logs returns the numbers of the first and the last log object that count; both are 0 if there is none.
+func (a *Archive) Logs() (first, last uint64) { return a.logs.first, a.logs.last() }
+
+// Groups returns all groups of the archive, in the order of their names. A group that was deleted may have the name of
+// another one.
+func (a *Archive) Groups(ctx context.Context) ([]*Group, error) {
+	ids, err := a.folder.listGroups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	groups := make([]*Group, 0, len(ids))
+	for _, id := range ids {
+		g, err := a.Group(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		groups = append(groups, g)
+	}
+	// Groups without a catalogue are only in log objects. Those up to the least number that a catalogue names need not
+	// be read: a group is copied, and gets a catalogue, before the first log object with a piece of it.
+	from := a.logs.first
+	for i, g := range groups {
+		if i == 0 || g.catalogue.Log < from {
+			from = g.catalogue.Log + 1
+		}
+	}
+	read, err := a.logs.read(ctx, a.folder, from)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range read {
+		for i := range l.header.Pieces {
+			id := l.header.Pieces[i].Group
+			if slices.Contains(ids, id) {
+				continue
+			}
+			ids = append(ids, id)
+			g, err := a.Group(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			groups = append(groups, g)
+		}
+	}
+	slices.SortStableFunc(groups, func(a, b *Group) int { return strings.Compare(a.Name, b.Name) })
+	return groups, nil
+}
+
+// Find returns the group with a name or a UUID. If several groups had this name, the one that still exists counts.
+func (a *Archive) Find(ctx context.Context, group string) (*Group, error) {
+	if id, err := uuid.Parse(group); err == nil {
+		return a.Group(ctx, id)
+	}
+	groups, err := a.Groups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found, gone []*Group
+	for _, g := range groups {
+		switch {
+		case g.Name == group && g.Gone:
+			gone = append(gone, g)
+		case g.Name == group:
+			found = append(found, g)
+		}
+	}
+	if len(found) == 0 {
+		found = gone
+	}
+	switch len(found) {
+	case 0:
+		return nil, fmt.Errorf("the archive has no group %q: %w", group, fs.ErrNotExist)
+	case 1:
+		return found[0], nil
+	}
+	return nil, fmt.Errorf("%d groups had the name %q: give the UUID of one, such as %s", len(found), group, found[0].UUID)
+}
+
+// stat describes an object; errors name it.
+func (f *folder) stat(ctx context.Context, name string) (bucket.Info, error) {
+	info, err := f.bucket.Stat(ctx, name)
+	if mayHelp(ctx, err) {
+		info, err = f.bucket.Stat(ctx, name)
+	}
+	if err != nil {
+		return info, fmt.Errorf("object %s: %w", name, err)
+	}
+	return info, nil
+}
+
+// listGroups returns the groups that have a folder, without listing the objects of each: a group has many.
+func (f *folder) listGroups(ctx context.Context) (ids []uuid.UUID, err error) {
+	after := ""
+	for {
+		name, err := firstName(f.bucket.List(ctx, "g/", after))
+		if err != nil || name == "" {
+			return ids, err
+		}
+		folder, _, _ := strings.Cut(strings.TrimPrefix(name, "g/"), "/")
+		if id, err := uuid.Parse(folder); err == nil && id.String() == folder {
+			ids = append(ids, id)
+		}
+		after = "g/" + folder + "/" + behindAll
+	}
+}

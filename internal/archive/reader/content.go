@@ -1,0 +1,207 @@
+package reader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
+)
+
+// folder is the archive of one store in a bucket.
+type folder struct {
+	bucket bucket.Bucket // begins at the folder of the store
+	store  uuid.UUID
+	keys   object.Keys
+}
+
+// content reads the content of one object by ranges, and checks every byte. It holds one chunk. Each read from the
+// bucket that fails is made once more, because a connection may have been cut, or a byte may have been flipped on its
+// way. Errors name the object. It is not safe for concurrent use.
+type content struct {
+	folder *folder
+	name   string
+	kind   object.Kind
+	bytes  int64 // size of the object, which a listing, a catalogue or a stat has told
+
+	chunks *object.Chunks
+	src    io.ReadCloser // at the beginning of the chunk next; nil: not open
+	next   int64
+	until  int64  // src ends before this chunk
+	limit  int64  // the caller reads the content up to here
+	buffer []byte // one chunk with its check
+	number int64  // the chunk that is in data
+	data   []byte // nil: none
+}
+
+// openContent opens an object and decodes its header. The function check compares the header with what the caller
+// knows of the object; nil: nothing is known.
+func (f *folder) openContent(ctx context.Context, name string, kind object.Kind, bytes int64, to object.Header,
+	check func() error) (*content, error) {
+	c := &content{folder: f, name: name, kind: kind, bytes: bytes}
+	err := c.begin(ctx, to, check)
+	if mayHelp(ctx, err) {
+		c.close()
+		c.chunks, c.data = nil, nil
+		err = c.begin(ctx, to, check)
+	}
+	if err != nil {
+		c.close()
+		return nil, c.named(err)
+	}
+	return c, nil
+}
+
+// mayHelp reports whether an operation that failed is worth another attempt.
+func mayHelp(ctx context.Context, err error) bool {
+	return err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, object.ErrVersion) &&
+		!errors.Is(err, object.ErrKey)
+}
+
+func (c *content) named(err error) error { return fmt.Errorf("object %s: %w", c.name, err) }
+
+// begin reads the envelope, the header, and with them what else is in their chunks.
+func (c *content) begin(ctx context.Context, to object.Header, check func() error) error {
+	if c.bytes < object.EnvelopeBytes {
+		return fmt.Errorf("%w: it has %d bytes", object.ErrCorrupt, c.bytes)
+	}
+	src, err := c.folder.bucket.Open(ctx, c.name, 0, min(c.bytes, object.EnvelopeBytes+object.ChunkBytes+firstCheckBytes))
+	if err != nil {
+		return err
+	}
+	c.src, c.next, c.until = src, 0, 1
+	envelope := make([]byte, object.EnvelopeBytes)
+	if _, err := io.ReadFull(src, envelope); err != nil {
+		return cut(err)
+	}
+	c.chunks, err = object.NewChunks(envelope, c.folder.store, c.kind, c.folder.keys)
+	if err != nil {
+		return err
+	}
+	e := c.chunks.Envelope()
+	if e.ObjectBytes() != c.bytes {
+		return fmt.Errorf("%w: it has %d bytes, and its envelope says %d", object.ErrCorrupt, c.bytes, e.ObjectBytes())
+	}
+	header := make([]byte, 0, min(e.HeaderBytes, object.ChunkBytes))
+	for int64(len(header)) < e.HeaderBytes {
+		at := int64(len(header))
+		data, err := c.at(ctx, at)
+		if err != nil {
+			return err
+		}
+		header = append(header, data[:min(int64(len(data)), e.HeaderBytes-at)]...)
+	}
+	if err := c.chunks.Header(header, to); err != nil {
+		return err
+	}
+	if check == nil {
+		return nil
+	}
+	return check()
+}
+
+// firstCheckBytes is the length of the longest check, so that the first read has the whole first chunk.
+const firstCheckBytes = 20
+
+// cut says that a read brought fewer bytes than the object has. Other errors stay what they are.
+func cut(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: the bucket returned fewer bytes than the object has", object.ErrCorrupt)
+	}
+	return err
+}
+
+// at returns the content from an offset to the end of its chunk, which is never empty. The bytes are valid until the
+// next call.
+func (c *content) at(ctx context.Context, offset int64) ([]byte, error) {
+	number := offset / object.ChunkBytes
+	if c.data == nil || c.number != number {
+		err := c.load(ctx, number)
+		if mayHelp(ctx, err) {
+			c.close()
+			err = c.load(ctx, number)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return c.data[offset-number*object.ChunkBytes:], nil
+}
+
+// load reads one chunk, from src if it is next there.
+func (c *content) load(ctx context.Context, number int64) error {
+	c.data = nil
+	offset, length := c.chunks.Place(number)
+	if length == 0 {
+		return fmt.Errorf("%w: it has no chunk %d", object.ErrCorrupt, number)
+	}
+	if c.src == nil || c.next != number || c.next >= c.until {
+		c.close()
+		last := max(number, (c.limit-1)/object.ChunkBytes)
+		end, lastBytes := c.chunks.Place(last)
+		src, err := c.folder.bucket.Open(ctx, c.name, offset, end+lastBytes-offset)
+		if err != nil {
+			return err
+		}
+		c.src, c.next, c.until = src, number, last+1
+	}
+	if c.buffer == nil {
+		e := c.chunks.Envelope()
+		c.buffer = make([]byte, min(object.ChunkBytes, e.ContentBytes)+firstCheckBytes)
+	}
+	stored := c.buffer[:length]
+	if _, err := io.ReadFull(c.src, stored); err != nil {
+		return cut(err)
+	}
+	data, err := c.chunks.Open(stored, number)
+	if err != nil {
+		return err
+	}
+	c.number, c.data = number, data
+	c.next++
+	return nil
+}
+
+// close releases the connection. The content can still be read.
+func (c *content) close() {
+	if c.src != nil {
+		_ = c.src.Close() // it was only read, and every byte has a checksum
+		c.src = nil
+	}
+}
+
+// part reads the content between two offsets. The caller closes the content, and reads one part at a time.
+func (c *content) part(ctx context.Context, from, to int64) *part {
+	c.limit = to
+	return &part{ctx: ctx, content: c, offset: from, end: to}
+}
+
+// part is an io.Reader for a range of a content. Its errors do not name the object.
+type part struct {
+	ctx     context.Context // io.Reader has no argument for it
+	content *content
+	offset  int64
+	end     int64
+}
+
+// Read implements io.Reader.
+func (p *part) Read(b []byte) (int, error) {
+	if p.offset >= p.end {
+		return 0, io.EOF
+	}
+	if len(b) == 0 {
+		return 0, nil
+	}
+	data, err := p.content.at(p.ctx, p.offset)
+	if err != nil {
+		return 0, err
+	}
+	n := copy(b, data[:min(int64(len(data)), p.end-p.offset)])
+	p.offset += int64(n)
+	return n, nil
+}

@@ -1,0 +1,192 @@
+package reader
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+)
+
+// Group is what an archive holds of one group. Its methods read the bucket, and are not safe for concurrent use.
+type Group struct {
+	UUID uuid.UUID
+	Name string
+	// Floor is the history floor: reads as of an index at or above it are exact, except in holes.
+	Floor uint64
+	// Through is the index up to which the group is archived.
+	Through uint64
+	// Holes are in order, and do not touch each other. A read as of an index X is refused if From <= X < To.
+	Holes []object.Hole
+	// Gone says that the group was deleted.
+	Gone bool
+	// Covered is the time up to which everything that was acknowledged is in the archive; zero: not known.
+	Covered time.Time
+	// Missing, if not empty, says which objects are missing, so that the group ends at Through too early.
+	Missing string
+
+	archive   *Archive
+	number    uint64 // of the catalogue; 0: there is none
+	catalogue object.Catalogue
+	sources   []*source // in the order of the log
+	reads     []piece   // in the order of the log
+}
+
+// piece is what a piece says of its group, apart from its entries.
+type piece struct {
+	after  uint64
+	readAt int64
+}
+
+// Group returns a group of the archive. It returns fs.ErrNotExist if the archive has none with this UUID.
+func (a *Archive) Group(ctx context.Context, id uuid.UUID) (*Group, error) {
+	if g := a.groups[id]; g != nil {
+		return g, nil
+	}
+	g, err := a.readGroup(ctx, id)
+	if err == nil && g.Missing != "" {
+		g, err = a.readGroup(ctx, id) // the catalogue may have been replaced by a newer one meanwhile
+	}
+	if err != nil {
+		return nil, fmt.Errorf("group %s: %w", id, err)
+	}
+	a.groups[id] = g
+	return g, nil
+}
+
+func (a *Archive) readGroup(ctx context.Context, id uuid.UUID) (*Group, error) {
+	g := &Group{UUID: id, archive: a}
+	if err := g.readCatalogue(ctx); err != nil {
+		return nil, err
+	}
+	logs, err := a.logs.read(ctx, a.folder, max(1, g.catalogue.Log))
+	if err != nil {
+		return nil, err
+	}
+	seen := g.number != 0
+	for _, l := range logs {
+		offset := int64(0)
+		for i := range l.header.Pieces {
+			p := &l.header.Pieces[i]
+			if p.Group == id {
+				g.Covered = later(g.Covered, p.ReadAt)
+				if l.number > g.catalogue.Log {
+					g.add(l, p, offset, !seen)
+				}
+				seen = true
+				break
+			}
+			offset += p.Bytes
+		}
+		if g.Missing != "" {
+			break
+		}
+	}
+	if !seen {
+		return nil, fs.ErrNotExist
+	}
+	if n := len(g.sources); n > 0 && g.Covered.IsZero() {
+		if err := g.sources[n-1].describe(ctx, a.folder); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range g.sources {
+		g.Covered = later(g.Covered, s.LastCommit)
+	}
+	g.Holes = merge(g.Holes)
+	return g, nil
+}
+
+// readCatalogue reads the newest catalogue, if there is one.
+func (g *Group) readCatalogue(ctx context.Context) error {
+	f := g.archive.folder
+	var name string
+	var bytes int64
+	for info, err := range f.bucket.List(ctx, object.CataloguePrefix(g.UUID), "") {
+		if err != nil {
+			return fmt.Errorf("listing %s: %w", object.CataloguePrefix(g.UUID), err)
+		}
+		if _, number, ok := object.ParseCatalogueName(info.Name); ok {
+			name, bytes, g.number = info.Name, info.Bytes, number
+		}
+	}
+	if g.number == 0 {
+		return nil
+	}
+	c := &g.catalogue
+	opened, err := f.openContent(ctx, name, object.KindCatalogue, bytes, c, func() error {
+		if c.Group != g.UUID {
+			return fmt.Errorf("%w: it is of group %s", object.ErrForeign, c.Group)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	opened.close()
+	g.Name, g.Floor, g.Through, g.Holes, g.Gone = c.Name, c.Floor, c.Through, slices.Clone(c.Holes), c.Gone
+	for _, ref := range c.Segments {
+		id, err := object.ParseSegmentID(ref.ID)
+		if err != nil {
+			return err // openContent has checked it
+		}
+		g.sources = append(g.sources, &source{
+			Range: object.Range{Group: g.UUID, Name: c.Name, First: ref.First, Last: ref.Last},
+			name:  object.SegmentName(g.UUID, ref.First, ref.Last, id), bytes: ref.Bytes, id: &id,
+		})
+	}
+	return nil
+}
+
+// add adds a piece that follows the catalogue.
+func (g *Group) add(l *logObject, p *object.Piece, offset int64, first bool) {
+	if p.After > g.Through {
+		g.Missing = fmt.Sprintf("%s continues from index %d, and the objects before it end at %d: at least one of them is "+
+			"missing", l.name, p.After, g.Through)
+		return
+	}
+	e := l.chunks.Envelope()
+	g.Name, g.Gone = p.Name, g.Gone || p.Gone
+	g.sources = append(g.sources, &source{
+		Range: p.Range, described: true, name: l.name, bytes: l.bytes, log: l, offset: e.HeaderBytes + offset,
+		length: p.Bytes,
+	})
+	g.reads = append(g.reads, piece{after: p.After, readAt: p.ReadAt})
+	g.Holes = append(g.Holes, p.Holes...)
+	switch {
+	case first:
+		g.Floor = p.Floor
+	case p.Floor > p.After:
+		// The history of the replica that was read begins above the index from which the piece continues.
+		g.Holes = append(g.Holes, object.Hole{From: p.After + 1, To: p.Floor})
+	}
+	g.Through = max(g.Through, p.Through)
+}
+
+func later(t time.Time, unix int64) time.Time {
+	if other := time.Unix(0, unix); unix != 0 && other.After(t) {
+		return other.UTC()
+	}
+	return t
+}
+
+// merge puts holes in order, and joins those that touch.
+func merge(holes []object.Hole) (merged []object.Hole) {
+	slices.SortFunc(holes, func(a, b object.Hole) int { return cmp.Compare(a.From, b.From) })
+	for _, h := range holes {
+		if n := len(merged); n > 0 && h.From <= merged[n-1].To {
+			merged[n-1].To = max(merged[n-1].To, h.To)
+			continue
+		}
+		merged = append(merged, h)
+	}
+	return merged
+}
+
+// String names the group for messages.
+func (g *Group) String() string { return fmt.Sprintf("group %s (%s)", g.Name, g.UUID) }

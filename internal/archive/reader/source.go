@@ -1,0 +1,89 @@
+package reader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/pieces"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// source is a run of entries of one group: a segment object, or a piece of a log object.
+type source struct {
+	object.Range
+	described bool // Range is complete; of a segment, a catalogue tells only first and last
+	name      string
+	bytes     int64             // size of the object
+	id        *format.SegmentID // of the segment; nil: not known
+
+	log    *logObject // nil: a segment object
+	offset int64      // of the piece in the content of the log object
+	length int64      // of the piece
+}
+
+// openContent opens the object, and returns where in its content the segment is.
+func (s *source) openContent(ctx context.Context, f *folder) (c *content, from, to int64, err error) {
+	if s.log != nil {
+		c = &content{folder: f, name: s.name, kind: object.KindLog, bytes: s.bytes, chunks: s.log.chunks}
+		return c, s.offset, s.offset + s.length, nil
+	}
+	var h object.Segment
+	c, err = f.openContent(ctx, s.name, object.KindSegment, s.bytes, &h, func() error {
+		if h.Group != s.Group || h.First != s.First || h.Last != s.Last {
+			return fmt.Errorf("%w: it has the entries %d to %d of group %s", object.ErrForeign, h.First, h.Last, h.Group)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	s.Range, s.described = h.Range, true
+	e := c.chunks.Envelope()
+	return c, e.HeaderBytes, e.ContentBytes, nil
+}
+
+// describe completes the Range of a source.
+func (s *source) describe(ctx context.Context, f *folder) error {
+	if s.described {
+		return nil
+	}
+	c, _, _, err := s.openContent(ctx, f)
+	if err != nil {
+		return err
+	}
+	c.close()
+	return nil
+}
+
+// errStop ends a walk without an error.
+var errStop = errors.New("stop")
+
+// walk calls visit for each entry in order, until visit returns errStop. The entry is valid during the call. A walk
+// that comes to the end compares what it saw with the Range.
+func (s *source) walk(ctx context.Context, f *folder, visit func(e *format.Entry) error) error {
+	if s.log != nil && s.length == 0 {
+		return nil // a piece without entries
+	}
+	c, from, to, err := s.openContent(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	r := pieces.NewReader(c.part(ctx, from, to), pieces.Want{
+		Store: f.store, Range: s.Range, Bytes: to - from, ID: s.id,
+	})
+	for r.Next() {
+		switch err := visit(r.Entry()); {
+		case errors.Is(err, errStop):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+	if err := r.Err(); err != nil {
+		return c.named(err)
+	}
+	return nil
+}

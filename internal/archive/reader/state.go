@@ -1,0 +1,68 @@
+package reader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// State yields the records of the group as of an index, in the order of their versions. Deleted records are left out.
+// Versions have their data, apart from blobs. They are the caller's. State reads each object twice, and needs 24 bytes
+// of memory for each record, besides one chunk and one entry. After an error it ends.
+func (g *Group) State(ctx context.Context, index uint64) iter.Seq2[Version, error] {
+	return func(yield func(Version, error) bool) {
+		if err := g.Check(ctx, index); err != nil {
+			yield(Version{}, err)
+			return
+		}
+		newest := &table{}
+		err := g.versionsUpTo(ctx, index, func(e *format.Entry, _ *source) error {
+			newest.add(e.ID, e.Index)
+			return nil
+		})
+		if err == nil {
+			newest.done()
+			err = g.versionsUpTo(ctx, index, func(e *format.Entry, s *source) error {
+				if e.Kind == format.KindDelete || !newest.take(e.ID, e.Index) {
+					return nil
+				}
+				v, err := g.version(e, s, true)
+				if err == nil && !yield(v, nil) {
+					return errEnough
+				}
+				return err
+			})
+		}
+		if err != nil && !errors.Is(err, errEnough) {
+			yield(Version{}, fmt.Errorf("%s: %w", g, err))
+		}
+	}
+}
+
+// errEnough says that the caller of an iterator wants no more.
+var errEnough = errors.New("enough")
+
+// versionsUpTo calls visit for each put and delete up to an index, in the order of the sources.
+func (g *Group) versionsUpTo(ctx context.Context, index uint64, visit func(e *format.Entry, s *source) error) error {
+	for _, s := range g.sources {
+		if s.First > index {
+			continue
+		}
+		err := s.walk(ctx, g.archive.folder, func(e *format.Entry) error {
+			switch {
+			case e.Index > index:
+				return errStop
+			case !e.Kind.IsVersion():
+				return nil
+			}
+			return visit(e, s)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
