@@ -1,0 +1,346 @@
+package reader_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/test/archivetest"
+)
+
+// readAll reads everything as of the end, and compares it with the model.
+func readAll(ctx context.Context, b bucket.Bucket, w *archivetest.Writer, keys object.Keys) error {
+	a, err := reader.Open(ctx, b, w.Store, keys)
+	if err != nil {
+		return err
+	}
+	groups, err := a.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	if len(groups) != len(w.Groups) {
+		return wrongData("groups are missing")
+	}
+	for _, model := range w.Groups {
+		g, err := a.Group(ctx, model.UUID)
+		if err != nil {
+			return err
+		}
+		if g.Missing != "" {
+			return errors.New(g.Missing)
+		}
+		if err := state(ctx, g, model, model.Through()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// names reports whether an error names an object.
+func names(err error, name string) bool {
+	_, name, _ = strings.Cut(name, "/") // without the store
+	return strings.Contains(err.Error(), name)
+}
+
+// Each byte of each object is flipped, and each object is cut: the object is named, or what is read is right.
+func TestEachFlippedByteIsFound(t *testing.T) {
+	for _, key := range []object.Key{{}, archivetest.SampleKey(t)} {
+		b, w := sample(t, key, 50)
+		keys := object.Keys{w.Key}
+		harmless := map[string]int{}
+		bytesTotal := 0
+		for _, name := range b.Names() {
+			whole := b.Get(name)
+			bytesTotal += len(whole)
+			step := 1
+			if !key.IsZero() {
+				step = 13 // the encrypted archive has the same shape
+			}
+			for at := 0; at < len(whole); at += step {
+				changed := bytes.Clone(whole)
+				changed[at] ^= 1 << (at % 8)
+				b.Set(name, changed)
+				found(t, readAll(t.Context(), b, w, keys), name, harmless, "byte %d flipped", at)
+			}
+			for n := 0; n < len(whole); n += 11 * step {
+				b.Set(name, whole[:n])
+				found(t, readAll(t.Context(), b, w, keys), name, harmless, "cut after %d bytes", n)
+			}
+			b.Set(name, append(bytes.Clone(whole), 0))
+			longer := harmless
+			if strings.Contains(name, "/seg/") {
+				longer = map[string]int{} // the catalogue says how long a segment is, so what follows is not read
+			}
+			found(t, readAll(t.Context(), b, w, keys), name, longer, "longer than %d bytes", len(whole))
+			b.Set(name, whole)
+		}
+		if err := readAll(t.Context(), b, w, keys); err != nil {
+			t.Fatal(err)
+		}
+		// Only the first catalogue of alpha is not needed: the second one has all that is in it.
+		if len(harmless) != 1 || harmless[w.Name(object.CatalogueName(w.Groups[0].UUID, 1))] == 0 {
+			t.Errorf("changes of these objects were not noticed: %v", harmless)
+		}
+		if bytesTotal < 8_000 {
+			t.Errorf("the archive has %d bytes only", bytesTotal)
+		}
+	}
+}
+
+func found(t *testing.T, err error, name string, harmless map[string]int, what string, at int) {
+	t.Helper()
+	var wrong wrongData
+	switch {
+	case err == nil:
+		harmless[name]++
+	case errors.As(err, &wrong) || !names(err, name):
+		t.Fatalf("%s: "+what+": %v", name, at, err)
+	}
+}
+
+// Any two objects are exchanged: an object is named, or what is read is right.
+func TestExchangedObjectsAreFound(t *testing.T) {
+	b, w := sample(t, object.Key{}, 50)
+	all := b.Names()
+	var harmless []string
+	for i, one := range all {
+		for _, other := range all[:i] {
+			x, y := b.Get(one), b.Get(other)
+			b.Set(one, y)
+			b.Set(other, x)
+			err := readAll(t.Context(), b, w, nil)
+			var wrong wrongData
+			switch {
+			case err == nil:
+				harmless = append(harmless, one, other)
+			case errors.As(err, &wrong) || !names(err, one) && !names(err, other):
+				t.Fatalf("%s and %s are exchanged: %v", one, other, err)
+			}
+			b.Set(one, x)
+			b.Set(other, y)
+		}
+	}
+	// The first catalogue of alpha and the log objects behind it say the same as the second one.
+	alpha := w.Groups[0].UUID
+	want := []string{w.Name(object.CatalogueName(alpha, 2)), w.Name(object.CatalogueName(alpha, 1))}
+	if !slices.Equal(harmless, want) {
+		t.Errorf("exchanges of these objects were not noticed: %v", harmless)
+	}
+}
+
+// A missing object is named. Without one of its log objects, an archive ends before it.
+func TestMissingObjectsAreFound(t *testing.T) {
+	b, w := sample(t, object.Key{}, 50)
+	for _, name := range b.Names() {
+		whole := b.Get(name)
+		b.Set(name, nil)
+		err := readAll(t.Context(), b, w, nil)
+		b.Set(name, whole)
+		switch {
+		case strings.Contains(name, w.Groups[0].UUID.String()+"/cat/"), name == w.Name(object.LogName(6)):
+			if err != nil { // one of two catalogues of alpha suffices, and the last log object has no entries
+				t.Errorf("%s is not needed: %v", name, err)
+			}
+		case err == nil:
+			t.Errorf("nobody misses %s", name)
+		case strings.Contains(name, "/log/"), strings.Contains(name, "/cat/"):
+			// The groups end earlier, and readAll asks beyond that end.
+		case !names(err, name) && !strings.HasSuffix(name, object.ArchiveName):
+			t.Errorf("%s is missing: %v", name, err)
+		}
+	}
+}
+
+// What comes behind a gap in the numbers of log objects does not count.
+func TestAnArchiveEndsAtTheFirstGap(t *testing.T) {
+	b, w := sample(t, object.Key{}, 50)
+	b.Set(w.Name(object.LogName(5)), nil)
+	a := open(t, b, w)
+	if first, last := a.Logs(); first != 1 || last != 4 {
+		t.Fatalf("log objects %d to %d", first, last)
+	}
+	for i, through := range []uint64{9, 7, 2, 2} { // alpha has index 10 and beta index 8 in log object 5
+		g := group(t, a, w.Groups[i])
+		if g.Through != through {
+			t.Errorf("%s is archived through %d, not %d", g, g.Through, through)
+		}
+		if err := state(t.Context(), g, w.Groups[i], through); err != nil {
+			t.Error(err)
+		}
+		if err := g.Check(t.Context(), through+1); !errors.Is(err, reader.ErrRefused) {
+			t.Errorf("%s as of %d: %v", g, through+1, err)
+		}
+	}
+}
+
+// Log objects that catalogues have made needless may be deleted. Those that are needed are missed.
+func TestAnArchiveMayBeginWithALaterLogObject(t *testing.T) {
+	b, w := sample(t, object.Key{}, 50)
+	b.Set(w.Name(object.LogName(1)), nil)
+	a := open(t, b, w)
+	alpha, beta := w.Groups[0], w.Groups[1]
+	if err := state(t.Context(), group(t, a, alpha), alpha, alpha.Through()); err != nil {
+		t.Errorf("alpha is in segments up to log object 3: %v", err)
+	}
+	g := group(t, a, beta)
+	if !strings.Contains(g.Missing, object.LogName(2)) || g.Through != 0 {
+		t.Errorf("beta has no catalogue, and lacks its first piece: %+v", g)
+	}
+	if err := g.Check(t.Context(), 8); !errors.Is(err, reader.ErrRefused) || !strings.Contains(err.Error(), "missing") {
+		t.Errorf("beta: %v", err)
+	}
+}
+
+// A listing may be out of date: an object that it does not tell is asked for by its name.
+func TestAListingThatIsOutOfDate(t *testing.T) {
+	b, w := sample(t, object.Key{}, 50)
+	stale := forgetful{Memory: b, name: w.Name(object.LogName(4))}
+	if err := readAll(t.Context(), stale, w, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+type forgetful struct {
+	*archivetest.Memory
+	name string
+}
+
+func (f forgetful) List(ctx context.Context, prefix, after string) iterInfo {
+	return func(yield func(bucket.Info, error) bool) {
+		for info, err := range f.Memory.List(ctx, prefix, after) {
+			if info.Name != f.name && !yield(info, err) {
+				return
+			}
+		}
+	}
+}
+
+type iterInfo = iter.Seq2[bucket.Info, error]
+
+// A read that fails once is made again; one that fails always is an error that names the object.
+func TestAReadThatFailsIsMadeOnceMore(t *testing.T) {
+	broken := errors.New("the connection broke")
+	other := bytes.Repeat([]byte("other"), object.ChunkBytes)
+	for what, change := range map[string]func(content []byte) (io.Reader, error){
+		"refused":                 func([]byte) (io.Reader, error) { return nil, broken },
+		"cut at the begin":        func([]byte) (io.Reader, error) { return bytes.NewReader(nil), nil },
+		"cut in the middle":       func(b []byte) (io.Reader, error) { return bytes.NewReader(b[:len(b)/2]), nil },
+		"broken in the middle":    func(b []byte) (io.Reader, error) { return breaks(b[:len(b)/2], broken), nil },
+		"flipped in the middle":   func(b []byte) (io.Reader, error) { return bytes.NewReader(flip(b, len(b)/2)), nil },
+		"flipped in the envelope": func(b []byte) (io.Reader, error) { return bytes.NewReader(flip(b, 40)), nil },
+		"of another object":       func(b []byte) (io.Reader, error) { return bytes.NewReader(other[:len(b)]), nil },
+	} {
+		for _, attempts := range []int{1, 1 << 30} {
+			b, w := sample(t, object.Key{}, object.ChunkBytes+99)
+			fails := 0
+			b.OnOpen = func(name string, attempt int, content []byte) (io.Reader, error) {
+				if attempt <= attempts && strings.Contains(name, "/blob/") {
+					fails++
+					return change(content)
+				}
+				return bytes.NewReader(content), nil
+			}
+			err := readAll(t.Context(), b, w, nil)
+			var wrong wrongData
+			switch {
+			case fails < 2:
+				t.Errorf("%s: only %d reads failed", what, fails)
+			case attempts == 1 && err != nil:
+				t.Errorf("%s once: %v", what, err)
+			case attempts > 1 && (err == nil || errors.As(err, &wrong) || !strings.Contains(err.Error(), "/blob/")):
+				t.Errorf("%s always: %v", what, err)
+			}
+		}
+	}
+}
+
+func flip(b []byte, at int) []byte {
+	b = bytes.Clone(b)
+	b[at] ^= 1
+	return b
+}
+
+func breaks(b []byte, err error) io.Reader {
+	return io.MultiReader(bytes.NewReader(b), iotest.ErrReader(err))
+}
+
+func TestAForeignOrNewerArchiveIsRefused(t *testing.T) {
+	b, w := sample(t, archivetest.SampleKey(t), 50)
+	wrong, err := object.NewKey(bytes.Repeat([]byte{1}, object.KeyBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, keys := range map[string]object.Keys{"no key": nil, "a wrong key": {wrong}} {
+		b.Opens()
+		if _, err := reader.Open(t.Context(), b, w.Store, keys); !errors.Is(err, object.ErrKey) ||
+			!strings.Contains(err.Error(), object.ArchiveName) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if n := b.Opens(); n != 1 {
+			t.Errorf("%s: %d reads, though another read cannot help", what, n)
+		}
+	}
+	if _, err := reader.Open(t.Context(), b, uuid.New(), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a store that is not there: %v", err)
+	}
+	name := w.Name(object.ArchiveName)
+	other := archivetest.New(t, archivetest.NewMemory(), uuid.New(), w.Key)
+	b.Set(name, other.Bucket.(*archivetest.Memory).Get(other.Name(object.ArchiveName)))
+	if _, err := reader.Open(t.Context(), b, w.Store, object.Keys{w.Key}); !errors.Is(err, object.ErrForeign) {
+		t.Errorf("archive.json of another store: %v", err)
+	}
+}
+
+// A frame of another segment is refused, although its own checksums are right, and its index and length fit.
+func TestAFrameOfAnotherPlaceIsRefused(t *testing.T) {
+	b := archivetest.NewMemory()
+	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
+	g := w.NewGroup("one", 1)
+	for _, data := range []string{"aaa", "bbb", "ccc"} {
+		g.Put(7, data)
+	}
+	w.Log(g)
+	name := w.Name(object.LogName(1))
+	var h object.Log
+	d, err := object.NewDecoder(bytes.NewReader(b.Get(name)), w.Store, object.KindLog, nil)
+	if err == nil {
+		err = d.Header(&h)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := g.Entries()
+	entries[1].Data = []byte("BBB")
+	other := archivetest.EncodeSegment(format.SegmentHeader{Store: w.Store, Group: g.UUID, FirstIndex: 1}, entries)
+	length := format.FrameBytes(len(entries[1].Attributes), 3)
+	at := format.SegmentHeaderBytes + length
+	for what, frame := range map[string][]byte{
+		"of another segment": other[at : at+length],
+		"of another offset":  body[at+length : at+2*length],
+	} {
+		changed := bytes.Clone(body)
+		copy(changed[at:], frame)
+		b.Set(name, w.Encode(&h, changed))
+		err := state(t.Context(), group(t, open(t, b, w), g), g, 3)
+		if !errors.Is(err, object.ErrCorrupt) || !names(err, name) {
+			t.Errorf("a frame %s: %v", what, err)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package reader_test
+
+// The example in Python reads files of the machine, so these tests write archives there.
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/archivetest"
+)
+
+const script = "../../../examples/archive/read_archive.py"
+
+// python runs the example, and returns what it printed.
+func python(t *testing.T, args ...string) (out string, err error) {
+	t.Helper()
+	program := cmp.Or(os.Getenv("SHEAF_PYTHON"), "python3")
+	if _, err := exec.LookPath(program); err != nil {
+		t.Skipf("python3 is needed, or the path of a Python in SHEAF_PYTHON: %v", err)
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), program, append([]string{script}, args...)...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err = cmd.Run(); err != nil {
+		err = fmt.Errorf("%w: %s", err, stderr.String())
+	}
+	return stdout.String(), err
+}
+
+// onDisk writes the archive of archivetest.Sample into a folder.
+func onDisk(t *testing.T, key object.Key, blobBytes int) (folder string, b bucket.Bucket, w *archivetest.Writer) {
+	t.Helper()
+	root := filepath.Join(t.TempDir(), "bucket")
+	b, err := bucket.OpenFolder(vfs.OS{}, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w = archivetest.Sample(t, b, key, blobBytes)
+	return filepath.Join(root, w.Store.String()), b, w
+}
+
+// listing returns what the example must print as of a time, from the Go reader and the model; zero: as of the end.
+func listing(t *testing.T, a *reader.Archive, w *archivetest.Writer, at time.Time) string {
+	t.Helper()
+	var out strings.Builder
+	groups := slices.SortedFunc(slices.Values(w.Groups), func(a, b *archivetest.Group) int {
+		return strings.Compare(a.UUID.String(), b.UUID.String())
+	})
+	for _, model := range groups {
+		g := group(t, a, model)
+		index := g.Through
+		var err error
+		if !at.IsZero() {
+			index, err = g.At(t.Context(), at)
+		}
+		if errors.Is(err, reader.ErrRefused) {
+			fmt.Fprintf(&out, "%s refused\n", g.Name)
+			continue
+		}
+		if err == nil {
+			err = state(t.Context(), g, model, index)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&out, "%s through index %d\n", g.Name, g.Through)
+		records := slices.SortedFunc(maps.Values(model.State(index)), func(a, b archivetest.Record) int {
+			return cmp.Compare(a.Entry.Index, b.Entry.Index)
+		})
+		for _, r := range records {
+			fmt.Fprintf(&out, "%s %d %d %d %d %x\n", g.Name, r.Entry.ID, r.Entry.Index, r.Entry.CommitTime, len(r.Data),
+				sha256.Sum256(r.Data))
+		}
+	}
+	return out.String()
+}
+
+// A program that knows docs/archive.md alone reads the same as the Go reader, which reads what the model says.
+func TestAProgramByThePageReadsTheSame(t *testing.T) {
+	for _, blobBytes := range []int{50, object.ChunkBytes + 99} {
+		folder, b, w := onDisk(t, object.Key{}, blobBytes)
+		a, err := reader.Open(t.Context(), b, w.Store, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		times := []time.Time{{}}
+		if blobBytes == 50 {
+			begin := archivetest.Begin
+			for _, second := range []int{0, 4, 9, 13, 15, 19, 20, 24, 32, 99} {
+				times = append(times, begin.Add(time.Duration(second)*time.Second))
+			}
+		}
+		for _, at := range times {
+			args := []string{folder}
+			if !at.IsZero() {
+				args = append(args, strconv.FormatInt(at.UnixNano(), 10))
+			}
+			got, err := python(t, args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.SplitAfter(got, "\n")
+			for i, line := range lines {
+				if before, _, found := strings.Cut(line, " refused: "); found {
+					lines[i] = before + " refused\n"
+				}
+			}
+			if want := listing(t, a, w, at); strings.Join(lines, "") != want {
+				t.Errorf("as of %s the example prints\n%s, not\n%s", at, got, want)
+			}
+		}
+	}
+}
+
+// The example refuses what is damaged, missing, exchanged or encrypted, and names the object.
+func TestAProgramByThePageRefusesDamage(t *testing.T) {
+	folder, _, w := onDisk(t, object.Key{}, 50)
+	beta := w.Groups[1].UUID
+	blobs, err := filepath.Glob(filepath.Join(folder, "g", beta.String(), "blob", "*"))
+	if err != nil || len(blobs) != 1 {
+		t.Fatalf("blobs %v, error %v", blobs, err)
+	}
+	blob := strings.TrimPrefix(blobs[0], folder+"/")
+	for _, c := range []struct {
+		what, name string
+		change     func(b []byte) []byte
+	}{
+		{"a flipped byte", object.LogName(2), func(b []byte) []byte { b[len(b)-9] ^= 1; return b }},
+		{"a cut object", blob, func(b []byte) []byte { return b[:len(b)-1] }},
+		{"a missing blob", blob, func([]byte) []byte { return nil }},
+		{"an object of another store", object.LogName(3), func(b []byte) []byte {
+			other := archivetest.New(t, archivetest.NewMemory(), uuid.New(), object.Key{})
+			return other.Encode(&object.Log{Pieces: []object.Piece{}}, nil)
+		}},
+		{"another log object", object.LogName(4), func([]byte) []byte {
+			return w.Encode(&object.Log{Pieces: []object.Piece{}}, nil)
+		}},
+	} {
+		path := filepath.Join(folder, c.name)
+		whole, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if changed := c.change(bytes.Clone(whole)); changed == nil {
+			err = os.Remove(path)
+		} else {
+			err = os.WriteFile(path, changed, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := python(t, folder); err == nil || !strings.Contains(err.Error(), "object "+c.name) {
+			t.Errorf("%s, %s: error %v", c.what, c.name, err)
+		}
+		if err := os.WriteFile(path, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	encrypted, _, _ := onDisk(t, archivetest.SampleKey(t), 50)
+	if _, err := python(t, encrypted); err == nil || !strings.Contains(err.Error(), "it is encrypted") {
+		t.Errorf("an encrypted archive: error %v", err)
+	}
+}
+
+func TestTheProgramByThePageIsShort(t *testing.T) {
+	b, err := os.ReadFile(script)
+	if lines := bytes.Count(b, []byte("\n")); err != nil || lines > 150 {
+		t.Errorf("%d lines, at most 150 are promised: error %v", lines, err)
+	}
+}
