@@ -1,0 +1,323 @@
+package reader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/pieces"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// VerifyOptions say how much Verify reads.
+type VerifyOptions struct {
+	// Sample is the share of segments, blobs and bodies of log objects that are read, in percent; 0 means all. Catalogues
+	// and the headers of log objects are always read, and listings tell which objects exist.
+	Sample int
+	// Seed selects the sample, so that repeated runs read other objects.
+	Seed uint64
+	// Progress, if not nil, is called with the size of each object before it is read.
+	Progress func(name string, bytes int64)
+}
+
+// Report is what Verify has checked and found.
+type Report struct {
+	Store      uuid.UUID `json:"store"`
+	Name       string    `json:"name"`
+	Groups     int       `json:"groups"`
+	Logs       int64     `json:"logs"`       // log objects that count
+	Catalogues int64     `json:"catalogues"` // all of them, also older ones
+	Segments   int64     `json:"segments"`   // segment objects that the newest catalogues list
+	Blobs      int64     `json:"blobs"`      // blobs to which entries refer that were read
+	Bytes      int64     `json:"bytes"`      // size of the objects that were read from the first to the last byte
+	Entries    int64     `json:"entries"`    // entries that were read
+	Records    int64     `json:"records"`    // puts and deletes among them
+	Skipped    int64     `json:"skipped"`    // objects that the sample left out
+	// Gaps is the number of ranges of indexes without an entry, above the floors and outside of holes. Compaction makes
+	// such gaps when it drops the entries of Raft that are no records, so a gap is no problem.
+	Gaps int64 `json:"gaps"`
+	// Unused is the number of objects that nothing refers to: those of attempts that were cut, and older catalogues' ones.
+	Unused  int64     `json:"unused"`
+	Covered time.Time `json:"covered"` // all groups are archived up to this time; zero: not known
+	// Keyless says that the key is not known, so that only the checksums were checked.
+	Keyless  bool      `json:"keyless,omitempty"`
+	Problems []Problem `json:"problems"`
+}
+
+// Problem is what is wrong with an archive.
+type Problem struct {
+	Group string `json:"group,omitempty"` // name and UUID; empty: the whole store
+	What  string `json:"what"`            // names the object
+}
+
+// verifier checks one archive.
+type verifier struct {
+	a      *Archive
+	opts   VerifyOptions
+	report *Report
+	names  map[string]int64 // sizes of all objects
+	used   map[string]bool
+	walks  map[uuid.UUID]*groupWalk // of the groups that could be read
+}
+
+// Verify checks an archive: each object, and what docs/archive.md promises between objects. The report has what is
+// wrong; an error says that the check did not come to its end.
+func Verify(ctx context.Context, b bucket.Bucket, store uuid.UUID, keys object.Keys, opts VerifyOptions) (*Report,
+	error) {
+	v := &verifier{opts: opts, report: &Report{Store: store, Problems: []Problem{}}, names: map[string]int64{},
+		used: map[string]bool{}, walks: map[uuid.UUID]*groupWalk{}}
+	a, err := Open(ctx, b, store, keys)
+	if errors.Is(err, object.ErrKey) {
+		return v.report, v.keyless(ctx, b, store)
+	}
+	if err != nil {
+		return v.report, err
+	}
+	v.a = a
+	v.report.Name = a.header.Store
+	v.used[object.ArchiveName] = true
+	if err := v.list(ctx, a.folder); err != nil {
+		return v.report, err
+	}
+	v.logs(ctx)
+	v.groups(ctx)
+	v.bodies(ctx)
+	for name := range v.names {
+		if !v.used[name] {
+			v.report.Unused++
+		}
+	}
+	return v.report, context.Cause(ctx)
+}
+
+func (v *verifier) list(ctx context.Context, f *folder) error {
+	for info, err := range f.bucket.List(ctx, "", "") {
+		if err != nil {
+			return fmt.Errorf("listing the archive of store %s: %w", f.store, err)
+		}
+		v.names[info.Name] = info.Bytes
+	}
+	return nil
+}
+
+func (v *verifier) problem(g *Group, err error) {
+	p := Problem{What: err.Error()}
+	if g != nil {
+		p.Group = g.String()
+	}
+	for _, known := range v.report.Problems {
+		if known.What == p.What {
+			return // the same object is needed by several groups
+		}
+	}
+	v.report.Problems = append(v.report.Problems, p)
+}
+
+// picked reports whether an object is in the sample, and counts those that are not.
+func (v *verifier) picked(name string, bytes int64) bool {
+	if v.opts.Sample > 0 && v.opts.Sample < 100 {
+		h := fnv.New64a()
+		_, _ = fmt.Fprintf(h, "%d %s", v.opts.Seed, name) // never fails
+		if h.Sum64()%100 >= uint64(v.opts.Sample) {
+			v.report.Skipped++
+			return false
+		}
+	}
+	if v.opts.Progress != nil {
+		v.opts.Progress(name, bytes)
+	}
+	v.report.Bytes += bytes
+	return true
+}
+
+// logs reads the header of each log object, and checks that it follows the one before.
+func (v *verifier) logs(ctx context.Context) {
+	l := &v.a.logs
+	if len(l.behind) > 0 {
+		v.problem(nil, fmt.Errorf("object %s is missing: %d log objects from %s on do not count without it",
+			object.LogName(l.last()+1), len(l.behind), object.LogName(l.behind[0])))
+	}
+	for number := l.first; number != 0 && number <= l.last() && ctx.Err() == nil; number++ {
+		v.report.Logs++
+		v.used[object.LogName(number)] = true
+		if err := l.load(ctx, v.a.folder, number); err != nil {
+			v.problem(nil, err)
+		}
+	}
+}
+
+// bodies reads all pieces of the log objects in the sample, object by object, because an object has pieces of many
+// groups. The segments of the groups were read before.
+func (v *verifier) bodies(ctx context.Context) {
+	for _, o := range v.a.logs.loaded {
+		if ctx.Err() != nil {
+			return
+		}
+		if o != nil && v.picked(o.name, o.bytes) {
+			if err := v.pieces(ctx, o); err != nil {
+				v.problem(nil, err)
+			}
+		}
+	}
+}
+
+// pieces reads the pieces of a log object one after another.
+func (v *verifier) pieces(ctx context.Context, o *logObject) error {
+	c := &content{folder: v.a.folder, name: o.name, kind: object.KindLog, bytes: o.bytes, chunks: o.chunks}
+	defer c.close()
+	e := o.chunks.Envelope()
+	for at, i := e.HeaderBytes, 0; i < len(o.header.Pieces); i++ {
+		p := &o.header.Pieces[i]
+		if p.Bytes == 0 {
+			continue
+		}
+		src := c.part(ctx, at, at+p.Bytes)
+		c.limit = e.ContentBytes
+		w := v.walks[p.Group]
+		if w != nil && o.number <= w.g.catalogue.Log {
+			w = nil // the entries are in segments, too, which were read
+		}
+		if w != nil {
+			w.next = max(w.next, p.After+1)
+		}
+		r := pieces.NewReader(src, pieces.Want{Store: v.a.folder.store, Range: p.Range, Bytes: p.Bytes})
+		for r.Next() {
+			v.count(r.Entry())
+			if w == nil {
+				continue
+			}
+			if err := w.entry(ctx, o.name, r.Entry()); err != nil {
+				v.problem(w.g, err)
+			}
+		}
+		if err := r.Err(); err != nil {
+			return c.named(fmt.Errorf("piece of group %s (%s): %w", p.Name, p.Group, err))
+		}
+		at += p.Bytes
+	}
+	return nil
+}
+
+// groups checks what the catalogues and pieces say of each group.
+func (v *verifier) groups(ctx context.Context) {
+	ids := map[uuid.UUID]bool{}
+	for name := range v.names {
+		if id, _, ok := object.ParseCatalogueName(name); ok {
+			ids[id] = true
+		}
+	}
+	for _, o := range v.a.logs.loaded {
+		if o != nil {
+			for i := range o.header.Pieces {
+				ids[o.header.Pieces[i].Group] = true
+			}
+		}
+	}
+	all := slices.SortedFunc(maps.Keys(ids), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
+	v.report.Groups = len(all)
+	for i, id := range all {
+		if ctx.Err() != nil {
+			return
+		}
+		g, err := v.a.Group(ctx, id)
+		if err != nil {
+			v.problem(nil, err)
+			continue
+		}
+		v.group(ctx, g)
+		if i == 0 || !g.Gone && (v.report.Covered.IsZero() || g.Covered.Before(v.report.Covered)) {
+			v.report.Covered = g.Covered
+		}
+	}
+}
+
+func (v *verifier) count(e *format.Entry) {
+	v.report.Entries++
+	if e.Kind.IsVersion() {
+		v.report.Records++
+	}
+}
+
+// keyless checks the checksums of all objects of an encrypted archive.
+func (v *verifier) keyless(ctx context.Context, b bucket.Bucket, store uuid.UUID) error {
+	v.report.Keyless = true
+	f := &folder{bucket: bucket.Under(b, store.String()), store: store}
+	if err := v.list(ctx, f); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.names)) {
+		kind, ok := KindOf(name)
+		if !ok {
+			v.report.Unused++
+			continue
+		}
+		if !v.picked(name, v.names[name]) {
+			continue
+		}
+		switch kind {
+		case object.KindLog:
+			v.report.Logs++
+		case object.KindCatalogue:
+			v.report.Catalogues++
+		case object.KindSegment:
+			v.report.Segments++
+		case object.KindBlob:
+			v.report.Blobs++
+		}
+		if err := f.checksums(ctx, name, kind); err != nil {
+			v.problem(nil, err)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// checksums checks what can be checked of an object without its key. It reads the object once more if that may help.
+func (f *folder) checksums(ctx context.Context, name string, kind object.Kind) error {
+	once := func() error {
+		src, err := f.bucket.Open(ctx, name, 0, -1)
+		if err != nil {
+			return err
+		}
+		_, err = object.Verify(src, f.store, kind)
+		return errors.Join(err, src.Close())
+	}
+	err := once()
+	if mayHelp(ctx, err) {
+		err = once()
+	}
+	if err != nil {
+		return fmt.Errorf("object %s: %w", name, err)
+	}
+	return nil
+}
+
+// KindOf returns the kind of an object from its name in the folder of a store. It returns false for a name that no
+// object of an archive has.
+func KindOf(name string) (object.Kind, bool) {
+	if name == object.ArchiveName {
+		return object.KindArchive, true
+	}
+	if _, ok := object.ParseLogName(name); ok {
+		return object.KindLog, true
+	}
+	if _, _, ok := object.ParseCatalogueName(name); ok {
+		return object.KindCatalogue, true
+	}
+	parts := strings.Split(name, "/")
+	folder := parts[0]
+	if len(parts) == 4 && folder == "g" {
+		folder = parts[2]
+	}
+	kind, ok := map[string]object.Kind{"seg": object.KindSegment, "blob": object.KindBlob, "points": object.KindPoint,
+		"use": object.KindUse, "drop": object.KindDrop, "drill": object.KindDrill}[folder]
+	return kind, ok && (len(parts) == 4) == (kind == object.KindSegment || kind == object.KindBlob)
+}
