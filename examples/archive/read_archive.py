@@ -5,6 +5,7 @@ A line for each group says how far it is archived, or why it cannot be read as o
 group, id, version, commit time, size and SHA-256 of the data. Encrypted archives are refused.
 """
 import hashlib
+import itertools
 import json
 import pathlib
 import struct
@@ -12,7 +13,7 @@ import sys
 import uuid
 
 CHUNK = 1 << 20
-PUT, DELETE, STATE = 1, 2, 5
+PUT, DELETE, STATE = 1, 2, 5  # kinds of entries
 TABLE = []
 for n in range(256):
     for _ in range(8):
@@ -52,7 +53,7 @@ def read_object(root, name, kind):
         stored, = struct.unpack_from("<I", b, at + len(data))
         check(stored == crc(data + object_id + struct.pack("<Q", i)), name, f"the checksum of chunk {i} is wrong")
         content += data
-    return json.loads(content[:header]), content[header:], crc(b[:128])
+    return json.loads(content[:header]), content[header:], checksum
 
 
 def read_segment(root, name, b, head):
@@ -80,7 +81,7 @@ def read_segment(root, name, b, head):
 
 def read_group(root, group, logs):
     """Returns what the archive says of a group, its entries in order, and (readAt, after) of its pieces."""
-    g = {"segments": [], "log": 0, "through": 0, "floor": None, "holes": [], "gone": False, "covered": 0}
+    g = {"segments": [], "log": 0, "through": 0, "floor": None, "holes": [], "gone": False}
     for catalogue in sorted((root / "g" / group / "cat").glob("*"))[-1:]:
         g.update(read_object(root, f"g/{group}/cat/{catalogue.name}", 5)[0])
     parts, reads = [], []
@@ -89,12 +90,12 @@ def read_group(root, group, logs):
         header, content, _ = read_object(root, name, 3)
         check(header["group"] == group and content[48:56].hex() == s["id"], name, "it is another segment")
         parts.append((name, content, header))
-    for number, name, header, content in logs:
+    earlier = [p for n in logs if n <= g["log"] for p in logs[n][1]["pieces"] if p["group"] == group]
+    numbers = itertools.takewhile(logs.__contains__, itertools.count(g["log"] + 1))
+    for name, header, content in map(logs.get, numbers):
         for p in header["pieces"]:
             piece, content = content[:p["bytes"]], content[p["bytes"]:]
-            if p["group"] == group:
-                g["covered"] = max(g["covered"], p["readAt"])
-            if p["group"] != group or number <= g["log"]:
+            if p["group"] != group:
                 continue
             check(p["after"] <= g["through"], name, f"an object before it is missing: group {group} has a gap")
             if g["floor"] is None:
@@ -104,7 +105,8 @@ def read_group(root, group, logs):
                      holes=g["holes"] + p.get("holes", []) + gap)
             reads.append((p["readAt"], p["after"]))
             parts += [(name, piece, p)] if piece else []
-    g["covered"] = max([g["covered"]] + [header["lastCommit"] for _, _, header in parts])
+    times = [p["readAt"] for p in earlier] + [at for at, _ in reads] + [header["lastCommit"] for _, _, header in parts]
+    g["covered"] = max(times, default=0)
     entries = {e[0]: e for part in parts for e in read_segment(root, *part)}
     return g, [entries[index] for index in sorted(entries)], reads
 
@@ -122,19 +124,17 @@ def refusal(g, entries, reads, time):
 
 
 def main(folder, time=None):
-    root, time, logs = pathlib.Path(folder), time and int(time), []
+    root, time, logs = pathlib.Path(folder), time and int(time), {}
     read_object(root, "archive.json", 1)
     for path in sorted((root / "log/00").glob("*")):
-        if logs and int(path.name) != logs[-1][0] + 1:
-            break
-        name = "log/00/" + path.name
+        number, name = int(path.name), "log/00/" + path.name
         header, content, envelope = read_object(root, name, 2)
-        check(not logs or header["previous"] == before, name, "it does not follow the object before it")
-        logs.append((int(path.name), name, header, content))
-        before = envelope
-    groups = {p.parent.name for p in root.glob("g/*/cat")} | {p["group"] for _, _, h, _ in logs for p in h["pieces"]}
-    for group in sorted(groups):
+        check(number - 1 not in logs or header["previous"] == before, name, "it does not follow the object before it")
+        logs[number], before = (name, header, content), envelope
+    groups = {p["group"] for _, header, _ in logs.values() for p in header["pieces"]}
+    for group in sorted(groups | {path.parent.name for path in root.glob("g/*/cat")}):
         g, entries, reads = read_group(root, group, logs)
+        check("name" in g, f"log/00/{1:019}", f"it is missing, and group {group} has no catalogue")
         why = refusal(g, entries, reads, time)
         print(g["name"], "refused: " + why if why else f"through index {g['through']}")
         records = {} if why else {e[3]: e for e in entries if time is None or e[4] <= time}

@@ -51,25 +51,19 @@ func NewRangeDecoder(e Envelope, keys Keys, offset int64, open func(objectOffset
 	if offset < 0 || offset > e.ContentBytes {
 		return nil, fmt.Errorf("offset %d of a content of %d bytes", offset, e.ContentBytes)
 	}
-	var k Key
-	if e.Cipher != CipherNone {
-		var err error
-		if k, err = keys.find(e.KeyID); err != nil {
-			return nil, err
-		}
-	}
-	s, err := newSeal(&e, e.Encode(), k)
+	chunks, err := NewChunks(e.Encode(), e.Store, e.Kind, keys)
 	if err != nil {
 		return nil, err
 	}
 	chunk := offset / ChunkBytes
-	src, err := open(EnvelopeBytes + chunk*(ChunkBytes+e.Cipher.checkBytes()))
+	at, _ := chunks.Place(chunk)
+	src, err := open(at)
 	if err != nil {
 		return nil, err
 	}
 	left := e.ContentBytes - chunk*ChunkBytes
 	d := &Decoder{
-		envelope: &e, seal: s, src: src, left: left, chunk: chunk,
+		chunks: chunks, src: src, left: left, chunk: chunk,
 		buffer: make([]byte, min(ChunkBytes, left)+e.Cipher.checkBytes()),
 	}
 	_, err = io.CopyN(io.Discard, d, offset-chunk*ChunkBytes)

@@ -19,7 +19,7 @@ import (
 type Archive struct {
 	folder *folder
 	header object.Archive
-	logs   logs
+	logs   *logs
 	groups map[uuid.UUID]*Group // those that were read
 }
 
@@ -80,8 +80,9 @@ func (a *Archive) Store() uuid.UUID { return a.folder.store }
 // Header returns the content of archive.json.
 func (a *Archive) Header() object.Archive { return a.header }
 
-// Logs returns the numbers of the first and the last log object that count; both are 0 if there is none.
-func (a *Archive) Logs() (first, last uint64) { return a.logs.first, a.logs.last() }
+// Logs returns the numbers of the first and the last log object; both are 0 if there is none. Log objects between them
+// may be missing: the groups that need them say so.
+func (a *Archive) Logs() (first, last uint64) { return a.logs.first, a.logs.last }
 
 // Groups returns all groups of the archive, in the order of their names. A group that was deleted may have the name of
 // another one.
@@ -98,30 +99,33 @@ func (a *Archive) Groups(ctx context.Context) ([]*Group, error) {
 		}
 		groups = append(groups, g)
 	}
-	// Groups without a catalogue are only in log objects. Those up to the least number that a catalogue names need not
-	// be read: a group is copied, and gets a catalogue, before the first log object with a piece of it.
-	from := a.logs.first
-	for i, g := range groups {
-		if i == 0 || g.catalogue.Log < from {
+	// Groups without a catalogue are only in log objects. Those that no catalogue leaves to read need not be read for
+	// that: a group is copied, and gets a catalogue, before the first log object with a piece of it.
+	from := uint64(0)
+	for _, g := range groups {
+		if !g.Gone && (from == 0 || g.catalogue.Log < from) {
 			from = g.catalogue.Log + 1
 		}
 	}
-	read, err := a.logs.read(ctx, a.folder, from)
+	read, err := a.logs.read(ctx, a.folder, max(from, 1))
 	if err != nil {
 		return nil, err
 	}
 	for _, l := range read {
 		for i := range l.header.Pieces {
-			id := l.header.Pieces[i].Group
-			if slices.Contains(ids, id) {
+			p := &l.header.Pieces[i]
+			if slices.Contains(ids, p.Group) {
 				continue
 			}
-			ids = append(ids, id)
-			g, err := a.Group(ctx, id)
+			g, err := a.Group(ctx, p.Group)
+			if errors.Is(err, fs.ErrNotExist) {
+				g, err = &Group{UUID: p.Group, Name: p.Name, archive: a, Missing: fmt.Sprintf(
+					"%s has its entries from index %d on, and the objects before are missing", l.name, p.First)}, nil
+			}
 			if err != nil {
 				return nil, err
 			}
-			groups = append(groups, g)
+			ids, groups = append(ids, p.Group), append(groups, g)
 		}
 	}
 	slices.SortStableFunc(groups, func(a, b *Group) int { return strings.Compare(a.Name, b.Name) })

@@ -64,30 +64,12 @@ func (a *Archive) readGroup(ctx context.Context, id uuid.UUID) (*Group, error) {
 	if err := g.readCatalogue(ctx); err != nil {
 		return nil, err
 	}
-	logs, err := a.logs.read(ctx, a.folder, max(1, g.catalogue.Log))
-	if err != nil {
-		return nil, err
-	}
-	seen := g.number != 0
-	for _, l := range logs {
-		offset := int64(0)
-		for i := range l.header.Pieces {
-			p := &l.header.Pieces[i]
-			if p.Group == id {
-				g.Covered = later(g.Covered, p.ReadAt)
-				if l.number > g.catalogue.Log {
-					g.add(l, p, offset, !seen)
-				}
-				seen = true
-				break
-			}
-			offset += p.Bytes
-		}
-		if g.Missing != "" {
-			break
+	if !g.Gone { // nothing follows the catalogue of a group that is gone
+		if err := g.readPieces(ctx); err != nil {
+			return nil, err
 		}
 	}
-	if !seen {
+	if g.number == 0 && len(g.sources) == 0 {
 		return nil, fs.ErrNotExist
 	}
 	if n := len(g.sources); n > 0 && g.Covered.IsZero() {
@@ -100,6 +82,54 @@ func (a *Archive) readGroup(ctx context.Context, id uuid.UUID) (*Group, error) {
 	}
 	g.Holes = merge(g.Holes)
 	return g, nil
+}
+
+// readPieces adds the pieces behind the catalogue.
+func (g *Group) readPieces(ctx context.Context) error {
+	l, f := g.archive.logs, g.archive.folder
+	from := g.catalogue.Log + 1
+	logs, err := l.read(ctx, f, from)
+	if err != nil {
+		return err
+	}
+	first := g.number == 0
+	for _, o := range logs {
+		if p, offset := o.piece(g.UUID); p != nil && g.Missing == "" {
+			g.Covered = later(g.Covered, p.ReadAt)
+			g.add(o, p, offset, first)
+			first = false
+		}
+	}
+	if missing := l.gap(from); missing != 0 && g.Missing == "" {
+		g.Missing = fmt.Sprintf("%s is missing, so that those behind it do not count", object.LogName(missing))
+	}
+	// A log object that the catalogue has made needless may still tell when the group was read.
+	for number := g.catalogue.Log; number > 0 && g.Covered.IsZero() && l.has(number) &&
+		g.catalogue.Log-number < coveredLogsMax; number-- {
+		o, err := l.load(ctx, f, number)
+		if err != nil {
+			return err
+		}
+		if p, _ := o.piece(g.UUID); p != nil {
+			g.Covered = later(g.Covered, p.ReadAt)
+		}
+	}
+	return nil
+}
+
+// coveredLogsMax is how many log objects are read only to know when a group was last read. An archiver notes a group
+// that rests each 10 minutes, and creates a log object at most each 10 seconds.
+const coveredLogsMax = 90
+
+// piece returns the piece of a group and its offset in the body; nil if there is none.
+func (o *logObject) piece(group uuid.UUID) (p *object.Piece, offset int64) {
+	for i := range o.header.Pieces {
+		if p := &o.header.Pieces[i]; p.Group == group {
+			return p, offset
+		}
+		offset += o.header.Pieces[i].Bytes
+	}
+	return nil, 0
 }
 
 // readCatalogue reads the newest catalogue, if there is one.
@@ -161,8 +191,7 @@ func (g *Group) add(l *logObject, p *object.Piece, offset int64, first bool) {
 	switch {
 	case first:
 		g.Floor = p.Floor
-	case p.Floor > p.After:
-		// The history of the replica that was read begins above the index from which the piece continues.
+	case p.Floor > max(p.After, g.Floor):
 		g.Holes = append(g.Holes, object.Hole{From: p.After + 1, To: p.Floor})
 	}
 	g.Through = max(g.Through, p.Through)

@@ -9,15 +9,14 @@ import (
 
 	"sheaf.dev/sheaf/internal/archive/bucket"
 	"sheaf.dev/sheaf/internal/archive/object"
-	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// logs are the log objects that count: those before the first gap in their numbers.
+// logs are the log objects of an archive. Which of them count is a matter of the group: those from the first one that
+// its catalogue leaves to read, up to the first gap in the numbers.
 type logs struct {
-	first  uint64 // number of the first one; 0: there is none
-	bytes  []int64
-	loaded []*logObject // nil: not read yet
-	behind []uint64     // numbers of the objects behind the first gap, which do not count
+	first, last uint64           // numbers; 0: there is none
+	bytes       map[uint64]int64 // sizes of those that exist
+	loaded      map[uint64]*logObject
 }
 
 // logObject is the header of a log object.
@@ -30,112 +29,111 @@ type logObject struct {
 	envelope uint32 // CRC of the envelope
 }
 
-func (l *logs) last() uint64 {
-	if l.first == 0 {
-		return 0
-	}
-	return l.first + uint64(len(l.bytes)) - 1
-}
-
 // listLogs lists the log objects. A listing may be out of date, so an object that is missing before others is asked for
 // by its name.
-func (f *folder) listLogs(ctx context.Context) (l logs, err error) {
+func (f *folder) listLogs(ctx context.Context) (*logs, error) {
+	l := &logs{bytes: map[uint64]int64{}, loaded: map[uint64]*logObject{}}
 	for info, err := range f.bucket.List(ctx, object.LogPrefix, "") {
 		if err != nil {
-			return logs{}, fmt.Errorf("listing %s: %w", object.LogPrefix, err)
+			return nil, fmt.Errorf("listing %s: %w", object.LogPrefix, err)
 		}
 		number, ok := object.ParseLogName(info.Name)
 		if !ok {
 			continue // no object of an archive
 		}
 		if l.first == 0 {
-			l.first = number
+			l.first, l.last = number, number-1
 		}
-		for len(l.behind) == 0 && number > l.last()+1 && len(l.bytes) > 0 {
-			missing, err := f.stat(ctx, object.LogName(l.last()+1))
+		for ; l.last+1 < number; l.last++ {
+			missing, err := f.stat(ctx, object.LogName(l.last+1))
 			if errors.Is(err, fs.ErrNotExist) {
-				break
+				break // the first one decides, and those between need not be asked for
 			}
 			if err != nil {
-				return logs{}, err
+				return nil, err
 			}
-			l.bytes = append(l.bytes, missing.Bytes)
+			l.bytes[l.last+1] = missing.Bytes
 		}
-		if len(l.bytes) > 0 && number != l.last()+1 {
-			l.behind = append(l.behind, number)
-			continue
-		}
-		l.bytes = append(l.bytes, info.Bytes)
+		l.bytes[number], l.last = info.Bytes, number
 	}
-	l.loaded = make([]*logObject, len(l.bytes))
 	return l, nil
 }
 
-// read returns the log objects from a number on. They are kept, because groups share them.
-func (l *logs) read(ctx context.Context, f *folder, from uint64) ([]*logObject, error) {
-	if l.first == 0 || from > l.last() {
-		return nil, nil
-	}
-	from = max(from, l.first)
-	for number := from; number <= l.last(); number++ {
-		if err := l.load(ctx, f, number); err != nil {
-			return nil, err
-		}
-	}
-	return l.loaded[from-l.first:], nil
+// has reports whether a log object exists.
+func (l *logs) has(number uint64) bool {
+	_, ok := l.bytes[number]
+	return ok
 }
 
-// load reads the header of one log object, and of the one before it, which says whether this one is the next.
-func (l *logs) load(ctx context.Context, f *folder, number uint64) error {
-	at := number - l.first
-	if l.loaded[at] != nil {
-		return nil
-	}
-	var before *uint32 // CRC of the envelope before; nil: not known
-	switch {
-	case number == 1:
-		before = new(uint32)
-	case at > 0 && l.loaded[at-1] != nil:
-		before = &l.loaded[at-1].envelope
-	case at > 0:
-		crc, err := f.envelopeCRC(ctx, object.LogName(number-1))
-		if err != nil {
-			return err
+// gap returns the first missing number from a number on that has an object behind it; 0 if there is none.
+func (l *logs) gap(from uint64) uint64 {
+	for number := from; number <= l.last; number++ {
+		if !l.has(number) {
+			return number
 		}
-		before = &crc
 	}
-	o := &logObject{number: number, name: object.LogName(number), bytes: l.bytes[at]}
+	return 0
+}
+
+// read returns the log objects from a number on, up to the first gap. They are kept, because groups share them.
+func (l *logs) read(ctx context.Context, f *folder, from uint64) (read []*logObject, err error) {
+	for number := from; l.has(number); number++ {
+		o, err := l.load(ctx, f, number)
+		if err != nil {
+			return nil, err
+		}
+		read = append(read, o)
+	}
+	return read, nil
+}
+
+// load reads the header of one log object, and checks that it follows the one before.
+func (l *logs) load(ctx context.Context, f *folder, number uint64) (*logObject, error) {
+	if o := l.loaded[number]; o != nil {
+		return o, nil
+	}
+	before, err := l.envelopeBefore(ctx, f, number)
+	if err != nil {
+		return nil, err
+	}
+	o := &logObject{number: number, name: object.LogName(number), bytes: l.bytes[number]}
 	c, err := f.openContent(ctx, o.name, object.KindLog, o.bytes, &o.header, func() error {
 		if before != nil && o.header.Previous != *before {
-			return fmt.Errorf("%w: it does not follow %s, as the checksum of that one's envelope says", object.ErrForeign,
+			return fmt.Errorf("%w: it does not follow %s: the checksum of that one's envelope is another", object.ErrForeign,
 				object.LogName(number-1))
 		}
 		return nil
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c.close()
 	e := c.chunks.Envelope()
-	o.chunks, o.envelope = c.chunks, format.Checksum(e.Encode())
-	l.loaded[at] = o
-	return nil
+	o.chunks, o.envelope = c.chunks, e.CRC()
+	l.loaded[number] = o
+	return o, nil
 }
 
-// envelopeCRC returns the CRC of the envelope of a log object.
-func (f *folder) envelopeCRC(ctx context.Context, name string) (uint32, error) {
-	info, err := f.stat(ctx, name)
-	if err != nil {
-		return 0, err
+// envelopeBefore returns the CRC of the envelope of the object before a number; nil if that one does not exist.
+func (l *logs) envelopeBefore(ctx context.Context, f *folder, number uint64) (*uint32, error) {
+	if number == 1 {
+		return new(uint32), nil
+	}
+	if o := l.loaded[number-1]; o != nil {
+		return &o.envelope, nil
+	}
+	if !l.has(number - 1) {
+		return nil, nil
 	}
 	var h object.Log
-	c, err := f.openContent(ctx, name, object.KindLog, info.Bytes, &h, nil)
+	c, err := f.openContent(ctx, object.LogName(number-1), object.KindLog, l.bytes[number-1], &h, nil)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	c.close()
 	e := c.chunks.Envelope()
-	return format.Checksum(e.Encode()), nil
+	crc := e.CRC()
+	return &crc, nil
 }
 
 // firstName returns the first name of a listing; empty if there is none.

@@ -17,14 +17,9 @@ func (v *verifier) group(ctx context.Context, g *Group) {
 		v.problem(g, errors.New(g.Missing))
 	}
 	for _, o := range v.a.logs.loaded {
-		if o == nil || o.number > g.catalogue.Log {
-			continue
-		}
-		for i := range o.header.Pieces {
-			if p := &o.header.Pieces[i]; p.Group == g.UUID && p.Through > g.catalogue.Through {
-				v.problem(g, fmt.Errorf("object %s: its piece goes through index %d, and the catalogue %s, which names a later "+
-					"log object, through index %d", o.name, p.Through, object.CatalogueName(g.UUID, g.number), g.catalogue.Through))
-			}
+		if p, _ := o.piece(g.UUID); p != nil && o.number <= g.catalogue.Log && p.Through > g.catalogue.Through {
+			v.problem(g, fmt.Errorf("object %s: its piece goes through index %d, and the catalogue %s, which names a later "+
+				"log object, through index %d", o.name, p.Through, object.CatalogueName(g.UUID, g.number), g.catalogue.Through))
 		}
 	}
 	w := &groupWalk{v: v, g: g, next: max(g.Floor, 1), blobs: map[string]bool{}}
@@ -61,8 +56,8 @@ func (v *verifier) catalogues(ctx context.Context, g *Group) {
 		case c.Through < before.Through || c.Log < before.Log:
 			v.problem(g, fmt.Errorf("object %s: it goes through index %d and log object %d, an older one through %d and %d",
 				name, c.Through, c.Log, before.Through, before.Log))
-		case c.Log > v.a.logs.last():
-			v.problem(g, fmt.Errorf("object %s: it names log object %d, and the last one is %d", name, c.Log, v.a.logs.last()))
+		case c.Log > v.a.logs.last:
+			v.problem(g, fmt.Errorf("object %s: it names log object %d, and the last one is %d", name, c.Log, v.a.logs.last))
 		}
 		before = c
 	}

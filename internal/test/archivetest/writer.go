@@ -61,7 +61,11 @@ func (w *Writer) create(name string, header object.Header, body []byte) uint32 {
 	if err := w.Bucket.Create(w.t.Context(), w.Name(name), int64(len(b)), bytes.NewReader(b)); err != nil {
 		w.t.Fatal(err)
 	}
-	return format.Checksum(b[:object.EnvelopeBytes])
+	e, err := object.DecodeEnvelope(b)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return e.CRC()
 }
 
 // Encode returns the bytes of an object.
