@@ -4,7 +4,6 @@ package bucket
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -62,6 +61,3 @@ func CheckName(name string) error {
 	}
 	return nil
 }
-
-// errLength says that the content of an object has not the size that was said.
-var errLength = errors.New("the content has another length than was said")

@@ -126,7 +126,7 @@ func write(ctx context.Context, file vfs.File, size int64, content io.Reader) er
 		}
 		n, err := io.ReadFull(content, buffer)
 		if at+int64(n) > size {
-			return errLength
+			return ErrLength
 		}
 		if n > 0 {
 			if _, err := file.WriteAt(buffer[:n], at); err != nil {
@@ -142,7 +142,7 @@ func write(ctx context.Context, file vfs.File, size int64, content io.Reader) er
 		}
 	}
 	if at != size {
-		return errLength
+		return ErrLength
 	}
 	return file.Sync()
 }
