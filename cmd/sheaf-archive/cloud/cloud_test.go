@@ -1,0 +1,186 @@
+package cloud
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"gocloud.dev/blob/memblob"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/test/buckettest"
+)
+
+// inMemory is a bucket of gocloud.dev in memory, which no URL opens.
+func inMemory() *Bucket {
+	return &Bucket{blobs: memblob.OpenBucket(nil), place: "mem://test", prefix: "some/where/"}
+}
+
+func TestConformanceInMemory(t *testing.T) {
+	buckettest.Run(t, func(*testing.T) bucket.Bucket { return inMemory() })
+}
+
+func TestConformanceOfFolders(t *testing.T) {
+	buckettest.Run(t, func(t *testing.T) bucket.Bucket {
+		b, err := Open(t.Context(), "file://"+filepath.Join(t.TempDir(), "archive"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	})
+}
+
+func TestConformanceOfS3(t *testing.T) {
+	r := newRig(t)
+	buckettest.Run(t, func(t *testing.T) bucket.Bucket { return r.open(t) })
+}
+
+// An object that fences has to be created by a single request: servers differ about conditions on uploads in parts.
+func TestObjectsBelow16MiBAreOneRequest(t *testing.T) {
+	r := newRig(t)
+	b := r.open(t)
+	r.proxy.Requests()
+	if err := create(t, b, "log", buckettest.Content(16<<20-1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if sent := r.proxy.Requests(); len(sent) != 1 || sent[0].Method != "PUT" || strings.Contains(sent[0].URI, "uploadId") {
+		t.Errorf("requests: %v", sent)
+	}
+	if err := create(t, b, "segment", buckettest.Content(17<<20, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if sent := r.proxy.Requests(); len(sent) != 5 { // begin, three parts of 8 MiB, complete
+		t.Errorf("requests: %v", sent)
+	}
+	if err := create(t, b, "segment", buckettest.Content(17<<20, 2)); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a second large object: %v", err)
+	}
+}
+
+func TestBucketsPassTheProbe(t *testing.T) {
+	r := newRig(t)
+	for _, b := range []*Bucket{inMemory(), r.open(t)} {
+		probed, err := bucket.Probe(t.Context(), b)
+		if err != nil || probed.Kept != nil {
+			t.Errorf("%s: %+v, %v", b.place, probed, err)
+		}
+		if left := listed(t, b, ""); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+	}
+}
+
+// The parts of an upload that nobody completes are removed once they are old.
+func TestUnfinishedUploadsAreAborted(t *testing.T) {
+	r := newRig(t)
+	b := r.open(t)
+	var client *s3.Client
+	if !b.blobs.As(&client) {
+		t.Fatal("no client")
+	}
+	for _, key := range []string{b.prefix + "g/1", b.prefix + "g/2", "others/g/1"} {
+		if _, err := client.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{
+			Bucket: aws.String(name), Key: aws.String(key),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		before time.Time
+		want   int
+	}{{time.Now().Add(-time.Hour), 0}, {time.Now().Add(time.Hour), 2}, {time.Now().Add(time.Hour), 0}} {
+		removed, err := bucket.RemoveLeftovers(t.Context(), b, c.before)
+		if err != nil || removed != c.want {
+			t.Errorf("%d removed, want %d: %v", removed, c.want, err)
+		}
+	}
+	all, err := client.ListMultipartUploads(t.Context(), &s3.ListMultipartUploadsInput{Bucket: aws.String(name)})
+	if err != nil || len(all.Uploads) != 1 || aws.ToString(all.Uploads[0].Key) != "others/g/1" {
+		t.Errorf("left: %+v, %v", all, err)
+	}
+	if removed, err := bucket.RemoveLeftovers(t.Context(), inMemory(), time.Now()); removed != 0 || err != nil {
+		t.Errorf("%d, %v", removed, err)
+	}
+}
+
+// A bucket that does not exist is no bucket without objects.
+func TestABucketThatIsMissingIsAnError(t *testing.T) {
+	r := newRig(t)
+	b := r.open(t)
+	if err := create(t, b, "x", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	bucketDir := filepath.Join(r.dir, name)
+	if err := os.Rename(bucketDir, bucketDir+"-gone"); err != nil {
+		t.Fatal(err)
+	}
+	for op, err := range calls(t, b) {
+		if bucket.ReasonOf(err) != bucket.NoBucket || errors.Is(err, fs.ErrNotExist) ||
+			!strings.Contains(err.Error(), "Sheaf creates no buckets") {
+			t.Errorf("%s: %q: %v", op, bucket.ReasonOf(err), err)
+		}
+	}
+	if _, err := bucket.Probe(t.Context(), b); bucket.ReasonOf(err) != bucket.NoBucket {
+		t.Errorf("probe: %v", err)
+	}
+}
+
+// calls makes one call of each kind about the object x and returns their errors.
+func calls(t *testing.T, b bucket.Bucket) map[string]error {
+	t.Helper()
+	ctx := t.Context()
+	errs := map[string]error{"create": create(t, b, "x", []byte("x")), "delete": b.Delete(ctx, "x")}
+	_, errs["stat"] = b.Stat(ctx, "x")
+	_, errs["open"] = read(ctx, b, "x", 0, -1)
+	_, errs["open nothing"] = read(ctx, b, "x", 0, 0)
+	errs["list"] = nil
+	for _, err := range b.List(ctx, "", "") {
+		errs["list"] = err
+	}
+	return errs
+}
+
+// Objects below a path of a URL are not those below another path.
+func TestPathsSeparateArchives(t *testing.T) {
+	r := newRig(t)
+	one, two := r.open(t), r.open(t)
+	for i, b := range []*Bucket{one, two} {
+		if err := create(t, b, "x", fmt.Append(nil, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, b := range []*Bucket{one, two} {
+		if got, err := read(t.Context(), b, "x", 0, -1); err != nil || string(got) != fmt.Sprint(i) {
+			t.Errorf("%q, %v", got, err)
+		}
+		if names := listed(t, b, ""); len(names) != 1 || names[0] != "x" {
+			t.Errorf("listed: %q", names)
+		}
+	}
+}
+
+// A range that begins behind the end of an object is empty.
+func TestRangesBehindTheEnd(t *testing.T) {
+	r := newRig(t)
+	b := r.open(t)
+	for _, content := range []string{"", "abc"} {
+		if err := create(t, b, "x"+content, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range [][2]int64{{3, -1}, {3, 1}, {4, 2}, {0, 0}, {3, 0}} {
+			if got, err := read(t.Context(), b, "x"+content, part[0], part[1]); len(got) > 0 || err != nil {
+				t.Errorf("%v of %q: %q, %v", part, content, got, err)
+			}
+		}
+	}
+	if got, err := read(t.Context(), b, "xabc", 1, 9); string(got) != "bc" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/cmd/sheaf-archive/cloud"
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/local/cli"
+)
+
+func probeCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "probe URL",
+		Short: "Check that a bucket can keep an archive",
+		Long: `Creates a small object below URL/probe/, creates it again, which the bucket must refuse, reads it back,
+finds it in a list, and deletes it. Objects of stores are not touched.
+
+A bucket that lets the second object take the place of the first one is refused: two archivers could
+overwrite each other in it.`,
+		Example: "  sheaf-archive probe 's3://backups/quotes?region=eu-central-1'\n" +
+			"  sheaf-archive probe file:///mnt/backups/quotes",
+		Args: cobra.ExactArgs(1),
+		RunE: a.Body(func(ctx context.Context, args []string) (err error) {
+			ctx, cancel := cli.Within(ctx, a.timeout)
+			defer cancel()
+			b, err := cloud.Open(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, b.Close()) }()
+			probed, err := bucket.Probe(ctx, b)
+			if err != nil {
+				return err
+			}
+			kept := ""
+			if probed.Kept != nil {
+				kept = probed.Kept.Error()
+				a.Out.Sayf("%s remains, and pruning would not work: %s", probed.Object, kept)
+			}
+			return a.Out.Print(struct {
+				Object    string `json:"object"`
+				Deletable bool   `json:"deletable"`
+				Kept      string `json:"kept,omitempty"`
+			}{probed.Object, probed.Kept == nil, kept}, "the bucket can keep an archive\n")
+		}),
+	}
+}

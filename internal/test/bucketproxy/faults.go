@@ -1,0 +1,205 @@
+package bucketproxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// pieceBytes is how much Slow lets pass at a tick.
+const pieceBytes = 10
+
+// with makes a fault of what it does. fire counts it.
+func with(serve func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool) *Fault {
+	f := &Fault{}
+	f.serve = func(p *Proxy, w http.ResponseWriter, r *http.Request) bool {
+		return serve(p, w, r, func() { f.fired.Add(1) })
+	}
+	return f
+}
+
+// Away ends each connection by a reset before the request is forwarded.
+func Away() *Fault {
+	return with(func(_ *Proxy, w http.ResponseWriter, _ *http.Request, fire func()) bool {
+		fire()
+		drop(w)
+		return true
+	})
+}
+
+// Refused answers with a status and a code of S3, such as 503 and SlowDown. The request is not forwarded.
+func Refused(status int, code string) *Fault {
+	return with(func(_ *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+		fire()
+		_, _ = io.Copy(io.Discard, r.Body) // so that the client reads the answer
+		w.Header().Set("Content-Type", "application/xml")
+		w.WriteHeader(status)
+		_, _ = fmt.Fprintf(w, "<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>injected</Message></Error>", code)
+		return true
+	})
+}
+
+// AnswerLost forwards the request, and ends the connection in the place of the answer.
+func AnswerLost() *Fault {
+	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+		if _, err := p.forward(r, r.Body); err == nil {
+			fire()
+		}
+		drop(w)
+		return true
+	})
+}
+
+// RequestCut forwards the first n bytes of the body of a request, and ends both connections. It fires only for bodies
+// that are longer.
+func RequestCut(n int64) *Fault {
+	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+		if r.ContentLength <= n {
+			return false
+		}
+		fire()
+		_, _ = p.forward(r, io.MultiReader(io.LimitReader(r.Body, n), broken{})) // there is no whole request to answer
+		drop(w)
+		return true
+	})
+}
+
+// broken is a body that cannot be read.
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// changed forwards a request, and answers with what change makes of the body. It fires where change says so.
+func changed(change func(a *answer) ([]byte, bool)) *Fault {
+	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+		a, err := p.forward(r, r.Body)
+		if err != nil {
+			drop(w)
+			return true
+		}
+		body, differs := change(&a)
+		if differs {
+			fire()
+		}
+		a.write(w, body)
+		return true
+	})
+}
+
+// AnswerCut ends the connection after n bytes of the body of an answer.
+func AnswerCut(n int) *Fault {
+	return changed(func(a *answer) ([]byte, bool) { return a.body[:min(n, len(a.body))], n < len(a.body) })
+}
+
+// AnswerShort answers with the first n bytes of a body, and with their number as the length: the answer seems whole.
+func AnswerShort(n int) *Fault {
+	return changed(func(a *answer) ([]byte, bool) {
+		if n >= len(a.body) {
+			return a.body, false
+		}
+		a.header = a.header.Clone()
+		a.header.Set("Content-Length", fmt.Sprint(n))
+		return a.body[:n], true
+	})
+}
+
+// Flipped changes one bit of the byte at an offset of the body of an answer.
+func Flipped(at int) *Fault {
+	return changed(func(a *answer) ([]byte, bool) {
+		if at >= len(a.body) {
+			return a.body, false
+		}
+		body := slices.Clone(a.body)
+		body[at] ^= 1
+		return body, true
+	})
+}
+
+// instead answers with an answer that was remembered, if there is one.
+func instead(find func(p *Proxy, r *http.Request) (answer, bool)) *Fault {
+	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+		a, ok := find(p, r)
+		if !ok {
+			return false
+		}
+		fire()
+		a.write(w, a.body)
+		return true
+	})
+}
+
+// Whole answers with the whole object where a range was asked for. Remember must have been called before the whole
+// object was read.
+func Whole() *Fault {
+	return instead(func(p *Proxy, r *http.Request) (answer, bool) {
+		a, ok := p.remembered()[asked{uri: r.URL.RequestURI()}]
+		return a, ok && r.Header.Get("Range") != ""
+	})
+}
+
+// Other answers with the whole of another object, as the server has sent it. Remember must have been called before that.
+func (p *Proxy) Other(path string) *Fault {
+	kept := p.remembered()
+	return instead(func(*Proxy, *http.Request) (answer, bool) {
+		for what, a := range kept {
+			if at, _, _ := strings.Cut(what.uri, "?"); at == path && what.ranged == "" {
+				return a, true
+			}
+		}
+		return answer{}, false
+	})
+}
+
+// Stale answers each GET as the server has answered it before Stale was called. Remember must have been called before
+// that.
+func (p *Proxy) Stale() *Fault {
+	kept := p.remembered()
+	return instead(func(_ *Proxy, r *http.Request) (answer, bool) {
+		a, ok := kept[askedBy(r)]
+		return a, ok && r.Method == http.MethodGet
+	})
+}
+
+// Slow lets 10 bytes of the body of a request or an answer pass at each tick. It ends when the client is gone.
+func Slow[T any](ticks <-chan T) *Fault {
+	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+		fire()
+		a, err := p.forward(r, &slowly[T]{r.Body, r.Context().Done(), ticks})
+		if err != nil {
+			drop(w)
+			return true
+		}
+		a.write(w, nil)
+		for rest := a.body; len(rest) > 0; {
+			select {
+			case <-ticks:
+			case <-r.Context().Done():
+				return true
+			}
+			n, err := w.Write(rest[:min(pieceBytes, len(rest))])
+			if err != nil || http.NewResponseController(w).Flush() != nil {
+				return true
+			}
+			rest = rest[n:]
+		}
+		return true
+	})
+}
+
+// slowly is a body of a request that Slow holds back.
+type slowly[T any] struct {
+	io.Reader
+	gone  <-chan struct{}
+	ticks <-chan T
+}
+
+func (s *slowly[T]) Read(p []byte) (int, error) {
+	select {
+	case <-s.ticks:
+	case <-s.gone:
+		return 0, io.ErrUnexpectedEOF
+	}
+	return s.Reader.Read(p[:min(pieceBytes, len(p))])
+}
