@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestDoorsSendOnlyToTheirOwn guards the setup that measures moves over TLS. A door sends a group only to a shard of
@@ -15,18 +17,14 @@ func TestDoorsSendOnlyToTheirOwn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	n, err := newNodes(ctx, filepath.Join(t.TempDir(), "nodes"), 1, 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() {
 		if err := n.close(); err != nil {
 			t.Error(err)
 		}
 	}()
 	bytes, err := n.fill(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	doors := map[string]*door{}
 	for _, name := range []string{"plaintext", "TLS", "TLS of another authority"} {
 		var secure *authorities
@@ -57,9 +55,7 @@ func TestDoorsSendOnlyToTheirOwn(t *testing.T) {
 					}
 					return
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				if got := bytesIn(t, to); got < bytes {
 					t.Errorf("%d bytes came of %d", got, bytes)
 				}
@@ -72,14 +68,10 @@ func TestDoorsSendOnlyToTheirOwn(t *testing.T) {
 func bytesIn(t *testing.T, dir string) (bytes int64) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		bytes += info.Size()
 	}
 	return bytes

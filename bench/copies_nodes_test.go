@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/internal/consensus/replica"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestNodesWithTLS guards the setup that measures copies over TLS. Nodes with authorities agree on a write, and none of
@@ -21,16 +22,12 @@ func TestNodesWithTLS(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	secure, err := newAuthorities()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer secure.close()
 	for name, authorities := range map[string]*authorities{"TLS": secure, "plaintext": nil} {
 		t.Run(name, func(t *testing.T) {
 			n, err := newNodes(ctx, filepath.Join(t.TempDir(), "nodes"), copiesOf, 1, authorities)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			defer func() {
 				if err := n.close(); err != nil {
 					t.Error(err)
@@ -41,9 +38,7 @@ func TestNodesWithTLS(t *testing.T) {
 			}
 			for node, address := range n.addresses {
 				conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 				// A node does not have this service, so the call ends with Unimplemented if it reaches the node.
 				if answered := status.Code(err) == codes.Unimplemented; answered != (authorities == nil) {

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestStoreFilledWhileStoppedServesAll guards a shortcut of linearCalls, which writes records into the logs of a
@@ -17,9 +19,7 @@ func TestStoreFilledWhileStoppedServesAll(t *testing.T) {
 	defer cancel()
 	const records = 1000
 	s, err := startFilled(ctx, t.TempDir(), records)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer s.close()
 	for id := range int64(records) {
 		if err := getOne(ctx, s, id); err != nil {

@@ -8,15 +8,14 @@ import (
 
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/test/clitest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The operator learns from the exit code of a member of etcd that its data are gone. A member of an earlier version
 // says so only in its last words, which the operator understands as long as such a member may run.
 func TestTheOperatorUnderstandsAMemberOfEtcdWithoutItsData(t *testing.T) {
 	programs, err := clitest.Programs(t.Context(), t.TempDir(), "sheaf.dev/sheaf/cmd/sheaf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	ended := clitest.Run(t, nil, nil, filepath.Join(programs, "sheaf"), "etcd", "--name", "a", "--dir",
 		filepath.Join(t.TempDir(), "etcd"), "--listen-client", "127.0.0.1:1", "--listen-peer", "127.0.0.1:2", "--http", "",
 		"--initial-cluster-state", "existing").Want(t, workload.EtcdLostData)

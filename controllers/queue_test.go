@@ -25,6 +25,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // perMinuteMax is the maximum number of reconciles per minute of an object that fails.
@@ -67,9 +68,7 @@ func TestFailuresAndChangesAreTriedSixTimesAMinute(t *testing.T) {
 		}(),
 	} {
 		counts, err := reconcilesPerMinute(t.Context(), r, ctrl.Request{}, 5)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for minute, n := range counts {
 			if n > perMinuteMax || n < 1 {
 				t.Errorf("%s: %d reconciles in minute %d", name, n, minute+1)

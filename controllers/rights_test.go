@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // operatorUser is the user of the controllers in these tests. It is bound only to the generated role.
@@ -342,19 +343,13 @@ func TestRightsAreComparedBothWays(t *testing.T) {
 	seen := &rights{used: map[right]bool{}, refused: map[string]bool{}}
 	ask := func(method, url string, code int) {
 		request, err := http.NewRequestWithContext(t.Context(), method, "https://api"+url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		answer := &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("User \"" + operatorUser +
 			"\" cannot patch"))}
 		next := roundTripper(func(*http.Request) (*http.Response, error) { return answer, nil })
 		got, err := seen.watch(next).RoundTrip(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := got.Body.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
+		must.OK(t, got.Body.Close())
 	}
 	ask(http.MethodGet, "/api/v1/pods?watch=true", http.StatusOK)
 	ask(http.MethodGet, "/api/v1/namespaces/a/secrets/b", http.StatusOK)

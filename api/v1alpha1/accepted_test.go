@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sheaf.dev/sheaf/internal/test/kubetest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // goodCase is input at the edge of what is accepted.
@@ -140,9 +141,7 @@ func TestGoodInput(t *testing.T) {
 			}
 			apply(t, object, c.set)
 			got, err := try(object)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			decode(t, got)
 		})
 	}
@@ -156,9 +155,7 @@ func TestNumbersOfShards(t *testing.T) {
 	apply(t, pool, fields{"status": fields{"observedGeneration": 1, "shards": 3, "serving": 3, "updated": 3,
 		"highestNumber": 12}})
 	pool, err := client("ShardPool").UpdateStatus(t.Context(), pool, metav1.UpdateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	apply(t, pool, fields{"spec/shards": 2})
 	pool = update(t, pool)
 	for _, test := range []struct {
@@ -265,20 +262,12 @@ disks: [{node: n1, device: /dev/disk/by-id/nvme-1, size: 500Gi, medium: Auto}]
 	}
 	for kind, text := range want {
 		got, err := tryCreate(build(t, kind))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		spec, err := yaml.Marshal(got.Object["spec"])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var wantSpec, gotSpec any
-		if err := yaml.Unmarshal([]byte(text), &wantSpec); err != nil {
-			t.Fatal(err)
-		}
-		if err := yaml.Unmarshal(spec, &gotSpec); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, yaml.Unmarshal([]byte(text), &wantSpec))
+		must.OK(t, yaml.Unmarshal(spec, &gotSpec))
 		if !reflect.DeepEqual(gotSpec, wantSpec) {
 			t.Errorf("%s: spec is\n%s\nwant%s", kind, spec, text)
 		}

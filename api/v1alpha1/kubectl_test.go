@@ -10,24 +10,21 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sheaf.dev/sheaf/internal/test/kubetest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func update(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	got, err := client(object.GetKind()).Update(context.Background(), object,
 		metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return got
 }
 
 func kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := server.Kubectl(context.Background(), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return out
 }
 
@@ -62,9 +59,7 @@ func TestStatusSubresource(t *testing.T) {
 			apply(t, object, fields{"metadata/labels": fields{"a": "b"}})
 			got, err := client(kind).UpdateStatus(context.Background(), object,
 				metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if field(got, "status", number) != int64(1) || got.GetLabels()["a"] != "" || got.GetGeneration() != 1 {
 				t.Errorf("after an update of the status: %v", got)
 			}
@@ -81,9 +76,7 @@ func TestScaleSubresource(t *testing.T) {
 	pool := create(t, build(t, "ShardPool"))
 	kubectl(t, "scale", "shardpool", pool.GetName(), "--replicas=4")
 	got, err := client("ShardPool").Get(context.Background(), pool.GetName(), metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if shards := field(got, "spec", "shards"); shards != int64(4) {
 		t.Errorf("spec.shards is %v, want 4", shards)
 	}
@@ -93,9 +86,7 @@ func TestScaleSubresource(t *testing.T) {
 		t.Fatal(err)
 	}
 	scale, err := client("ShardPool").Get(context.Background(), pool.GetName(), metav1.GetOptions{}, "scale")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if field(scale, "spec", "replicas") != int64(4) || field(scale, "status", "replicas") != int64(3) ||
 		field(scale, "status", "selector") != "sheaf.dev/pool="+pool.GetName() {
 		t.Errorf("scale is %v", scale.Object)

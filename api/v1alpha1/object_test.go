@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // fields maps paths, such as "spec/disks/0/node", to values; a nil value removes the field.
@@ -81,9 +82,7 @@ spec:
 func build(t *testing.T, kind string, edits ...fields) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(minimal[kind]), &object.Object); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, yaml.Unmarshal([]byte(minimal[kind]), &object.Object))
 	for _, edit := range edits {
 		apply(t, object, edit)
 	}
@@ -201,9 +200,7 @@ func create(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstr
 	object.SetName(fmt.Sprintf("stored-%d", stored.Add(1)))
 	got, err := client(object.GetKind()).Create(context.Background(), object,
 		metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		if err := client(object.GetKind()).Delete(context.Background(), object.GetName(),
 			metav1.DeleteOptions{}); err != nil {

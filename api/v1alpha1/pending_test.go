@@ -11,15 +11,14 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/test/kubetest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // read returns the object as any reader gets it.
 func read(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	got, err := client(object.GetKind()).Get(context.Background(), object.GetName(), metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return got
 }
 
@@ -27,9 +26,7 @@ func read(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstruc
 func conditionsOf(t *testing.T, object *unstructured.Unstructured) map[string]string {
 	t.Helper()
 	list, _, err := unstructured.NestedSlice(object.Object, "status", "conditions")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	all := map[string]string{}
 	for _, item := range list {
 		c := item.(map[string]any)

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 const sampleFolder = "../../config/samples"
@@ -70,15 +71,11 @@ func appendStrict[T any](to *[]T, document []byte) error {
 func readSamples(t *testing.T) (all samples, kindsOf map[string][]string) {
 	t.Helper()
 	files, err := filepath.Glob(sampleFolder + "/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	kindsOf = map[string][]string{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 		for {
 			document, err := documents.Read()
@@ -107,9 +104,7 @@ func readSamples(t *testing.T) (all samples, kindsOf map[string][]string) {
 func TestEveryKindHasASample(t *testing.T) {
 	_, kindsOf := readSamples(t)
 	page, err := os.ReadFile("../../docs/reference.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for kind := range kinds {
 		name := strings.ToLower(kind) + ".yaml"
 		if got := strings.Join(kindsOf[name], " "); got != kind {
@@ -117,9 +112,7 @@ func TestEveryKindHasASample(t *testing.T) {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(sampleFolder, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if !strings.Contains(string(page), "```yaml\n"+strings.TrimSpace(string(text))+"\n```") {
 			t.Errorf("docs/reference.md does not show %s as it is: run make generate", name)
 		}

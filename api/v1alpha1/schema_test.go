@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // node is one node of a CRD's schema.
@@ -25,21 +27,15 @@ type node struct {
 func crdSchema(t *testing.T, kind string) map[string]any {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(crdFolder, "sheaf.dev_"+kinds[kind].Resource+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var crd map[string]any
-	if err := yaml.Unmarshal(raw, &crd); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, yaml.Unmarshal(raw, &crd))
 	versions, _, err := unstructured.NestedSlice(crd, "spec", "versions")
 	if err != nil || len(versions) != 1 {
 		t.Fatalf("%d versions, %v", len(versions), err)
 	}
 	root, _, err := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return root
 }
 

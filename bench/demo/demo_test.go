@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/local/dev"
 	"sheaf.dev/sheaf/internal/test/loopback"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // fakeVariable makes this test binary act as `sheaf dev` in a process of its own. Its value says how that fake
@@ -112,9 +113,7 @@ func fakeRun(t *testing.T, how string) (opts Options, said *bytes.Buffer, temp s
 func free(t *testing.T) string {
 	t.Helper()
 	address, err := loopback.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return address
 }
 
@@ -199,9 +198,7 @@ func TestWorkEndsWithTheStore(t *testing.T) {
 			if d.Program, err = os.Executable(); err != nil {
 				t.Fatal(err)
 			}
-			if err := d.launch(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, d.launch())
 			var told atomic.Bool
 			err = d.while(context.Background(), "the work", writeMark, func(ctx context.Context) error {
 				<-ctx.Done()

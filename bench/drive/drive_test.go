@@ -8,22 +8,20 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // If a process exits, the wait for it ends with the process's own message. Kill ends a process that still runs.
 func TestProcesses(t *testing.T) {
 	p, err := Start(exec.Command("sh", "-c", "echo that is why >&2; exit 3"), syscall.SIGKILL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	err = Eventually(t.Context(), "it serves", func() error { return errors.New("nobody answers") }, p)
 	if err == nil || !strings.Contains(err.Error(), "that is why") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("%v", err)
 	}
 	p, err = Start(exec.Command("sleep", "1000"), syscall.SIGKILL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if p.Err() != nil {
 		t.Errorf("it runs: %v", p.Err())
 	}

@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestMeasureDevice(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "there"), []byte("stays"), 0o600))
+	must.OK(t, os.WriteFile(filepath.Join(dir, "there"), []byte("stays"), 0o600))
 	rate, err := MeasureDevice(t.Context(), dir, "tiny")
 	if !readsDirectly(t, dir) {
 		if err == nil || !strings.Contains(err.Error(), "page cache") {
@@ -21,7 +22,7 @@ func TestMeasureDevice(t *testing.T) {
 		}
 		t.Skip("the folder of the tests cannot be read past the page cache")
 	}
-	must(t, err)
+	must.OK(t, err)
 	if rate.Kind != deviceRateKind || rate.ReadBytesPerSecond <= 0 || rate.SampleBytes != scales["tiny"].sample ||
 		rate.FileSystem == "" {
 		t.Errorf("%+v", rate)
@@ -43,7 +44,7 @@ func TestMeasureDevice(t *testing.T) {
 func readsDirectly(t *testing.T, dir string) bool {
 	t.Helper()
 	f, err := vfs.OS{}.OpenDirect(filepath.Join(dir, "there"))
-	must(t, err)
+	must.OK(t, err)
 	defer f.Close()
 	return f.Direct()
 }

@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/test/loop"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The tests mount in a mount namespace of their own. Otherwise a process that another test starts at the same time
@@ -53,9 +54,9 @@ func TestLayoutsReadWhatWasWritten(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d of %d", l.name(), c.live, c.total), func(t *testing.T) {
 				set, dir := newSet(c.live, c.total, c.size), t.TempDir()
 				if p, ok := l.(preparer); ok {
-					must(t, p.prepare(t.Context(), dir, set))
+					must.OK(t, p.prepare(t.Context(), dir, set))
 				}
-				must(t, l.fill(t.Context(), dir, set, false))
+				must.OK(t, l.fill(t.Context(), dir, set, false))
 				var mu sync.Mutex
 				got := map[int64][]byte{}
 				n, err := l.read(t.Context(), dir, set, c.readers, func(id int64, data []byte) error {
@@ -64,7 +65,7 @@ func TestLayoutsReadWhatWasWritten(t *testing.T) {
 					got[id] = bytes.Clone(data) // the last version wins, as for a reader without flags
 					return nil
 				})
-				must(t, err)
+				must.OK(t, err)
 				if n != int64(c.live) || len(got) != c.live {
 					t.Fatalf("%d records were counted and %d given, %d were written", n, len(got), c.live)
 				}
@@ -91,7 +92,7 @@ func TestFlagsSkipSupersededVersions(t *testing.T) {
 	}{{&composite{}, 200}, {&composite{flags: flagInPlace}, 50}, {&composite{flags: flagBitmap}, 50},
 		{&ours{residency: group.Resident}, 50}} {
 		dir := t.TempDir()
-		must(t, c.l.fill(t.Context(), dir, set, false))
+		must.OK(t, c.l.fill(t.Context(), dir, set, false))
 		var mu sync.Mutex
 		given := 0
 		_, err := c.l.read(t.Context(), dir, set, 1, func(int64, []byte) error {
@@ -100,7 +101,7 @@ func TestFlagsSkipSupersededVersions(t *testing.T) {
 			mu.Unlock()
 			return nil
 		})
-		must(t, err)
+		must.OK(t, err)
 		if given != c.given {
 			t.Errorf("%s gave %d versions, want %d", c.l.name(), given, c.given)
 		}
@@ -113,18 +114,18 @@ func TestLayoutsNoticeWhatIsMissing(t *testing.T) {
 	for _, l := range allLayouts {
 		dir := t.TempDir()
 		if p, ok := l.(preparer); ok {
-			must(t, p.prepare(t.Context(), dir, set))
+			must.OK(t, p.prepare(t.Context(), dir, set))
 		}
-		must(t, l.fill(t.Context(), dir, set, false))
+		must.OK(t, l.fill(t.Context(), dir, set, false))
 		largest, size := "", int64(0)
-		must(t, walkFiles(dir, func(path string) error {
+		must.OK(t, walkFiles(dir, func(path string) error {
 			info, err := os.Stat(path)
 			if err == nil && info.Size() > size {
 				largest, size = path, info.Size()
 			}
 			return err
 		}))
-		must(t, os.Truncate(largest, size/2))
+		must.OK(t, os.Truncate(largest, size/2))
 		s := &site{dir: dir, cold: func(context.Context) error { return nil }}
 		if _, err := readCold(t.Context(), s, l, set, 1, nil); err == nil {
 			t.Errorf("%s: half of %s is gone, and nothing is said", l.name(), filepath.Base(largest))
@@ -139,18 +140,18 @@ func TestSingleRecords(t *testing.T) {
 		&filesOneByOne{l: &fileLayout{folder: tree(1, 1)}, dir: filepath.Join(dir, "files"), set: set},
 		&oursOneByOne{dir: filepath.Join(dir, "ours"), set: set},
 	} {
-		must(t, l.create(t.Context()))
-		must(t, l.start(t.Context()))
+		must.OK(t, l.create(t.Context()))
+		must.OK(t, l.start(t.Context()))
 		buffer := make([]byte, hashedBytes+1<<10)
 		for i := range set.live {
-			must(t, l.seek(i))
-			must(t, l.get(i, buffer))
+			must.OK(t, l.seek(i))
+			must.OK(t, l.get(i, buffer))
 		}
-		must(t, l.remove(t.Context(), []int{3, 199}))
+		must.OK(t, l.remove(t.Context(), []int{3, 199}))
 		for _, again := range []bool{false, true} {
 			if again { // a removal survives a restart
-				must(t, l.stop())
-				must(t, l.start(t.Context()))
+				must.OK(t, l.stop())
+				must.OK(t, l.start(t.Context()))
 			}
 			for i, there := range map[int]bool{2: true, 3: false, 198: true, 199: false} {
 				if err := l.get(i, buffer); (err == nil) != there {
@@ -161,7 +162,7 @@ func TestSingleRecords(t *testing.T) {
 				}
 			}
 		}
-		must(t, l.stop())
+		must.OK(t, l.stop())
 	}
 }
 
@@ -189,13 +190,6 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 	if err := (&Options{}).Check(); err != nil {
 		t.Error(err)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

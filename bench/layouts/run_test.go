@@ -14,6 +14,7 @@ import (
 	"sheaf.dev/sheaf/bench/result"
 	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/test/loop"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // needLoop skips the test if nothing can be mounted. If SHEAF_LOOP=required, it fails the test instead.
@@ -44,12 +45,12 @@ func needLoop(t *testing.T, tools ...string) {
 func nothingLeft(t *testing.T, dir string) {
 	t.Helper()
 	names, err := os.ReadDir(dir)
-	must(t, err)
+	must.OK(t, err)
 	for _, n := range names {
 		t.Errorf("left behind: %s", n.Name())
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	must(t, err)
+	must.OK(t, err)
 	if strings.Contains(string(mounts), dir+"/") {
 		t.Errorf("still mounted below %s: %s", dir, mounts)
 	}
@@ -60,8 +61,8 @@ func TestFileSystems(t *testing.T) {
 	needLoop(t)
 	dir := t.TempDir()
 	p, err := newLoopPlace(t.Context(), dir, 640<<20, 0)
-	must(t, err)
-	must(t, realDropCaches())
+	must.OK(t, err)
+	must.OK(t, realDropCaches())
 	tried := 0
 	for i := range fileSystems {
 		fs := &fileSystems[i]
@@ -71,9 +72,9 @@ func TestFileSystems(t *testing.T) {
 		}
 		tried++
 		s, err := p.begin(t.Context(), fs, 100)
-		must(t, err)
+		must.OK(t, err)
 		l, set := &fileLayout{folder: tree(1)}, newSet(40, 40, 5000)
-		must(t, l.fill(t.Context(), s.dir, set, false))
+		must.OK(t, l.fill(t.Context(), s.dir, set, false))
 		if _, err := readCold(t.Context(), s, l, set, 1, nil); err != nil {
 			t.Errorf("%s: %v", fs.name, err)
 		}
@@ -83,9 +84,9 @@ func TestFileSystems(t *testing.T) {
 		if n, err := l.read(t.Context(), s.dir, set, 1, nil); err != nil || n != 40 {
 			t.Errorf("%s: after the check: %d records, %v", fs.name, n, err)
 		}
-		must(t, p.end(s))
+		must.OK(t, p.end(s))
 	}
-	must(t, p.close())
+	must.OK(t, p.close())
 	nothingLeft(t, dir)
 	if tried == 0 {
 		t.Skip("no file system can be made here")
@@ -101,8 +102,8 @@ func TestRunOnLoopDevices(t *testing.T) {
 	needLoop(t, "mke2fs")
 	o := tiny(t, 1, 2, 3)
 	report, err := Run(t.Context(), o)
-	must(t, err)
-	must(t, report.Check())
+	must.OK(t, err)
+	must.OK(t, report.Check())
 	nothingLeft(t, o.Dir)
 	for _, id := range []string{"ratios", "t1-sizes", "t1-sync", "t1-superseded", "t2", "t3"} {
 		table := report.Table(id)
@@ -136,20 +137,20 @@ func TestFlatFolderLimit(t *testing.T) {
 	needLoop(t, "mke2fs")
 	dir := t.TempDir()
 	p, err := newLoopPlace(t.Context(), dir, 256<<20, 0)
-	must(t, err)
+	must.OK(t, err)
 	for _, c := range limitCells() {
 		s, err := p.begin(t.Context(), c.fs, c.needs.files)
-		must(t, err)
+		must.OK(t, err)
 		s.Figures = rounds.NewFigures()
-		must(t, c.run(t.Context(), s))
-		must(t, p.end(s))
+		must.OK(t, c.run(t.Context(), s))
+		must.OK(t, p.end(s))
 		full := strings.HasPrefix(s.Text[resultText], "full")
 		if c.layout == oursTitle && (full || s.Values["names"] != limitRecords) || c.layout == flatTitle &&
 			(!full || s.Values["names"] < 1000) {
 			t.Errorf("%s: %v, %q", c.layout, s.Values, s.Text)
 		}
 	}
-	must(t, p.close())
+	must.OK(t, p.close())
 	nothingLeft(t, dir)
 }
 
@@ -181,7 +182,7 @@ func TestInterruptAndResume(t *testing.T) {
 		t.Errorf("figures of another scale are taken: %v", err)
 	}
 	report, err = Run(t.Context(), o)
-	must(t, err)
+	must.OK(t, err)
 	for now, n := range ended {
 		if n != 2 {
 			t.Errorf("%s was measured %d times", now, n)
@@ -197,9 +198,9 @@ func TestDeviceWithData(t *testing.T) {
 	needLoop(t, "mke2fs")
 	dir := t.TempDir()
 	image, err := newImage(t.Context(), dir, 256<<20, 0)
-	must(t, err)
+	must.OK(t, err)
 	device, err := loop.Attach(image, 0)
-	must(t, err)
+	must.OK(t, err)
 	defer device.File.Close()
 	blank := func() error {
 		f, _, err := openDevice(device.Name, false)
@@ -208,31 +209,31 @@ func TestDeviceWithData(t *testing.T) {
 		}
 		return err
 	}
-	must(t, blank())
-	must(t, command(t.Context(), nil, findFileSystem("ext4").mkfsCommand(device.Name, 100)...))
+	must.OK(t, blank())
+	must.OK(t, command(t.Context(), nil, findFileSystem("ext4").mkfsCommand(device.Name, 100)...))
 	if err := blank(); !errors.Is(err, ErrHasData) || !strings.Contains(err.Error(), "ext4") {
 		t.Errorf("a device with ext4: %v", err)
 	}
 	point := filepath.Join(dir, "point")
-	must(t, os.Mkdir(point, 0o700))
-	must(t, unix.Mount(device.Name, point, "ext4", 0, ""))
+	must.OK(t, os.Mkdir(point, 0o700))
+	must.OK(t, unix.Mount(device.Name, point, "ext4", 0, ""))
 	if _, _, err := openDevice(device.Name, true); !errors.Is(err, ErrHasData) {
 		t.Errorf("a device that is mounted, with --destroy: %v", err)
 	}
-	must(t, unix.Unmount(point, 0))
-	must(t, os.Remove(point))
+	must.OK(t, unix.Unmount(point, 0))
+	must.OK(t, os.Remove(point))
 	p, err := newDevicePlace(device.Name, dir, true)
-	must(t, err)
-	must(t, p.close())
-	must(t, blank())
+	must.OK(t, err)
+	must.OK(t, p.close())
+	must.OK(t, blank())
 	zero := make([]byte, 1)
 	_, err = device.File.WriteAt([]byte{1}, 256<<20-1)
-	must(t, err)
+	must.OK(t, err)
 	if err := blank(); !errors.Is(err, ErrHasData) {
 		t.Errorf("a device with one byte at its end: %v", err)
 	}
 	_, err = device.File.WriteAt(zero, 256<<20-1)
-	must(t, err)
+	must.OK(t, err)
 	if _, _, err := openDevice("/dev/null", true); err == nil {
 		t.Error("a character device passes for a block device")
 	}
@@ -242,12 +243,12 @@ func TestDeviceWithData(t *testing.T) {
 func TestRunOnAPath(t *testing.T) {
 	dir := t.TempDir()
 	if loop.HasOwnMounts() { // in a mount namespace of its own, a sync does not wait for the writes of other processes
-		must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
-		defer func() { must(t, unix.Unmount(dir, 0)) }()
+		must.OK(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+		defer func() { must.OK(t, unix.Unmount(dir, 0)) }()
 	}
 	report, err := Run(t.Context(), Options{Path: dir, Scale: "tiny", Tables: []int{1, 5}, Say: t.Logf})
-	must(t, err)
-	must(t, report.Check())
+	must.OK(t, err)
+	must.OK(t, report.Check())
 	nothingLeft(t, dir)
 	if table := report.Table("t1-sizes"); table == nil || len(table.Rows) != 8 {
 		t.Fatalf("%+v", table)
@@ -262,7 +263,7 @@ func TestRunOnAPath(t *testing.T) {
 		t.Errorf("%d ratios have a verdict", met)
 	}
 	var s unix.Statfs_t
-	must(t, unix.Statfs(dir, &s))
+	must.OK(t, unix.Statfs(dir, &s))
 	r := &run{opts: Options{Path: dir, Dir: dir, Say: t.Logf, Rounds: 1, Tables: []int{1}, Scale: "full"},
 		scale: scales["full"], set: rounds.New()}
 	r.cells = []cell{{fs: &fileSystem{}, needs: need{disk: int64(s.Blocks) * s.Bsize}}}

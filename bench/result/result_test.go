@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // sample returns a report with an example of everything, including names that must be escaped.
@@ -73,18 +75,14 @@ func sample() *Report {
 func mustJSON(t *testing.T, r *Report) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := r.WriteJSON(&b); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.WriteJSON(&b))
 	return b.Bytes()
 }
 
 func TestJSONComesBackAsWritten(t *testing.T) {
 	first := mustJSON(t, sample())
 	r, err := ReadJSON(bytes.NewReader(first))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if again := mustJSON(t, r); !bytes.Equal(first, again) {
 		t.Errorf("written again, it differs:\n%s", again)
 	}
@@ -173,9 +171,7 @@ func TestCompareMarksWhatIsBeyondTheSpread(t *testing.T) {
 	rows[0].Cells["read"] = slower(1.4)
 	now.Tables[0].Rows[0].Cells["verdict"] = Words(Missed)
 	rows[4].Cells["disk"] = Of(9e9) // neither direction is better
-	if err := now.Compare(old); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, now.Compare(old))
 	got := map[string]bool{}
 	for _, c := range now.Comparison.Changes {
 		got[c.Row+" "+c.Column] = c.Worse
@@ -209,13 +205,9 @@ func TestCompareMarksWhatIsBeyondTheSpread(t *testing.T) {
 // The page is self-contained. It loads nothing from elsewhere, and none of the data becomes markup.
 func TestPageNeedsNothingElse(t *testing.T) {
 	r := sample()
-	if err := r.Compare(sample()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Compare(sample()))
 	var b bytes.Buffer
-	if err := r.writeHTML(&b); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.writeHTML(&b))
 	text := b.String()
 	for _, bad := range []string{"<script", "<img", "<link", "@import", "url(", "src=", "<b>take", "<on this", "<p50>",
 		"ZgotmplZ"} {
@@ -238,9 +230,7 @@ func TestPageNeedsNothingElse(t *testing.T) {
 
 func TestMarkdownKeepsItsCells(t *testing.T) {
 	var b bytes.Buffer
-	if err := sample().WriteMarkdown(&b, "plots"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, sample().WriteMarkdown(&b, "plots"))
 	columns := 0
 	for line := range strings.Lines(b.String()) {
 		bars := strings.Count(strings.ReplaceAll(line, `\|`, ""), "|")
@@ -261,9 +251,7 @@ func TestMarkdownKeepsItsCells(t *testing.T) {
 
 func TestFolderHoldsAll(t *testing.T) {
 	dir := t.TempDir()
-	if err := sample().WriteDir(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, sample().WriteDir(dir))
 	for _, name := range []string{"report.json", "report.md", "report.html", "plots/latency.svg", "plots/latency.png",
 		"plots/sizes.svg", "plots/sizes.png"} {
 		if s, err := os.Stat(filepath.Join(dir, name)); err != nil || s.Size() < 300 {
@@ -274,14 +262,10 @@ func TestFolderHoldsAll(t *testing.T) {
 		t.Error(err)
 	}
 	f, err := os.Open(filepath.Join(dir, "plots/sizes.png"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
 	img, err := png.Decode(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for i, c := range []int{seriesColour, seriesColour + 1} {
 		if n := count(img, pngColours[c]); n < 200 {
 			t.Errorf("series %d has %d pixels", i, n)
@@ -366,10 +350,6 @@ func TestWriteSample(t *testing.T) {
 	r, old := sample(), sample()
 	old.Tables[1].Rows[0].Cells["read"] = Of(1, 1.1, 1.2)
 	old.Tables[1].Rows[3].Cells["rate"] = Of(1e8)
-	if err := r.Compare(old); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.WriteDir(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Compare(old))
+	must.OK(t, r.WriteDir(dir))
 }

@@ -11,14 +11,8 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/internal/test/must"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // counting makes cells named "a1", "a2", "b1" and so on. Cells with the same letter are compared. The figure of a cell
 // is the number of times it was measured.
@@ -44,7 +38,7 @@ func TestTurns(t *testing.T) {
 	cells := counting(&order, "a1", "a2", "a3", "b1", "b2", "c1")
 	cells[5].Part = "last"
 	var ended []int
-	must(t, New().Measure(t.Context(), cells, Options{Rounds: 2, Round: func(n int) { ended = append(ended, n) }}))
+	must.OK(t, New().Measure(t.Context(), cells, Options{Rounds: 2, Round: func(n int) { ended = append(ended, n) }}))
 	want := "a1 a2 a3 b1 b2 a2 a3 a1 b2 b1 c1 c1"
 	if got := strings.Join(order, " "); got != want {
 		t.Errorf("%s, want %s", got, want)
@@ -61,7 +55,7 @@ func TestInterruptAndResume(t *testing.T) {
 		return Open(file, "schema", settings, resume, t.Logf)
 	}
 	s, err := open("quick", true) // nothing is stored yet, so this run resumes nothing
-	must(t, err)
+	must.OK(t, err)
 	var order []string
 	cells := counting(&order, "a1", "a2", "b1", "b2")
 	stop := errors.New("enough")
@@ -83,12 +77,12 @@ func TestInterruptAndResume(t *testing.T) {
 		t.Errorf("figures of other settings are taken: %v", err)
 	}
 	s, err = open("quick", true)
-	must(t, err)
+	must.OK(t, err)
 	if w := s.Work(cells, 2); w != (Work{Done: 3, Total: 8, Settled: 3, Left: 5}) {
 		t.Errorf("%+v", w)
 	}
 	order = nil
-	must(t, s.Measure(t.Context(), cells, Options{Rounds: 2}))
+	must.OK(t, s.Measure(t.Context(), cells, Options{Rounds: 2}))
 	if got := strings.Join(order, " "); got != "b2 a2 a1 b2 b1" {
 		t.Errorf("measured were %s", got)
 	}
@@ -101,7 +95,7 @@ func TestInterruptAndResume(t *testing.T) {
 	if err != nil || len(s.Cells) != 0 {
 		t.Errorf("a run that does not go on begins with %v, %v", s, err)
 	}
-	must(t, os.WriteFile(file, []byte("{"), 0o600))
+	must.OK(t, os.WriteFile(file, []byte("{"), 0o600))
 	if _, err := open("quick", true); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("a torn file of figures is taken: %v", err)
 	}
@@ -121,7 +115,7 @@ func TestFindings(t *testing.T) {
 	s.Miss("gone", "it is not there")
 	var order, ended []string
 	cells := append(counting(&order, "gone", "here"), fails)
-	must(t, s.Measure(t.Context(), cells, Options{Rounds: 3, Each: func(p Progress) {
+	must.OK(t, s.Measure(t.Context(), cells, Options{Rounds: 3, Each: func(p Progress) {
 		if p.Ended {
 			ended = append(ended, fmt.Sprint(p.Key, p.Round, p.Figures))
 		}

@@ -13,6 +13,7 @@ import (
 
 	"sheaf.dev/sheaf/bench/demo"
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The demo of `make run` works on small trees.
@@ -23,8 +24,8 @@ func TestRunDemoOnceReportsAndLeavesNothingBehind(t *testing.T) {
 	for i, dir := range []string{one, two} {
 		for n := range 400 {
 			name := filepath.Join(dir, "sub "+strconv.Itoa(n%30), []string{"go.mod", "a b", "ü", "-x"}[n%4]+strconv.Itoa(n))
-			must(t, os.MkdirAll(filepath.Dir(name), 0o755))
-			must(t, os.WriteFile(name, bytes.Repeat([]byte(strconv.Itoa(n+1000*i)), n*10), 0o644))
+			must.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))
+			must.OK(t, os.WriteFile(name, bytes.Repeat([]byte(strconv.Itoa(n+1000*i)), n*10), 0o644))
 		}
 	}
 	server, httpAddress := freeAddress(t), freeAddress(t)
@@ -42,7 +43,7 @@ func TestRunDemoOnceReportsAndLeavesNothingBehind(t *testing.T) {
 		t.Errorf("left behind: %v %v", names, err)
 	}
 	l, err := net.Listen("tcp", server)
-	must(t, err)
+	must.OK(t, err)
 	defer l.Close()
 	measure(t, "demo", "--once", "--listen", server, "--http", httpAddress, one).Want(t, 1).Has(t, "is taken").
 		Has(t, "ARGS=")
@@ -67,25 +68,23 @@ func TestRunDemoComparesWhatItImported(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
 	tree := filepath.Join(t.TempDir(), "tree")
-	must(t, os.MkdirAll(tree, 0o755))
+	must.OK(t, os.MkdirAll(tree, 0o755))
 	name := func(n int) string { return filepath.Join(tree, fmt.Sprintf("%04d", n)) }
 	for n := range 500 {
-		must(t, os.WriteFile(name(n), []byte(strconv.Itoa(n)), 0o644))
+		must.OK(t, os.WriteFile(name(n), []byte(strconv.Itoa(n)), 0o644))
 	}
 	said := &changing{change: func() {
-		must(t, os.WriteFile(name(0), []byte("changed"), 0o644)) // file 0 is in the sample, which contains every 97th file
-		must(t, os.Remove(name(97)))
+		must.OK(t, os.WriteFile(name(0), []byte("changed"), 0o644)) // file 0 is in the sample, which contains every 97th file
+		must.OK(t, os.Remove(name(97)))
 		for n := range 500 {
-			must(t, os.WriteFile(name(n)+"-new", nil, 0o644))
+			must.OK(t, os.WriteFile(name(n)+"-new", nil, 0o644))
 		}
 	}}
 	err := demo.Run(t.Context(), demo.Options{
 		Trees: []string{tree}, Listen: freeAddress(t), HTTP: freeAddress(t), Residency: "index", Once: true,
 		Out: &cli.Output{Out: said, Err: io.Discard}, Program: filepath.Join(filepath.Dir(benchBinary), "sheaf"),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, text := range []string{"500 records", "2 files of the sample changed since the import", "4 records compared",
 		"499 files"} {
 		if !strings.Contains(said.String(), text) {

@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/bench/result"
 	"sheaf.dev/sheaf/internal/test/clitest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // benchUser is an ordinary user, not root.
@@ -23,13 +24,9 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	}
 	// The temporary folder of the test is accessible only to root.
 	dir := filepath.Join(os.TempDir(), "sheaf-bench-user-"+filepath.Base(t.TempDir()))
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(dir, 0o700))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chown(dir, int(benchUser.Uid), int(benchUser.Gid)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chown(dir, int(benchUser.Uid), int(benchUser.Gid)))
 	program := filepath.Join(dir, "sheaf-bench")
 	if out, err := exec.Command("cp", benchBinary, program).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -37,9 +34,7 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	o := clitest.Run(t, nil, benchUser, program, "layouts", "--dir", dir, "--fs", "ext4,jfs", "--table", "5", "--scale",
 		"tiny", "-o", "json").Want(t, 0)
 	report, err := result.ReadJSON(strings.NewReader(o.Stdout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	missing := 0
 	for _, row := range report.Table("t5-deep").Rows {
 		if strings.Contains(row.Missing, "needs root") {
@@ -57,9 +52,7 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	if err := os.WriteFile(rateFile, nil, 0o666); err != nil { // as the kubelet creates it
 		t.Fatal(err)
 	}
-	if err := os.Chmod(rateFile, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(rateFile, 0o666))
 	o = clitest.Run(t, nil, benchUser, program, "layouts", "--path", dir, "--table", "5", "--scale", "tiny",
 		"--device-rate", rateFile)
 	if !strings.Contains(o.Stderr, "cannot be read past the page cache") { // else O_DIRECT is not supported
@@ -70,9 +63,7 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 			t.Errorf("%s %v\n%s", content, err, o.Stdout)
 		}
 	}
-	if err := os.Remove(rateFile); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(rateFile))
 	names, err := os.ReadDir(dir)
 	if err != nil || len(names) != 1 {
 		t.Errorf("left behind: %v %v", names, err)
@@ -91,16 +82,12 @@ func TestBenchLayoutsKilled(t *testing.T) {
 		dir, out := t.TempDir(), t.TempDir()
 		cmd := exec.Command(benchBinary, "layouts", "--fs", "ext4", "--scale", "tiny", "--rounds", "99", "--table", "1",
 			"--dir", dir, "--out", out)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, cmd.Start())
 		until(t, "the first figures", func() bool {
 			_, err := os.Stat(filepath.Join(out, layoutsState))
 			return err == nil
 		})
-		if err := cmd.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, cmd.Process.Signal(sig))
 		_ = cmd.Wait() // the exit code is checked below
 		if code := cmd.ProcessState.ExitCode(); sig != syscall.SIGKILL && code != 1 {
 			t.Errorf("%v: exit code %d", sig, code)
@@ -124,9 +111,7 @@ func TestBenchLayoutsKilled(t *testing.T) {
 func loopsOn(t *testing.T, dir string) (n int) {
 	t.Helper()
 	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, name := range names {
 		content, err := os.ReadFile(name) // a device that has vanished is not one of this test
 		if err == nil && strings.HasPrefix(string(content), dir+"/") {

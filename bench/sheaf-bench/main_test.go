@@ -8,6 +8,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/test/clitest"
 	"sheaf.dev/sheaf/internal/test/loopback"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // benchBinary is the path of the built program. The program sheaf is in the same folder.
@@ -24,16 +25,9 @@ func measure(t testing.TB, args ...string) clitest.Outcome {
 	return clitest.Run(t, nil, nil, append([]string{benchBinary}, args...)...)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	address, err := loopback.FreeAddress()
-	must(t, err)
+	must.OK(t, err)
 	return address
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/bench"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // One round shows the stages of puts and batches. The figures mean nothing after so short a time, so the test does not
@@ -18,9 +19,7 @@ func TestTheWritePathIsShown(t *testing.T) {
 		Binary:  filepath.Join(filepath.Dir(benchBinary), "sheaf"), GoTool: "go", Time: time.Second,
 		Groups: []int{2}, Sizes: []int{1000}, Callers: 4, Batch: 10,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if len(report.Tables) != 5 {
 		t.Fatalf("%d tables", len(report.Tables))
 	}

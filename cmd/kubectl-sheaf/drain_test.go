@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // operate plays the operator: once a pool's spec has changed, it writes one status after another, one for each step.
@@ -51,9 +52,7 @@ func drainedPool(t *testing.T, namespace string) (*app, func() string, *v1alpha1
 func read(t *testing.T, a *app, name string) *v1alpha1.ShardPool {
 	t.Helper()
 	var pool v1alpha1.ShardPool
-	if err := a.objects.Get(t.Context(), client.ObjectKey{Namespace: a.namespace, Name: name}, &pool); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.objects.Get(t.Context(), client.ObjectKey{Namespace: a.namespace, Name: name}, &pool))
 	return &pool
 }
 
@@ -67,9 +66,7 @@ func leftOf(groups ...int32) func(*v1alpha1.ShardPool) {
 
 func TestDrainAPool(t *testing.T) {
 	a, said, pool := drainedPool(t, "drain-pool")
-	if err := a.call(t.Context(), "drain", pool.Name, "--dry-run"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.call(t.Context(), "drain", pool.Name, "--dry-run"))
 	if text := said(); !strings.Contains(text, "would change ShardPool quotes-ssd: spec.state is Drained") ||
 		!strings.Contains(text, "shard quotes-ssd-1 on node n2: 64 groups") {
 		t.Errorf("--dry-run says\n%s", text)
@@ -83,9 +80,7 @@ func TestDrainAPool(t *testing.T) {
 		c := isTrue(v1alpha1.ConditionDrained, "Drained", p.Generation)
 		p.Status.Conditions = append(p.Status.Conditions, c)
 	})
-	if err := a.call(ctx, "drain", pool.Name); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.call(ctx, "drain", pool.Name))
 	text := said()
 	if !strings.Contains(text, "kubectl -n drain-pool delete shardpool quotes-ssd removes it") {
 		t.Errorf("it says\n%s", text)
@@ -116,9 +111,7 @@ func TestDrainAShard(t *testing.T) {
 	operate(ctx, t, a.objects, a.namespace, pool.Name, leftOf(64, 3, 64), func(p *v1alpha1.ShardPool) {
 		p.Status.ShardStatuses = slices.Delete(p.Status.ShardStatuses, 1, 2)
 	})
-	if err := a.call(ctx, "drain", pool.Name, "--shard=1"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.call(ctx, "drain", pool.Name, "--shard=1"))
 	if text := said(); !strings.Contains(text, "spec.shards is 2, and spec.remove names shard 1") ||
 		!strings.Contains(text, "shard quotes-ssd-1 is removed") {
 		t.Errorf("it says\n%s", text)
@@ -173,9 +166,7 @@ func TestDrainAShardThatThePoolDoesNotList(t *testing.T) {
 	shard.Namespace = "drain-many"
 	create(t, a.objects, "drain-many", pool)
 	create(t, a.objects, "drain-many", shard)
-	if err := a.call(t.Context(), "drain", pool.Name, "--shard=33", "--dry-run"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.call(t.Context(), "drain", pool.Name, "--shard=33", "--dry-run"))
 	if text := out.String(); !strings.Contains(text, "shard quotes-ssd-33 on node n7: 5 groups") {
 		t.Errorf("it says\n%s", text)
 	}

@@ -19,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // gatewayOf is a gateway that has groups, and lists them in pages of one.
@@ -61,9 +62,7 @@ func (g *gatewayOf) DeleteGroup(_ context.Context, in *recordv1.DeleteGroupReque
 func groupsApp(t *testing.T, g *gatewayOf) (a *app, out, words *bytes.Buffer) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, v1alpha1.AddToScheme(scheme))
 	out, words = &bytes.Buffer{}, &bytes.Buffer{}
 	a = newApp(out, words)
 	a.namespace = "prod"
@@ -86,9 +85,7 @@ func TestGroupsAreListed(t *testing.T) {
 		{Group: "10", Shard: "quotes-ssd-1", State: recordv1.GroupState_GROUP_STATE_FAILED, Message: "manifest is gone"},
 	}}
 	a, out, _ := groupsApp(t, g)
-	if err := a.call(t.Context(), "groups", "quotes", "--width=100"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.call(t.Context(), "groups", "quotes", "--width=100"))
 	const want = `GROUP  STATE    COPIES  LEADER        RECORDS   STORED  MESSAGE
 2      Serving       1  quotes-ssd-0   12,345  3.0 GiB
 10     Failed        1                      ?        ?  manifest is gone
@@ -97,9 +94,7 @@ func TestGroupsAreListed(t *testing.T) {
 		t.Errorf("%s\nnot\n%s", out.String(), want)
 	}
 	out.Reset()
-	if err := a.call(t.Context(), "groups", "quotes", "-o", "json"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.call(t.Context(), "groups", "quotes", "-o", "json"))
 	var rows []cli.GroupRow
 	if err := json.Unmarshal(out.Bytes(), &rows); err != nil || len(rows) != 2 || rows[0].Group != "2" ||
 		rows[1].Records != nil || !strings.Contains(out.String(), `"storedBytes": 3221225472`) {
@@ -107,13 +102,9 @@ func TestGroupsAreListed(t *testing.T) {
 	}
 
 	var store v1alpha1.RecordStore
-	if err := a.objects.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "quotes"}, &store); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.objects.Get(t.Context(), client.ObjectKey{Namespace: "prod", Name: "quotes"}, &store))
 	store.Spec.Replication.Copies = 3
-	if err := a.objects.Update(t.Context(), &store); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.objects.Update(t.Context(), &store))
 	out.Reset()
 	err := a.call(t.Context(), "groups", "quotes", "-o", "json")
 	if err != nil || !strings.Contains(out.String(), `"state": "Degraded"`) {

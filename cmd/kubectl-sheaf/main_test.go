@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 	"sheaf.dev/sheaf/internal/test/kubetest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -49,19 +50,13 @@ func newTestApp(t *testing.T, namespace string) (*app, *bytes.Buffer) {
 	kubetest.Only(t)
 	started = true
 	s, err := server()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var out bytes.Buffer
 	a := newApp(&out, &out)
 	a.now, a.namespace = func() time.Time { return kubefindingtest.Now }, namespace
-	if err := a.connectTo(rest.CopyConfig(s.Config)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.connectTo(rest.CopyConfig(s.Config)))
 	err = a.objects.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return a, &out
 }
 
@@ -81,9 +76,7 @@ func create(t *testing.T, c client.Client, namespace string, o client.Object) {
 	}
 	o.SetCreationTimestamp(metav1.Time{})
 	withStatus := o.DeepCopyObject().(client.Object)
-	if err := c.Create(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Create(t.Context(), o))
 	withStatus.SetResourceVersion(o.GetResourceVersion())
 	withStatus.SetUID(o.GetUID())
 	switch o := o.(type) { // set the fields that admission and the binder would have set
@@ -102,15 +95,11 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(got), 0o600))
 		return
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if got != string(want) {
 		t.Errorf("%s differs (go test ./cmd/kubectl-sheaf -update writes it anew; look at it then):\n%s", file, got)
 	}
@@ -139,9 +128,7 @@ func TestWrongCommandLines(t *testing.T) {
 // The help shows the name that people type.
 func TestHelpNamesThePlugin(t *testing.T) {
 	var out bytes.Buffer
-	if err := newApp(&out, &out).call(t.Context(), "drain", "--help"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, newApp(&out, &out).call(t.Context(), "drain", "--help"))
 	if !strings.Contains(out.String(), "kubectl sheaf drain POOL") {
 		t.Errorf("help: %s", out.String())
 	}

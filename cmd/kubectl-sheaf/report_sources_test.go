@@ -26,6 +26,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // answers plays an API server.
@@ -51,9 +52,7 @@ func TestReportGoesOnWithoutASource(t *testing.T) {
 			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{},
 				Body: io.NopCloser(strings.NewReader("text"))}, nil
 		})})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var said bytes.Buffer
 	a := &app{core: core, err: &said}
 	var pods []corev1.Pod
@@ -67,9 +66,7 @@ func TestReportGoesOnWithoutASource(t *testing.T) {
 	var packed bytes.Buffer
 	r := &archive{tar: tar.NewWriter(&packed), folder: "report", at: time.Now(), limit: time.Hour}
 	a.reportPods(t.Context(), pods, time.Hour, r)
-	if err := errors.Join(r.err, r.tar.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(r.err, r.tar.Close()))
 	failed := strings.Join(r.failed, "\n")
 	for _, words := range []string{
 		"read logs/hangs/shard.log: no answer within 1h0m0s", "read /status of pod hangs: no answer within 1h0m0s",
@@ -94,9 +91,7 @@ func observed(t *testing.T, see func(ctx context.Context, what any) error) *app 
 	o, _ := kubefindingtest.Well()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, add(scheme))
 	}
 	a := newApp(io.Discard, io.Discard)
 	a.namespace = o.Store.Namespace
@@ -136,13 +131,9 @@ func TestEachListHasATimeLimit(t *testing.T) {
 		}
 	}
 	store, err := a.oneStore(t.Context(), nil, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	s, err := a.gather(t.Context(), store, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if len(s.Missing) != 1 || !strings.HasPrefix(s.Missing[0], "nodes: the API server has not answered within 1h0m0s") ||
 		len(s.Pods) != 1 || len(s.Claims) != 1 {
 		t.Errorf("%v, %d pods, %d claims", s.Missing, len(s.Pods), len(s.Claims))

@@ -17,28 +17,23 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // unpack reads an archive. It returns the contents by name, without the folder.
 func unpack(t *testing.T, r io.Reader) map[string]string {
 	t.Helper()
 	packed, err := gzip.NewReader(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	files := map[string]string{}
 	for archive := tar.NewReader(packed); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		text, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		_, name, _ := strings.Cut(header.Name, "/")
 		files[name] = string(text)
 	}
@@ -73,16 +68,12 @@ func TestReport(t *testing.T) {
 	create(t, a.objects, "report", &operator)
 
 	file := filepath.Join(t.TempDir(), "report.tar.gz")
-	if err := a.call(t.Context(), "report", "--live-timeout=2s", "--output", file); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.call(t.Context(), "report", "--live-timeout=2s", "--output", file))
 	if !strings.Contains(out.String(), "wrote "+file) {
 		t.Errorf("it says %q", out.String())
 	}
 	packed, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	files := unpack(t, bytes.NewReader(packed))
 	for name, text := range files {
 		if strings.Contains(text, secret) {
@@ -121,9 +112,7 @@ func TestReport(t *testing.T) {
 	t.Run("to standard output", func(t *testing.T) {
 		out.Reset()
 		a.err = io.Discard // the progress; the test's app writes both into one buffer
-		if err := a.call(t.Context(), "report", "quotes", "--live-timeout=1s", "--since=1h", "-o", "-"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.call(t.Context(), "report", "quotes", "--live-timeout=1s", "--since=1h", "-o", "-"))
 		if files := unpack(t, out); files["status.txt"] == "" {
 			t.Errorf("%d files", len(files))
 		}

@@ -20,6 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The plugin calls as an administrator. It talks only to gateways of the store, and not to other processes that have a
@@ -33,9 +34,7 @@ func TestThePluginSpeaksOnlyToGatewaysOfTheStore(t *testing.T) {
 			Identity: identity.Identity{Store: of, Role: role, Name: name}, Server: true, Client: true, Now: time.Now(),
 			Lifetime: time.Hour,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return map[string][]byte{
 			certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: own.CertificatePEM(),
 			certs.ClientBundleFile: callers.CertificatePEM(),
@@ -48,21 +47,15 @@ func TestThePluginSpeaksOnlyToGatewaysOfTheStore(t *testing.T) {
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "secure", Name: "quotes-admin-tls"},
 		Data: files(callers, identity.Admin, "admin")}
-	if err := a.objects.Create(t.Context(), secret); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.objects.Create(t.Context(), secret))
 	speaks, done, err := a.credentials(t.Context(), store)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer done()
 	for name, want := range map[string]codes.Code{"gateway": codes.OK, "shard/main-0": codes.Unavailable} {
 		role, shard, _ := strings.Cut(name, "/")
 		conn, err := grpc.NewClient("passthrough:///"+serveHealth(t, files(own, identity.Role(role), shard)),
 			grpc.WithTransportCredentials(speaks))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
 		cancel()
@@ -76,9 +69,7 @@ func TestThePluginSpeaksOnlyToGatewaysOfTheStore(t *testing.T) {
 func newAuthority(t *testing.T) *authority.Authority {
 	t.Helper()
 	made, err := authority.New("test", time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return made
 }
 
@@ -86,14 +77,10 @@ func newAuthority(t *testing.T) *authority.Authority {
 func serveHealth(t *testing.T, files map[string][]byte) string {
 	t.Helper()
 	source, err := certs.InMemory(certs.Config{}, files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(source.Close)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server := grpc.NewServer(grpc.Creds(source.Server(certs.ServerOptions{})))
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	go func() { _ = server.Serve(listener) }() // Serve ends with Stop

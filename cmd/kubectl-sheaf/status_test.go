@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/kube/finding"
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // well is a healthy store, including what its gateway reports.
@@ -146,9 +147,7 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 	create(t, a.objects, "status", &other)
 
 	stores, err := a.stores(t.Context(), []string{"quotes"}, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	got, err := a.gather(t.Context(), &stores[0], time.Minute)
 	if err != nil || len(got.Missing) > 0 {
 		t.Fatalf("%v, %v", err, got.Missing)
@@ -179,18 +178,14 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 		store := stores[0].DeepCopy()
 		set(&store.Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "OtherStore",
 			"etcd holds another store")
-		if err := a.objects.Status().Update(t.Context(), store); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.objects.Status().Update(t.Context(), store))
 		out.Reset()
 		err := a.call(t.Context(), "status", "quotes", "--live=false", "-o", "json")
 		if err == nil || exitCode(err) != exitFailed || !strings.Contains(err.Error(), "1 problem, 0 warnings, 0 notes") {
 			t.Errorf("%v", err)
 		}
 		var document statusDocument
-		if err := json.Unmarshal(out.Bytes(), &document); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal(out.Bytes(), &document))
 		if len(document.Findings) != 1 || !strings.Contains(document.Findings[0].What, "etcd holds another store") ||
 			document.Live == "" {
 			t.Errorf("%+v", document)

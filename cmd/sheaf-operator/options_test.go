@@ -16,6 +16,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // call runs the command line. got holds the options with which the operator would run; nil: it would not run.
@@ -87,9 +88,7 @@ func TestOptionsReachTheManager(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "sheaf-system")
 	got, _, err := call("--shard-image=sheaf:1", "--namespaces=a,b", "--metrics-bind-address=0", "--log-level=debug",
 		"--disksets=false")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	m := got.manager()
 	namespaces := []string{}
 	for n := range m.Cache.DefaultNamespaces {

@@ -20,6 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/clitest"
 	"sheaf.dev/sheaf/internal/test/kubetest"
 	"sheaf.dev/sheaf/internal/test/loopback"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
@@ -31,34 +32,27 @@ const (
 // ports are the names of the ports in metrics, by their flag.
 var ports = map[string]string{metricsFlag: "metrics", healthFlag: "health"}
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // startOperator starts the operator's program on an API server and waits until it is healthy. It returns the process
 // and the address of each flag for an address.
 func startOperator(t *testing.T) (pid int, addresses map[string]string) {
 	t.Helper()
 	server, err := kubetest.Start("../../config/crd/bases")
-	must(t, err)
-	t.Cleanup(func() { must(t, server.Stop()) })
+	must.OK(t, err)
+	t.Cleanup(func() { must.OK(t, server.Stop()) })
 	programs, err := clitest.Programs(t.Context(), t.TempDir(), "sheaf.dev/sheaf/cmd/sheaf-operator")
-	must(t, err)
+	must.OK(t, err)
 	addresses = map[string]string{}
 	args := []string{"--shard-image=sheaf:1", "--leader-elect=false"}
 	for _, flag := range []string{metricsFlag, healthFlag} {
 		addresses[flag], err = loopback.FreeAddress()
-		must(t, err)
+		must.OK(t, err)
 		args = append(args, flag+"="+addresses[flag])
 	}
 	var words bytes.Buffer
 	cmd := exec.Command(programs+"/sheaf-operator", args...)
 	cmd.Stderr, cmd.Env = &words, append(os.Environ(), "KUBECONFIG="+server.Kubeconfig)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(t, cmd.Start())
+	must.OK(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
 		_ = cmd.Wait() // by a signal of this test
@@ -74,7 +68,7 @@ func startOperator(t *testing.T) (pid int, addresses map[string]string) {
 	for {
 		answer, err := http.Get("http://" + addresses[healthFlag] + "/readyz")
 		if err == nil {
-			must(t, answer.Body.Close())
+			must.OK(t, answer.Body.Close())
 			if answer.StatusCode == http.StatusOK {
 				return cmd.Process.Pid, addresses
 			}
@@ -95,10 +89,10 @@ func TestEachPortIsInTheTable(t *testing.T) {
 	kubetest.Only(t)
 	pid, addresses := startOperator(t)
 	table, err := pagetest.Ports("../..")
-	must(t, err)
+	must.OK(t, err)
 	table = slices.DeleteFunc(table, func(p pagetest.Port) bool { return p.Process != "sheaf-operator" })
 	sockets, err := loopback.Listeners(pid)
-	must(t, err)
+	must.OK(t, err)
 	if len(sockets) != len(table) {
 		t.Errorf("the operator listens on %v, and docs/security.md, \"Ports\", has %v", sockets, table)
 	}
@@ -128,7 +122,7 @@ func holdsLittle(t *testing.T, port, address, metrics string) {
 	for range 10 {
 		for range most + 20 {
 			conn, err := net.Dial("tcp", address)
-			must(t, err)
+			must.OK(t, err)
 			defer conn.Close()
 		}
 		read(t, "http://"+address+"/") // the server accepts connections in order, so it has seen all others
@@ -147,9 +141,9 @@ func holdsLittle(t *testing.T, port, address, metrics string) {
 func read(t *testing.T, url string) string {
 	t.Helper()
 	answer, err := http.Get(url)
-	must(t, err)
+	must.OK(t, err)
 	text, err := io.ReadAll(answer.Body)
-	must(t, errors.Join(err, answer.Body.Close()))
+	must.OK(t, errors.Join(err, answer.Body.Close()))
 	return string(text)
 }
 
@@ -162,6 +156,6 @@ func series(t *testing.T, text, name string) float64 {
 	}
 	line, _, _ := strings.Cut(after, "\n")
 	value, err := strconv.ParseFloat(line, 64)
-	must(t, err)
+	must.OK(t, err)
 	return value
 }

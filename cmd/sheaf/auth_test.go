@@ -34,9 +34,7 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 	}
 	sheaf(t, nil, with("auth", "can-i", "read")...).Want(t, 2).Has(t, `"read" is no verb`)
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("a.b.c"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(token, []byte("a.b.c"), 0o600))
 	sheaf(t, nil, with("auth", "whoami", "--token-file", token)...).Want(t, 2).Has(t, "give one of them")
 	sheaf(t, nil, "auth", "whoami", "--server", d.server, "--token-file", token).Want(t, 2).Has(t, "needs --ca")
 	plain := startDev(t, t.TempDir())
@@ -49,14 +47,10 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 // or that somebody else has changed meanwhile.
 func TestATableOfGrantsIsSetByHand(t *testing.T) {
 	server, err := etcdserver.Start(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(server.Close)
 	client, err := server.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	const name = "quotes"
 	at := []string{"--etcd", client.Endpoints()[0], "--store", name}
@@ -66,9 +60,7 @@ func TestATableOfGrantsIsSetByHand(t *testing.T) {
 	sheaf(t, nil, table("get")...).Want(t, 3).Has(t, "no table of grants")
 	sheaf(t, strings.NewReader(first), table("set", "-")...).Want(t, 1).Has(t, "no such store")
 	store, err := registry.NewStore(client, name, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	meta := placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Named}, Copies: 1}
 	if _, err := store.InitMeta(context.Background(), meta); err != nil {
 		t.Fatal(err)
@@ -80,13 +72,9 @@ func TestATableOfGrantsIsSetByHand(t *testing.T) {
 	}
 	sheaf(t, strings.NewReader(first), table("set", "-")...).Want(t, 2).Has(t, "version: is 0, and the store has 1")
 	file := filepath.Join(t.TempDir(), "table.json")
-	if err := os.WriteFile(file, []byte(strings.Replace(got, "get", "read", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(strings.Replace(got, "get", "read", 1)), 0o600))
 	sheaf(t, nil, table("set", file)...).Want(t, 2).Has(t, `"read" is no verb`)
-	if err := os.WriteFile(file, []byte(strings.Replace(got, "get", "put", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(strings.Replace(got, "get", "put", 1)), 0o600))
 	sheaf(t, nil, table("set", file)...).Want(t, 0).Has(t, "table 2 is stored")
 	sheaf(t, nil, table("set", file+".none")...).Want(t, 1).Has(t, "no such file")
 

@@ -130,9 +130,7 @@ func (d *flooded) startAttack(b *testing.B, name string) *flooding {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, errIn := cmd.StdinPipe()
 	out, errOut := cmd.StdoutPipe()
-	if err := errors.Join(errIn, errOut, cmd.Start()); err != nil {
-		b.Fatal(err)
-	}
+	must(b, errors.Join(errIn, errOut, cmd.Start()))
 	f := &flooding{in: in, out: bufio.NewReader(out), cmd: cmd}
 	b.Cleanup(f.stop)
 	return f
@@ -145,13 +143,9 @@ func (f *flooding) sent(b *testing.B) int {
 		b.Fatal(err)
 	}
 	line, err := f.out.ReadString('\n')
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	n, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return n
 }
 
@@ -167,14 +161,10 @@ func pin(b *testing.B, pid int) {
 	var set unix.CPUSet
 	set.Set(0)
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	for _, thread := range threads {
 		id, err := strconv.Atoi(thread.Name())
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		if err := unix.SchedSetaffinity(id, &set); err != nil && !errors.Is(err, unix.ESRCH) {
 			b.Fatalf("pinning thread %d of process %d: %v", id, pid, err)
 		}
@@ -185,16 +175,12 @@ func pin(b *testing.B, pid int) {
 func processorTime(b *testing.B, pid int) time.Duration {
 	b.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	_, fields, _ := strings.Cut(string(stat), ") ") // proc(5): the state follows, and utime and stime are fields 14 and 15
 	var ticks int
 	for _, field := range strings.Fields(fields)[11:13] {
 		n, err := strconv.Atoi(field)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		ticks += n
 	}
 	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 on all machines that Go knows

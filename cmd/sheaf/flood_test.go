@@ -29,17 +29,13 @@ import (
 func (p *process) resident(t *testing.T) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(status)
 	if found == nil {
 		t.Fatalf("no VmRSS in %s", status)
 	}
 	kib, err := strconv.ParseInt(string(found[1]), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return kib << 10
 }
 
@@ -135,21 +131,15 @@ func startFlooded(t testing.TB) *flooded {
 	files := client.TLSFiles{CA: filepath.Join(folder, "ca.crt"), Cert: filepath.Join(folder, "tls.crt"),
 		Key: filepath.Join(folder, "tls.key")}
 	creds, err := client.TLS(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := client.Dial(t.Context(), client.Config{Addresses: []string{d.server}, Credentials: creds})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	if _, err := c.Put(t.Context(), client.Key{ID: 1}, make([]byte, 10_000), nil); err != nil {
 		t.Fatal(err)
 	}
 	known, err := knownBy(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &flooded{process: d, attacker: attacker{server: d.server, known: known}, client: c, files: files}
 }
 

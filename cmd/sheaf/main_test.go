@@ -78,9 +78,7 @@ func (l *lockedBuffer) String() string {
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	address, err := loopback.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return address
 }
 
@@ -97,9 +95,7 @@ func launchWith(t testing.TB, server, httpAddress string, args ...string) *proce
 	p.cmd = exec.Command(sheafBinary, args...)
 	p.cmd.Stderr = p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.cmd.Start())
 	go func() {
 		_ = p.cmd.Wait()
 		close(p.ended)
@@ -173,9 +169,7 @@ func dial(t testing.TB, server string) *grpc.ClientConn {
 	t.Helper()
 	cc, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { cc.Close() })
 	return cc
 }

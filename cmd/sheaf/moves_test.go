@@ -28,9 +28,7 @@ func TestMovesInWords(t *testing.T) {
 	}
 	var out, words bytes.Buffer
 	to := &cli.Output{Out: &out, Err: &words}
-	if err := printMoves(to, moves); err != nil {
-		t.Fatal(err)
-	}
+	must(t, printMoves(to, moves))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	var got []string
 	for _, line := range lines[1:] {

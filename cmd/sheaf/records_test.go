@@ -216,9 +216,7 @@ func TestCommandsOnRecords(t *testing.T) {
 		for _, size := range []int{1<<20 - 1, 1 << 20, 1<<20 + 1, 5<<20 + 123} {
 			data := pattern(uint64(size), size)
 			source := filepath.Join(t.TempDir(), "source")
-			if err := os.WriteFile(source, data, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(source, data, 0o644))
 			p.do(t, "", "put", "800", source).Want(t, 0)
 			if o := p.do(t, "", "get", "800").Want(t, 0); o.Stdout != string(data) {
 				t.Fatalf("%d bytes came back as %d others", size, len(o.Stdout))
@@ -311,9 +309,7 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, twice := got[r.ID]; twice {
 			t.Errorf("record %s came twice", r.ID)
 		}
@@ -331,13 +327,9 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		data, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		id := strings.TrimSuffix(filepath.Base(h.Name), ".bin")
 		if h.PAXRecords["SCHILY.xattr.user.sheaf.attribute.n"] != id || !strings.HasSuffix(h.Name, ".bin") {
 			t.Errorf("%s: PAX records %v", h.Name, h.PAXRecords)

@@ -97,9 +97,7 @@ func TestJSONOfStatus(t *testing.T) {
 		RaftId: 12, MatchIndex: &lag, Damages: []*recordv1.Damage{{Group: "1", File: "f", OffsetBytes: 13, LengthBytes: 14,
 			What: "bad", Ids: []int64{15, 1 << 60}}}, DamagesTotal: 1,
 	}}}, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const want = `{
  "shards": [
   {

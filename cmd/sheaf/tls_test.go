@@ -63,15 +63,11 @@ func TestAFolderOfCertificatesMustBeGood(t *testing.T) {
 	half := t.TempDir()
 	for _, name := range []string{"tls.crt", "tls.key", "ca.crt"} {
 		content, err := os.ReadFile(filepath.Join(tls, "shard-0", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if name == "ca.crt" {
 			content = content[:len(content)/2]
 		}
-		if err := os.WriteFile(filepath.Join(half, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(half, name), content, 0o600))
 	}
 	o := sheaf(t, nil, append(shard, half)...).Want(t, 2).Has(t, "half written")
 	if strings.Contains(o.Stderr, "PRIVATE") {

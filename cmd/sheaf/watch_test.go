@@ -32,13 +32,9 @@ func (p *process) watch(t *testing.T, args ...string) *watching {
 	w := &watching{t: t, cmd: exec.Command(sheafBinary, append([]string{"watch", "-o", "json", "--server", p.server},
 		args...)...)} //nolint:gosec // our own program
 	out, err := w.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.cmd.Stderr = &w.said
-	if err := w.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.cmd.Start())
 	t.Cleanup(func() { _ = w.cmd.Process.Kill() })
 	w.lines = bufio.NewReader(out)
 	return w
@@ -66,9 +62,7 @@ func (w *watching) until(is func(watchLine) bool) watchLine {
 // interrupt ends the command as a person would. The command must not report a failure.
 func (w *watching) interrupt() {
 	w.t.Helper()
-	if err := w.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.cmd.Process.Signal(syscall.SIGINT))
 	_, _ = io.Copy(io.Discard, w.lines)
 	if err := w.cmd.Wait(); err != nil {
 		w.t.Fatalf("after an interrupt: %v", err)

@@ -28,6 +28,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // longName is the longest name that an object may have.
@@ -54,13 +55,9 @@ type plays struct {
 
 func newPlays(t *testing.T) *plays {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "k"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return &plays{tables: map[string][]byte{}, statuses: map[string]client.Object{}, keys: keys}
 }
 
@@ -190,9 +187,7 @@ func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 				t.Fatal(err)
 			}
 			table, err := access.ParseTable(p.tables[namespace])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			grants, tenants := slices.Sorted(slices.Values(oddNames)), slices.Sorted(slices.Values(oddNames))
 			is := func(name string) bool { return name == bad }
 			if namespace == "prod" {

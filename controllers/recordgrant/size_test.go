@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // prodQuotes is the store of the tests in this file.
@@ -28,9 +29,7 @@ func (p *plays) grantsIn(t *testing.T, r *Reconciler) (names []string) {
 		t.Fatal(err)
 	}
 	table, err := access.ParseTable(p.tables["prod"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, g := range table.Grants {
 		names = append(names, g.Name)
 	}

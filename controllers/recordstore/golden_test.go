@@ -42,6 +42,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/test/fleettest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the golden files of this package anew")
@@ -301,19 +302,13 @@ func (s *scene) run(t *testing.T) string {
 		if n == s.rounds-1 {
 			fmt.Fprintf(&out, "again: %v\nerror: %v\n", result.RequeueAfter, err)
 		}
-		if err := s.play(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.play(ctx))
 		if s.between != nil {
-			if err := s.between(ctx, s.c, n); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, s.between(ctx, s.c, n))
 		}
 	}
 	var live v1alpha1.RecordStore
-	if err := s.c.Get(ctx, key, &live); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.c.Get(ctx, key, &live))
 	slices.SortFunc(live.Status.Conditions, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
 	for n := range live.Status.Conditions {
 		live.Status.Conditions[n].LastTransitionTime = metav1.Time{}
@@ -324,9 +319,7 @@ func (s *scene) run(t *testing.T) string {
 		}
 	}
 	status, err := yaml.Marshal(live.Status)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	out.WriteString("status:\n" + indented(string(status)))
 	out.WriteString("events:\n" + indented(strings.Join(s.events, "\n")))
 	out.WriteString("writes, but for statuses:\n" + indented(strings.Join(s.writes, "\n")))
@@ -350,14 +343,10 @@ func TestStatusGolden(t *testing.T) {
 			got := s().run(t)
 			file := filepath.Join("testdata", "status", strings.ReplaceAll(name, " ", "-")+".golden")
 			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.WriteFile(file, []byte(got), 0o600))
 			}
 			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if got != string(want) {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}

@@ -15,19 +15,16 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // seriesOf returns the samples of a collector, such as `groups{namespace="prod",state="total",store="quotes"} 4`.
 func seriesOf(t *testing.T, c prometheus.Collector) (lines []string) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	if err := registry.Register(c); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, registry.Register(c))
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			var labels []string

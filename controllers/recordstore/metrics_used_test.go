@@ -9,15 +9,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // Each series of the operator that an alert or a panel of the charts uses is registered with the labels that are used
 // there. hack/alerts makes the list.
 func TestOperatorExposesWhatAlertsUse(t *testing.T) {
 	used, err := os.ReadFile("../../hack/alerts/testdata/used.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	described := make(chan *prometheus.Desc)
 	go func() {
 		defer close(described)
@@ -32,9 +32,7 @@ func TestOperatorExposesWhatAlertsUse(t *testing.T) {
 		}
 	}
 	main, err := os.ReadFile("../../cmd/sheaf-operator/main.go") // no test can import package main
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	listed := 0
 	for line := range strings.Lines(string(used)) {
 		words := strings.Fields(line)

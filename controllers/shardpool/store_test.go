@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // A pool needs the Secret of an external etcd to make the template of pods. If only the authority is missing in the
@@ -16,9 +17,7 @@ import (
 func TestAPoolGoesOnWithAnIncompleteEtcdSecret(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, add(scheme))
 	}
 	meta := metav1.ObjectMeta{Namespace: "prod", Name: "quotes"}
 	store := &v1alpha1.RecordStore{ObjectMeta: meta, Spec: v1alpha1.RecordStoreSpec{Etcd: v1alpha1.Etcd{
@@ -37,9 +36,7 @@ func TestAPoolGoesOnWithAnIncompleteEtcdSecret(t *testing.T) {
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "etcd-tls"},
 		Data: map[string][]byte{corev1.TLSCertKey: []byte("certificate")}}
-	if err := c.Create(t.Context(), secret); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Create(t.Context(), secret))
 	if w, reason := find(); reason != "" || w.store == nil || !w.etcd.ClientCert {
 		t.Errorf("without ca.crt: %q, the store %v, etcd %+v", reason, w.store != nil, w.etcd)
 	}

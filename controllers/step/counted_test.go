@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // readsNothing finds every object, or none if gone is set.
@@ -32,9 +33,7 @@ func (r *readsNothing) Get(_ context.Context, key client.ObjectKey, _ client.Obj
 func countOf(t *testing.T, kind string) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			for _, label := range m.GetLabel() {
@@ -51,9 +50,7 @@ func countOf(t *testing.T, kind string) float64 {
 func seriesOfKind(t *testing.T, kind string) (n int) {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			for _, label := range m.GetLabel() {

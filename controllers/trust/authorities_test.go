@@ -10,15 +10,14 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // bundleOf returns the certificate of a new authority, in PEM.
 func bundleOf(t *testing.T, name string) []byte {
 	t.Helper()
 	a, err := authority.New(name, time.Now(), authority.Lifetime)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return a.CertificatePEM()
 }
 
@@ -27,18 +26,14 @@ func bundleOf(t *testing.T, name string) []byte {
 func TestAuthoritiesOfOtherSources(t *testing.T) {
 	store := &v1alpha1.RecordStore{}
 	own, err := NewAuthorities(nil, store, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	a, b := bundleOf(t, "a"), bundleOf(t, "b")
 	foundA := &Found{Source: v1alpha1.TLSFromCertManager, Bundle: a, ClientBundle: a}
 	foundB := &Found{Source: v1alpha1.TLSFromCertManager, Bundle: b, ClientBundle: b}
 	differs := func(as *Authorities, which Which, found *Found) bool {
 		t.Helper()
 		out, err := as.Differs(which, found)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return out
 	}
 	withNext := func(as *Authorities, found *Found) *Authorities {
@@ -47,9 +42,7 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		if err == nil {
 			out, err = parse(out.Data())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return out
 	}
 	if differs(own, Current, nil) || !differs(own, Current, foundA) {
@@ -88,9 +81,7 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		t.Error("a change that was cut off goes on to issue before processes trust the next authorities")
 	}
 	settled, err := parse(merged.Promoted().Data())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if settled.Source(Current) != v1alpha1.TLSFromCertManager || settled.HasNext() || differs(settled, Current, foundB) ||
 		len(settled.Data()) != 3 {
 		t.Errorf("settled: %d keys, %s", len(settled.Data()), settled.Source(Current))
@@ -104,9 +95,7 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 func TestUnionHasEachAuthorityOnce(t *testing.T) {
 	a, b := bundleOf(t, "a"), bundleOf(t, "b")
 	one, err := union(slices.Concat(a, b, a))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	two, err := union(slices.Concat(b, []byte("\n"), a))
 	if err != nil || !bytes.Equal(one, two) || bytes.Count(one, []byte("BEGIN")) != 2 {
 		t.Errorf("%s and %s: %v", one, two, err)

@@ -19,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/status/page"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
@@ -28,9 +29,7 @@ func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
 		ctx, cancel := context.WithCancel(c.ctx)
 		defer cancel()
 		stream, err := recordv1.NewRoutingServiceClient(c.conn).WatchRouting(ctx, &recordv1.WatchRoutingRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		first, err := stream.Recv()
 		if err != nil || len(first.GetGroups()) != 3 || first.GetStoreUuid() != c.meta.StoreUUID.String() {
 			t.Fatalf("%v, %v", first, err)
@@ -48,9 +47,7 @@ func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
 			g.Bytes++
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		c.awaitEpoch(reported.Revision)
 		synctest.Wait() // every message that would be sent has arrived
 		if _, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error {
@@ -120,9 +117,7 @@ func TestAGroupWithoutAPlaceSaysWhatThePlannerWaitsFor(t *testing.T) {
 				g.Members, g.Leader = nil, ""
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			c.awaitEpoch(made.Revision)
 		}
 		c.stops["a"]()
@@ -187,9 +182,7 @@ func TestListingsHavePages(t *testing.T) {
 			}
 		}
 		first, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{PageSize: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, in := range []*recordv1.ListGroupsRequest{
 			{PageSize: -1}, {PageToken: "nonsense"}, {PageToken: first.GetNextPageToken() + "A"},
 			{Group: "0", PageToken: first.GetNextPageToken()},
@@ -299,18 +292,14 @@ func TestLoadIsTheSumOverShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
 		stream, err := c.admin.WatchLoad(c.ctx, &recordv1.WatchLoadRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var last *recordv1.WatchLoadResponse
 		for {
 			message, err := stream.Recv()
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			last = message
 		}
 		if l := last.GetLoad(); !l.GetDone() || l.GetBytesDone() != 4 || l.GetGroupsTotal() != 4 ||
@@ -331,9 +320,7 @@ func TestPlanMovesShowsWhatThePlannerWouldDo(t *testing.T) {
 			Name: "b", Address: c.shards["b"].address, VolumeUUID: c.shards["b"].volume, Generation: 2,
 			State: placement.Draining,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer stop()
 		var out *recordv1.PlanMovesResponse
 		for len(out.GetMoves()) == 0 { // the gateway has received the view once there are moves
@@ -374,9 +361,7 @@ func TestStopLeavesNothingRunning(t *testing.T) {
 		ctx, cancel := context.WithCancel(c.ctx)
 		defer cancel()
 		routing, err := recordv1.NewRoutingServiceClient(c.conn).WatchRouting(ctx, &recordv1.WatchRoutingRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if _, err := routing.Recv(); err != nil {
 			t.Fatal(err)
 		}

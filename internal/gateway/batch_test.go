@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func puts(ids ...int64) *recordv1.BatchPutRequest {
@@ -28,9 +29,7 @@ func puts(ids ...int64) *recordv1.BatchPutRequest {
 func batchPut(t *testing.T, c *cluster, messages ...*recordv1.BatchPutRequest) ([]*recordv1.BatchPutResponse, error) {
 	t.Helper()
 	stream, err := c.records.BatchPut(c.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	go func() {
 		for _, m := range messages {
 			if stream.Send(m) != nil {
@@ -125,9 +124,7 @@ func TestBatchPutItemsFailAlone(t *testing.T) {
 		message := puts(0, 1, 2, 3, 4, 5)
 		message.Puts[1].Key = nil
 		answers, err := batchPut(t, c, message)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for i, want := range []codes.Code{codes.Aborted, codes.InvalidArgument, codes.OK, codes.Aborted, codes.OK, codes.OK} {
 			if got := codes.Code(answers[0].GetResults()[i].GetStatus().GetCode()); got != want {
 				t.Errorf("item %d: %v, want %v", i, got, want)
@@ -144,9 +141,7 @@ func TestBatchPutRepeatsRefusedItems(t *testing.T) {
 			fired[name] = s.failFirst(5, "BatchPut item", refuse(codes.FailedPrecondition, "WRONG_SHARD"))
 		}
 		answers, err := batchPut(t, c, puts(1, 2, 3, 4, 5, 6, 7, 8))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for i, result := range answers[0].GetResults() {
 			if result.GetStatus().GetCode() != 0 {
 				t.Errorf("item %d: %v", i, result)
@@ -197,9 +192,7 @@ func TestBatchPutToAShardThatIsDownFailsSurely(t *testing.T) {
 			}
 		}
 		answers, err := batchPut2(c, puts(onA, onB))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		results := answers.GetResults()
 		if results[0].GetPut() == nil {
 			t.Fatalf("the item of the live shard: %v", results[0])
@@ -354,9 +347,7 @@ func TestABatchMakesAllItsGroups(t *testing.T) {
 		}
 		message.Puts[7].Key.Group = "a/b"
 		answers, err := batchPut(t, c, message)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for i, result := range answers[0].GetResults() {
 			if want := i == 7; want != (codes.Code(result.GetStatus().GetCode()) == codes.InvalidArgument) || !want &&
 				result.GetPut() == nil {

@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // echoBytes holds the bytes of a message. Passing them on unchanged is the minimum work of a hop.
@@ -56,9 +57,7 @@ func (e *echoShard) Get(context.Context, *recordv1.GetRequest) (*recordv1.GetRes
 func listen(b *testing.B) net.Listener {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	return l
 }
 
@@ -68,9 +67,7 @@ func bareHop(b *testing.B, shard string) string {
 	codec := echoCodec{encoding.GetCodecV2("proto")}
 	to, err := grpc.NewClient(shard, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec)))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	b.Cleanup(func() { _ = to.Close() })
 	server := grpc.NewServer(grpc.ForceServerCodecV2(codec))
 	server.RegisterService(&grpc.ServiceDesc{
@@ -101,9 +98,7 @@ func startEcho(b *testing.B, size int) (shard, viaGateway string) {
 	go func() { _ = server.Serve(l) }()
 	b.Cleanup(server.Stop)
 	store, err := registry.NewStore(memetcdtest.New(b).Client(b), "bench", nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	ctx := context.Background()
 	meta := hash(16)
 	if _, err := store.InitMeta(ctx, meta); err != nil {
@@ -111,9 +106,7 @@ func startEcho(b *testing.B, size int) (shard, viaGateway string) {
 	}
 	volume := uuid.New()
 	stop, err := store.RegisterShard(ctx, placement.Shard{Name: "a", Address: l.Addr().String(), VolumeUUID: volume})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	b.Cleanup(stop)
 	for n := range meta.Routing.Groups {
 		g := placement.NewGroup(meta.Routing, placement.GroupName(n), n)
@@ -123,9 +116,7 @@ func startEcho(b *testing.B, size int) (shard, viaGateway string) {
 		}
 	}
 	g, err := gateway.Start(ctx, gateway.Config{Listen: "127.0.0.1:0", Store: store})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	b.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -150,9 +141,7 @@ func BenchmarkGet(b *testing.B) {
 
 func get(b *testing.B, address string, callers int) {
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, err)
 	defer func() { _ = conn.Close() }()
 	client := recordv1.NewRecordServiceClient(conn)
 	b.ReportAllocs()

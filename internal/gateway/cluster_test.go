@@ -19,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/livenesstest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // cluster is a gateway in front of stand-ins, with its etcd and network in memory. Its test runs in a bubble of
@@ -94,9 +95,7 @@ func (c *cluster) dial(g *gateway.Gateway, options ...grpc.DialOption) *grpc.Cli
 	c.t.Helper()
 	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()), c.network.Dialer())
 	conn, err := grpc.NewClient(bubbletest.Target(g.Addr()), options...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.OK(c.t, err)
 	c.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -105,9 +104,7 @@ func (c *cluster) dial(g *gateway.Gateway, options ...grpc.DialOption) *grpc.Cli
 func (c *cluster) another(cfg gateway.Config, epoch uint64) recordv1.RecordServiceClient {
 	c.t.Helper()
 	g, err := gateway.Start(c.ctx, c.config(cfg))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.OK(c.t, err)
 	c.t.Cleanup(func() {
 		stop, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -143,9 +140,7 @@ func (c *cluster) start(name string, volume uuid.UUID, generation uint64) *stand
 func (c *cluster) startAt(name, address string, volume uuid.UUID, generation uint64) *standIn {
 	c.t.Helper()
 	listener, err := c.network.Listen(c.ctx, address)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.OK(c.t, err)
 	s := &standIn{
 		name: name, volume: volume, address: listener.Addr().String(), records: map[string]map[int64]*recordv1.Record{},
 		requests: map[string]string{}, calls: map[string]int{}, routing: c.meta.Routing, server: grpc.NewServer(),
@@ -162,9 +157,7 @@ func (c *cluster) startAt(name, address string, volume uuid.UUID, generation uin
 	stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
 		Name: name, Address: s.address, VolumeUUID: volume, Generation: generation, CapacityBytes: 1 << 30,
 	})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.OK(c.t, err)
 	c.t.Cleanup(stop)
 	c.shards[name], c.stops[name] = s, stop
 	return s
@@ -176,9 +169,7 @@ func (c *cluster) own(g placement.Group, shard string) int64 {
 	g.Members = []placement.Member{{Shard: shard, VolumeUUID: c.shards[shard].volume, RaftID: 1}}
 	g.Leader = shard
 	g, err := c.store.PutGroup(c.ctx, g)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.OK(c.t, err)
 	return g.Revision
 }
 

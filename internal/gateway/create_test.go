@@ -20,6 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/status/finding"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // grant writes a table of grants with these tenants. It replaces the table at the current revision.
@@ -30,9 +31,7 @@ func (c *cluster) grant(tenants string) {
 		err = c.store.PutAccess(c.ctx, fmt.Appendf(nil, `{"version":%d,"grants":[],"tenants":[%s]}`, there.Revision+1, tenants),
 			there.Revision)
 	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.OK(c.t, err)
 }
 
 // carryOut acts for shard a: it creates the groups that etcd has, until the test ends.
@@ -184,9 +183,7 @@ sheaf_gateway_groups_limit 10
 				time.Sleep(time.Second)
 			}
 			list, err := c.admin.ListShards(c.ctx, &recordv1.ListShardsRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			var found []string
 			for _, f := range c.gateway.Status().Findings {
 				if f.Severity == finding.Warning && f.Where == "store" {

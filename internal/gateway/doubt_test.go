@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // afterDoubt lists what a shard may answer to the repetition of a write that was applied but whose answer was lost.
@@ -92,9 +93,7 @@ func TestAStreamThatIsEndedByStoppingLeavesItsPutsInDoubt(t *testing.T) {
 			return refuse(codes.Unavailable, "STOPPING")
 		}
 		answers, err := batchPut(t, c, puts(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		wantError(t, status.FromProto(answers[0].GetResults()[0].GetStatus()).Err(), codes.Unknown, "OUTCOME_UNKNOWN")
 		if stopped == 0 || s.applied == 0 {
 			t.Fatalf("%d streams stopped, %d puts applied", stopped, s.applied)

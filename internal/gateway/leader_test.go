@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // shared gives every group of a cluster a copy on each shard, the first of which leads.
@@ -21,9 +22,7 @@ func shared(c *cluster, leader string, term uint64, shards ...string) {
 	var revision int64
 	for n := range c.meta.Routing.Groups {
 		g, err := c.store.Group(c.ctx, placement.GroupName(n))
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		must.OK(c.t, err)
 		g.Members, g.Leader, g.Term = nil, leader, term
 		for i, name := range shards {
 			g.Members = append(g.Members, placement.Member{Shard: name, VolumeUUID: c.shards[name].volume,
@@ -96,13 +95,9 @@ func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
 					t.Fatal(err)
 				}
 				stream, err := c.records.BatchPut(c.ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(2)},
-					{Key: key(3)}}}); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
+				must.OK(t, stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(2)},
+					{Key: key(3)}}}))
 				out, err := stream.Recv()
 				if err != nil || len(out.GetResults()) != 2 || out.GetResults()[0].GetStatus() != nil ||
 					out.GetResults()[1].GetStatus() != nil {

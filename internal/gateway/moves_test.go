@@ -12,6 +12,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // tells sets the progress that a stand-in reports for its copies.
@@ -33,9 +34,7 @@ func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 		for n := range 3 {
 			name := placement.GroupName(n)
 			g, err := c.store.Group(c.ctx, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			g.Bytes = 100 * mib
 			g.Members = []placement.Member{{Shard: "a", VolumeUUID: c.shards["a"].volume, RaftID: 1}}
 			if n == 1 { // the group of b has a learner that etcd knows
@@ -52,9 +51,7 @@ func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 		for group, shard := range map[string]string{"0": "a", "1": "b", "2": "d"} {
 			targets = append(targets, placement.Target{Group: group, Shards: []string{shard}, Reason: placement.ForBalance})
 		}
-		if err := c.store.SetTargets(c.ctx, targets); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.store.SetTargets(c.ctx, targets))
 		c.awaitEpoch(revision)
 		eta := 8.0
 		c.shards["b"].tells(map[string]*recordv1.Copy{"1": {
@@ -132,9 +129,7 @@ func TestPlanMovesReportsSharedDomains(t *testing.T) {
 		meta.Copies = 3
 		c := newCluster(t, meta, gateway.Config{}, "a", "b", "d", "e")
 		g, err := c.store.Group(c.ctx, "0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		g.Members, g.Leader = nil, "a"
 		for n, shard := range []string{"a", "b", "d"} {
 			g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: c.shards[shard].volume,
@@ -143,17 +138,13 @@ func TestPlanMovesReportsSharedDomains(t *testing.T) {
 		if _, err := c.store.PutGroup(c.ctx, g); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"a", "b", "d"}}}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"a", "b", "d"}}}))
 		for _, shard := range []string{"a", "b"} { // their node has got another label
 			c.stops[shard]()
 			stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
 				Name: shard, Address: c.shards[shard].address, VolumeUUID: c.shards[shard].volume, Generation: 2, Domain: "n1",
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			defer stop()
 		}
 		// From a view in which the group lacks members, the planner plans a Repair. From a view without the labels, it

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/resolver/dns"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // names answers every question about a name with one address.
@@ -58,13 +60,9 @@ func twoListeners(t *testing.T) (first, second net.Listener, port string) {
 	var config net.ListenConfig
 	for tries := 0; ; tries++ {
 		first, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		_, port, err = net.SplitHostPort(first.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		second, err := config.Listen(t.Context(), "tcp", "127.0.0.2:"+port)
 		if err == nil {
 			t.Cleanup(func() { _, _ = first.Close(), second.Close() }) // closed already by the servers
@@ -108,9 +106,7 @@ func TestShardHasAnotherAddress(t *testing.T) {
 	var n names
 	n.address.Store(&[4]byte{127, 0, 0, 1})
 	socket, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() { _ = socket.Close() }()
 	go n.serve(socket)
 	nameServer.Store(new(socket.LocalAddr().String()))
@@ -122,9 +118,7 @@ func TestShardHasAnotherAddress(t *testing.T) {
 	s, err := newRouter(Config{Logger: slog.New(slog.DiscardHandler),
 		ShardCredentials: func(string) credentials.TransportCredentials { return insecure.NewCredentials() },
 	}).connect("a-0", "a-0.shards.example.:"+port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer s.closeNow()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

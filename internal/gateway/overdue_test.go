@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // stopped is the context of a call in a process that was suspended until after the deadline, and whose timers have not
@@ -42,14 +43,10 @@ func TestWritesHeldBeyondTheirDeadlineAreDropped(t *testing.T) {
 		_, err = c.records.Delete(c.ctx, &recordv1.DeleteRequest{Key: key(1)})
 		wantError(t, err, codes.DeadlineExceeded, "")
 		stream, err := c.records.Upload(c.ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.Send(
+		must.OK(t, err)
+		must.OK(t, stream.Send(
 			&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
-				1)}}}); err != nil {
-			t.Fatal(err)
-		}
+				1)}}}))
 		_, err = stream.CloseAndRecv()
 		wantError(t, err, codes.DeadlineExceeded, "")
 		s := c.shards["a"]

@@ -22,6 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -38,9 +39,7 @@ func knowing(t *testing.T, view placement.View) *Gateway {
 	t.Cleanup(r.close)
 	r.set(view)
 	store, err := registry.NewStore(nil, "quotes", nil) // etcd is not asked
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return &Gateway{cfg: Config{Store: store}, router: r, stopping: make(chan struct{})}
 }
 
@@ -74,9 +73,7 @@ func pagesOf100000Groups(t *testing.T) {
 	last, rows, pages := "", 0, 0
 	for {
 		out, err := admin.ListGroups(t.Context(), in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if size := proto.Size(out); size > paging.BytesMax+16<<10 {
 			t.Fatalf("page %d has %d bytes", pages, size)
 		}
@@ -215,9 +212,7 @@ func TestPagesAreTheWholeListing(t *testing.T) {
 		table.inOrder, table.unplaced = table.sortRoutes, func() map[string]string { return nil }
 		list := func(in *recordv1.ListGroupsRequest) ([]string, string) {
 			page, _, err := paging.Asked(paging.Groups, in)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			answers := make([]*recordv1.ListGroupsResponse, len(shards))
 			for i, s := range shards {
 				asked := page

@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
@@ -30,9 +31,7 @@ func (c *cluster) placed(shard string, is func(*recordv1.Shard) bool) {
 	c.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		list, err := c.admin.ListShards(c.ctx, &recordv1.ListShardsRequest{})
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		must.OK(c.t, err)
 		var row *recordv1.Shard
 		for _, s := range list.GetShards() {
 			if s.GetName() == shard {
@@ -53,9 +52,7 @@ func (c *cluster) placed(shard string, is func(*recordv1.Shard) bool) {
 func TestAShardIsDrainedAndRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(4), gateway.Config{}, "a", "b")
-		if err := c.setState("b", recordv1.PlacementState_PLACEMENT_STATE_DRAINING); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.setState("b", recordv1.PlacementState_PLACEMENT_STATE_DRAINING))
 		c.placed("b", func(s *recordv1.Shard) bool {
 			return s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING && s.GetPlacedGroups() == 2 &&
 				s.GetPlacementWaits() == ""
@@ -105,9 +102,7 @@ func TestADrainWithoutAMajoritySaysSo(t *testing.T) {
 		awaitStatus(t, c.gateway, "the shard is gone", func(st gateway.Status) bool {
 			return len(st.Shards) == 2 && st.Shards[1].State == "Silent"
 		})
-		if err := c.setState("b", recordv1.PlacementState_PLACEMENT_STATE_DRAINING); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.setState("b", recordv1.PlacementState_PLACEMENT_STATE_DRAINING))
 		c.placed("b", func(s *recordv1.Shard) bool {
 			return s.GetPlacedGroups() == 1 && strings.Contains(s.GetPlacementWaits(), "of group 1 no majority")
 		})
@@ -118,15 +113,11 @@ func TestADrainWithoutAMajoritySaysSo(t *testing.T) {
 func TestADrainThatCannotEndSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a")
-		if err := c.setState("a", recordv1.PlacementState_PLACEMENT_STATE_DRAINING); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.setState("a", recordv1.PlacementState_PLACEMENT_STATE_DRAINING))
 		c.placed("a", func(s *recordv1.Shard) bool {
 			return s.GetPlacedGroups() == 2 && strings.Contains(s.GetPlacementWaits(), "1 draining")
 		})
-		if err := c.setState("a", recordv1.PlacementState_PLACEMENT_STATE_ACTIVE); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.setState("a", recordv1.PlacementState_PLACEMENT_STATE_ACTIVE))
 		c.placed("a", func(s *recordv1.Shard) bool {
 			return s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_ACTIVE && s.GetPlacementWaits() == ""
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestAStatusHasABound checks that the size of an answer at /status does not grow with the store. The answer contains
@@ -33,9 +34,7 @@ func TestAStatusHasABound(t *testing.T) {
 		p := table.fill()
 		text, err := json.Marshal(Status{Groups: p.groups, Shards: p.shards, Moves: p.moves, Findings: p.findings,
 			LeftOut: p.left})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return p, len(text)
 	}
 	if p, _ := of(groupsListed); p.left != nil || len(p.groups) != groupsListed || p.groups[1].Group != "g1" {

@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // statusOf asks for the status as the status page does.
@@ -34,9 +35,7 @@ func statusOf(t *testing.T, g *gateway.Gateway) (st gateway.Status) {
 		if path != "/status" {
 			continue
 		}
-		if err := json.Unmarshal(answer.Body.Bytes(), &st); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal(answer.Body.Bytes(), &st))
 	}
 	return st
 }
@@ -54,9 +53,7 @@ func TestStatusShowsWhereGroupsAre(t *testing.T) {
 		}
 		put := func(group string, change func(*placement.Group)) {
 			g, err := c.store.Group(c.ctx, group)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			change(&g)
 			if g, err = c.store.PutGroup(c.ctx, g); err != nil {
 				t.Fatal(err)
@@ -111,10 +108,8 @@ func TestStatusShowsWhereGroupsAre(t *testing.T) {
 
 		// A group whose target differs from its place is listed as a move. A shard whose registration has expired is a
 		// problem.
-		if err := c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"b", "a", "e"},
-			Reason: placement.ForBalance}}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"b", "a", "e"},
+			Reason: placement.ForBalance}}))
 		awaitStatus(t, c.gateway, "the move is told of", func(st gateway.Status) bool {
 			return slices.ContainsFunc(st.Moves, func(m gateway.MoveStatus) bool {
 				return m.Group == "0" && m.Running && m.Reason == "Balance" && m.Bytes == 1000 && slices.Contains(m.From, "d") &&
@@ -148,13 +143,9 @@ func TestStatusSaysThatEtcdDoesNotAnswer(t *testing.T) {
 		network := bubbletest.NewNet()
 		server := memetcdtest.On(t, network, "etcd:2379")
 		store, err := registry.NewStore(server.Client(t), "quotes", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		g, err := gateway.Start(t.Context(), gateway.Config{Listen: "gateway:0", Store: store, Listener: network.Listen})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		t.Cleanup(func() { _ = g.Stop(t.Context()) })
 		awaitStatus(t, g, "there is no store", func(st gateway.Status) bool {
 			return st.Summary.State == page.NotReady && strings.Contains(st.Summary.Text, "it holds no such store") &&

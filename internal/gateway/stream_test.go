@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func upload(c *cluster, id int64, requestID []byte, data []byte, chunk int) (*recordv1.UploadResponse, error) {
@@ -74,9 +75,7 @@ func TestAnUploadThatIsInterruptedStoresNothing(t *testing.T) {
 		ended := make(chan struct{})
 		ctx, cancel := context.WithCancel(c.ctx)
 		stream, err := c.records.Upload(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		entered := make(chan struct{})
 		c.shards["a"].fault = func(method string, _ *recordv1.RecordKey) error {
 			switch method {
@@ -88,9 +87,7 @@ func TestAnUploadThatIsInterruptedStoresNothing(t *testing.T) {
 			return nil
 		}
 		header := &recordv1.UploadHeader{Key: key(1)}
-		if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}}))
 		<-entered
 		cancel()
 		// CloseAndRecv cannot be used here, because its half-close could overtake the cancellation.
@@ -218,18 +215,14 @@ func TestScanOfAllGroupsResumesAtEveryRecord(t *testing.T) {
 		}
 		for n := 1; n < len(all); n += 3 {
 			head, cursor, err := scanAll(c, &recordv1.ScanRequest{}, n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			tail, _, err := scanAll(c, &recordv1.ScanRequest{Cursor: cursor}, -1)
 			if err != nil || !slices.Equal(append(head, tail...), all) {
 				t.Fatalf("stopped after %d: %v, then %v, %v; want %v", n, head, tail, err, all)
 			}
 		}
 		one, _, err := scanAll(c, &recordv1.ScanRequest{Group: "3"}, -1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, r := range one {
 			if r[:2] != "3/" {
 				t.Fatalf("scan of group 3 gave %s", r)

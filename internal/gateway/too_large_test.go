@@ -13,6 +13,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The gateway reads only the length of such a message, and does not forward it.
@@ -29,9 +30,7 @@ func TestTooLargeMessagesSayWhatToDo(t *testing.T) {
 			}
 
 			batch, err := c.records.BatchPut(c.ctx, large)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{put}}); err != nil &&
 				!errors.Is(err, io.EOF) {
 				t.Fatal(err)
@@ -41,9 +40,7 @@ func TestTooLargeMessagesSayWhatToDo(t *testing.T) {
 			}
 
 			upload, err := c.records.Upload(c.ctx, large)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			header := &recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}
 			chunk := &recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: put.GetData()}}
 			for _, part := range []*recordv1.UploadRequest{header, chunk} {

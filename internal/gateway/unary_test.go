@@ -23,6 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func key(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id} }
@@ -365,19 +366,13 @@ func TestTooManyCallsAreRefused(t *testing.T) {
 func TestHealthServesOnceThereIsAView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
-		if err := c.gateway.Ready(c.ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.gateway.Ready(c.ctx))
 		health := healthv1.NewHealthClient(c.conn)
 		watch, err := health.Watch(c.ctx, &healthv1.HealthCheckRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for serving := false; !serving; {
 			answer, err := watch.Recv()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			serving = answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
 		}
 		// Each service has a health status of its own, because probes may ask for it. It is set right after that of the whole
@@ -399,22 +394,16 @@ func TestAGatewayWithoutAStoreSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
 		store, err := registry.NewStore(memetcdtest.On(t, network, "etcd:2379").Client(t), "none", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		g, err := gateway.Start(context.Background(), gateway.Config{Listen: "gateway:0", Store: store,
 			Listener: network.Listen})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		defer cancel()
 		if err := g.Ready(ctx); status.Code(err) != codes.Unavailable {
 			t.Fatalf("got %v", err)
 		}
-		if err := g.Stop(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, g.Stop(context.Background()))
 	})
 }
 
@@ -433,8 +422,6 @@ func TestAShardThatStartsAgainAtItsAddressIsConnectedToAtOnce(t *testing.T) {
 			done <- err
 		}()
 		c.startAt("a", old.address, old.volume, 2)
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, <-done)
 	})
 }

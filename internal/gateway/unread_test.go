@@ -17,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // unread starts a cluster of one group with 12 MB of records, whose gateway has little memory for answers. held returns
@@ -31,9 +32,7 @@ func unread(t *testing.T, limits gateway.Limits) (c *cluster, held func() int64,
 	}
 	value := func(name, code string) (n int64) {
 		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, f := range families {
 			if f.GetName() != name {
 				continue
@@ -91,9 +90,7 @@ func TestUnreadStreamsAreBoundedInTheGateway(t *testing.T) {
 	calls := map[string]func(ctx context.Context, c *cluster) func() error{
 		"Scan": func(ctx context.Context, c *cluster) func() error {
 			stream, err := c.records.Scan(ctx, &recordv1.ScanRequest{Group: "0"})
-			if err != nil {
-				c.t.Fatal(err)
-			}
+			must.OK(c.t, err)
 			return func() error { return recvAll(stream.Recv) }
 		},
 		"BatchGet": func(ctx context.Context, c *cluster) func() error {
@@ -102,16 +99,12 @@ func TestUnreadStreamsAreBoundedInTheGateway(t *testing.T) {
 				in.Gets = append(in.Gets, &recordv1.GetRequest{Key: key(id + 1)})
 			}
 			stream, err := c.records.BatchGet(ctx, in)
-			if err != nil {
-				c.t.Fatal(err)
-			}
+			must.OK(c.t, err)
 			return func() error { return recvAll(stream.Recv) }
 		},
 		"Download": func(ctx context.Context, c *cluster) func() error {
 			stream, err := c.records.Download(ctx, &recordv1.DownloadRequest{Key: key(1)})
-			if err != nil {
-				c.t.Fatal(err)
-			}
+			must.OK(c.t, err)
 			return func() error { return recvAll(stream.Recv) }
 		},
 	}
@@ -162,9 +155,7 @@ func TestAReaderThatDoesNotReadIsDisconnectedByTheGateway(t *testing.T) {
 		ctx, cancel := context.WithCancel(c.ctx)
 		defer cancel()
 		stream, err := c.records.Scan(ctx, &recordv1.ScanRequest{Group: "0"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		until(t, "the stream holds something", func() bool { return held() > 0 })
 		until(t, "the stream is cut off, but for what the transport has", func() bool {
 			return ended(codes.Unavailable) > 0 && held() <= 1<<20
@@ -185,9 +176,7 @@ func TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead(t *testing.T) {
 		ctx, end := context.WithCancel(c.ctx)
 		defer end()
 		watch, err := healthv1.NewHealthClient(c.conn).Watch(ctx, &healthv1.HealthCheckRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if _, err := watch.Recv(); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -50,13 +51,9 @@ func TestKeyIsReadFromTheBytesOfARequest(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		put := drawPut(t)
 		encoded, err := proto.Marshal(put)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var k key
-		if err := putFields.readKey(scan(cut(t, encoded)), &k); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, putFields.readKey(scan(cut(t, encoded)), &k))
 		if !k.present || k.id != put.GetKey().GetId() || string(k.group) != put.GetKey().GetGroup() ||
 			k.requestID != (put.RequestId != nil) {
 			t.Fatalf("read %+v from %v", k, put)
@@ -65,9 +62,7 @@ func TestKeyIsReadFromTheBytesOfARequest(t *testing.T) {
 			Header: &recordv1.UploadHeader{
 				Key: put.GetKey(), RequestId: put.GetRequestId(), Attributes: put.GetAttributes(),
 			}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var fromHeader key
 		header := fields{header: 1, key: 1, requestID: 3}
 		if err := header.readKey(scan(cut(t, upload)), &fromHeader); err != nil || fromHeader.id != k.id ||
@@ -83,21 +78,15 @@ func TestKeyIsReadWhereverItStands(t *testing.T) {
 		var encoded []byte
 		for range rapid.IntRange(1, 4).Draw(t, "pieces") {
 			piece, err := proto.Marshal(drawPut(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			encoded = protowire.AppendTag(encoded, 99, protowire.BytesType)
 			encoded = protowire.AppendBytes(encoded, []byte("unknown"))
 			encoded = append(encoded, piece...)
 		}
 		merged := &recordv1.PutRequest{}
-		if err := proto.Unmarshal(encoded, merged); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, proto.Unmarshal(encoded, merged))
 		var k key
-		if err := putFields.readKey(scan(cut(t, encoded)), &k); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, putFields.readKey(scan(cut(t, encoded)), &k))
 		if k.id != merged.GetKey().GetId() || string(k.group) != merged.GetKey().GetGroup() ||
 			k.requestID != (len(merged.GetRequestId()) > 0) {
 			t.Fatalf("read %+v, protobuf reads %v", k, merged)
@@ -112,19 +101,13 @@ func TestItemsOfABatchAreForwardedUnchanged(t *testing.T) {
 			message.Puts = append(message.Puts, drawPut(t))
 		}
 		encoded, err := proto.Marshal(message)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		b, err := readBatch(&frame{bufs: cut(t, encoded)}, "puts", true, 12, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		chosen := rapid.SliceOfNDistinct(rapid.IntRange(0, len(message.GetPuts())-1), 1, -1, rapid.ID[int]).Draw(t, "chosen")
 		slices.Sort(chosen)
 		got := &recordv1.BatchPutRequest{}
-		if err := proto.Unmarshal(b.message(&part{items: chosen}).bufs.Materialize(), got); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, proto.Unmarshal(b.message(&part{items: chosen}).bufs.Materialize(), got))
 		for n, i := range chosen {
 			if !proto.Equal(got.GetPuts()[n], message.GetPuts()[i]) {
 				t.Fatalf("item %d came as %v, was %v", i, got.GetPuts()[n], message.GetPuts()[i])
@@ -136,9 +119,7 @@ func TestItemsOfABatchAreForwardedUnchanged(t *testing.T) {
 func FuzzReadKey(f *testing.F) {
 	good, err := proto.Marshal(&recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1, Group: "g"}, RequestId: []byte("x"),
 		Data: []byte("data")})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.OK(f, err)
 	f.Add(good, 3)
 	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}, 1)
 	f.Fuzz(func(t *testing.T, b []byte, at int) {
@@ -166,9 +147,7 @@ func TestFramePassesBytesThrough(t *testing.T) {
 	want := bytes.Repeat([]byte("sheaf"), 100)
 	in := mem.BufferSlice{mem.SliceBuffer(want[:7]), mem.SliceBuffer(want[7:])}
 	f := &frame{}
-	if err := c.Unmarshal(in, f); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Unmarshal(in, f))
 	out, err := c.Marshal(f)
 	if err != nil || !bytes.Equal(out.Materialize(), want) {
 		t.Fatalf("%d bytes came out as %d, %v", len(want), out.Len(), err)

@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -57,14 +58,10 @@ func TestTheStatusOfAShardObject(t *testing.T) {
 			Report: &recordv1.ShardStatus{Shard: shard(state), Groups: groups},
 		}
 		got, err := json.MarshalIndent(observed.Decide(o), "", "  ")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		file := filepath.Join("testdata", "shard-"+name+".json")
 		if *update {
-			if err := os.WriteFile(file, append(got, '\n'), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(file, append(got, '\n'), 0o600))
 		}
 		want, err := os.ReadFile(file)
 		if err != nil || string(want) != string(got)+"\n" {

@@ -17,24 +17,21 @@ import (
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // storeFiles returns a function that makes certificates of one store, all signed by one authority.
 func storeFiles(t *testing.T, mode certs.Mode) func(role identity.Role, name string) map[string][]byte {
 	t.Helper()
 	own, err := authority.New("test", time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	of := identity.Store{Domain: "cluster.local", Namespace: "prod", UID: uuid.New()}
 	return func(role identity.Role, name string) map[string][]byte {
 		cert, key, err := own.Issue(authority.Leaf{
 			Identity: identity.Identity{Store: of, Role: role, Name: name}, Server: true, Client: true, Now: time.Now(),
 			Lifetime: time.Hour,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return map[string][]byte{
 			certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: own.CertificatePEM(),
 			certs.ModeFile: []byte(mode),
@@ -45,9 +42,7 @@ func storeFiles(t *testing.T, mode certs.Mode) func(role identity.Role, name str
 func sourceOf(t *testing.T, files map[string][]byte) *certs.Source {
 	t.Helper()
 	source, err := certs.InMemory(certs.Config{}, files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(source.Close)
 	return source
 }
@@ -57,9 +52,7 @@ func sourceOf(t *testing.T, files map[string][]byte) *certs.Source {
 func TestAShardIsAskedByItsName(t *testing.T) {
 	files := storeFiles(t, certs.Required)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server := grpc.NewServer(grpc.Creds(sourceOf(t, files(identity.Shard, "main-0")).Server(certs.ServerOptions{})))
 	recordv1.RegisterAdminServiceServer(server, &asked{name: "main-0"})
 	go func() { _ = server.Serve(listener) }() // Serve ends with Stop
@@ -82,9 +75,7 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 		t.Errorf("a shard that accepts only TLS is asked in plaintext: %v", err)
 	}
 	at.TLS = true
-	if err := keys.Set("prod/quotes", files(identity.Operator, "")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, keys.Set("prod/quotes", files(identity.Operator, "")))
 	if err := ask("main-0"); err != nil {
 		t.Error(err)
 	}
@@ -92,9 +83,7 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 		t.Errorf("another shard answers: %v", err)
 	}
 	// A different store with the same name has a different UID and different authorities.
-	if err := keys.Set("prod/quotes", storeFiles(t, certs.Required)(identity.Operator, "")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, keys.Set("prod/quotes", storeFiles(t, certs.Required)(identity.Operator, "")))
 	if err := ask("main-0"); err == nil {
 		t.Error("a shard of another store answers")
 	}

@@ -13,6 +13,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // asked simulates a shard that answers with its name, and counts the connections that are made to it.
@@ -30,9 +31,7 @@ type asked struct {
 func askedAt(t *testing.T, address, name string) *asked {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	a := &asked{Listener: listener, name: name, server: grpc.NewServer()}
 	recordv1.RegisterAdminServiceServer(a.server, a)
 	go func() { _ = a.server.Serve(a) }() // Serve ends with Stop

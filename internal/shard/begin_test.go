@@ -105,9 +105,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 		}
 	}
 	cuts(disk, func() {
-		if err := (actions{s}).MakeFolder(state); err != nil {
-			t.Fatal(err)
-		}
+		must(t, (actions{s}).MakeFolder(state))
 	}, check)
 	if seen["join"] == 0 || seen["confess"] == 0 {
 		t.Fatalf("not both were seen: %v", seen)
@@ -122,18 +120,12 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with()}
 	learner := placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner}
 	state.Members = with(learner)
-	if err := (actions{s}).MakeFolder(state); err != nil {
-		t.Fatal(err)
-	}
+	must(t, (actions{s}).MakeFolder(state))
 	dir := s.volume.GroupDir(state.UUID)
 	for _, name := range []string{format.SegmentName(1), "zz"} {
 		f, err := disk.Create(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(f.Sync(), f.Close(), disk.SyncDir(dir)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, errors.Join(f.Sync(), f.Close(), disk.SyncDir(dir)))
 	}
 	view := func(members ...placement.Member) placement.View {
 		state.Members = members
@@ -162,9 +154,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		}
 	}
 	cuts(disk, func() {
-		if err := (actions{s}).Trash(t.Context(), s.replicas.Find(state.UUID)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, (actions{s}).Trash(t.Context(), s.replicas.Find(state.UUID)))
 	}, check)
 	if seen["trash"] == 0 || seen[""] == 0 {
 		t.Fatalf("not all was seen: %v", seen)

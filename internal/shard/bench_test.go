@@ -54,9 +54,7 @@ func echo(b *testing.B) *grpc.ClientConn {
 		return in, decode(in)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	server := grpc.NewServer()
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "echo", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{MethodName: "Echo", Handler: handler}},
@@ -64,9 +62,7 @@ func echo(b *testing.B) *grpc.ClientConn {
 	go func() { _ = server.Serve(listener) }()
 	b.Cleanup(server.Stop)
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	b.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -159,9 +155,7 @@ func BenchmarkUnaryMemory(b *testing.B) {
 			return err
 		}
 		for id := range int64(100) {
-			if err := put(id); err != nil {
-				b.Fatal(err)
-			}
+			must(b, put(id))
 		}
 		b.Run(fmt.Sprintf("get/%d", size), func(b *testing.B) {
 			b.ReportAllocs()
@@ -174,9 +168,7 @@ func BenchmarkUnaryMemory(b *testing.B) {
 		b.Run(fmt.Sprintf("put/%d", size), func(b *testing.B) {
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
-				if err := put(int64(n % 100)); err != nil {
-					b.Fatal(err)
-				}
+				must(b, put(int64(n%100)))
 			}
 		})
 	}
@@ -194,16 +186,12 @@ func BenchmarkBatch(b *testing.B) {
 				streams := make([]recordv1.RecordService_BatchPutClient, callers)
 				for i := range streams {
 					stream, err := f.records.BatchPut(context.Background())
-					if err != nil {
-						b.Fatal(err)
-					}
+					must(b, err)
 					streams[i] = stream
 				}
 				batchPut := func(c, n int) error { return putBatch(streams[c], c*batches+n, d) }
 				for n := range records / batchRecords {
-					if err := batchPut(0, n); err != nil {
-						b.Fatal(err)
-					}
+					must(b, batchPut(0, n))
 				}
 				batchGet := func(c, n int) error { return getBatch(f, c*batches+n*7) }
 				m := rounds(func() float64 {

@@ -109,9 +109,7 @@ func TestAFullDiskFreesWhatAHoldKeeps(t *testing.T) {
 func (f *fixture) holds0() map[string]int64 {
 	f.t.Helper()
 	out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", Explain: true})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	by := map[string]int64{}
 	for _, h := range out.GetHolds() {
 		if by[h.GetReason()] = h.GetBytes(); h.GetBytes() <= 0 || h.GetText() == "" ||
@@ -146,9 +144,7 @@ func TestCompactionSaysWhyItLeavesWhatItLeaves(t *testing.T) {
 				t.Errorf("%s: the status says %v, the answer %v", when, told, by)
 			}
 			families, err := f.cfg.Registry.(*prometheus.Registry).Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, family := range families {
 				if family.GetName() != "sheaf_shard_uncompacted_bytes" {
 					continue
@@ -172,16 +168,12 @@ func TestCompactionSaysWhyItLeavesWhatItLeaves(t *testing.T) {
 		sv := f.served(0)
 		seal := func() {
 			t.Helper()
-			if err := sv.Log().Seal(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, sv.Log().Seal())
 		}
 		seal()
 		wants("half of it", "threshold")
 		scan, err := sv.Log().OpenScan(time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.overwrite(ids, 1, 10_000)
 		seal()
 		wants("beside a scan", "scan", "threshold")

@@ -45,9 +45,7 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	dir := found[0]
 	ok := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	hit := func(name string, at int64, b []byte) {
 		t.Helper()
@@ -92,9 +90,7 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (entry, state segio.FrameStep, size int64) {
 	t.Helper()
 	file, err := disk.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer file.Close()
 	if size, err = file.Size(); err != nil {
 		t.Fatal(err)
@@ -111,9 +107,7 @@ func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (ent
 			continue
 		}
 		record, err := format.DecodeStateRecord(step.Entry.Data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if last.Bytes > 0 && record.Commit < last.Entry.Index {
 			entry, state = last, *step
 		}
@@ -129,9 +123,7 @@ func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (ent
 func tails(t testing.TB, metrics *prometheus.Registry, outcome string) float64 {
 	t.Helper()
 	families, err := metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
@@ -249,16 +241,10 @@ func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 		f := c.stopped["c"]
 		dir := filesIn(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups"))[0]
 		m, err := format.ReadManifest(f.cfg.FS, dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		active, err := f.cfg.FS.OpenWrite(path.Join(dir, format.SegmentName(m.Segments[len(m.Segments)-1].Number)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(active.Truncate(format.SegmentHeaderBytes/2), active.Sync(), active.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, errors.Join(active.Truncate(format.SegmentHeaderBytes/2), active.Sync(), active.Close()))
 		metrics := prometheus.NewRegistry()
 		f.cfg.Registry = metrics
 		c.restart("c")
@@ -348,9 +334,7 @@ func TestWhoIsGivenUp(t *testing.T) {
 func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	if err := s.compactor.Trash.Put(s.volume.GroupDir(g.UUID), g.UUID, 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.compactor.Trash.Put(s.volume.GroupDir(g.UUID), g.UUID, 1))
 	late := time.Now().Add(24 * time.Hour)
 	kept := func(members ...placement.Member) bool {
 		t.Helper()
@@ -360,9 +344,7 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 			}
 		}
 		s.watcher.See(placement.View{Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, Members: members}}})
-		if err := s.compactor.Trash.Empty(late); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.compactor.Trash.Empty(late))
 		names, err := s.cfg.FS.List(s.volume.TrashDir())
 		return err == nil && len(names) == 1
 	}
@@ -401,13 +383,9 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	if got := does(view(11)); got != "make folder 1, confess 0" {
 		t.Errorf("a new learner: %s", got)
 	}
-	if err := (actions{s}).MakeFolder(view(11).Groups["0"]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, (actions{s}).MakeFolder(view(11).Groups["0"]))
 	g := s.replicas.Find(id)
-	if err := (actions{s}).Trash(context.Background(), g); err != nil {
-		t.Fatal(err)
-	}
+	must(t, (actions{s}).Trash(context.Background(), g))
 	if got := does(view(11)); got != "make folder 0, confess 1" {
 		t.Errorf("a learner that was begun, and has gone: %s", got)
 	}
@@ -423,9 +401,7 @@ func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
 	g = s.replicas.Add(g.UUID, replicas.State{Replica: member.Replica{Name: "0", RaftID: 1, Phase: member.Lost}})
 	state := placement.Group{Name: "0", UUID: g.UUID, Members: of(placement.Member{Shard: "a",
 		VolumeUUID: s.volume.Superblock().Volume, RaftID: 9, Role: placement.Learner})}
-	if err := (actions{s}).MakeFolder(state); err != nil {
-		t.Fatal(err)
-	}
+	must(t, (actions{s}).MakeFolder(state))
 	file, found, err := format.ReadReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID))
 	if err != nil || !found || !file.Joining || file.RaftID != 9 {
 		t.Errorf("the folder is that of %+v, %t, %v", file, found, err)

@@ -94,9 +94,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	} {
 		s := lone(t)
 		g := madeGroup(t, s, 1)
-		if err := s.compactor.Trash.Put(s.volume.GroupDir(g.UUID), g.UUID, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.compactor.Trash.Put(s.volume.GroupDir(g.UUID), g.UUID, 1))
 		trash := s.volume.TrashDir()
 		names, err := s.cfg.FS.List(trash)
 		if err != nil || len(names) != 1 {
@@ -111,9 +109,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 		}
 		others := []string{"kept-by-a-person", uuid.NewString() + "-1", uuid.NewString() + "-0000000000000001-today"}
 		for _, name := range others {
-			if err := s.cfg.FS.MkdirAll(path.Join(trash, name)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.cfg.FS.MkdirAll(path.Join(trash, name)))
 		}
 		if err := s.compactor.Trash.Empty(time.Now().Add(c.age)); err != nil {
 			t.Errorf("%s: %v", c.name, err)

@@ -230,9 +230,7 @@ func TestMetricsReportPeers(t *testing.T) {
 		c.put(1, data(1, 10))
 		peer := func(name string, labels map[string]string) (value float64) {
 			families, err := metrics.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			value = -1
 			for _, f := range families {
 				for _, m := range f.GetMetric() {
@@ -346,9 +344,7 @@ func TestTheTrashIsDeletedLater(t *testing.T) {
 			t.Errorf("before its time: %v, left %v", err, trashOf(t, a))
 		}
 		other := filepath.Join(a.cfg.Dir, "trash", "put-here-by-a-person")
-		if err := a.cfg.FS.MkdirAll(other); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.cfg.FS.MkdirAll(other))
 		if err := a.shard.compactor.Trash.Empty(time.Now().Add(61 * time.Minute)); err != nil || len(trashOf(t, a)) != 1 {
 			t.Errorf("after its time: %v, left %v", err, trashOf(t, a))
 		}

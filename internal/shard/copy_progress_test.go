@@ -43,9 +43,7 @@ func TestAMoveShowsHowFarItIs(t *testing.T) {
 		var last *recordv1.Move
 		c.eventually("d tells of files with a rate", func() bool {
 			out, err := d.admin.PlanMoves(d.ctx(), &recordv1.PlanMovesRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if len(out.GetMoves()) != 1 {
 				return false
 			}
@@ -76,9 +74,7 @@ func TestAMoveShowsHowFarItIs(t *testing.T) {
 		}
 		c.eventually("the leader tells of its learner", func() bool {
 			rows, err := a.admin.ListGroups(a.ctx(), &recordv1.ListGroupsRequest{Group: "0"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			row := rows.GetGroups()[0]
 			m := row.GetMembers()
 			if len(m) != 2 {

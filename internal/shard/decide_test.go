@@ -40,9 +40,7 @@ func unbegun(t testing.TB) *Shard {
 	var err error
 	s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: s.volume.Store, Shard: cfg.Name,
 		Create: true, Logger: s.logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.committer, s.peers.hub = replica.NewCommitter(), s.newHub()
 	t.Cleanup(func() {
 		s.peers.hub.Close()
@@ -154,15 +152,9 @@ func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
 	log, _, err := group.Load(t.Context(), s.volume.LogOptions(g.UUID, g.Name), &g.Progress)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 9), log.Close(false)); err != nil {
-		t.Fatal(err)
-	}
-	if err := format.WriteReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID), s.volume.ReplicaFile(g.UUID, 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, errors.Join(log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 9), log.Close(false)))
+	must(t, format.WriteReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID), s.volume.ReplicaFile(g.UUID, 1)))
 	if s.loading.Load(t.Context(), g); g.Served() == nil {
 		t.Fatal(g.State().Err)
 	}
@@ -182,9 +174,7 @@ func madeGroup(t testing.TB, s *Shard, voters ...uint64) *replicas.Replica {
 	t.Helper()
 	id := uuid.New()
 	g := s.replicas.Add(id, replicas.State{Replica: member.Replica{Name: "0", RaftID: voters[0]}})
-	if err := group.Create(s.volume.LogOptions(g.UUID, g.Name), &raftpb.ConfState{Voters: voters}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, group.Create(s.volume.LogOptions(g.UUID, g.Name), &raftpb.ConfState{Voters: voters}))
 	return g
 }
 
@@ -219,17 +209,13 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 		if c.file != nil {
 			f := s.volume.ReplicaFile(g.UUID, 1)
 			c.file(&f)
-			if err := format.WriteReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID), f); err != nil {
-				t.Fatal(err)
-			}
+			must(t, format.WriteReplicaFile(s.cfg.FS, s.volume.GroupDir(g.UUID), f))
 		}
 		if found := s.volume.Find(g.UUID); found.Foreign != c.foreign || found.Standing.Stray() != c.foreign {
 			t.Errorf("%s: found as foreign %t, stray %q", c.name, found.Foreign, found.Standing)
 		}
 		log, _, err := group.Load(t.Context(), s.volume.LogOptions(g.UUID, g.Name), &g.Progress)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		id, err := s.volume.RaftIDOf(g.UUID, log, nil)
 		_ = log.Close(false)
 		if got := fmt.Sprint(err); c.words == "" && (err != nil || id != 1) || c.words != "" &&
@@ -239,13 +225,9 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	}
 	g := madeGroup(t, s, 1)
 	log, _, err := group.Load(t.Context(), s.volume.LogOptions(g.UUID, g.Name), &g.Progress)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = log.Close(false) }()
-	if err := log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, VotersOutgoing: []uint64{2}}, 9); err != nil {
-		t.Fatal(err)
-	}
+	must(t, log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, VotersOutgoing: []uint64{2}}, 9))
 	if id, err := s.volume.RaftIDOf(g.UUID, log, nil); err == nil {
 		t.Errorf("between two memberships, without a replica file: taken for member %d", id)
 	}

@@ -186,9 +186,7 @@ func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 					continue
 				}
 				release, _ := s.steerer.HoldEnded(g) // as deleteGroup does
-				if err := sv.Replica().End(t.Context(), sv.Log().Blank); err != nil {
-					t.Fatal(err)
-				}
+				must(t, sv.Replica().End(t.Context(), sv.Log().Blank))
 				if sv.Barrier(t.Context()) == nil || sv.ReadHere(t.Context()) == nil {
 					t.Error("a read in an ended group is allowed")
 				}
@@ -276,9 +274,7 @@ func TestADeletedGroupLeavesNoHalfMadeReplica(t *testing.T) {
 		"a replica that was joining": {make: func(t *bubble, f *fixture, dir string, id uuid.UUID) {
 			file := f.shard.volume.ReplicaFile(id, 9)
 			file.Joining = true
-			if err := format.WriteReplicaFile(f.cfg.FS, dir, file); err != nil {
-				t.Fatal(err)
-			}
+			must(t, format.WriteReplicaFile(f.cfg.FS, dir, file))
 		}},
 		"a learner that was begun": {make: func(t *bubble, f *fixture, dir string, _ uuid.UUID) {
 			zeros(t, f.cfg.FS, dir, format.ReplicaName+format.TmpSuffix, 100)
@@ -298,9 +294,7 @@ func TestADeletedGroupLeavesNoHalfMadeReplica(t *testing.T) {
 			f := start(t, registry, func(cfg *Config) { cfg.Name = "b" })
 			dir := f.shard.volume.GroupDir(id)
 			f.shard.Kill()
-			if err := f.cfg.FS.MkdirAll(dir); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.cfg.FS.MkdirAll(dir))
 			left.make(t, f, dir, id)
 			if _, err := leader.admin.DeleteGroup(leader.ctx(), &recordv1.DeleteGroupRequest{Group: "g"}); err != nil {
 				t.Fatal(err)
@@ -319,10 +313,6 @@ func TestADeletedGroupLeavesNoHalfMadeReplica(t *testing.T) {
 func zeros(t *bubble, disk vfs.FS, dir, name string, bytes int64) {
 	t.Helper()
 	f, err := disk.Create(path.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(f.Truncate(bytes), f.Sync(), f.Close(), disk.SyncDir(dir)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, errors.Join(f.Truncate(bytes), f.Sync(), f.Close(), disk.SyncDir(dir)))
 }

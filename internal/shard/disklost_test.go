@@ -52,17 +52,13 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	id := f.reaches(serving).GetVolumeUuid()
 
 	disk, err := os.OpenFile(device, os.O_WRONLY|unix.O_SYNC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	began := time.Now()
 	zeros := bytes.NewReader(make([]byte, 64*mib))
 	if _, err := disk.ReadFrom(zeros); err != nil {
 		t.Fatal(err)
 	}
-	if err := disk.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, disk.Close())
 	f.holdsBack(diskLost, id)
 	if row := f.row(); row.GetCapacityBytes() < 0 || row.GetFreeBytes() < 0 {
 		t.Errorf("the room of a device that holds nothing: %d bytes, %d free", row.GetCapacityBytes(), row.GetFreeBytes())
@@ -135,12 +131,8 @@ func TestAFileSystemThatGrows(t *testing.T) {
 	}
 
 	file, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(strings.TrimSpace(string(file)), 256*mib); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.Truncate(strings.TrimSpace(string(file)), 256*mib))
 	for _, args := range [][]string{{"losetup", "-c", device}, {"resize2fs", device}} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("NOT TESTED with a file system that grows: %v: %v: %s", args, err, out)

@@ -154,9 +154,7 @@ func TestHTTPTellsNoIDsOfRecords(t *testing.T) {
 		f.shard.problems.Note("compacting a group", err)
 		st := f.shard.Status()
 		shown, err := json.Marshal(st)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		i := slices.IndexFunc(st.Groups, func(g *recordv1.Group) bool { return g.Group == name })
 		if d := st.Groups[i].Damages; len(d) != 1 || d[0].GetRecords() != 1 ||
 			!bytes.Contains(shown, []byte("compacting a group")) || bytes.Contains(shown, []byte(strconv.Itoa(hit))) {
@@ -366,18 +364,14 @@ func TestWatchLoadEndsWhenLoaded(t *testing.T) {
 	f.stop()
 	f.again(nil)
 	stream, err := f.admin.WatchLoad(f.ctx(), &recordv1.WatchLoadRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var last *recordv1.WatchLoadResponse
 	for {
 		out, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		last = out
 	}
 	l := last.GetLoad()
@@ -401,9 +395,7 @@ func TestCompactDropsWhatRetentionDoesNotKeep(t *testing.T) {
 				}
 			}
 			out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if out.GetEntriesDropped() < 70 || out.GetBytesAfter() >= out.GetBytesBefore()/2 || out.GetSegmentsRewritten() == 0 {
 				t.Errorf("compact: %v", out)
 			}
@@ -433,9 +425,7 @@ func TestCompactAllFreesSpaceInTheNewestSegment(t *testing.T) {
 		}
 		compact := func(all bool) int64 {
 			out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: all})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return out.GetBytesBefore() - out.GetBytesAfter()
 		}
 		if freed := compact(false); freed != 0 {
@@ -507,9 +497,7 @@ func TestEtcdStoreIsARegistry(t *testing.T) {
 		}
 		targets = append(targets, placement.Target{Group: placement.GroupName(n), Shards: []string{"s1"}})
 	}
-	if err := store.SetTargets(ctx, targets); err != nil {
-		t.Fatal(err)
-	}
+	must(t, store.SetTargets(ctx, targets))
 	registry := newRegistry(hash4, "s1") // ready only needs it to know the groups
 	f := start(t, registry, func(c *Config) { c.Placement = store }).ready()
 	there := f.fill(50, 1000)

@@ -131,9 +131,7 @@ func TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds(t *testing.T) {
 				_, err = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: []byte("y")})
 				want(t, err, codes.DataLoss, reason.Damaged)
 				list, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for _, g := range list.GetGroups() {
 					if another := name == "another volume"; g.GetLost() != (another || g.GetGroup() == "1") {
 						t.Errorf("AdminService says that group %s is lost: %t", g.GetGroup(), g.GetLost())

@@ -59,9 +59,7 @@ func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 				g.Members = []placement.Member{{Shard: "gone", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1}}
 				v.Groups["0"], v.SetBack = g, setBack
 			})
-			if err := s.watcher.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.watcher.Start(t.Context()))
 			if members := registry.now().Groups["0"].Members; members[0].Shard != want {
 				t.Errorf("set back %q: members %+v", setBack, members)
 			}

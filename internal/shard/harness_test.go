@@ -445,9 +445,7 @@ func (f *fixture) start() {
 	f.t.Cleanup(s.Kill)
 	f.conn, err = connect(&f.cfg, s.Addr(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20), grpc.MaxCallSendMsgSize(64<<20)))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	conn := f.conn // the connection of this start: others may follow
 	f.t.Cleanup(func() { _ = conn.Close() })
 	f.records, f.admin = recordv1.NewRecordServiceClient(f.conn), recordv1.NewAdminServiceClient(f.conn)
@@ -640,18 +638,12 @@ func data(id int64, n int) []byte {
 func newEtcd(t *testing.T) *registry.Store {
 	t.Helper()
 	server, err := etcdserver.Start(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(server.Close)
 	client, err := server.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	store, err := registry.NewStore(client, "test", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return store
 }

@@ -63,15 +63,11 @@ func startHost(t testing.TB, registry *memRegistry, change func(*Config)) *hostF
 func (f *hostFixture) run() {
 	f.t.Helper()
 	h, err := StartHost(context.Background(), f.cfg)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	f.host = h
 	f.t.Cleanup(f.stop)
 	f.conn, err = connect(&f.cfg, h.Addr())
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 }
 
 // stop stops the host. It may be called again.
@@ -410,9 +406,7 @@ func TestHostKeepsItsServer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		health, err := grpc_health_v1.NewHealthClient(f.conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		hears := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
 			t.Helper()
 			if got, err := health.Recv(); err != nil || got.GetStatus() != want {
@@ -440,9 +434,7 @@ func TestHostKeepsItsServer(t *testing.T) {
 		follows(grpc_health_v1.HealthCheckResponse_SERVING)
 		f.reaches(serving)
 		changes, err := recordv1.NewRecordServiceClient(f.conn).Watch(ctx, &recordv1.WatchRequest{Group: "0"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := changes.Header(); err != nil {
 			t.Fatal(err)
 		}
@@ -731,9 +723,7 @@ func TestHostDescribesItsVolume(t *testing.T) {
 			defer cancel()
 			out, err := recordv1.NewAdminServiceClient(f.conn).DescribeVolume(ctx, &recordv1.DescribeVolumeRequest{},
 				grpc.WaitForReady(true))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if out.GetFacts().GetRouting() != "Hash" || out.GetFacts().GetGroups() != 4 || out.GetFacts().GetCopies() != 1 ||
 				len(out.GetGroups()) != 4 ||
 				out.GetStoreUuid() != registry.now().Meta.StoreUUID.String() {

@@ -136,9 +136,7 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 func neededRecord(t testing.TB, disk *vfstest.Mem, name string) (offset int64) {
 	t.Helper()
 	var said bytes.Buffer
-	if err := journal.Dump(&said, disk, name); err != nil {
-		t.Fatal(err)
-	}
+	must(t, journal.Dump(&said, disk, name))
 	needed, most := int64(0), int64(0) // bytes missing of the present record, and the most so far
 	var at int64
 	for line := range strings.Lines(said.String()) {
@@ -167,9 +165,7 @@ func neededRecord(t testing.TB, disk *vfstest.Mem, name string) (offset int64) {
 func isWritten(t testing.TB, disk *vfstest.Mem, name string, offset, length int64) bool {
 	t.Helper()
 	f, err := disk.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	b := make([]byte, length)
 	n, err := f.ReadAt(b, offset)
@@ -222,9 +218,7 @@ func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
 				f, after, there := afterAPowerCut(t)
 				var bad string
 				found, err := journal.Read(after, "/v")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				bad = found.Ranges[0].Group.String()
 				faulty := vfstest.NewFaulty(after)
 				fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {

@@ -73,19 +73,13 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		stream, err := f.records.Upload(f.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.Send(
+		must(t, err)
+		must(t, stream.Send(
 			&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
-				1)}}}); err != nil {
-			t.Fatal(err)
-		}
+				1)}}}))
 		f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
 		idle, err := f.records.BatchPut(f.ctx()) // never ends by itself
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.eventually("the batch has begun", func() bool { return f.shard.calls.Calls() == 2 })
 		done := make(chan error, 1)
 		go func() {
@@ -135,14 +129,10 @@ func TestStopEndsCallsWhenItsTimeIsUp(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		stream, err := f.records.Upload(f.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.Send(
+		must(t, err)
+		must(t, stream.Send(
 			&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
-				1)}}}); err != nil {
-			t.Fatal(err)
-		}
+				1)}}}))
 		f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		defer cancel()
@@ -163,12 +153,8 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
 	f.fill(20, 1000)
 	stream, err := f.records.BatchPut(f.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1)}}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1)}}}))
 	f.stop()
 	_ = f.conn.Close()
 	leaktest.VerifyNone(t, before)
@@ -321,15 +307,11 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 		t.Errorf("health of no group: %v", err)
 	}
 	stream, err := grpc_reflection_v1.NewServerReflectionClient(f.conn).ServerReflectionInfo(f.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(&grpc_reflection_v1.ServerReflectionRequest{
+	must(t, err)
+	must(t, stream.Send(&grpc_reflection_v1.ServerReflectionRequest{
 		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{
 			FileContainingSymbol: "sheaf.record.v1.RecordService"},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if out, err := stream.Recv(); err != nil || out.GetFileDescriptorResponse() == nil {
 		t.Errorf("reflection: %v, %v", out, err)
 	}
@@ -340,14 +322,10 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 	get := func(path string) (int, string) {
 		t.Helper()
 		resp, err := http.Get(server.URL + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer func() { _ = resp.Body.Close() }()
 		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return resp.StatusCode, string(body)
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {
@@ -405,22 +383,16 @@ func TestOverloaded(t *testing.T) {
 		ctx, cancel := context.WithCancel(f.ctx())
 		defer cancel()
 		upload, err := f.records.Upload(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, part := range []*recordv1.UploadRequest{
 			{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(2)}}},
 			{Part: &recordv1.UploadRequest_Chunk{Chunk: []byte("x")}},
 		} {
-			if err := upload.Send(part); err != nil {
-				t.Fatal(err)
-			}
+			must(t, upload.Send(part))
 		}
 		f.eventually("a byte is in flight", func() bool { return f.shard.calls.BytesInFlight() == 1 })
 		stream, err := f.records.BatchPut(f.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.eventually("two calls are under way", func() bool { return f.shard.calls.Calls() == 2 })
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(1)})
 		want(t, err, codes.ResourceExhausted, reason.Overloaded)
@@ -428,20 +400,16 @@ func TestOverloaded(t *testing.T) {
 			t.Error("no RetryInfo")
 		}
 		// The first put passes although it alone exceeds the limit. Puts that arrive while it is in flight do not.
-		if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1),
-			Data: make([]byte, 5000)}}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1),
+			Data: make([]byte, 5000)}}}))
 		out, err := stream.Recv()
 		if err != nil || codes.Code(out.GetResults()[0].GetStatus().GetCode()) != codes.ResourceExhausted {
 			t.Errorf("beyond the bytes in flight: %v, %v", out, err)
 		}
 		cancel()
 		f.eventually("the byte is given back", func() bool { return f.shard.calls.BytesInFlight() == 0 })
-		if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1),
-			Data: make([]byte, 5000)}}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1),
+			Data: make([]byte, 5000)}}}))
 		if out, err := stream.Recv(); err != nil || out.GetResults()[0].GetStatus().GetCode() != 0 {
 			t.Errorf("with room: %v, %v", out, err)
 		}

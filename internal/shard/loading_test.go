@@ -72,9 +72,7 @@ func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 			}
 		}
 		watch, err := f.admin.WatchLoad(f.ctx(), &recordv1.WatchLoadRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if out, err := watch.Recv(); err != nil || out.GetLoad().GetDone() || out.GetLoad().GetGroupsLoaded() != 3 ||
 			out.GetLoad().GetBytesTotal() <= out.GetLoad().GetBytesDone() {
 			t.Errorf("load: %v, %v", out, err)

@@ -23,9 +23,7 @@ import (
 func gathered(t testing.TB, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	samples := map[string]float64{}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
@@ -60,23 +58,17 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 		f.delete(2)
 
 		puts, err := f.records.BatchPut(f.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		batch := &recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{
 			{Key: key(10), Data: data(10, 100)}, {Key: key(11), Data: data(11, 200)}, {Data: []byte("no key")},
 			{Key: key(1), Data: data(9, 50), Condition: &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfAbsent{
 				IfAbsent: true}}},
 		}}
-		if err := puts.Send(batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, puts.Send(batch))
 		if _, err := puts.Recv(); err != nil {
 			t.Fatal(err)
 		}
-		if err := puts.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, puts.CloseSend())
 		if _, err := puts.Recv(); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
@@ -84,9 +76,7 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 		gets, err := f.records.BatchGet(f.ctx(), &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{
 			{Key: key(10)}, {Key: key(3)}, {Key: key(11)}, {Key: key(1), MetadataOnly: true},
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for err == nil {
 			_, err = gets.Recv()
 		}
@@ -109,9 +99,7 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 			t.Fatal(len(records), err)
 		}
 		w := f.watch("0", nil)
-		if err := w.next(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.next())
 		open := `sheaf_shard_open_streams{method="Watch"}`
 		if n := gathered(t, metrics)[open]; n != 1 {
 			t.Errorf("%s is %v beside one Watch", open, n)
@@ -177,9 +165,7 @@ func TestSyncsAreCountedByTheirFile(t *testing.T) {
 			t.Errorf("%v syncs were counted, %d were slow", n, slow.Fired())
 		}
 		families, err := metrics.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, family := range families {
 			if family.GetName() != "sheaf_shard_sync_duration_seconds" {
 				continue

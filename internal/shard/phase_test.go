@@ -20,9 +20,7 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
 		Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner,
 	})}
-	if err := (actions{s}).MakeFolder(state); err != nil {
-		t.Fatal(err)
-	}
+	must(t, (actions{s}).MakeFolder(state))
 	s.replicas.Add(state.UUID, s.volume.Find(state.UUID)) // as a new start finds it
 	s.watcher.See(placement.View{
 		Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},

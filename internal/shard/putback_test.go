@@ -227,18 +227,14 @@ func imagePasses(t *testing.T, every time.Duration) {
 	var err error
 	s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: uuid.New(), Shard: "a",
 		Create: true, ReserveBytes: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.volume.Close()
 	s.committer = replica.NewCommitter()
 	defer s.committer.Close()
 	known := s.id.Registration(s.volume.Superblock())
 	known.Boot = s.boot
 	stop, err := registry.RegisterShard(s.ctx, known)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer stop()
 	s.wait.Go(func() { s.stepAll(s.ctx, known) })
 	defer s.wait.Wait()

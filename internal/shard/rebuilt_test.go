@@ -34,29 +34,21 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	address := "unix://" + filepath.Join(t.TempDir(), "etcd.sock")
 	begin := func() *etcdserver.Server {
 		server, err := etcdserver.Start(t.TempDir(), address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(server.Close)
 		return server
 	}
 	server := begin()
 	client, err := server.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	store, err := registry.NewStore(client, "test", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx := context.Background()
 	id := uuid.New()
 	meta, err := store.InitMeta(ctx, placement.Meta{StoreUUID: id, Routing: hash4, Copies: 1, CreatedUTC: time.Now().UTC().
 		Format(time.RFC3339)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := &fixture{t: t, cfg: Config{
 		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: store, SegmentBytes: 1 << 20, ReserveBytes: 16 << 20,
 		Compaction: Compaction{Off: true}, ReportInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
@@ -103,13 +95,9 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 
 	begin()
 	volume, err := survey.Volume(ctx, f.shard.Addr(), insecure.NewCredentials())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rebuilt, err := rescue.Rebuild(id, []rescue.FoundVolume{volume}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.eventually("etcd takes the placement again", func() bool { return store.Restore(ctx, rebuilt, true) == nil })
 	f.put(9, data(9, 1<<20))
 	f.eventually("the problem is over", func() bool {

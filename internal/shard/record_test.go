@@ -227,18 +227,14 @@ func TestConditions(t *testing.T) {
 			t.Errorf("mismatch without a record names version %q", v)
 		}
 		first, err := put(ifAbsent())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, err = put(ifAbsent())
 		want(t, err, codes.AlreadyExists, reason.RecordExists)
 		if v := metadataOf(err, "version"); v != first.GetVersion() {
 			t.Errorf("RECORD_EXISTS names version %q, want %q", v, first.GetVersion())
 		}
 		second, err := put(ifVersion(first.GetVersion()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, err = put(ifVersion(first.GetVersion()))
 		want(t, err, codes.Aborted, reason.VersionMismatch)
 		if v := metadataOf(err, "version"); v != second.GetVersion() {
@@ -269,9 +265,7 @@ func TestRequestIDMakesRetriesExact(t *testing.T) {
 			Key: key(9), Data: []byte("once"), RequestId: bytes.Repeat([]byte{9}, 16), Condition: ifAbsent(),
 		}
 		first, err := f.records.Put(f.ctx(), in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		check := func() {
 			t.Helper()
 			again, err := f.records.Put(f.ctx(), in)
@@ -294,9 +288,7 @@ func TestRequestIDMakesRetriesExact(t *testing.T) {
 
 		del := &recordv1.DeleteRequest{Key: key(9), RequestId: bytes.Repeat([]byte{8}, 16)}
 		gone, err := f.records.Delete(f.ctx(), del)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.put(9, []byte("back"))
 		again, err := f.records.Delete(f.ctx(), del)
 		if err != nil || !again.GetRepeated() || again.GetVersion() != gone.GetVersion() || !again.GetExisted() {
@@ -320,9 +312,7 @@ func TestOneRequestIDForTwoWritesIsRefused(t *testing.T) {
 			_, err := f.records.Put(f.ctx(), in)
 			return err
 		}
-		if err := put(first); err != nil {
-			t.Fatal(err)
-		}
+		must(t, put(first))
 		others := map[string]func() error{
 			"another record": func() error {
 				return put(&recordv1.PutRequest{Key: key(second), Data: []byte("once"), RequestId: request})
@@ -449,9 +439,7 @@ func TestListVersionsPages(t *testing.T) {
 			in := &recordv1.ListVersionsRequest{Key: key(7), PageSize: size}
 			for {
 				out, err := f.records.ListVersions(f.ctx(), in)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if size > 0 && len(out.GetVersions()) > int(size) {
 					t.Errorf("page of %d has %d", size, len(out.GetVersions()))
 				}

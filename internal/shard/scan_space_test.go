@@ -30,9 +30,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	ids := idsOf(hash4, 0, 100)
 	f.overwrite(ids, 1, 200_000)
 	hangs, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{Group: "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.eventually("a scan is open", func() bool { return f.served(0).Log().Stats().ScansRead == 1 })
 	var there map[int64][]byte
 	var cursors [][]byte
@@ -40,9 +38,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 		// No two scans are of the same time, because the oldest are given up first.
 		time.Sleep(time.Second)
 		_, cut, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1) // the caller disconnects after the first message
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		cursors = append(cursors, cut)
 		there = f.overwrite(ids, 1, 200_000)
 	}
@@ -86,15 +82,11 @@ func scansThatAreInterruptedKeepAPartOfTheVolume(t testing.TB) {
 	open := func() group.ScanID {
 		t.Helper()
 		id, err := log.OpenScan(time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return id
 	}
 	interrupted, read := open(), open()
-	if err := log.EnterScan(read); err != nil {
-		t.Fatal(err)
-	}
+	must(t, log.EnterScan(read))
 	f.overwrite(ids, 2, 200_000) // 20 MB are kept, of a 16th of 256 MiB
 	f.eventually("the scan that nobody reads is given up", func() bool {
 		return !slices.ContainsFunc(log.Scans(), func(s group.OpenScan) bool { return s.ID == interrupted })

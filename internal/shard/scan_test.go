@@ -24,9 +24,7 @@ func (f *fixture) scan(in *recordv1.ScanRequest, most int) (records []*recordv1.
 	ctx, cancel := context.WithCancel(f.ctx())
 	defer cancel() // what is not read is not held
 	stream, err := f.records.Scan(ctx, in)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	for n := 0; most == 0 || n < most; n++ {
 		out, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -87,9 +85,7 @@ func TestScanAllGroups(t *testing.T) {
 		residencies(t, func(t *bubble, f *fixture) {
 			there := f.fill(500, 20_000)
 			records, last, err := f.scan(&recordv1.ScanRequest{}, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			same(t, records, there)
 			if records, _, err := f.scan(&recordv1.ScanRequest{Cursor: last}, 0); err != nil || len(records) > 0 {
 				t.Errorf("behind the end: %d records, %v", len(records), err)
@@ -110,9 +106,7 @@ func TestScanResumesBehindEveryMessage(t *testing.T) {
 		in, messages := &recordv1.ScanRequest{}, 0
 		for {
 			got, last, err := f.scan(in, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if len(got) == 0 {
 				break
 			}
@@ -135,9 +129,7 @@ func TestScanSplits(t *testing.T) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		there := f.fill(400, 30_000)
 		plan, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{SplitBytes: 1 << 20})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(plan.GetSplits()) < 8 {
 			t.Errorf("only %d splits of 12 MB in 4 groups", len(plan.GetSplits()))
 		}
@@ -149,9 +141,7 @@ func TestScanSplits(t *testing.T) {
 				t.Errorf("split %v has addresses %v", s.GetGroup(), s.GetAddresses())
 			}
 			first, _, err := f.scan(&recordv1.ScanRequest{Split: s.GetSplit()}, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			// A split can be read twice.
 			again, _, err := f.scan(&recordv1.ScanRequest{Split: s.GetSplit(), MetadataOnly: true}, 0)
 			if err != nil || len(again) != len(first) {
@@ -179,9 +169,7 @@ func TestScanOneGroup(t *testing.T) {
 			}
 		}
 		records, _, err := f.scan(&recordv1.ScanRequest{Group: "2"}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		same(t, records, there)
 	})
 }
@@ -220,13 +208,9 @@ func TestScanCursorExpires(t *testing.T) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		f.fill(200, 30_000)
 		_, last, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		plan, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{Groups: []string{"1"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.shard.Kill()
 		f.again(nil)
 		_, _, err = f.scan(&recordv1.ScanRequest{Cursor: last}, 0)
@@ -242,9 +226,7 @@ func TestScanClosesItsOwnSnapshot(t *testing.T) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		f.fill(300, 30_000)
 		_, last, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		// The shard may have sent everything before the caller disconnected: the caller can come back within the grace
 		// period.
 		f.shard.calls.ExpireScans(serve.ScanGrace)
@@ -305,9 +287,7 @@ func TestScanOfNothing(t *testing.T) {
 		}
 		for n := range 4 {
 			plan, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{Groups: []string{fmt.Sprint(n)}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, s := range plan.GetSplits() {
 				if records, _, err := f.scan(&recordv1.ScanRequest{Split: s.GetSplit()}, 0); err != nil || len(records) > 0 {
 					t.Errorf("%d records, %v", len(records), err)

@@ -28,15 +28,11 @@ func certificatesOf(t *testing.T, a *authority.Authority, id identity.Identity) 
 	t.Helper()
 	cert, key, err := a.Issue(authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(),
 		Lifetime: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	source, err := certs.InMemory(certs.Config{}, map[string][]byte{
 		certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: a.CertificatePEM(),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(source.Close)
 	return source
 }
@@ -50,13 +46,9 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 		StoreUUID: id, Routing: placement.Routing{Mode: placement.Hash, Groups: 1}, Copies: 3, CreatedUTC: time.Now().UTC().
 				Format(time.RFC3339),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a, err := authority.New("shards", time.Now(), authority.Lifetime)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	of := identity.Store{Domain: "cluster.local", Namespace: "prod", UID: id}
 	shards := map[string]*fixture{}
 	for _, name := range []string{"s1", "s2", "s3"} {
@@ -80,9 +72,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 		for name, f := range shards {
 			conn, err := grpc.NewClient(f.shard.Addr(), grpc.WithTransportCredentials(gateway.Client(gateway.Own(identity.Shard,
 				name))))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			bound, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "sheaf-caller", "admin/a"),
 				10*time.Second)
 			_, err = recordv1.NewRecordServiceClient(conn).Put(bound, &recordv1.PutRequest{Key: key(1), Data: []byte("by TLS")})
@@ -119,9 +109,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 	} {
 		server := grpc.NewServer(grpc.Creds(certificatesOf(t, a, peer).Server(certs.ServerOptions{})))
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		go func() { _ = server.Serve(listener) }() // until Stop
 		t.Cleanup(server.Stop)
 		bound, cancel := context.WithTimeout(ctx, 2*time.Minute)

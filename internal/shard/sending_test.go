@@ -22,9 +22,7 @@ func (f *fixture) stalled(n int) (streams []recordv1.RecordService_ScanClient) {
 	client := f.unreadConn()
 	for range n {
 		stream, err := client.Scan(f.ctx(), &recordv1.ScanRequest{})
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, err)
 		streams = append(streams, stream)
 	}
 	return streams
@@ -73,9 +71,7 @@ func TestAReaderThatDoesNotReadIsDisconnected(t *testing.T) {
 		f := stalledShard(t, 64<<20, 100*time.Millisecond)
 		streams := f.stalled(4)
 		watch, err := f.records.Watch(f.ctx(), &recordv1.WatchRequest{Group: "0"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for id := range int64(20) {
 			f.put(id, data(id, 500_000))
 		}
@@ -179,25 +175,17 @@ func stopsDespiteCallers(t testing.TB) error {
 	calls := int64(0)
 	for _, call := range []unreadCall{unreadScan, unreadBatchGet(20), unreadDownload(1000), unreadWatch} {
 		for n := range 3 {
-			if err := call(f.ctx(), unread, n); err != nil {
-				t.Fatal(err)
-			}
+			must(t, call(f.ctx(), unread, n))
 			calls++
 		}
 	}
 	upload, err := f.records.Upload(f.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := upload.Send(
+	must(t, err)
+	must(t, upload.Send(
 		&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
-			1)}}}); err != nil {
-		t.Fatal(err)
-	}
+			1)}}}))
 	slow, err := unread.Download(f.ctx(), &recordv1.DownloadRequest{Key: key(1000)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.eventually("all calls are under way", func() bool { return f.shard.calls.Calls() == calls+2 })
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()

@@ -46,9 +46,7 @@ func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
 		StoreUUID: b.id, Routing: hash4, Copies: copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339),
 		ShardsMin: len(shards),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range shards {
 		b.run(name)
 	}
@@ -60,14 +58,10 @@ func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
 func (b *backedUp) connect() *registry.Store {
 	b.t.Helper()
 	client, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{b.etcd.Address}})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	b.t.Cleanup(func() { _ = client.Close() })
 	store, err := registry.NewStore(client, "test", nil)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	return store
 }
 
@@ -97,9 +91,7 @@ func (b *backedUp) plan() error {
 func (b *backedUp) view() placement.View {
 	b.t.Helper()
 	v, err := b.store.View(b.t.Context())
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	return v
 }
 
@@ -109,9 +101,7 @@ func (b *backedUp) aimAll(shards ...string) {
 	for n := range hash4.Groups {
 		targets = append(targets, placement.Target{Group: placement.GroupName(n), Shards: shards})
 	}
-	if err := b.store.SetTargets(b.t.Context(), targets); err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, b.store.SetTargets(b.t.Context(), targets))
 }
 
 // on waits until etcd says that all groups are on exactly these shards, and that nothing is frozen.

@@ -141,9 +141,7 @@ func TestSlowSyncsAreReported(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal(recorder.Body.Bytes(), &page); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(recorder.Body.Bytes(), &page))
 	if len(page.Slow.Syncs) != slowKept || page.Slow.SyncsTotal < slowKept+1 {
 		t.Fatalf("%d syncs of %d", len(page.Slow.Syncs), page.Slow.SyncsTotal)
 	}

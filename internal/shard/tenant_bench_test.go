@@ -50,16 +50,12 @@ func BenchmarkTenants(b *testing.B) {
 			f := start(b, withTenants(b, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})),
 				nil).ready()
 			for group, bytes := range map[string]int{"b-1": 1 << 10, "a-1": 100} {
-				if err := f.putIn(f.ctx(), group, 1, make([]byte, bytes)); err != nil {
-					b.Fatal(err)
-				}
+				must(b, f.putIn(f.ctx(), group, 1, make([]byte, bytes)))
 			}
 			f.limited("a-1")
 			conn, err := connect(&f.cfg, f.shard.Addr(),
 				grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{})))
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			defer func() { _ = conn.Close() }()
 			records := recordv1.NewRecordServiceClient(conn)
 

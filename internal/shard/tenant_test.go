@@ -27,9 +27,7 @@ import (
 func withTenants(t testing.TB, r *memRegistry, tenants ...access.Tenant) *memRegistry {
 	t.Helper()
 	text, err := (&access.Table{Version: 1, Grants: []access.Grant{}, Tenants: tenants}).Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.table = text
@@ -127,27 +125,21 @@ func TestAStoredQuotaHolds(t *testing.T) {
 		}
 		isQuota(t, f.putDecided("a-1", 900_000, make([]byte, size)), access.StoredBytes, limit, false)
 		up, err := f.records.Upload(f.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		big := int64(3 << 20)
 		_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{
 			Key: &recordv1.RecordKey{Group: "a-1", Id: 2_000_000}, SizeBytes: &big}}})
 		_, err = up.CloseAndRecv()
 		isQuota(t, err, access.StoredBytes, limit, false)
 		batch, err := f.records.BatchPut(f.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var results *recordv1.BatchPutResponse
 		var refused error
 		f.eventually("etcd says that there is no room", func() bool {
-			if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{
+			must(t, batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{
 				{Key: &recordv1.RecordKey{Group: "a-1", Id: 3_000_000}, Data: make([]byte, size)},
 				{Key: &recordv1.RecordKey{Group: "b-1", Id: 1}, Data: []byte("b")},
-			}}); err != nil {
-				t.Fatal(err)
-			}
+			}}))
 			if results, err = batch.Recv(); err != nil {
 				t.Fatal(err)
 			}
@@ -191,9 +183,7 @@ func TestAQuotaOfRecords(t *testing.T) {
 		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{Records: 3})), nil).ready().
 			limited("a-1")
 		for id := range int64(3) {
-			if err := f.putDecided("a-1", id, []byte("x")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.putDecided("a-1", id, []byte("x")))
 		}
 		isQuota(t, f.putDecided("a-1", 3, []byte("x")), access.Records, 3, false)
 		if err := f.putDecided("a-1", 1, []byte("another version")); err != nil {
@@ -210,9 +200,7 @@ func TestRatesOfATenant(t *testing.T) {
 		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})),
 			nil).ready().limited("a-1")
 		for _, group := range []string{"a-1", "b-1"} {
-			if err := f.putIn(f.ctx(), group, 1, []byte("x")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.putIn(f.ctx(), group, 1, []byte("x")))
 		}
 		get := func(group string) error { // no disk, however slow, keeps these below the rate
 			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group, Id: 1}})
@@ -235,9 +223,7 @@ func TestRatesOfATenant(t *testing.T) {
 			t.Errorf("%d calls were let in, and %.0f may be", let, most)
 		}
 		batch, err := f.records.BatchPut(f.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for n := range int64(5) {
 			if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: &recordv1.RecordKey{Group: "a-1",
 				Id: n}, Data: []byte("x")}}}); err != nil {
@@ -259,9 +245,7 @@ func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
 			ready().limited("a-1")
 		tenant := f.shard.replicas.Routes().ByName["a-1"].Served().Tenant()
 		for _, group := range []string{"a-1", "b-1"} {
-			if err := f.putIn(f.ctx(), group, 1, []byte("x")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.putIn(f.ctx(), group, 1, []byte("x")))
 		}
 		get := func(group string) error {
 			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group, Id: 1}})
@@ -415,13 +399,9 @@ func TestEveryCallIsCounted(t *testing.T) {
 		}
 		isQuota(t, err, access.BytesPerSecond, limit, true)
 		batch, err := f.records.BatchPut(f.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: a(9),
-			Data: []byte("x")}}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: a(9),
+			Data: []byte("x")}}}))
 		f.eventually("a message waits", func() bool { return tenant.Usage().Waited[access.BytesPerSecond] > 0 })
 		f.stop()
 		if _, err := batch.Recv(); status.Code(err) != codes.Unavailable {

@@ -47,9 +47,7 @@ func TestBatchPutOfATooLargeMessageSaysWhatToDo(t *testing.T) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		for name, n := range tooLarge {
 			stream, err := f.records.BatchPut(f.ctx())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			put := &recordv1.PutRequest{Key: key(1), Data: make([]byte, n)}
 			// Recv returns a refusal; Send may return io.EOF before that.
 			if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{put}}); err != nil &&

@@ -99,9 +99,7 @@ func TestTranscriptOfStarts(t *testing.T) {
 		fmt.Fprintf(&out, "== the stop\n%s", log.take())
 		golden := path.Join("testdata", "starts.golden")
 		if *update {
-			if err := os.WriteFile(golden, []byte(out.String()), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(golden, []byte(out.String()), 0o644))
 		}
 		want, err := os.ReadFile(golden)
 		if err != nil || out.String() != string(want) {
@@ -131,9 +129,7 @@ func (f *fixture) answer(name string) string {
 // raftID returns the Raft id of the only voter of a group, as its manifest has it.
 func (f *fixture) raftID(name string) uint64 {
 	m, err := format.ReadManifest(f.cfg.FS, f.dirOf(name))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	return m.Conf.GetVoters()[0]
 }
 
@@ -147,13 +143,9 @@ func (f *fixture) hitTail(name string, volume uuid.UUID) {
 	view := f.registry.now()
 	file := format.ReplicaFile{RaftID: view.Groups[name].Members[0].RaftID, Volume: volume, Store: view.Meta.StoreUUID,
 		Group: view.Groups[name].UUID}
-	if err := format.WriteReplicaFile(f.cfg.FS, f.dirOf(name), file); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, format.WriteReplicaFile(f.cfg.FS, f.dirOf(name), file))
 	manifest, err := f.cfg.FS.OpenWrite(path.Join(f.dirOf(name), format.ManifestName))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	defer manifest.Close()
 	if _, err := manifest.WriteAt(make([]byte, 64<<10), 0); err != nil {
 		f.t.Fatal(err)

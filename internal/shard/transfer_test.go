@@ -27,9 +27,7 @@ import (
 func (f *fixture) upload(header *recordv1.UploadHeader, chunks ...[]byte) (*recordv1.UploadResponse, error) {
 	f.t.Helper()
 	stream, err := f.records.Upload(f.ctx())
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	// CloseAndRecv returns a refusal; until then Send returns io.EOF.
 	if header != nil {
 		_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}})
@@ -46,9 +44,7 @@ func (f *fixture) upload(header *recordv1.UploadHeader, chunks ...[]byte) (*reco
 func (f *fixture) download(in *recordv1.DownloadRequest) (*recordv1.Record, []byte, error) {
 	f.t.Helper()
 	stream, err := f.records.Download(f.ctx(), in)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	var head *recordv1.Record
 	var got []byte
 	for {
@@ -162,9 +158,7 @@ func TestDownloadPinsVersion(t *testing.T) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		old, d := data(1, 2<<20), data(2, 3<<20)
 		first, err := f.upload(&recordv1.UploadHeader{Key: key(1)}, cut(old, 1<<20)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := f.upload(&recordv1.UploadHeader{Key: key(1)}, cut(d, 1<<20)...); err != nil {
 			t.Fatal(err)
 		}
@@ -212,9 +206,7 @@ func TestUploadBadInputStoresNothing(t *testing.T) {
 		}
 		t.Run("a second header", func(t *bubble) {
 			stream, err := f.records.Upload(f.ctx())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for range 2 {
 				_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{
 					Key: key(1)}}})
@@ -265,18 +257,12 @@ func TestUploadBrokenStreamStoresNothing(t *testing.T) {
 		for _, n := range []int{0, 1000, 5 << 20} {
 			ctx, cancel := context.WithCancel(f.ctx())
 			stream, err := f.records.Upload(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := stream.Send(
+			must(t, err)
+			must(t, stream.Send(
 				&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
-					1)}}}); err != nil {
-				t.Fatal(err)
-			}
+					1)}}}))
 			for _, c := range cut(data(1, n), 1<<20) {
-				if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: c}}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: c}}))
 			}
 			f.eventually("the call is under way", func() bool { return f.shard.calls.Calls() == 1 })
 			cancel() // no half-close
@@ -302,9 +288,7 @@ func TestUploadBrokenStreamStoresNothing(t *testing.T) {
 func (f *fixture) served(group int) *replicas.Served {
 	f.t.Helper()
 	sv, err := (forCalls{f.shard}).Group(f.ctx(), fmt.Sprint(group), 0)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	return sv.(*replicas.Served)
 }
 
@@ -315,9 +299,7 @@ func TestUploadRepeatedByRequestID(t *testing.T) {
 		d := data(1, 2<<20)
 		header := &recordv1.UploadHeader{Key: key(1), RequestId: bytes.Repeat([]byte{1}, 16)}
 		first, err := f.upload(header, cut(d, 1<<20)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		again, err := f.upload(header, cut(d, 1<<20)...)
 		if err != nil || !again.GetPut().GetRepeated() || again.GetPut().GetVersion() != first.GetPut().GetVersion() ||
 			again.GetPut().GetDataCrc32C() != first.GetPut().GetDataCrc32C() {
@@ -344,16 +326,10 @@ func TestBatchPutWithOneRequestIDForAllLosesNothingInSilence(t *testing.T) {
 				RequestId: bytes.Repeat([]byte{7}, 16)})
 		}
 		stream, err := f.records.BatchPut(f.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(stream.Send(in), stream.CloseSend()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, errors.Join(stream.Send(in), stream.CloseSend()))
 		out, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		stored := 0
 		for id, r := range out.GetResults() {
 			if r.GetStatus().GetCode() == 0 {
@@ -375,9 +351,7 @@ func TestBatchPutAnswersInOrder(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		residencies(t, func(t *bubble, f *fixture) {
 			stream, err := f.records.BatchPut(f.ctx())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			const messages, puts = 20, 50
 			bad := func(m, p int) bool { return (m+p)%7 == 0 }
 			go func() {
@@ -434,17 +408,11 @@ func TestBatchPutSeesItsOwnConditions(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		stream, err := f.records.BatchPut(f.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		put := &recordv1.PutRequest{Key: key(1), Condition: ifAbsent(), Data: []byte("x")}
-		if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{put, put}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{put, put}}))
 		out, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if a, b := out.GetResults()[0], out.GetResults()[1]; a.GetStatus().GetCode() != 0 ||
 			codes.Code(b.GetStatus().GetCode()) != codes.AlreadyExists {
 			t.Errorf("if_absent twice: %v, %v", a, b)
@@ -466,15 +434,11 @@ func TestBatchPutLimits(t *testing.T) {
 		}
 		for name, puts := range map[string][]*recordv1.PutRequest{"none": nil, "too many": many, "5 MiB": five} {
 			stream, err := f.records.BatchPut(f.ctx())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			// The earlier puts of the stream are answered all the same.
 			ok := []*recordv1.PutRequest{{Key: key(99)}}
-			if err := errors.Join(stream.Send(&recordv1.BatchPutRequest{Puts: ok}),
-				stream.Send(&recordv1.BatchPutRequest{Puts: puts})); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(stream.Send(&recordv1.BatchPutRequest{Puts: ok}),
+				stream.Send(&recordv1.BatchPutRequest{Puts: puts})))
 			if out, err := stream.Recv(); err != nil || out.GetResults()[0].GetStatus().GetCode() != 0 {
 				t.Errorf("%s: the good message answers %v, %v", name, out, err)
 			}
@@ -501,18 +465,14 @@ func TestBatchGet(t *testing.T) {
 			in.Gets = append(in.Gets, &recordv1.GetRequest{Key: key(-1)}, &recordv1.GetRequest{},
 				&recordv1.GetRequest{Key: key(5), MetadataOnly: true}, &recordv1.GetRequest{Key: key(5), Version: "bad!"})
 			stream, err := f.records.BatchGet(f.ctx(), in)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			seen := map[uint32]*recordv1.BatchGetResult{}
 			for {
 				out, err := stream.Recv()
 				if errors.Is(err, io.EOF) {
 					break
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for _, r := range out.GetResults() {
 					if seen[r.GetPosition()] != nil {
 						t.Errorf("position %d twice", r.GetPosition())

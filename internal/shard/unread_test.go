@@ -68,9 +68,7 @@ func (f *fixture) unreadConn() recordv1.RecordServiceClient {
 		grpc.WithStaticStreamWindowSize(1<<16), grpc.WithStaticConnWindowSize(64<<20), grpc.WithDefaultCallOptions(
 			// gRPC's own codec holds 1 MiB for a request above 32 KiB.
 			grpc.MaxCallRecvMsgSize(16<<20), grpc.ForceCodecV2(message.Codec{})))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	f.t.Cleanup(func() { _ = conn.Close() })
 	return recordv1.NewRecordServiceClient(conn)
 }
@@ -185,9 +183,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 			ended := s.calls.Load()
 			before := heapBytes()
 			for n := range streams {
-				if err := c.call(f.ctx(), client, n); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.call(f.ctx(), client, n))
 			}
 			if c.after != nil {
 				c.after(f)
@@ -218,30 +214,22 @@ func mebibytes(n int64) float64 { return float64(n) / (1 << 20) }
 func (f *fixture) fillBatches(n, bytes int) {
 	f.t.Helper()
 	stream, err := f.records.BatchPut(f.ctx())
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	per := max(1, min(serve.BatchPutsMax, (3<<20)/bytes))
 	for id := 0; id < n; {
 		in := &recordv1.BatchPutRequest{}
 		for ; id < n && len(in.GetPuts()) < per; id++ {
 			in.Puts = append(in.Puts, &recordv1.PutRequest{Key: key(int64(id)), Data: data(int64(id), bytes)})
 		}
-		if err := stream.Send(in); err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, stream.Send(in))
 		out, err := stream.Recv()
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, err)
 		for _, r := range out.GetResults() {
 			if r.GetStatus().GetCode() != int32(codes.OK) {
 				f.t.Fatalf("put: %v", r.GetStatus())
 			}
 		}
 	}
-	if err := stream.CloseSend(); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, stream.CloseSend())
 	_, _ = stream.Recv() // the end
 }

@@ -34,14 +34,10 @@ func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
 		ctx, cancel := context.WithCancel(f.ctx())
 		defer cancel()
 		stream, err := f.records.Upload(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		send := func(in *recordv1.UploadRequest) {
 			t.Helper()
-			if err := stream.Send(in); err != nil {
-				t.Fatal(err)
-			}
+			must(t, stream.Send(in))
 		}
 		send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}})
 		for _, chunk := range cut(whole, 1<<20) {
@@ -63,9 +59,7 @@ func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
 				<-release
 			},
 		})
-		if err := stream.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stream.CloseSend())
 		<-held
 		cancel()
 		f.eventually("the upload was given up", func() bool { return f.shard.calls.Calls() == 0 })

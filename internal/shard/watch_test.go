@@ -34,9 +34,7 @@ func (f *fixture) watch(group string, from []byte) *watched {
 	ctx, cancel := context.WithCancel(f.ctx())
 	f.t.Cleanup(cancel)
 	stream, err := f.records.Watch(ctx, &recordv1.WatchRequest{Group: group, Cursor: from})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	return &watched{f: f, stream: stream, state: map[int64][]byte{}, stop: cancel}
 }
 
@@ -105,9 +103,7 @@ func TestWatchReportsWhatChanges(t *testing.T) {
 		f.again(nil).ready()
 		again := f.watch("0", first)
 		for again.told < 3 {
-			if err := again.next(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, again.next())
 		}
 		if !again.is(want) || again.told != 3 {
 			t.Fatalf("told %d records, %v", again.told, again.state)
@@ -127,9 +123,7 @@ func TestWatchExpiresBelowForgottenDeletes(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash1, "s1"), nil).ready()
 		w := f.watch("0", nil)
-		if err := w.next(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.next())
 		first := w.cursor
 		f.put(1, []byte("x"))
 		f.delete(1)
@@ -159,9 +153,7 @@ func TestWatchRefusesWhatCannotBe(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		w := f.watch("1", nil)
-		if err := w.next(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.next())
 		changed := bytes.Clone(w.cursor)
 		changed[20]++
 		future := cursor.Place{Group: f.registry.now().Groups["1"].UUID, Index: 1 << 40}
@@ -197,9 +189,7 @@ func TestManyWatchWhileOneDoesNotRead(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash1, "s1"), func(c *Config) { c.sendTimeout = time.Hour }).ready()
 		slow := f.watch("0", nil)
-		if err := slow.next(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, slow.next())
 		const watchers, ids, rounds, size = 40, 20, 6, 50_000
 		want := map[int64][]byte{}
 		for id := range int64(ids) {
@@ -209,9 +199,7 @@ func TestManyWatchWhileOneDoesNotRead(t *testing.T) {
 		streams := make([]*watched, watchers)
 		for i := range streams {
 			streams[i] = f.watch("0", nil)
-			if err := streams[i].next(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, streams[i].next())
 		}
 		for _, w := range streams {
 			all.Go(func() {
@@ -247,9 +235,7 @@ func TestWatchEndsWithTheGroup(t *testing.T) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		leaves, stays := f.watch("2", nil), f.watch("1", nil)
 		for _, w := range []*watched{leaves, stays} {
-			if err := w.next(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.next())
 		}
 		f.registry.change(func(v *placement.View) {
 			g := v.Groups["2"]

@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/test/fleettest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestSpaceIsAvailable(t *testing.T) {
@@ -143,9 +144,7 @@ func TestTheStatusOfAThousandShardsIsSmall(t *testing.T) {
 	}
 	status := Of(&pool, f, Summary(f))
 	text, err := json.Marshal(status)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if len(status.ShardStatuses) != 20 || status.Shards != many || len(status.States) != len(statesByWorst) {
 		t.Errorf("%d of %d shards are listed, in %d states", len(status.ShardStatuses), status.Shards, len(status.States))
 	}

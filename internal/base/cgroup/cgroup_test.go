@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestMemoryLimit(t *testing.T) {
@@ -25,8 +27,8 @@ func TestMemoryLimit(t *testing.T) {
 		root := t.TempDir()
 		c.files = withFile(c.files, "proc/self/cgroup", c.own)
 		for name, content := range c.files {
-			ok(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
-			ok(t, os.WriteFile(filepath.Join(root, name), []byte(content), 0o600))
+			must.OK(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+			must.OK(t, os.WriteFile(filepath.Join(root, name), []byte(content), 0o600))
 		}
 		if limit := MemoryLimit(root); limit != c.limit {
 			t.Errorf("%q: limit %d, want %d", c.own, limit, c.limit)
@@ -38,11 +40,4 @@ func withFile(files map[string]string, name, content string) map[string]string {
 	out := map[string]string{name: content}
 	maps.Copy(out, files)
 	return out
-}
-
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/base/descriptors"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestConnectionsLeaveDescriptorsForFiles checks that clients with many idle connections cannot keep the process from
@@ -20,13 +21,9 @@ import (
 func TestConnectionsLeaveDescriptorsForFiles(t *testing.T) {
 	const limit, reserve = 400, 100
 	var before syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
 	server, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	listener := descriptors.Listen(server, slog.New(slog.DiscardHandler))
 	ended := make(chan int)
 	go func() {
@@ -45,9 +42,7 @@ func TestConnectionsLeaveDescriptorsForFiles(t *testing.T) {
 	}()
 	now := before
 	now.Cur = limit
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &now); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &now))
 	defer func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before) }()
 
 	// The callers run in this process, so each connection occupies two descriptors until it is refused.

@@ -4,15 +4,15 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestTheRegistryShowsTheVersion checks that the registry reports the version of Sheaf and the version of Go, in
 // addition to the metrics of the runtime.
 func TestTheRegistryShowsTheVersion(t *testing.T) {
 	families, err := NewRegistry("v1.2.3").Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var names []string
 	for _, family := range families {
 		names = append(names, family.GetName())

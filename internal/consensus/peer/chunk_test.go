@@ -10,6 +10,7 @@ import (
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // inPieces splits a message like a transport.
@@ -42,9 +43,7 @@ func TestChunksAreWhatProtobufMakesOfThem(t *testing.T) {
 			chunkOfGroup: &peerv1.FetchGroupResponse{}, chunkOfBlob: &peerv1.FetchBlobResponse{},
 		} {
 			encoded, err := (&sentChunk{field: field, chunk: dataless, buffer: buffer}).Encode()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if err := proto.Unmarshal(encoded.Materialize(), in); err != nil || !proto.Equal(in.GetChunk(), chunk) {
 				t.Errorf("%s: protobuf reads %v, %v", name, in.GetChunk().GetOffsetBytes(), err)
 			}
@@ -63,9 +62,7 @@ func TestChunksAreDecodedAsProtobufEncodesThem(t *testing.T) {
 				blob:  &peerv1.FetchBlobResponse{Chunk: chunk},
 			} {
 				encoded, err := proto.Marshal(message)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				for _, n := range []int{3, 16 << 10, 2 << 20} {
 					if err := in.Decode(inPieces(encoded, n)); err != nil || !proto.Equal(in.chunk, chunk) {
 						t.Errorf("%s in pieces of %d: offset %d, %v", name, n, in.chunk.GetOffsetBytes(), err)
@@ -84,9 +81,7 @@ func TestOtherMessagesThanChunksAreDecodedByProtobuf(t *testing.T) {
 	in := receiveChunks(chunkOfGroup, &peerv1.FetchGroupResponse{})
 	chunk := &peerv1.FileChunk{Name: "seg", Data: []byte("data"), DataCrc32C: 3}
 	inner, err := proto.Marshal(chunk)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	wrap := func(inner []byte) []byte {
 		return protowire.AppendBytes(protowire.AppendTag(nil, chunkOfGroup, protowire.BytesType), inner)
 	}
@@ -95,9 +90,7 @@ func TestOtherMessagesThanChunksAreDecodedByProtobuf(t *testing.T) {
 	}
 	large := &peerv1.FileChunk{Data: random(chunkBytesMax + 1)}
 	largeInner, err := proto.Marshal(large)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for name, c := range map[string]struct {
 		encoded []byte
 		want    *peerv1.FileChunk
@@ -115,9 +108,7 @@ func TestOtherMessagesThanChunksAreDecodedByProtobuf(t *testing.T) {
 	description, err := proto.Marshal(&peerv1.FetchGroupResponse{
 		Part: &peerv1.FetchGroupResponse_Description{Description: &peerv1.FetchGroupDescription{Index: 1}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if err := in.Decode(inPieces(description, 2)); err != nil || in.chunk != nil {
 		t.Errorf("a description: chunk %v, %v", in.chunk, err)
 	}

@@ -20,6 +20,7 @@ import (
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/internal/base/crc32c"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // store is a Source in memory.
@@ -192,9 +193,7 @@ func TestGroupIsFetchedAndResumed(t *testing.T) {
 	s.mu.Lock()
 	s.fail = ""
 	s.mu.Unlock()
-	if err := f.Group(t.Context(), testGroup, to); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, f.Group(t.Context(), testGroup, to))
 	total := 0
 	for name, data := range s.files {
 		total += len(data)
@@ -301,9 +300,7 @@ func TestEntriesAreFetched(t *testing.T) {
 func TestEntriesThatCannotBeAreRefused(t *testing.T) {
 	entry := func(index uint64) []byte {
 		encoded, err := proto.Marshal(&raftpb.Entry{Index: new(index)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return encoded
 	}
 	for name, in := range map[string]*peerv1.FetchEntriesResponse{

@@ -13,6 +13,7 @@ import (
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // network is a set of hubs over loopback.
@@ -67,9 +68,7 @@ func (n *network) start(name string, change func(*Options)) *node {
 	}
 	d.Hub = New(opts)
 	listener, err := new(net.ListenConfig).Listen(n.t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must.OK(n.t, err)
 	d.server = grpc.NewServer(grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(messageMax),
 		grpc.WaitForHandlers(true))
 	peerv1.RegisterPeerServiceServer(d.server, d)

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // endpoint is a pod as a network plugin sees it.
@@ -65,9 +66,7 @@ func allowsPeer(t *testing.T, rule networkingv1.NetworkPolicyIngressRule, namesp
 func matches(t *testing.T, selector *metav1.LabelSelector, set map[string]string) bool {
 	t.Helper()
 	s, err := metav1.LabelSelectorAsSelector(selector)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return s.Matches(labels.Set(set))
 }
 
@@ -76,13 +75,9 @@ func podLabels(t *testing.T, store *v1alpha1.RecordStore) map[string]map[string]
 	t.Helper()
 	pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: store.Name + "-ssd"}}
 	shard, err := ShardSet(ShardInput{Store: store, Pool: pool, Image: "i", Number: 0})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	etcd, err := EtcdStatefulSet(store, "i", EtcdNew)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return map[string]map[string]string{
 		"shard": shard.Spec.Template.Labels, "etcd": etcd.Spec.Template.Labels,
 		"gateway": GatewayDeployment(store, "i", EtcdAccess{}).Spec.Template.Labels,

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func gatewayTemplate(store *v1alpha1.RecordStore) corev1.PodTemplateSpec {
@@ -144,9 +145,7 @@ func TestExtraEnv(t *testing.T) {
 		}
 		for _, kind := range []string{"recordstores", "shardpools"} {
 			text, err := os.ReadFile("../../../config/crd/bases/sheaf.dev_" + kind + ".yaml")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			plain := strings.ReplaceAll(strings.Join(strings.Fields(string(text)), " "), "''", "'")
 			_, rule, _ := strings.Cut(plain, "!self.startsWith('SHEAF_')")
 			rule, _, _ = strings.Cut(rule, "]")

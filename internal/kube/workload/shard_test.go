@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/shard/host"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // shardInput returns the input for a shard as a typical user would configure it.
@@ -35,9 +36,7 @@ func shardInput() ShardInput {
 func shardSet(t *testing.T, in ShardInput) *appsv1.StatefulSet {
 	t.Helper()
 	set, err := ShardSet(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return set
 }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // managedStore returns a store with a managed etcd.
@@ -25,9 +26,7 @@ func managedStore() *v1alpha1.RecordStore {
 func etcdTemplate(t *testing.T, store *v1alpha1.RecordStore, state string) corev1.PodTemplateSpec {
 	t.Helper()
 	set, err := EtcdStatefulSet(store, ImageOf(store, "sheaf:1"), state)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return set.Spec.Template
 }
 
@@ -232,9 +231,7 @@ func TestAuditLogOfAStore(t *testing.T) {
 		in := shardInput()
 		in.Store.Spec.Audit, in.Store.Status.TLS = c.audit, c.tls
 		set, err := ShardSet(in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		gateway := GatewayDeployment(in.Store, "sheaf:1", EtcdAccessOf(in.Store, nil))
 		for component, pod := range map[string]corev1.PodSpec{"shard": set.Spec.Template.Spec,
 			"gateway": gateway.Spec.Template.Spec} {

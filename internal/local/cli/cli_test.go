@@ -22,6 +22,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -94,9 +95,7 @@ func TestSizes(t *testing.T) {
 func TestExitCodesAndWordsOfAStatus(t *testing.T) {
 	s, err := status.New(codes.Aborted, "the version is another").WithDetails(
 		&errdetails.ErrorInfo{Reason: "VERSION_MISMATCH", Domain: "sheaf.dev", Metadata: map[string]string{"version": "7"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	wrapped := fmt.Errorf("put 5: %w", s.Err())
 	if got := Describe(wrapped, ""); got != "put 5: ABORTED VERSION_MISMATCH: the version is another: (version=7)" {
 		t.Error(got)
@@ -132,9 +131,7 @@ func TestADescriptionIsOneLine(t *testing.T) {
 func TestAShardThatDoesNotAnswerIsNotTheServer(t *testing.T) {
 	s, err := status.New(codes.Unavailable, "shard a does not answer: connection error: refused").WithDetails(
 		&errdetails.ErrorInfo{Reason: "SHARD_UNREACHABLE", Domain: "sheaf.dev"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if got := Describe(s.Err(), "127.0.0.1:7600"); strings.Contains(got, "--server") {
 		t.Error(got)
 	}
@@ -183,12 +180,8 @@ func TestWalkVisitsEveryFileOnce(t *testing.T) {
 	for d := range 12 {
 		for f := range 9 * d {
 			name := filepath.Join(strings.Repeat("sub/", d%4)+fmt.Sprint(d), fmt.Sprint(f))
-			if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(root, name), nil, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+			must.OK(t, os.WriteFile(filepath.Join(root, name), nil, 0o644))
 			want = append(want, name)
 		}
 	}
@@ -202,9 +195,7 @@ func TestWalkVisitsEveryFileOnce(t *testing.T) {
 			got = append(got, item.Path)
 			return item.Err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		sort.Strings(got)
 		if strings.Join(got, "|") != strings.Join(want, "|") {
 			t.Errorf("sorted %v: %d files, want %d", sorted, len(got), len(want))
@@ -230,17 +221,17 @@ func TestWalkFollowsNoLink(t *testing.T) {
 		base := t.TempDir()
 		root := filepath.Join(base, "root")
 		for _, name := range []string{"root/1/file", "root/2/a/file", "root/empty/x", "outside/a/secret"} {
-			must(t, os.MkdirAll(filepath.Dir(filepath.Join(base, name)), 0o755))
-			must(t, os.WriteFile(filepath.Join(base, name), nil, 0o644))
+			must.OK(t, os.MkdirAll(filepath.Dir(filepath.Join(base, name)), 0o755))
+			must.OK(t, os.WriteFile(filepath.Join(base, name), nil, 0o644))
 		}
-		must(t, os.Remove(filepath.Join(root, "empty/x")))
-		must(t, os.WriteFile(filepath.Join(root, "0"), nil, 0o644))
+		must.OK(t, os.Remove(filepath.Join(root, "empty/x")))
+		must.OK(t, os.WriteFile(filepath.Join(root, "0"), nil, 0o644))
 		var got, bad []string
-		must(t, Walk(t.Context(), root, 1, sorted, func(item Item) error {
+		must.OK(t, Walk(t.Context(), root, 1, sorted, func(item Item) error {
 			switch {
 			case item.Path == "0":
-				must(t, os.Rename(filepath.Join(root, "2"), filepath.Join(base, "2")))
-				must(t, os.Symlink("../outside", filepath.Join(root, "2")))
+				must.OK(t, os.Rename(filepath.Join(root, "2"), filepath.Join(base, "2")))
+				must.OK(t, os.Symlink("../outside", filepath.Join(root, "2")))
 				fallthrough
 			case item.Err == nil:
 				got = append(got, item.Path)
@@ -254,7 +245,7 @@ func TestWalkFollowsNoLink(t *testing.T) {
 			t.Errorf("sorted %v: visited %v, failed %v", sorted, got, bad)
 		}
 		at, err := openFolder(root)
-		must(t, err)
+		must.OK(t, err)
 		for _, name := range []string{"2/a/secret", "2/a", "2"} {
 			if f, err := at.open(name, 0); err == nil {
 				t.Errorf("%s was opened through a link: %s", name, f.Name())

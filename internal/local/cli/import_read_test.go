@@ -15,6 +15,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/crc32c"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // growing is a file that grows by one byte after each read, for the given number of reads.
@@ -53,11 +54,11 @@ func TestAFileThatGrowsIsStoredAsFarAsItWasSeen(t *testing.T) {
 	}{{0, 100, false}, {1, 101, false}, {2, 102, false}, {3, 102, true}, {1000, 102, true}} {
 		im := &importer{out: &Output{Out: io.Discard, Err: io.Discard}, puts: make(chan *put, 1),
 			memory: semaphore.NewWeighted(importBytesMax)}
-		must(t, im.failed.open(""))
+		must.OK(t, im.failed.open(""))
 		f := &growing{data: []byte(strings.Repeat("x", 100)), reads: c.reads}
 		info, err := f.Stat()
-		must(t, err)
-		must(t, im.readSmall(t.Context(), job{item: Item{Path: "log"}}, f, stateOf(info)))
+		must.OK(t, err)
+		must.OK(t, im.readSmall(t.Context(), job{item: Item{Path: "log"}}, f, stateOf(info)))
 		if len(im.puts) != 1 {
 			t.Errorf("%d reads: nothing is stored: %v", c.reads, im.failed.counts())
 			continue
@@ -123,10 +124,10 @@ func TestALargeFileOfAnotherSizeIsStored(t *testing.T) {
 		server := &uploads{}
 		im := &importer{conn: served(t, server, 0), out: &Output{Out: io.Discard, Err: io.Discard}, fresh: true,
 			memory: semaphore.NewWeighted(importBytesMax), uploads: semaphore.NewWeighted(1)}
-		must(t, im.failed.open(""))
+		must.OK(t, im.failed.open(""))
 		f := &odd{Reader: *bytes.NewReader(data), says: says}
 		info, err := f.Stat()
-		must(t, err)
+		must.OK(t, err)
 		f.asked = 0
 		j := job{item: Item{Path: "large"}}
 		if info.Size() == 0 {

@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/journal"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/storage/volume"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestVerifyKnowsTheJournal checks data that only the journal has after a power cut. They must be reported, and must be
@@ -27,31 +28,31 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	store, id := uuid.New(), uuid.New()
 	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true,
 		ReserveBytes: 16 << 20})
-	must(t, err)
+	must.OK(t, err)
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: dir, Begin: func() error { return v.SetJournal(true) }})
 	opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: "g"},
 		Journal: j}
-	must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
+	must.OK(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 	log, _, err := group.Load(context.Background(), opts, nil)
-	must(t, err)
-	must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: 5,
+	must.OK(t, err)
+	must.OK(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: 5,
 		Index: 1, Term: 1, Data: []byte("data")})}))
 	if !log.SyncShared() {
 		t.Fatal("the journal did not take it")
 	}
 	_, err = j.Close() // before the log is closed, as if the process were killed
-	must(t, err)
-	must(t, log.Close(false))
-	must(t, v.Close())
+	must.OK(t, err)
+	must.OK(t, log.Close(false))
+	must.OK(t, v.Close())
 
 	found, err := journal.Read(vfs.OS{}, dir)
-	must(t, err)
+	must.OK(t, err)
 	lost := found.Ranges[0]
 	segment, err := os.OpenFile(filepath.Join(opts.Dir, format.SegmentName(1)), os.O_RDWR, 0)
-	must(t, err)
+	must.OK(t, err)
 	_, err = segment.WriteAt(make([]byte, len(lost.Bytes)), lost.Offset) // the bytes that a power cut loses
-	must(t, err)
-	must(t, segment.Close())
+	must.OK(t, err)
+	must.OK(t, segment.Close())
 
 	var said bytes.Buffer
 	out := &Output{Out: &said, Err: &said}
@@ -72,7 +73,7 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	}
 	opts.Journal = nil
 	log, _, err = group.Load(context.Background(), opts, nil)
-	must(t, err)
+	must.OK(t, err)
 	defer log.Close(false)
 	if last, err := log.LastIndex(); last != 1 || err != nil {
 		t.Errorf("last index %d, %v", last, err)
@@ -86,37 +87,37 @@ func TestVerifyReportsGroupsInOrder(t *testing.T) {
 	store := uuid.New()
 	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true,
 		ReserveBytes: 16 << 20})
-	must(t, err)
+	must.OK(t, err)
 	const groups, bad = 9, 4
 	var damaged string
 	for i := range groups {
 		id := uuid.New()
 		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id,
 			Name: fmt.Sprint(i)}}
-		must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
+		must.OK(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 		log, _, err := group.Load(context.Background(), opts, nil)
-		must(t, err)
+		must.OK(t, err)
 		for at := range uint64(i + 1) {
-			must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true,
+			must.OK(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true,
 				ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
 		}
-		must(t, log.Sync())
-		must(t, log.Close(true))
+		must.OK(t, log.Sync())
+		must.OK(t, log.Close(true))
 		if i == bad {
 			damaged = opts.Dir
 			segment, err := os.OpenFile(filepath.Join(opts.Dir, format.SegmentName(1)), os.O_RDWR, 0)
-			must(t, err)
+			must.OK(t, err)
 			_, err = segment.WriteAt([]byte("X"), format.SegmentHeaderBytes+format.FrameHeaderBytes) // the first entry
-			must(t, err)
-			must(t, segment.Close())
+			must.OK(t, err)
+			must.OK(t, segment.Close())
 		}
 	}
-	must(t, v.Close())
+	must.OK(t, v.Close())
 
 	var said bytes.Buffer
 	out := &Output{Out: &said, Err: &said}
 	report, err := VerifyTree(context.Background(), dir, VerifyTreeOptions{}, out)
-	must(t, err)
+	must.OK(t, err)
 	if len(report.Groups) != groups || report.Entries != groups*(groups+1)/2-1 || report.Bad() != 1 {
 		t.Fatalf("%d groups, %d entries, %d damages\n%+v", len(report.Groups), report.Entries, report.Bad(), report)
 	}
@@ -139,7 +140,7 @@ func TestVerifyReportsGroupsInOrder(t *testing.T) {
 		t.Errorf("after its end: %+v, %v", report, err)
 	}
 	repaired, err := VerifyTree(context.Background(), dir, VerifyTreeOptions{Repair: true}, out)
-	must(t, err)
+	must.OK(t, err)
 	for _, g := range repaired.Groups {
 		if (len(g.Quarantined) > 0) != (g.Dir == damaged) || !g.Whole || g.Error != "" {
 			t.Errorf("repaired: %+v; what was damaged is %s", g, damaged)
@@ -148,12 +149,5 @@ func TestVerifyReportsGroupsInOrder(t *testing.T) {
 	if report, err := VerifyTree(context.Background(), dir, VerifyTreeOptions{}, out); err != nil || report.Bad() != 0 ||
 		len(report.Groups) != groups {
 		t.Errorf("after the repair: %+v, %v", report, err)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/journal"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/storage/volume"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // plainVolume makes a volume with three groups of some entries, and returns the folders of the groups.
@@ -27,38 +28,38 @@ func plainVolume(t *testing.T) (dir string, groups []string) {
 	store := uuid.New()
 	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true,
 		ReserveBytes: 16 << 20})
-	must(t, err)
+	must.OK(t, err)
 	for i := range 3 {
 		id := uuid.New()
 		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id,
 			Name: fmt.Sprint(i)}}
-		must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
+		must.OK(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 		log, _, err := group.Load(context.Background(), opts, nil)
-		must(t, err)
+		must.OK(t, err)
 		for at := range uint64(5) {
-			must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true,
+			must.OK(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true,
 				ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
 		}
-		must(t, log.Sync())
-		must(t, log.Close(true))
+		must.OK(t, log.Sync())
+		must.OK(t, log.Close(true))
 		groups = append(groups, opts.Dir)
 	}
-	must(t, v.Close())
+	must.OK(t, v.Close())
 	return dir, groups
 }
 
 func exchange(t *testing.T, a, b string) {
 	t.Helper()
-	must(t, os.Rename(a, a+".tmp"))
-	must(t, os.Rename(b, a))
-	must(t, os.Rename(a+".tmp", b))
+	must.OK(t, os.Rename(a, a+".tmp"))
+	must.OK(t, os.Rename(b, a))
+	must.OK(t, os.Rename(a+".tmp", b))
 }
 
 // contents returns the contents of every file in a folder, by name.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	must(t, filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+	must.OK(t, filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
@@ -79,14 +80,14 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 		heals   bool // the repair succeeds
 	}{
 		{name: "the superblock is missing", harm: func(dir string, _ []string) {
-			must(t, os.Remove(filepath.Join(dir, "superblock")))
+			must.OK(t, os.Remove(filepath.Join(dir, "superblock")))
 		},
 			says: "the superblock is missing, beside the folder of the volume's groups", places: 1},
 		{name: "the superblock is another volume's", harm: func(dir string, groups []string) {
 			sb, _, err := volume.VerifySuperblock(vfs.OS{}, dir)
-			must(t, err)
+			must.OK(t, err)
 			for _, folder := range groups {
-				must(t, format.WriteReplicaFile(vfs.OS{}, folder, format.ReplicaFile{RaftID: 1, Volume: sb.Volume,
+				must.OK(t, format.WriteReplicaFile(vfs.OS{}, folder, format.ReplicaFile{RaftID: 1, Volume: sb.Volume,
 					Store: sb.Store, Group: uuid.MustParse(filepath.Base(folder))}))
 			}
 			report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, &Output{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
@@ -98,8 +99,8 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 		}, says: "and 3 of 3 groups were made on volume", places: 1},
 		{name: "the mark is another group's", harm: func(_ string, groups []string) {
 			b, err := os.ReadFile(filepath.Join(groups[1], format.MarkName))
-			must(t, err)
-			must(t, os.WriteFile(filepath.Join(groups[0], format.MarkName), b, 0o600))
+			must.OK(t, err)
+			must.OK(t, os.WriteFile(filepath.Join(groups[0], format.MarkName), b, 0o600))
 		}, says: "it is the mark of group 1, whose folder is beside this one", places: 1, heals: true},
 		{name: "two manifests are exchanged", harm: func(_ string, groups []string) {
 			exchange(t, filepath.Join(groups[0], format.ManifestName), filepath.Join(groups[1], format.ManifestName))
@@ -115,7 +116,7 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 			}
 			c.harm(dir, groups)
 			report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, out)
-			must(t, err)
+			must.OK(t, err)
 			words := strings.Join(report.Problems, "\n")
 			for _, g := range report.Groups {
 				for _, d := range g.Damages {
@@ -148,7 +149,7 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 				}
 				return
 			}
-			must(t, err)
+			must.OK(t, err)
 			again, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, out)
 			if err != nil || (again.Bad() == 0) != c.heals {
 				t.Errorf("after a repair, which said %+v: %+v, %v", report, again, err)
@@ -164,39 +165,39 @@ func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
 	store, id := uuid.New(), uuid.New()
 	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true,
 		ReserveBytes: 16 << 20})
-	must(t, err)
+	must.OK(t, err)
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: dir, Begin: func() error { return v.SetJournal(true) }})
 	opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: "g"},
 		Journal: j}
-	must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
+	must.OK(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 	log, _, err := group.Load(context.Background(), opts, nil)
-	must(t, err)
+	must.OK(t, err)
 	marked := func(n uint64) []byte { return bytes.Repeat([]byte{byte(n)}, 3000) }
 	for n := uint64(1); n <= 5; n++ {
-		must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(n),
+		must.OK(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(n),
 			Index: n, Term: 1, Data: marked(n)})}))
 		if !log.SyncShared() {
 			t.Fatal("the journal did not take it")
 		}
 	}
 	_, err = j.Close() // before the log is closed, as if the process were killed
-	must(t, err)
-	must(t, log.Close(false))
-	must(t, v.Close())
+	must.OK(t, err)
+	must.OK(t, log.Close(false))
+	must.OK(t, v.Close())
 	out := &Output{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}
 	if report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, out); err != nil || report.Bad() != 0 {
 		t.Fatalf("before: %+v, %v", report, err)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "journal-*"))
-	must(t, err)
+	must.OK(t, err)
 	hits := 0
 	for _, name := range files {
 		b, err := os.ReadFile(name)
-		must(t, err)
+		must.OK(t, err)
 		if at := bytes.Index(b, marked(3)); at >= 0 {
 			hits++
 			b[at+100] ^= 1
-			must(t, os.WriteFile(name, b, 0o600))
+			must.OK(t, os.WriteFile(name, b, 0o600))
 		}
 	}
 	report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, out)
@@ -213,18 +214,18 @@ func TestVerifyFindsExchangedSuperblocksOfADevStore(t *testing.T) {
 	for n := range superblocks {
 		shard := fmt.Sprintf("shard-%d", n)
 		dir := filepath.Join(store, "shards", shard)
-		must(t, os.MkdirAll(dir, 0o700))
+		must.OK(t, os.MkdirAll(dir, 0o700))
 		v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: uuid.New(), Shard: shard, Create: true,
 			ReserveBytes: 16 << 20})
-		must(t, err)
-		must(t, v.Close())
+		must.OK(t, err)
+		must.OK(t, v.Close())
 		superblocks[n] = filepath.Join(dir, "superblock")
 	}
 	problems := func(dir string) string {
 		t.Helper()
 		report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{},
 			&Output{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
-		must(t, err)
+		must.OK(t, err)
 		if report.Bad() != len(report.Problems) {
 			t.Errorf("%d are bad: %+v", report.Bad(), report)
 		}
@@ -234,7 +235,7 @@ func TestVerifyFindsExchangedSuperblocksOfADevStore(t *testing.T) {
 	if found := problems(store); found != "" {
 		t.Errorf("folders that are not of sheaf dev may have any name: %s", found)
 	}
-	must(t, os.WriteFile(filepath.Join(store, "dev.json"), nil, 0o600))
+	must.OK(t, os.WriteFile(filepath.Join(store, "dev.json"), nil, 0o600))
 	for _, dir := range []string{store, filepath.Join(store, "shards", "shard-1")} {
 		if found := problems(dir); !strings.Contains(found, "is of shard shard-0 and volume") ||
 			!strings.Contains(found, "and the folder is of shard shard-1") {

@@ -17,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // reluctant is a server that answers a Put when a test allows it. Until then it says that the group is loading.
@@ -54,13 +55,13 @@ func withReason(code codes.Code, reason, message string) error {
 func served(t *testing.T, records recordv1.RecordServiceServer, timeout time.Duration) *Conn {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	must.OK(t, err)
 	server := grpc.NewServer()
 	recordv1.RegisterRecordServiceServer(server, records)
 	go func() { _ = server.Serve(listener) }() // Serve ends with Stop
 	t.Cleanup(server.Stop)
 	conn, err := Dial(listener.Addr().String(), TLS{}, timeout)
-	must(t, err)
+	must.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close() }) // the only possible error: it is already closed
 	return conn
 }
@@ -174,13 +175,13 @@ func TestAnAddressThatCannotBeIsWrongUsage(t *testing.T) {
 		}
 	}
 	conn, err := Dial("no-such-host.invalid:1", TLS{}, 0)
-	must(t, err)
+	must.OK(t, err)
 	_, err = conn.Get(t.Context(), client.Key{}, nil)
 	if got := Describe(err, conn.Server); !strings.Contains(got, "nobody answers at no-such-host.invalid:1") ||
 		strings.Contains(got, "produced zero") {
 		t.Error(got)
 	}
-	must(t, conn.Close())
+	must.OK(t, conn.Close())
 }
 
 func TestProgressCountsFromTheBegin(t *testing.T) {

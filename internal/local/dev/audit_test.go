@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/security/access/guard"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // Every call that writes leaves one line for each group and outcome, with the ids of the records, at the gateway and at
@@ -29,9 +30,7 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "audit")
 		audit, err := guard.OpenAudit(guard.AuditConfig{Path: path, Server: "s", Writes: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		g := startSeamed(t, seams{audit: audit}, "a", "b")
 		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"a"}}, access.Put,
 			access.Delete)}})
@@ -119,19 +118,13 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 			}
 		}
 		// The line of a call is written before its answer is sent.
-		if err := audit.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, audit.Close())
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		got, refused := map[string]map[line]int{}, 0
 		for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 			var e guard.Event
-			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, json.Unmarshal(lines.Bytes(), &e))
 			if e.Kind == "refusal" && e.Group == "b" && slices.Equal(e.IDs, []string{"77"}) {
 				refused++
 			}

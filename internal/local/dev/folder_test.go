@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestSettingsThatCannotBe checks that a start refuses settings that no program writes, with an error that names their
@@ -18,9 +20,7 @@ func TestSettingsThatCannotBe(t *testing.T) {
 		`{"format":1,"storeUUID":"11111111-1111-4111-8111-111111111111","shards":3,"routing":{"mode":"Hash","groups":-4}}`,
 	} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, settingsName), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, settingsName), []byte(content), 0o600))
 		f, err := openFolder(Config{Dir: dir})
 		if err == nil {
 			t.Errorf("%s is taken as %+v", content, f.settings)

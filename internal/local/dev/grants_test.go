@@ -40,6 +40,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -72,13 +73,9 @@ func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	seams.listener, seams.dial = network.Listen, network.Dial
 	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 1, Mode: placement.Named, Listen: "127.0.0.1:0",
 		Shard: shard.Config{ReserveBytes: 16 << 20}, TLS: true, seams: seams})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(d.Kill)
-	if err := d.WaitReady(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.WaitReady(t.Context(), nil))
 	c := callTLS(t, d, false)
 	for _, group := range groups {
 		if _, err := c.Put(t.Context(), client.Key{ID: 1, Group: group}, []byte(group), nil); err != nil {
@@ -97,23 +94,15 @@ func (g *granted) set(table access.Table) {
 	g.version++
 	table.Version = g.version
 	text, err := table.Encode()
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must.OK(g.t, err)
 	there, err := g.store.Access(ctx)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	if err := g.store.PutAccess(ctx, text, there.Revision); err != nil {
-		g.t.Fatal(err)
-	}
+	must.OK(g.t, err)
+	must.OK(g.t, g.store.PutAccess(ctx, text, there.Revision))
 	for _, address := range g.servers {
 		asks := recordv1.NewAccessServiceClient(g.dial(address, g.as(identity.Admin, "a")))
 		for {
 			who, err := asks.WhoAmI(ctx, &recordv1.WhoAmIRequest{})
-			if err != nil {
-				g.t.Fatal(err)
-			}
+			must.OK(g.t, err)
 			if who.GetTableVersion() == g.version {
 				break
 			}
@@ -137,9 +126,7 @@ func (g *granted) dial(address string, creds credentials.TransportCredentials,
 	g.t.Helper()
 	cc, err := grpc.NewClient("passthrough:///"+address, append(options, grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(g.cfg.seams.dial))...)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must.OK(g.t, err)
 	g.t.Cleanup(func() { _ = cc.Close() })
 	return cc
 }
@@ -190,9 +177,7 @@ func requestOf(t *testing.T, method protoreflect.MethodDescriptor, group string)
 	t.Helper()
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(method.Input().FullName())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	in := kind.New().Interface()
 	if err := protojson.Unmarshal([]byte(strings.ReplaceAll(requests[name], `"a"`, `"`+group+`"`)), in); err != nil {
 		t.Fatalf("%s: %v", name, err)
@@ -316,9 +301,7 @@ func TestARefusalRevealsNothing(t *testing.T) {
 				for _, id := range []string{"1", "987654321"} { // only the first one exists
 					in := requestOf(t, method, "a")
 					if key := protojson.Format(in); strings.Contains(key, `"1"`) {
-						if err := protojson.Unmarshal([]byte(strings.ReplaceAll(key, `"1"`, `"`+id+`"`)), in); err != nil {
-							t.Fatal(err)
-						}
+						must.OK(t, protojson.Unmarshal([]byte(strings.ReplaceAll(key, `"1"`, `"`+id+`"`)), in))
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 					answer := fmt.Sprint(ask(ctx, cc, method, in))
@@ -334,9 +317,7 @@ func TestARefusalRevealsNothing(t *testing.T) {
 			}
 		}
 		view, err := g.store.View(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if len(view.Groups) != 2 {
 			t.Errorf("refused calls have made groups: %v", view.Groups)
 		}
@@ -360,16 +341,10 @@ func TestRecordsOfABatchAreRefusedOneByOne(t *testing.T) {
 					append(gets, &recordv1.GetRequest{Key: key})
 			}
 			put, err := records.BatchPut(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := put.Send(&recordv1.BatchPutRequest{Puts: puts}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
+			must.OK(t, put.Send(&recordv1.BatchPutRequest{Puts: puts}))
 			stored, err := put.Recv()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			for i, result := range stored.GetResults() {
 				if got := codes.Code(result.GetStatus().GetCode()); (got == codes.OK) != (groups[i] == "b") || got != codes.OK &&
 					got != codes.PermissionDenied {
@@ -377,18 +352,14 @@ func TestRecordsOfABatchAreRefusedOneByOne(t *testing.T) {
 				}
 			}
 			get, err := records.BatchGet(t.Context(), &recordv1.BatchGetRequest{Gets: gets})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			seen := 0
 			for {
 				out, err := get.Recv()
 				if errors.Is(err, io.EOF) {
 					break
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				for _, result := range out.GetResults() {
 					seen++
 					group := groups[result.GetPosition()]
@@ -546,9 +517,7 @@ type tokens struct {
 func newTokens(t *testing.T, url string) *tokens {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return &tokens{t, key, url}
 }
 
@@ -557,9 +526,7 @@ func (k *tokens) issuer() access.Issuer {
 	k.t.Helper()
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: k.key.Public(), KeyID: "one",
 		Algorithm: string(jose.ES256), Use: "sig"}}})
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	must.OK(k.t, err)
 	return access.Issuer{URL: k.url, ServiceAccounts: true, Keys: keys}
 }
 
@@ -568,22 +535,14 @@ func (k *tokens) issue(account, audience string, ends time.Time) string {
 	k.t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: k.key, KeyID: "one"}},
 		nil)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	must.OK(k.t, err)
 	claims, err := json.Marshal(map[string]any{"iss": k.url, "sub": "system:serviceaccount:prod:" + account,
 		"aud": []string{audience}, "exp": ends.Unix()})
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	must.OK(k.t, err)
 	made, err := signer.Sign(claims)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	must.OK(k.t, err)
 	token, err := made.CompactSerialize()
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	must.OK(k.t, err)
 	return token
 }
 
@@ -598,17 +557,11 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 		write := func(token string) {
 			t.Helper()
 			next := file + ".next"
-			if err := os.WriteFile(next, []byte(token+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(next, file); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(next, []byte(token+"\n"), 0o600))
+			must.OK(t, os.Rename(next, file))
 		}
 		creds, err := client.TLS(client.TLSFiles{CA: g.CallerFiles().CA})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		as := func(address string) *grpc.ClientConn {
 			return g.dial(address, creds, grpc.WithPerRPCCredentials(client.Token(file)))
 		}
@@ -698,9 +651,7 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 		for _, direct := range []bool{false, true} {
 			c, err := client.Dial(ctx, client.Config{Addresses: []string{g.Addr()}, Direct: direct, Credentials: creds,
 				CallCredentials: client.Token(file), Dial: g.cfg.seams.dial})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if _, err := c.Put(ctx, client.Key{ID: 5, Group: "a"}, []byte("x"), nil); err != nil {
 				t.Error(err)
 			}
@@ -777,9 +728,7 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 		// signedText returns a token of ListVersions with its bytes changed.
 		signedText := func(token string, change func([]byte) []byte) string {
 			value, err := base64.RawURLEncoding.DecodeString(token)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			return base64.RawURLEncoding.EncodeToString(change(value))
 		}
 		forged := func(value []byte) []byte {
@@ -798,9 +747,7 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 		const bad, old = codes.InvalidArgument, codes.OutOfRange
 		for _, from := range []string{"gateway", "shard"} {
 			place, err := watch(from, "c", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			inAll, before, err := scan(from, "c", &recordv1.ScanRequest{}, false)
 			if err != nil || before == 0 {
 				t.Fatal(err)

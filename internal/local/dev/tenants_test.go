@@ -20,6 +20,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // tenancy is a store with tenants, each with its own prefix, and the calls that they make at random. The data of each
@@ -85,9 +86,7 @@ func startTenancy(t *testing.T, seed uint64) *tenancy {
 	}
 	g.set(table)
 	key, err := g.store.SigningKey(p.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if p.sealer, err = access.NewSigner(key); err != nil {
 		t.Fatal(err)
 	}
@@ -436,9 +435,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 			p.call()
 		}
 		for record, err := range callTLS(t, p.Dev, false).Scan(t.Context(), nil) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if owner := ownerOf(record.Key.Group); string(record.Data) != owner+":"+record.Key.Group {
 				t.Errorf("LEAK: record %d of %q holds %q", record.Key.ID, record.Key.Group, record.Data)
 			}

@@ -28,6 +28,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
 	"sheaf.dev/sheaf/internal/test/loopback"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // startTLS starts a store of three copies that uses TLS, with a record 1. It cannot be used in bubbles, because the
@@ -36,13 +37,9 @@ func startTLS(t *testing.T) *Dev {
 	t.Helper()
 	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 3, Copies: 3, Groups: 2, Listen: "127.0.0.1:0",
 		TLS: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(d.Kill)
-	if err := d.WaitReady(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.WaitReady(t.Context(), nil))
 	for _, direct := range []bool{false, true} {
 		c := callTLS(t, d, direct)
 		if _, err := c.Put(t.Context(), client.Key{ID: 1}, []byte("one"), nil); err != nil {
@@ -58,14 +55,10 @@ func startTLS(t *testing.T) *Dev {
 func callTLS(t *testing.T, d *Dev, direct bool) *client.Client {
 	t.Helper()
 	creds, err := client.TLS(d.CallerFiles())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c, err := client.Dial(t.Context(), client.Config{Addresses: []string{d.Addr()}, Direct: direct, Credentials: creds,
 		Dial: d.cfg.seams.dial})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -79,13 +72,9 @@ func shows(t *testing.T, by *authority.Authority, id identity.Identity,
 		change(&leaf)
 	}
 	cert, key, err := by.Issue(leaf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13, InsecureSkipVerify: true,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
@@ -116,9 +105,7 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 	own, foreign := d.secured.store, d.secured.store
 	foreign.UID[0]++
 	other, err := authority.New("other", time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	of := func(store identity.Store, role identity.Role, name string) identity.Identity {
 		return identity.Identity{Store: store, Role: role, Name: name}
 	}
@@ -162,9 +149,7 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 		for at, server := range servers {
 			for name, caller := range who {
 				cc, err := grpc.NewClient("passthrough:///"+server.address, grpc.WithTransportCredentials(caller.creds))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				for _, method := range ownMethods() {
 					want, known := map[protoreflect.FullName]codes.Code{
 						"sheaf.record.v1.RecordService": caller.records, "sheaf.record.v1.RoutingService": caller.routing,
@@ -235,9 +220,7 @@ func recordsOf(t *testing.T, d *Dev) map[int64]string {
 	t.Helper()
 	out := map[int64]string{}
 	for record, err := range callTLS(t, d, false).Scan(t.Context(), nil) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		out[record.Key.ID] = fmt.Sprintf("%s, version %s", record.Data, record.Version)
 	}
 	if len(out) == 0 {
@@ -251,21 +234,15 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	dir := t.TempDir()
 	cfg := Config{Dir: dir, Shards: 1, Groups: 1, Listen: "127.0.0.1:0", TLS: true}
 	d, err := Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.WaitReady(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, d.WaitReady(t.Context(), nil))
 	c := callTLS(t, d, false)
 	for n := range int64(5) {
 		if _, err := c.Put(t.Context(), client.Key{ID: n}, []byte("x"), nil); err != nil {
 			t.Fatal(err)
 		}
 		for _, h := range d.secured.issued {
-			if err := d.secured.issue(h); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, d.secured.issue(h))
 		}
 	}
 	if len(d.secured.issued) != 3 {
@@ -273,12 +250,8 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	}
 	ca := filepath.Join(dir, tlsName, callerName, certs.BundleFile)
 	before, err := os.ReadFile(ca)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, d.Stop(t.Context()))
 	if d, err = Start(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -302,16 +275,12 @@ func TestAnAuthorityThatIsDamagedIsNotReplaced(t *testing.T) {
 		t.Error(err)
 	}
 	key := filepath.Join(dir, certs.KeyFile)
-	if err := os.WriteFile(key, []byte("half"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(key, []byte("half"), 0o600))
 	if _, err := openAuthority(dir, time.Now()); err == nil || !strings.Contains(err.Error(),
 		"remove the folder for a new one") {
 		t.Error(err)
 	}
-	if err := os.Remove(key); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(key))
 	if _, err := openAuthority(dir, time.Now()); err == nil {
 		t.Error("another one is made beside a certificate")
 	}
@@ -321,9 +290,7 @@ func TestAnAuthorityThatIsDamagedIsNotReplaced(t *testing.T) {
 // no port, because everybody on the machine could connect to a port.
 func TestTheEtcdOfAStoreHasNoPort(t *testing.T) {
 	before, err := loopback.Listeners(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	d := startTLS(t)
 	own := []string{d.Addr(), d.HTTPAddr()}
 	for _, s := range d.Status().Shards {

@@ -7,6 +7,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 var rowsOfKeys = []row{
@@ -75,9 +77,7 @@ var rowsOfKeys = []row{
 		from, pages := e.prefix+"k", []string{}
 		for more := true; more; {
 			page, err := e.client.Get(e.ctx, from, clientv3.WithRange(end), clientv3.WithLimit(3), clientv3.WithRev(last))
-			if err != nil {
-				e.Fatal(err)
-			}
+			must.OK(e, err)
 			pages, more = append(pages, e.found(page)), page.More
 			is(e, "the count of what is left", page.Count, int64(7-3*(len(pages)-1)))
 			is(e, "the revision of an answer about the past", page.Header.Revision, e.revision())

@@ -9,6 +9,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func (e *underTest) grant(seconds int64) clientv3.LeaseID {
@@ -81,18 +83,14 @@ var rowsOfLeases = []row{
 		e.isError("renew once", err, rpctypes.ErrLeaseNotFound)
 		is(e, "time to live", e.leased(77), "gone")
 		renewals, err := e.client.KeepAlive(e.ctx, 77)
-		if err != nil {
-			e.Fatal(err)
-		}
+		must.OK(e, err)
 		if answer, open := <-renewals; open {
 			e.Errorf("renewed: %v", answer)
 		}
 	}},
 	{name: "a lease is granted for a time in seconds", run: func(e *underTest) {
 		granted, err := e.client.Grant(e.ctx, 60)
-		if err != nil {
-			e.Fatal(err)
-		}
+		must.OK(e, err)
 		is(e, "granted", granted.TTL, 60)
 		left, err := e.client.TimeToLive(e.ctx, granted.ID)
 		if err != nil || left.GrantedTTL != 60 || left.TTL < 50 || left.TTL > 60 {
@@ -102,9 +100,7 @@ var rowsOfLeases = []row{
 			e.Errorf("renewed: %+v, %v", renewed, err)
 		}
 		leases, err := e.client.Leases(e.ctx)
-		if err != nil {
-			e.Fatal(err)
-		}
+		must.OK(e, err)
 		listed := false
 		for _, l := range leases.Leases {
 			listed = listed || l.ID == granted.ID
@@ -144,9 +140,7 @@ var rowsOfLeases = []row{
 		ctx, cancel := context.WithCancel(e.ctx)
 		defer cancel()
 		renewals, err := e.client.KeepAlive(ctx, renewed)
-		if err != nil {
-			e.Fatal(err)
-		}
+		must.OK(e, err)
 		e.put("renewed", "1", clientv3.WithLease(renewed))
 		e.put("left", "1", clientv3.WithLease(left))
 		watched := e.client.Watch(e.ctx, e.prefix+"left")
@@ -169,9 +163,7 @@ var rowsOfElections = []row{
 	{name: "an election goes from one to the next", waits: true, run: func(e *underTest) {
 		session := func() *concurrency.Session {
 			s, err := concurrency.NewSession(e.connect(), concurrency.WithLease(e.grant(6)), concurrency.WithContext(e.ctx))
-			if err != nil {
-				e.Fatal(err)
-			}
+			must.OK(e, err)
 			return s
 		}
 		sessions := []*concurrency.Session{session(), session(), session()}
@@ -190,9 +182,7 @@ var rowsOfElections = []row{
 		}
 		lead := func(i int) {
 			e.Helper()
-			if err := <-won[i]; err != nil {
-				e.Fatal(err)
-			}
+			must.OK(e, <-won[i])
 			leader := <-leaders
 			is(e, "the leader", string(leader.Kvs[0].Value), fmt.Sprint("candidate ", i))
 			is(e, "its key", string(leader.Kvs[0].Key), elections[i].Key())
@@ -203,9 +193,7 @@ var rowsOfElections = []row{
 			}
 		}
 		lead(0)
-		if err := elections[0].Resign(e.ctx); err != nil {
-			e.Fatal(err)
-		}
+		must.OK(e, elections[0].Resign(e.ctx))
 		lead(1)
 		if _, err := e.client.Revoke(e.ctx, sessions[1].Lease()); err != nil {
 			e.Fatal(err)
@@ -214,9 +202,7 @@ var rowsOfElections = []row{
 		<-sessions[1].Done() // at the next renewal, after a third of the lease's time
 		is(e, "that the one before leads", e.holds(clientv3.Compare(clientv3.CreateRevision(elections[1].Key()), "=",
 			elections[1].Rev())), false)
-		if err := sessions[2].Close(); err != nil {
-			e.Fatal(err)
-		}
+		must.OK(e, sessions[2].Close())
 		_, err := observer.Leader(e.ctx)
 		e.isError("nobody leads", err, concurrency.ErrElectionNoLeader)
 	}},

@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/test/etcdtest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // This table lists the behaviour of etcd on which Sheaf depends. Each row runs on a real etcd, and on the in-memory
@@ -186,14 +187,10 @@ var rowsOfOutages = []row{
 	{name: "an etcd that was away goes on", run: func(e *underTest) {
 		e.put("a", "1")
 		granted, err := e.client.Grant(e.ctx, 60)
-		if err != nil {
-			e.Fatal(err)
-		}
+		must.OK(e, err)
 		e.put("leased", "1", clientv3.WithLease(granted.ID))
 		renewals, err := e.client.KeepAlive(e.ctx, granted.ID)
-		if err != nil {
-			e.Fatal(err)
-		}
+		must.OK(e, err)
 		<-renewals
 		watched := e.client.Watch(e.ctx, e.prefix+"a")
 		e.put("a", "2")

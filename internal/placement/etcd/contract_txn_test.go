@@ -5,6 +5,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // holds reports whether all conditions hold.
@@ -20,9 +22,7 @@ func (e *underTest) holds(conditions ...clientv3.Cmp) bool {
 var rowsOfTransactions = []row{
 	{name: "conditions of each kind", run: func(e *underTest) {
 		granted, err := e.client.Grant(e.ctx, 60)
-		if err != nil {
-			e.Fatal(err)
-		}
+		must.OK(e, err)
 		first := e.put("a", "m").Header.Revision
 		e.put("a", "m", clientv3.WithLease(granted.ID))
 		a, none := e.prefix+"a", e.prefix+"none"
@@ -70,9 +70,7 @@ var rowsOfTransactions = []row{
 		before := e.put("a", "1").Header.Revision
 		answer, err := e.client.Txn(e.ctx).If(clientv3.Compare(clientv3.Version(e.prefix+"a"), "=", 7)).
 			Then(e.opPut("a", "2")).Else(clientv3.OpGet(e.prefix + "a")).Commit()
-		if err != nil {
-			e.Fatal(err)
-		}
+		must.OK(e, err)
 		is(e, "it succeeded", answer.Succeeded, false)
 		is(e, "its revision", answer.Header.Revision, before)
 		is(e, "what the other branch read", string(answer.Responses[0].GetResponseRange().Kvs[0].Value), "1")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestAnEmbeddedEtcdKeepsWhatWasWritten(t *testing.T) {
@@ -20,14 +21,10 @@ func TestAnEmbeddedEtcdKeepsWhatWasWritten(t *testing.T) {
 			for round := range 3 {
 				began := time.Now()
 				server, err := start(dir)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				client := server.Client()
 				answer, err := client.Get(ctx, "k")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				t.Logf("round %d: first answer after %v", round, time.Since(began))
 				if got := len(answer.Kvs); got != min(round, 1) {
 					t.Fatalf("round %d: %d keys", round, got)

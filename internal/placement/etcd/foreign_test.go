@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // A member must be the only owner of its disk, as a shard must. The member looks before it writes. Foreign files must
@@ -46,9 +47,7 @@ func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 				} else if err == nil {
 					err = os.WriteFile(path, []byte(`{"format":1,"name":"a","token":"t1"}`), 0o600)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 			}
 			before := tree(t, cfg.Mount)
 			if row.named == "" {
@@ -84,9 +83,7 @@ func TestAnOddOwnerFileIsNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := memberConfig(t, "a")
 			file := filepath.Join(cfg.Dir, "sheaf-etcd.json")
-			if err := errors.Join(os.MkdirAll(cfg.Dir, 0o700), os.WriteFile(file, []byte(content), 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, errors.Join(os.MkdirAll(cfg.Dir, 0o700), os.WriteFile(file, []byte(content), 0o600)))
 			before := tree(t, cfg.Dir)
 			m, err := etcd.StartMember(testContext(t), cfg)
 			if err == nil {
@@ -107,9 +104,7 @@ func TestAMemberWithDataStartsBesideOtherFiles(t *testing.T) {
 	cfg := memberConfig(t, "a")
 	cfg.Mount = filepath.Dir(cfg.Dir)
 	startMember(t, cfg).Close()
-	if err := os.WriteFile(filepath.Join(cfg.Mount, "notes.txt"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(cfg.Mount, "notes.txt"), nil, 0o600))
 	m := startMember(t, cfg)
 	again(t, "ready", m.Ready)
 	m.Close()
@@ -125,11 +120,9 @@ func TestAMemberWithDataStartsBesideOtherFiles(t *testing.T) {
 func tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var paths []string
-	if err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+	must.OK(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		paths = append(paths, path)
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return paths
 }

@@ -23,15 +23,14 @@ import (
 
 	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/test/loopback"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // freePort returns an address on which no process listens.
 func freePort(t *testing.T) string {
 	t.Helper()
 	address, err := loopback.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return address
 }
 
@@ -43,9 +42,7 @@ func memberConfig(t *testing.T, name string) etcd.MemberConfig {
 func startMember(t *testing.T, cfg etcd.MemberConfig) *etcd.Member {
 	t.Helper()
 	m, err := etcd.StartMember(testContext(t), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(m.Close)
 	return m
 }
@@ -85,9 +82,7 @@ func put(t *testing.T, client *clientv3.Client, key, value string) {
 func dial(t *testing.T, cfg etcd.ClientConfig) *clientv3.Client {
 	t.Helper()
 	client, err := etcd.Dial(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
@@ -120,9 +115,7 @@ func TestMemberKeepsItsDataAndItsFolder(t *testing.T) {
 			t.Errorf("another %s: error %v", name, err)
 		}
 	}
-	if err := os.Remove(filepath.Join(cfg.Dir, "sheaf-etcd.json")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(filepath.Join(cfg.Dir, "sheaf-etcd.json")))
 	if _, err := etcd.StartMember(testContext(t), cfg); !errors.Is(err, etcd.ErrOtherCluster) {
 		t.Errorf("a folder without a claim: error %v", err)
 	}
@@ -210,18 +203,12 @@ func TestMemberTakesSnapshotsAndKeepsTheNewest(t *testing.T) {
 	m := startMember(t, cfg)
 	for i := range 3 {
 		old := filepath.Join(cfg.Snapshots.Dir, fmt.Sprintf("a-2026010%dT000000Z.snapshot", i+1))
-		if err := errors.Join(os.MkdirAll(cfg.Snapshots.Dir, 0o700), os.WriteFile(old, nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.MkdirAll(cfg.Snapshots.Dir, 0o700), os.WriteFile(old, nil, 0o600)))
 	}
 	foreign := filepath.Join(cfg.Snapshots.Dir, "a-mine.snapshot")
-	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(foreign, nil, 0o600))
 	taken, err := m.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	content, err := os.ReadFile(taken.File)
 	if err != nil || int64(len(content)) != taken.Bytes {
 		t.Fatalf("%d bytes, %v; want %d", len(content), err, taken.Bytes)
@@ -246,21 +233,15 @@ type signer struct {
 func newAuthority(t *testing.T, dir string) *signer {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	a := &signer{cert: cert, key: key, file: filepath.Join(dir, "ca.pem")}
 	writePEM(t, a.file, "CERTIFICATE", der)
 	return a
@@ -268,18 +249,14 @@ func newAuthority(t *testing.T, dir string) *signer {
 
 func writePEM(t *testing.T, file, kind string, der []byte) {
 	t.Helper()
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 }
 
 // sign writes a certificate for 127.0.0.1 and its key.
 func (a *signer) sign(t *testing.T, dir, name string) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().
 				Add(-time.Hour),
@@ -288,13 +265,9 @@ func (a *signer) sign(t *testing.T, dir, name string) (cert, key string) {
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, private.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	keyDER, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	cert, key = filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key")
 	writePEM(t, cert, "CERTIFICATE", der)
 	writePEM(t, key, "EC PRIVATE KEY", keyDER)

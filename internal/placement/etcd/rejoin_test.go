@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestMain lets more clusters wait in parallel than there are processors, because etcd requires five quiet seconds
@@ -116,9 +117,7 @@ func (r *trio) wipe(name string) { r.must(os.RemoveAll(r.configs[name].Dir)) }
 
 func (r *trio) must(err error) {
 	r.t.Helper()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 }
 
 // client returns a client for the running members.

@@ -19,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // secured is a trio on three hosts of this machine, whose members share one certificate.
@@ -38,9 +39,7 @@ func (s *secured) files(id identity.Identity, mode certs.Mode) map[string][]byte
 		leaf.Addresses = s.ips
 	}
 	cert, key, err := s.by.Issue(leaf)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.OK(s.t, err)
 	return map[string][]byte{certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: s.by.CertificatePEM(),
 		certs.ModeFile: []byte(mode)}
 }
@@ -48,18 +47,14 @@ func (s *secured) files(id identity.Identity, mode certs.Mode) map[string][]byte
 // become sets the mode in the folder that all members share.
 func (s *secured) become(mode certs.Mode) {
 	s.t.Helper()
-	if err := certs.Install(s.dir, s.files(identity.Identity{Store: s.store, Role: identity.Etcd}, mode)); err != nil {
-		s.t.Fatal(err)
-	}
+	must.OK(s.t, certs.Install(s.dir, s.files(identity.Identity{Store: s.store, Role: identity.Etcd}, mode)))
 }
 
 // source opens the members' folder, as each member does at its start.
 func (s *secured) source() *certs.Source {
 	s.t.Helper()
 	source, err := certs.Open(certs.Config{Dir: s.dir})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.OK(s.t, err)
 	s.t.Cleanup(source.Close)
 	return source
 }
@@ -68,9 +63,7 @@ func (s *secured) source() *certs.Source {
 func (s *secured) as(id identity.Identity, mode certs.Mode) *clientv3.Client {
 	s.t.Helper()
 	source, err := certs.InMemory(certs.Config{}, s.files(id, mode))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.OK(s.t, err)
 	s.t.Cleanup(source.Close)
 	var endpoints []string
 	for _, cfg := range s.configs {
@@ -83,9 +76,7 @@ func (s *secured) as(id identity.Identity, mode certs.Mode) *clientv3.Client {
 func newSecured(t *testing.T, mode certs.Mode) *secured {
 	t.Helper()
 	by, err := authority.New("parts", time.Now(), authority.Lifetime)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	s := &secured{trio: &trio{t: t, configs: map[string]etcd.MemberConfig{}, members: map[string]*etcd.Member{}}, by: by,
 		dir:   t.TempDir(),
 		store: identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.New()}}
@@ -241,9 +232,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 	// another store. If the client does not check this, etcd refuses the client.
 	foreign, err := certs.InMemory(certs.Config{}, s.files(identity.Identity{Store: other, Role: identity.Shard,
 		Name: "main-0"}, certs.Required))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(foreign.Close)
 	anybody := foreign.Client(func(identity.Identity) error { return nil })
 	if _, err := dial(t, etcd.ClientConfig{Endpoints: []string{s.configs["a"].ListenClient}, Credentials: anybody}).
@@ -266,9 +255,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 	// A shard is not a member, although the same authority issued its certificate.
 	all := s.files(identity.Identity{Store: s.store, Role: identity.Shard, Name: "main-0"}, certs.Required)
 	pair, err := tls.X509KeyPair(all[certs.CertificateFile], all[certs.KeyFile])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	round := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
 		InsecureSkipVerify: true}}} //nolint:gosec // it is the server that must look
@@ -317,9 +304,7 @@ func TestCertificatesOfMembersAreChecked(t *testing.T) {
 		"shard/main-0, and this is etcd": func(c *etcd.MemberConfig) {
 			shard, err := certs.InMemory(certs.Config{}, s.files(identity.Identity{Store: s.store, Role: identity.Shard,
 				Name: "main-0"}, certs.Required))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			t.Cleanup(shard.Close)
 			c.Certs, c.ListenPeerTLS = shard, "127.0.0.1:1"
 		},

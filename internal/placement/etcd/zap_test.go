@@ -9,6 +9,8 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestAnEmbeddedEtcdSaysWhyItEndsTheProcess makes the disk of etcd fail, so that etcd ends its process. etcd's last
@@ -19,9 +21,7 @@ func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
 	defer slog.SetDefault(before)
 	cfg := config("/data/etcd")
-	if err := cfg.ZapLoggerBuilder(cfg); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cfg.ZapLoggerBuilder(cfg))
 	logger := cfg.GetLogger().With(zap.String("of", "backend")).WithOptions(zap.WithFatalHook(zapcore.WriteThenPanic))
 	logger.Error("failed to update storage version")
 	if said.Len() > 0 {

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // lookAt does everything with a listing of these keys that the product does with a listing. It fails if the resulting
@@ -66,12 +67,8 @@ func soundKeys(t testing.TB) map[string]any {
 	t.Helper()
 	as := func(value any) (out map[string]any) {
 		b, err := json.Marshal(value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(b, &out); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
+		must.OK(t, json.Unmarshal(b, &out))
 		return out
 	}
 	out := map[string]any{
@@ -119,9 +116,7 @@ func TestAbsurdValuesInEtcd(t *testing.T) {
 							sound.(map[string]any)[field] = v
 						}
 						b, err := json.Marshal(sound)
-						if err != nil {
-							t.Fatal(err)
-						}
+						must.OK(t, err)
 						found[other] = string(b)
 					}
 					lookAt(t, found)
@@ -137,9 +132,7 @@ func FuzzVolumeRecord(f *testing.F) {
 	shard := placement.Shard{Name: "a", Address: "h:1", VolumeUUID: uuid.UUID{1}, Generation: 5,
 		Step: placement.Step{Number: 7}}
 	b, err := json.Marshal(shard.Record())
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.OK(f, err)
 	f.Add(b)
 	f.Add([]byte("null"))
 	f.Add([]byte(`{"generation":18446744073709551615}`))
@@ -155,9 +148,7 @@ func FuzzVolumeRecord(f *testing.F) {
 func FuzzEtcdValues(f *testing.F) {
 	for name, value := range soundKeys(f) {
 		b, err := json.Marshal(value)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must.OK(f, err)
 		f.Add(name, b)
 		f.Add(name, []byte("null"))
 		f.Add(name+"/", b)
@@ -166,9 +157,7 @@ func FuzzEtcdValues(f *testing.F) {
 		found := map[string]string{}
 		for other, sound := range soundKeys(t) {
 			b, err := json.Marshal(sound)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			found[other] = string(b)
 		}
 		found[name] = string(value)

@@ -11,6 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestAllHaveOneKeyOfSeals(t *testing.T) { synctest.Test(t, allHaveOneKeyOfSeals) }
@@ -63,16 +64,12 @@ func theTableOfGrantsIsReplacedWhereItIsAsItWasRead(t *testing.T) {
 	if err := store.PutAccess(ctx, []byte("one"), 7); !errors.Is(err, placement.ErrAccessChanged) {
 		t.Error(err)
 	}
-	if err := store.PutAccess(ctx, []byte("one"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.PutAccess(ctx, []byte("one"), 0))
 	first := next("one")
 	if err := store.PutAccess(ctx, []byte("two"), 0); !errors.Is(err, placement.ErrAccessChanged) {
 		t.Error(err)
 	}
-	if err := store.PutAccess(ctx, []byte("two"), first.Revision); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.PutAccess(ctx, []byte("two"), first.Revision))
 	second := next("two")
 	if got, err := store.Access(ctx); err != nil || string(got.Table) != "two" || got.Revision != second.Revision {
 		t.Error(got, err)

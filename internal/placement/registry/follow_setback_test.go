@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // A shard that learns of a freeze in an etcd that was set back must not see the freeze together with the content of
@@ -42,9 +43,7 @@ func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	await(t, ctx, views, "a is gone", func(v placement.View) bool { return len(v.Shards) == 1 })
 	own.Restore(backup)
 	synctest.Wait() // waits until the client has noticed
-	if err := store.Freeze(ctx, "the test", "it was set back"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.Freeze(ctx, "the test", "it was set back"))
 	await(t, ctx, views, "the freeze", func(v placement.View) bool {
 		if _, there := v.Shards["a"]; v.Held() != "" && !there {
 			t.Fatalf("the view says %q, and has the shards of the etcd of before: %v", v.Held(), v.Shards)

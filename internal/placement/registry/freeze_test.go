@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // newBackedUp starts an etcd that can be set back, and makes a client for it.
@@ -65,9 +66,7 @@ func setBack(t *testing.T, grown bool) {
 		if errors.Is(err, placement.ErrNoGroup) {
 			g, err = placement.NewGroup(meta.Routing, group, 0), nil
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		g.Members, g.Leader, g.Term, g.ConfIndex = nil, shards[0], term, conf
 		for _, s := range shards {
 			g.Members = append(g.Members, placement.Member{Shard: s, VolumeUUID: volumeOf(s), RaftID: uint64(s[0])})
@@ -82,9 +81,7 @@ func setBack(t *testing.T, grown bool) {
 	moved, later := at("moved", 2, 5, "b"), at("later", 1, 1, "b")
 	// The volume of a shard remembers the mark.
 	view, err := store.View(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	seen := placement.Progress{Store: meta.StoreUUID, Mark: view.Mark}
 	watched := store.Watch(ctx)
 	if v := <-watched; len(v.Groups) != 3 {
@@ -96,9 +93,7 @@ func setBack(t *testing.T, grown bool) {
 	if grown {
 		for {
 			put, err := client.Put(ctx, "somebody/else", "x")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if put.Header.Revision > seen.Revision+2 {
 				break
 			}
@@ -157,13 +152,9 @@ func setBack(t *testing.T, grown bool) {
 	reconcile := func(volumes ...rescue.FoundVolume) rescue.Reconciled {
 		t.Helper()
 		r, err := rescue.Rebuild(meta.StoreUUID, volumes, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		done, err := fresh.Reconcile(ctx, r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return done
 	}
 	done := reconcile(found("b", moved, later))
@@ -217,14 +208,10 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 			Voters: []uint64{7}}},
 	}
 	r, err := rescue.Rebuild(meta.StoreUUID, []rescue.FoundVolume{found}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	g.Members = []placement.Member{{Shard: "b", VolumeUUID: volumeOf("b"), RaftID: 9}}
 	g = mustPut(t, ctx, store, g)
-	if err := store.Freeze(ctx, "a test", "it says so"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.Freeze(ctx, "a test", "it says so"))
 	done, err := store.Reconcile(ctx, r, []string{"shard z does not answer"})
 	if err != nil || done.Written > 0 || len(done.Waits) != 2 ||
 		!strings.Contains(done.Waits[0], "decide which one is right") {
@@ -234,9 +221,7 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 		t.Errorf("%+v, %v", v, err)
 	}
 	// With force, a person decides.
-	if err := store.Restore(ctx, r, true); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.Restore(ctx, r, true))
 	if v, err := store.ViewOf(ctx, meta.StoreUUID); err != nil || v.Freeze != nil || v.Groups["g"].UUID == g.UUID ||
 		v.Meta.EpochBase == 0 {
 		t.Errorf("by force: %+v, %v", v, err)
@@ -265,17 +250,11 @@ func TestADeletedGroupIsNotReconciled(t *testing.T) {
 			if n > 0 {
 				continue // etcd was set back to before its creation
 			}
-			if err := store.DeleteGroup(ctx, mustPut(t, ctx, store, g)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, store.DeleteGroup(ctx, mustPut(t, ctx, store, g)))
 		}
 		r, err := rescue.Rebuild(meta.StoreUUID, []rescue.FoundVolume{found}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := store.Freeze(ctx, "a test", "it says so"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
+		must.OK(t, store.Freeze(ctx, "a test", "it says so"))
 		done, err := store.Reconcile(ctx, r, nil)
 		if err != nil || done.Written != 1 || len(done.Waits) > 0 {
 			t.Errorf("%+v, %v", done, err)
@@ -291,9 +270,7 @@ func TestADeletedGroupIsNotReconciled(t *testing.T) {
 func sameStore(t *testing.T, client *clientv3.Client, of *registry.Store) *registry.Store {
 	t.Helper()
 	out, err := registry.NewStore(client, of.Name(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return out
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func init() { revokePatience = time.Minute }
@@ -33,9 +34,7 @@ func TestEveryViewIsOfOneRevision(t *testing.T) { synctest.Test(t, everyViewIsOf
 func everyViewIsOfOneRevision(t *testing.T) {
 	client, ctx := ownEtcd(t)
 	store, err := NewStore(client, "s", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := store.InitMeta(ctx, placement.Meta{StoreUUID: uuid.New(),
 		Routing: placement.Routing{Mode: placement.Named}, Copies: 1}); err != nil {
 		t.Fatal(err)
@@ -90,9 +89,7 @@ func TestAPlannerThatLostItsTermWritesNothing(t *testing.T) {
 func aPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	client, ctx := ownEtcd(t)
 	store, err := NewStore(client, "s", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	elected := clientv3.Compare(clientv3.CreateRevision("/sheaf/s/election/planner/gone"), "=", 5)
 	groups := []placement.Group{placement.NewGroup(placement.Routing{Mode: placement.Hash, Groups: 1}, "0", 0)}
 	if err := store.createGroups(ctx, placement.View{}, groups, elected); !errors.Is(err, errNotElected) {
@@ -107,9 +104,7 @@ func aPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	}
 	// createGroups must keep existing groups.
 	for range 2 {
-		if err := store.createGroups(ctx, placement.View{}, groups); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, store.createGroups(ctx, placement.View{}, groups))
 		groups[0].Leader = "changed"
 	}
 	if g, err := store.Group(ctx, "0"); err != nil || g.Leader != "" {
@@ -125,9 +120,7 @@ func TestListingIsOfOneRevisionOverPages(t *testing.T) {
 func listingIsOfOneRevisionOverPages(t *testing.T) {
 	client, ctx := ownEtcd(t)
 	store, err := NewStore(client, "s", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	const groups = listPageKeys + 10
 	routing := placement.Routing{Mode: placement.Named}
 	if _, err := store.InitMeta(ctx, placement.Meta{StoreUUID: uuid.New(), Routing: routing, Copies: 1}); err != nil {
@@ -137,9 +130,7 @@ func listingIsOfOneRevisionOverPages(t *testing.T) {
 	for n := range all {
 		all[n] = placement.NewGroup(routing, fmt.Sprintf("g%06d", n), 0)
 	}
-	if err := store.createGroups(ctx, placement.View{}, all); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.createGroups(ctx, placement.View{}, all))
 	view, err := store.View(ctx)
 	if err != nil || len(view.Groups) != groups {
 		t.Fatalf("%d of %d groups, %v", len(view.Groups), groups, err)

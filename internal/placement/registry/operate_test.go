@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // register registers a shard until the test ends.
@@ -22,9 +23,7 @@ func register(t *testing.T, store *registry.Store, name string) placement.Shard 
 	t.Helper()
 	shard := placement.Shard{Name: name, Address: name + ":7610", VolumeUUID: uuid.New(), Generation: 1}
 	stop, err := store.RegisterShard(context.Background(), shard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(stop)
 	return shard
 }
@@ -96,9 +95,7 @@ func shardStatesOutliveRegistrations(t *testing.T) {
 	if _, err := store.InitMeta(ctx, meta); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.SetShardState(ctx, id, "a", placement.Cordoned); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.SetShardState(ctx, id, "a", placement.Cordoned))
 	register(t, store, "a")
 	register(t, store, "b")
 	for range 2 {
@@ -117,9 +114,7 @@ func shardStatesOutliveRegistrations(t *testing.T) {
 		}
 	}
 	// Setting the same state again writes nothing.
-	if err := store.SetShardState(ctx, id, "a", placement.Cordoned); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.SetShardState(ctx, id, "a", placement.Cordoned))
 	if again, err := store.ViewOf(ctx, id); err != nil || again.Epoch != view.Epoch {
 		t.Errorf("epoch %d after %d, %v", again.Epoch, view.Epoch, err)
 	}
@@ -191,9 +186,7 @@ func watchOverAWipedEtcd(t *testing.T) {
 	if err != nil || len(rebuilt.Missing) != 0 {
 		t.Fatalf("%+v, %v", rebuilt, err)
 	}
-	if err := store.Restore(ctx, rebuilt, false); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.Restore(ctx, rebuilt, false))
 	select {
 	case v := <-views:
 		if v.Epoch <= last.Epoch || len(v.Groups) != 3 {

@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
@@ -74,23 +75,17 @@ func aRepeatedRegistrationReportsTheLastStep(t *testing.T) {
 	store := newStore(t, client)
 	disk := placementtest.NewDisk()
 	p, err := placementtest.Start(ctx, store, &disk, "a", "127.0.0.1:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var steps []placement.Step
 	for range 4 {
-		if err := p.Write(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.Write(ctx))
 		steps = append(steps, disk.Step)
 	}
 	key := registry.PrefixDefault + "/" + store.Name() + "/shards/a"
 	volumeKey := registry.PrefixDefault + "/" + store.Name() + "/volumes/" + disk.Volume.String()
 	lease := func() int64 {
 		answer, err := client.Get(ctx, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if len(answer.Kvs) == 0 {
 			return 0
 		}
@@ -99,9 +94,7 @@ func aRepeatedRegistrationReportsTheLastStep(t *testing.T) {
 	before := lease()
 	old, err := json.Marshal(placement.VolumeRecord{Volume: disk.Volume, Generation: disk.Generation - 1, Step: steps[1],
 		Boot: uuid.New(), Shard: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := client.Put(ctx, volumeKey, string(old)); err != nil {
 		t.Fatal(err)
 	}
@@ -146,9 +139,7 @@ func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	}
 	write := func(p *placementtest.Process) {
 		t.Helper()
-		if err := p.Write(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.Write(ctx))
 	}
 	stopped, running := placementtest.NewDisk(), placementtest.NewDisk()
 	stopped.Open(placement.Step{})
@@ -176,12 +167,8 @@ func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	}
 	forget()
 	rebuilt, err := rescue.Rebuild(id, volumes, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Restore(ctx, rebuilt, false); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, store.Restore(ctx, rebuilt, false))
 	// The shard continues, from the step that it reported and from later ones.
 	for range 3 {
 		if err := p.Again(ctx); err != nil {
@@ -190,9 +177,7 @@ func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 		write(p)
 		write(p)
 		forget()
-		if err := store.Restore(ctx, rebuilt, true); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, store.Restore(ctx, rebuilt, true))
 	}
 	write(p)
 	mustStart(&image, "a", placement.ErrRolledBack)
@@ -215,16 +200,12 @@ func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 	ctx := testContext(t)
 	store := newStore(t, memetcdtest.New(t).Client(t))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer listener.Close()
 	first := shard("a")
 	first.Address = listener.Addr().String()
 	stop, err := store.RegisterShard(ctx, first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer stop()
 	clone := first
 	clone.Generation, clone.Address = 2, "127.0.0.1:2"
@@ -257,17 +238,13 @@ func aShardInWhosePlaceAnotherRegisteredIsInformed(t *testing.T) {
 	first := shard("a")
 	told := make(chan error, 1)
 	stop, err := store.RegisterShard(ctx, first, func(err error) { told <- err })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer stop()
 	key := registry.PrefixDefault + "/" + store.Name() + "/shards/a"
 	registered := func() *mvccpb.KeyValue {
 		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 			answer, err := client.Get(ctx, key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if len(answer.Kvs) > 0 {
 				return answer.Kvs[0]
 			}
@@ -296,9 +273,7 @@ func aShardInWhosePlaceAnotherRegisteredIsInformed(t *testing.T) {
 	twin := first
 	twin.Generation, twin.Address = 2, "127.0.0.1:2"
 	value, err := json.Marshal(twin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := client.Put(ctx, key, string(value)); err != nil {
 		t.Fatal(err)
 	}
@@ -323,9 +298,7 @@ func registerShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
 	store := newStore(t, memetcdtest.New(t).Client(t))
 	a := shard("a")
 	stop, err := store.RegisterShard(ctx, a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer stop()
 	b := shard("b")
 	b.VolumeUUID, b.Generation = a.VolumeUUID, 2
@@ -334,9 +307,7 @@ func registerShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
 	}
 	stop()
 	stopNew, err := store.RegisterShard(ctx, shard("a")) // shard a has a new disk now
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer stopNew()
 	stopB, err := store.RegisterShard(ctx, b)
 	if err != nil {
@@ -362,9 +333,7 @@ func anOlderLeaderDoesNotWriteAGroup(t *testing.T) {
 		t.Fatalf("a group that is not there: error %v", err)
 	}
 	g, err := store.PutGroup(ctx, g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	put := func(term, conf uint64, want error) {
 		t.Helper()
 		next := g

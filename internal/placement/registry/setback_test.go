@@ -9,6 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
@@ -20,9 +21,7 @@ func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 	server := memetcdtest.New(t)
 	server.Restore(backup)
 	store, err := registry.NewStore(server.Client(t), name, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	change(store)
 	return server.Backup()
 }
@@ -54,12 +53,10 @@ func noticed(t *testing.T, mine, others, grown int) {
 	write := func(store *registry.Store, name, shard string) placement.Group {
 		t.Helper()
 		var g placement.Group // the group as etcd holds it
-		if err := placementtest.Again(ctx, func() (err error) {
+		must.OK(t, placementtest.Again(ctx, func() (err error) {
 			g, _, err = store.CreateGroup(ctx, placement.NewGroup(meta.Routing, name, 0))
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		g.Members = []placement.Member{{Shard: shard, VolumeUUID: volumeOf(shard), RaftID: 1}}
 		g.Term++
 		g = mustPut(t, ctx, store, g)
@@ -93,9 +90,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 		return atShard.After(written) && atGateway.After(written)
 	})
 	view, err := planner.View(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	older := grownSince(t, backup, store.Name(), func(store *registry.Store) {
 		for range grown {
 			write(store, "third", "a")

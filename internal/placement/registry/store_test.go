@@ -20,6 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/test/etcdtest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
@@ -30,9 +31,7 @@ func TestMain(m *testing.M) { etcdtest.Main(m) }
 func onEtcd(tb testing.TB) *clientv3.Client {
 	tb.Helper()
 	client, err := etcdtest.Shared(tb).Client()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	tb.Cleanup(func() { _ = client.Close() })
 	return client
 }
@@ -40,9 +39,7 @@ func onEtcd(tb testing.TB) *clientv3.Client {
 func newStore(t *testing.T, client *clientv3.Client) *registry.Store {
 	t.Helper()
 	store, err := registry.NewStore(client, "s-"+uuid.NewString(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return store
 }
 
@@ -64,20 +61,16 @@ func namedMeta() placement.Meta {
 
 func mustInit(t *testing.T, ctx context.Context, store *registry.Store, meta placement.Meta) {
 	t.Helper()
-	if err := placementtest.Again(ctx, func() error {
+	must.OK(t, placementtest.Again(ctx, func() error {
 		_, err := store.InitMeta(ctx, meta)
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // mustTarget writes targets.
 func mustTarget(t *testing.T, ctx context.Context, store *registry.Store, targets ...placement.Target) {
 	t.Helper()
-	if err := placementtest.Again(ctx, func() error { return store.SetTargets(ctx, targets) }); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, placementtest.Again(ctx, func() error { return store.SetTargets(ctx, targets) }))
 }
 
 // mustPut writes a group that has not changed since it was read. If etcd carried out an attempt but answered too
@@ -85,7 +78,7 @@ func mustTarget(t *testing.T, ctx context.Context, store *registry.Store, target
 func mustPut(t *testing.T, ctx context.Context, store *registry.Store, g placement.Group) (written placement.Group) {
 	t.Helper()
 	tries := 0
-	if err := placementtest.Again(ctx, func() (err error) {
+	must.OK(t, placementtest.Again(ctx, func() (err error) {
 		tries++
 		written, err = store.PutGroup(ctx, g)
 		if tries == 1 || !errors.Is(err, placement.ErrChanged) {
@@ -99,9 +92,7 @@ func mustPut(t *testing.T, ctx context.Context, store *registry.Store, g placeme
 		}
 		written = there
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return written
 }
 
@@ -211,9 +202,7 @@ func putGroupWritesOnlyWhatIsUnchanged(t *testing.T) {
 	}
 	g.Leader = "a"
 	newer, err := store.PutGroup(ctx, g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := store.PutGroup(ctx, g); !errors.Is(err, placement.ErrChanged) {
 		t.Fatalf("PutGroup of an old revision: %v", err)
 	}
@@ -282,9 +271,7 @@ func aBoundOfGroupsIsExact(t *testing.T) {
 	var all sync.WaitGroup
 	for process := range 3 {
 		store, err := registry.NewStore(etcd.Client(t), "quotes", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for n := range 4 {
 			all.Go(func() {
 				_, created, err := store.CreateGroup(ctx, placement.NewGroup(named, fmt.Sprintf("team-%d-%d", process, n), 0),
@@ -324,12 +311,8 @@ func aDeletedGroupIsNoSetback(t *testing.T) {
 	}
 	one := placement.Bound{Prefix: "t-", Most: 1}
 	g, _, err := store.CreateGroup(ctx, placement.NewGroup(named, "t-1", 0), one)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.SetTargets(ctx, []placement.Target{{Group: "t-1", Shards: []string{"s1"}}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, store.SetTargets(ctx, []placement.Target{{Group: "t-1", Shards: []string{"s1"}}}))
 	followed := store.Watch(ctx)
 	if view := <-followed; view.Groups["t-1"].UUID != g.UUID {
 		t.Fatalf("%+v", view)
@@ -344,9 +327,7 @@ func aDeletedGroupIsNoSetback(t *testing.T) {
 	if err := store.DeleteGroup(ctx, other); !errors.Is(err, placement.ErrChanged) {
 		t.Errorf("delete of a group whose name another group has: %v", err)
 	}
-	if err := store.DeleteGroup(ctx, g); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.DeleteGroup(ctx, g))
 	var last placement.View
 	for range 2 {
 		time.Sleep(time.Minute)
@@ -398,9 +379,7 @@ func registerShardRefusesAnotherVolumeAndAClone(t *testing.T) {
 	store := newStore(t, memetcdtest.New(t).Client(t))
 	first := shard("a")
 	stop, err := store.RegisterShard(ctx, first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer stop()
 	if _, err := store.RegisterShard(ctx, shard("a")); !errors.Is(err, placement.ErrNameTaken) {
 		t.Fatalf("another volume: %v", err)
@@ -449,9 +428,7 @@ func watchSeesEveryKindOfChangeCoherently(t *testing.T) {
 		t.Fatalf("an empty store has %+v", v)
 	}
 	stop, err := store.RegisterShard(ctx, shard("a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	await(t, ctx, views, "the shard", func(v placement.View) bool { return v.Shards["a"].Alive })
 	g := mustPut(t, ctx, store, placement.NewGroup(meta.Routing, "g", 0))
 	v = await(t, ctx, views, "the group", func(v placement.View) bool { return v.Groups["g"].UUID == g.UUID })
@@ -464,9 +441,7 @@ func watchSeesEveryKindOfChangeCoherently(t *testing.T) {
 	mustTarget(t, ctx, store, placement.Target{Group: "g", Shards: []string{"a"}})
 	v = await(t, ctx, views, "the target", func(v placement.View) bool { return len(v.Targets) == 1 })
 	listed, err := store.View(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	listed.Epoch = v.Epoch
 	if !reflect.DeepEqual(listed, v) {
 		t.Fatalf("listed %+v, watched %+v", listed, v)
@@ -490,9 +465,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	mustInit(t, ctx, store, meta)
 	me := shard("a")
 	stop, err := store.RegisterShard(ctx, me)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer stop()
 	views := store.Watch(ctx)
 	await(t, ctx, views, "the shard", func(v placement.View) bool { return v.Shards["a"].Alive })
@@ -509,18 +482,14 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	await(t, ctx, views, "5 groups", func(v placement.View) bool { return len(v.Groups) == 5 })
 	// The registration is removed, as if its lease had expired. The shard must register again.
 	leases, err := second.Leases(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if len(leases.Leases) == 0 {
 		t.Fatal("no lease: the fault cannot be injected")
 	}
 	registered := func() int64 { // returns the lease of the registration; 0: there is none
 		t.Helper()
 		answer, err := second.Get(ctx, registry.PrefixDefault+"/"+store.Name()+"/shards/a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if len(answer.Kvs) == 0 {
 			return 0
 		}
@@ -571,9 +540,7 @@ func plannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {
 	await(t, ctx, views, "all groups", func(v placement.View) bool { return len(v.Groups) == groups })
 	for _, name := range []string{"a", "b"} {
 		stop, err := store.RegisterShard(ctx, shard(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer stop()
 	}
 	v := await(t, ctx, views, "all targets", func(v placement.View) bool { return len(v.Targets) == groups })

@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // oddRig is a store of Hash routing with two groups on one shard.
@@ -114,9 +115,7 @@ func TestAGroupThatNobodyCanReadStaysAsItIs(t *testing.T) {
 				r.put(t, ctx, name, "?")
 				stop, err := r.store.RegisterShard(ctx, placement.Shard{Name: "s1", Address: "h:1", VolumeUUID: uuid.UUID{1},
 					Generation: 1})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				planned, err := r.store.PlanOnce(ctx, r.meta.StoreUUID, r.meta.Policy())
 				if err != nil || planned.GroupsCreated != 0 || planned.TargetsWritten != 1 {
 					t.Errorf("planned %d groups and %d targets: %v", planned.GroupsCreated, planned.TargetsWritten, err)
@@ -218,9 +217,7 @@ func TestAnOddStateIsReplaced(t *testing.T) {
 		ctx := testContext(t)
 		r := newOddRig(t, ctx)
 		r.put(t, ctx, "states/s1", `{"state":"Draining"}`)
-		if err := r.store.SetShardState(ctx, r.meta.StoreUUID, "s1", placement.Draining); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.store.SetShardState(ctx, r.meta.StoreUUID, "s1", placement.Draining))
 		if view, err := r.store.View(ctx); err != nil || view.States["s1"] != placement.Draining || len(view.Unusable) != 0 {
 			t.Errorf("states %v, odd %v: %v", view.States, view.Unusable, err)
 		}

@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // captured collects what a logger writes.
@@ -51,23 +52,15 @@ func aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 	defer func(before time.Duration) { goneMax = before }(goneMax)
 	goneMax = time.Second
 	store, err := NewStore(client, "s", log.logger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer l.Close()
 	old := placement.Shard{Name: "a", Address: l.Addr().String(), VolumeUUID: uuid.New(), Generation: 1}
 	value, err := json.Marshal(old)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	lease, err := client.Grant(ctx, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := client.Put(ctx, store.prefix+shardsKey+"a", string(value), clientv3.WithLease(lease.ID)); err != nil {
 		t.Fatal(err)
 	}
@@ -139,16 +132,12 @@ func TestAStartOutlastsASlowEtcd(t *testing.T) { synctest.Test(t, aStartOutlasts
 func aStartOutlastsASlowEtcd(t *testing.T) {
 	client, ctx := ownEtcd(t)
 	store, err := NewStore(client, "s", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	slow := &slowEtcd{Lease: client.Lease, KV: client.KV, grants: 2, writes: 2}
 	client.Lease, client.KV = slow, slow
 	stop, err := store.RegisterShard(ctx, placement.Shard{Name: "a", Address: "127.0.0.1:1", VolumeUUID: uuid.New(),
 		Generation: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer stop()
 	if slow.grants >= 0 || slow.writes > 0 {
 		t.Errorf("not all failures came: %d grants and %d writes are left", slow.grants, slow.writes)
@@ -168,9 +157,7 @@ func aWatchThatCannotListSaysSo(t *testing.T) {
 	defer func(before time.Duration) { sayFailing = before }(sayFailing)
 	sayFailing = 100 * time.Millisecond
 	store, err := NewStore(client, "s", log.logger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := client.Put(ctx, store.prefix+metaKey, "{"); err != nil { // the only key that a listing needs
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // wakesRig does random things to a store that has a few shards and groups.
@@ -125,9 +126,7 @@ func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err e
 func (r *wakesRig) rebuilt(dice *rand.Rand) rescue.Rebuilt {
 	r.t.Helper()
 	view, err := r.store.View(r.ctx)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	out := rescue.Rebuilt{Meta: view.Meta, Short: map[string]string{}}
 	for _, g := range view.Groups {
 		if dice.IntN(5) == 0 {
@@ -173,9 +172,7 @@ func (r *wakesRig) old(dice *rand.Rand) error {
 func (r *wakesRig) wrong() string {
 	r.t.Helper()
 	answer, err := r.client.Get(r.ctx, r.store.prefix, clientv3.WithPrefix())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must.OK(r.t, err)
 	pairs, wakes := map[string]pair{}, map[string]int64{}
 	for _, kv := range answer.Kvs {
 		kind, rest, _ := strings.Cut(r.store.name(kv.Key), "/")
@@ -191,9 +188,7 @@ func (r *wakesRig) wrong() string {
 		default:
 			continue
 		}
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must.OK(r.t, err)
 		pairs[rest] = p
 	}
 	var words []string
@@ -230,9 +225,7 @@ func wakesOfSeed(t *testing.T, seed uint64) {
 		stop, err := r.store.RegisterShard(r.ctx, placement.Shard{Name: r.shards[n+1], Address: "127.0.0.1:1",
 			VolumeUUID: uuid.New(),
 			Generation: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer stop()
 	}
 	did := map[string]int{}
@@ -309,9 +302,7 @@ func TestTheKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 func theKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 	r, dice := newWakesRig(t), rand.New(rand.NewPCG(7, 18))
 	for range 40 { // a store to which only older programs have written
-		if err := r.old(dice); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.old(dice))
 	}
 	if r.wrong() == "" {
 		t.Fatal("an older program wrote wakes")
@@ -319,9 +310,7 @@ func theKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 	follow := func(name string) (views <-chan placement.View, stop context.CancelFunc) {
 		ctx, cancel := context.WithCancel(r.ctx)
 		store, err := NewStore(r.client, r.store.Name(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return store.Follow(ctx, placement.Progress{}, placement.Own{Shard: name}), cancel
 	}
 	views, stops := map[string]<-chan placement.View{}, map[string]context.CancelFunc{}
@@ -332,18 +321,14 @@ func theKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 	last := map[string]placement.View{}
 	for round := range 3 {
 		for range 60 {
-			if err := r.old(dice); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, r.old(dice))
 			if what, err := r.one(dice); !passing(err) {
 				t.Fatalf("%s: %v", what, err)
 			}
 		}
 		r.eventually("the wakes are what groups and targets say", r.wrong)
 		truth, err := r.store.View(r.ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for name := range views {
 			want := truth.Of(placement.Own{Shard: name})
 			r.eventually("shard "+name+" sees its groups", func() string {

@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
@@ -38,9 +39,7 @@ func viewsHaveWhatLeadersReportOfTheirGroups(t *testing.T) {
 	t.Cleanup(cancel)
 	client := memetcdtest.New(t).Client(t)
 	store := newStore(t, client)
-	if err := store.PutWeights(ctx, "a", map[string]registry.Weight{"g": {Bytes: 1}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.PutWeights(ctx, "a", map[string]registry.Weight{"g": {Bytes: 1}}))
 	if answer, err := client.Get(ctx, "/sheaf/"+store.Name()+"/", clientv3.WithPrefix(),
 		clientv3.WithCountOnly()); err != nil || answer.Count != 0 {
 		t.Fatalf("a store that is not there holds %d keys, %v", answer.Count, err)
@@ -64,10 +63,8 @@ func viewsHaveWhatLeadersReportOfTheirGroups(t *testing.T) {
 	}
 	tell := func(shard string, id uuid.UUID, bytes int64) {
 		t.Helper()
-		if err := store.PutWeights(ctx, shard, map[string]registry.Weight{"g": {UUID: id, Bytes: bytes, Records: 3,
-			Everywhere: 4}}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, store.PutWeights(ctx, shard, map[string]registry.Weight{"g": {UUID: id, Bytes: bytes, Records: 3,
+			Everywhere: 4}}))
 	}
 	tell("a", g.UUID, 20)
 	has("its leader told it", 20)
@@ -86,9 +83,7 @@ func viewsHaveWhatLeadersReportOfTheirGroups(t *testing.T) {
 	// The shard is started with an older program, which reports in the group, and then with this program again.
 	old := shard("a")
 	stop, err := store.RegisterShard(ctx, old)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	has("an older program leads it", 10)
 	stop()
 	has("its shard is gone", 22)
@@ -122,9 +117,7 @@ func weightsOfManyGroups(t *testing.T) {
 		for i := range n {
 			told[fmt.Sprint("g", i)] = registry.Weight{UUID: uuid.New(), Bytes: int64(i)}
 		}
-		if err := store.PutWeights(ctx, "a", told); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, store.PutWeights(ctx, "a", told))
 		heard, err := store.Weights(ctx, "a")
 		if err != nil || len(heard) != n {
 			t.Fatalf("%d of %d groups are there, %v", len(heard), n, err)
@@ -135,9 +128,7 @@ func weightsOfManyGroups(t *testing.T) {
 			}
 		}
 		answer, err := client.Get(ctx, "/sheaf/"+store.Name()+"/weights/", clientv3.WithPrefix())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, kv := range answer.Kvs {
 			if len(kv.Value) > 512<<10 {
 				t.Errorf("key %s has %d bytes", kv.Key, len(kv.Value))
@@ -197,21 +188,15 @@ func whatAShardReceives(t *testing.T) {
 	// d does not concern the shard, and must have been delivered when c arrives
 	for _, name := range []string{"d", "c"} {
 		stop, err := store.RegisterShard(ctx, shard(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer stop()
 	}
 	v := next("a shard of its groups", func(v placement.View) bool { return v.Shards["c"].Alive })
 	if !v.Shards["d"].Alive {
 		t.Error("the other shard is not known")
 	}
-	if err := store.SetShardState(ctx, meta.StoreUUID, "b", placement.Draining); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.SetShardState(ctx, meta.StoreUUID, "a", placement.Cordoned); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.SetShardState(ctx, meta.StoreUUID, "b", placement.Draining))
+	must.OK(t, store.SetShardState(ctx, meta.StoreUUID, "a", placement.Cordoned))
 	if v := next("its state", func(v placement.View) bool {
 		return v.States["a"] == placement.Cordoned
 	}); v.States["b"] != "" {
@@ -235,9 +220,7 @@ func whatAShardReceives(t *testing.T) {
 	await(t, ctx, f.views, "a group that came to it", func(v placement.View) bool {
 		return v.Groups["foreign"].UUID == foreign.UUID
 	})
-	if err := store.Freeze(ctx, "a test", "it was set back"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, store.Freeze(ctx, "a test", "it was set back"))
 	await(t, ctx, f.views, "the freeze", func(v placement.View) bool { return v.Freeze != nil })
 
 	look, err := f.store.Look(ctx, "stray")

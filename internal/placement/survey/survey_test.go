@@ -8,6 +8,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement/rescue"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // FuzzVolume checks that no answer of a shard makes a rebuild of the placement panic, and that the store accepts the
@@ -25,9 +26,7 @@ func FuzzVolume(f *testing.F) {
 		}
 		change(out)
 		encoded, err := proto.Marshal(out)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must.OK(f, err)
 		f.Add(encoded)
 	}
 	answer(func(*recordv1.DescribeVolumeResponse) {})

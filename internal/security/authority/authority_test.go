@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 var shard = identity.Identity{
@@ -22,13 +23,9 @@ var shard = identity.Identity{
 func TestLeavesNameOneProcess(t *testing.T) {
 	now := time.Now()
 	made, err := New("quotes", now, 48*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	cert, key, err := made.PEM()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	a, err := Parse(cert, key) // as when it is read from a Secret
 	if err != nil || !a.NotAfter().Equal(made.NotAfter()) {
 		t.Fatal(err)
@@ -47,13 +44,9 @@ func TestLeavesNameOneProcess(t *testing.T) {
 			Identity: shard, DNSNames: []string{"main-0.quotes.svc"}, Addresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 			Server: tt.server, Client: tt.client, Now: now, Lifetime: LeafLifetime,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		pair, err := tls.X509KeyPair(cert, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if id, err := identity.OfCertificate(pair.Leaf); err != nil || id != shard {
 			t.Error(id, err)
 		}

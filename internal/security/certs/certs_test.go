@@ -25,6 +25,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 var (
@@ -39,9 +40,7 @@ var (
 func newAuthority(t *testing.T, name string) *authority.Authority {
 	t.Helper()
 	a, err := authority.New(name, time.Now(), authority.Lifetime)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return a
 }
 
@@ -54,9 +53,7 @@ func leaf(id identity.Identity) authority.Leaf {
 func issued(t *testing.T, by *authority.Authority, l authority.Leaf, trusted ...*authority.Authority) files {
 	t.Helper()
 	cert, key, err := by.Issue(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	out := files{CertificateFile: cert, KeyFile: key, BundleFile: nil}
 	for _, a := range trusted {
 		out[BundleFile] = append(out[BundleFile], a.CertificatePEM()...)
@@ -67,9 +64,7 @@ func issued(t *testing.T, by *authority.Authority, l authority.Leaf, trusted ...
 // mount puts files into a folder as the kubelet does.
 func mount(t *testing.T, dir string, all files) {
 	t.Helper()
-	if err := Install(dir, all); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Install(dir, all))
 }
 
 // clock is a clock that a test can shift. Its zero value shows the real time.
@@ -83,9 +78,7 @@ func open(t *testing.T, all files, c *clock) (*Source, string) {
 	dir := t.TempDir()
 	mount(t, dir, all)
 	s, err := Open(Config{Dir: dir, Every: time.Hour, Now: c.now})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(s.Close)
 	return s, dir
 }
@@ -116,9 +109,7 @@ func (h *health) Watch(_ *healthv1.HealthCheckRequest,
 func serve(t *testing.T, creds credentials.TransportCredentials) (address string, callers chan identity.Identity) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server, callers := grpc.NewServer(grpc.Creds(creds)), make(chan identity.Identity, 1)
 	healthv1.RegisterHealthServer(server, &health{callers: callers})
 	go func() { _ = server.Serve(listener) }()
@@ -129,9 +120,7 @@ func serve(t *testing.T, creds credentials.TransportCredentials) (address string
 func dial(t *testing.T, address string, creds credentials.TransportCredentials) healthv1.HealthClient {
 	t.Helper()
 	cc, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = cc.Close() })
 	return healthv1.NewHealthClient(cc)
 }
@@ -151,9 +140,7 @@ func as(t *testing.T, all files, change func(*tls.Config)) credentials.Transport
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}
 	if all != nil {
 		pair, err := tls.X509KeyPair(all[CertificateFile], all[KeyFile])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	if change != nil {
@@ -261,9 +248,7 @@ func TestAClientAcceptsOnlyTheServerItMeans(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			all := issued(t, tt.by, tt.leaf, a)
 			pair, err := tls.X509KeyPair(all[CertificateFile], all[KeyFile])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			address, callers := serve(t, credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13,
 				Certificates: []tls.Certificate{pair}}))
 			before := refusals(source)
@@ -301,16 +286,12 @@ func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 		if err == nil {
 			_, err = stream.Recv()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return stream
 	}
 	answered := func() {
 		t.Helper()
-		if err := check(t, address, client.Client(expect)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, check(t, address, client.Client(expect)))
 		<-callers
 	}
 	stays := watch(as(t, issued(t, a, leaf(gate), a), nil)) // its files never change
@@ -362,9 +343,7 @@ func TestAConnectionEndsWithItsPeersCertificate(t *testing.T) {
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	longer := leaf(shard)
 	longer.Lifetime = 30 * 24 * time.Hour
 	mount(t, dir, issued(t, a, longer, a))
@@ -519,14 +498,10 @@ func TestOneSetOfFilesIsKept(t *testing.T) {
 		t.Error("a file is taken for a folder")
 	}
 	// The remains of an interrupted attempt do no harm.
-	if err := os.Symlink("nowhere", filepath.Join(dir, "..next")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink("nowhere", filepath.Join(dir, "..next")))
 	mount(t, dir, issued(t, a, leaf(shard), a))
 	s, err := Open(Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	s.Close()
 }
 
@@ -548,9 +523,7 @@ func TestFilesAreReplacedUnderAReader(t *testing.T) {
 		if err == nil {
 			_, err = found.material(time.Now())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		select {
 		case <-done:
 			return
@@ -565,9 +538,7 @@ func TestTheFolderIsFollowed(t *testing.T) {
 	dir := t.TempDir()
 	mount(t, dir, issued(t, a, leaf(shard), a))
 	s, err := Open(Config{Dir: dir, Every: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer s.Close()
 	next := leaf(shard)
 	next.Lifetime = time.Hour

@@ -14,6 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // in returns the files with ModeFile set to mode.
@@ -62,21 +63,15 @@ func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	a := newAuthority(t, "a")
 	source, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(gate), a).in(Plaintext))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(source.Close)
 	address, _ := serve(t, source.Server(ServerOptions{}))
 	from, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(shard), a).in(Plaintext))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(from.Close)
 	stream, err := dial(t, address, from.Client(from.Own(identity.Gateway, ""))).
 		Watch(t.Context(), &healthv1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
@@ -84,16 +79,12 @@ func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 		if n := s.Report().PlaintextConnections; n != 1 {
 			t.Errorf("%d connections without TLS", n)
 		}
-		if err := s.Replace(issued(t, a, leaf(s.Identity()), a).in(Both)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Replace(issued(t, a, leaf(s.Identity()), a).in(Both)))
 		if n := s.Report().PlaintextConnections; n != 1 {
 			t.Errorf("both: %d connections without TLS", n)
 		}
 	}
-	if err := source.Replace(issued(t, a, leaf(gate), a).in(Required)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, source.Replace(issued(t, a, leaf(gate), a).in(Required)))
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the stream: %v", err)
 	}
@@ -142,9 +133,7 @@ func TestAnAuthorityOfCallersVouchesOnlyForThem(t *testing.T) {
 func TestTheReportIsServed(t *testing.T) {
 	a := newAuthority(t, "a")
 	source, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(shard), a).in(Both))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(source.Close)
 	get := func(handler http.Handler, path string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
@@ -162,9 +151,7 @@ func TestTheReportIsServed(t *testing.T) {
 		t.Error("a mode that does not exist is taken")
 	}
 	var report Report
-	if err := json.Unmarshal(get(Handle(source, nil, rest), ReportPath).Body.Bytes(), &report); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(get(Handle(source, nil, rest), ReportPath).Body.Bytes(), &report))
 	if report.Identity != shard.String() || report.Mode != Both || len(report.Bundle) != 64 ||
 		report.Bundle != report.ClientBundle || report.NotAfter.IsZero() || report.Error == "" {
 		t.Errorf("%+v", report)
@@ -183,9 +170,7 @@ func TestGrantsAreRequiredByAFile(t *testing.T) {
 		return files
 	}
 	source, err := InMemory(Config{Every: time.Hour}, with(""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(source.Close)
 	if source.GrantsRequired() {
 		t.Error("required without the file")

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 var store = Store{Domain: "cluster.local", Namespace: "quotes",
@@ -79,9 +81,7 @@ func TestOtherNamesAreRefused(t *testing.T) {
 func TestACertificateHasOneName(t *testing.T) {
 	one := Identity{Store: store, Role: Gateway}
 	uri, err := url.Parse(one.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if got, err := OfCertificate(&x509.Certificate{URIs: []*url.URL{uri}}); err != nil || got != one {
 		t.Error(got, err)
 	}

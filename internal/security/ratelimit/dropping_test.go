@@ -16,15 +16,15 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // listening accepts connections on an address, and echoes what it receives.
 func listening(t *testing.T, address string, config net.ListenConfig, open func(net.Conn) net.Conn) string {
 	t.Helper()
 	listener, err := config.Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -104,9 +104,7 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 			d.listens(&config)
 			to := listening(t, c.listen, config, func(raw net.Conn) net.Conn { return raw })
 			_, port, err := net.SplitHostPort(to)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			reach := func(from string) string {
 				if net.ParseIP(from).To4() == nil {
 					return net.JoinHostPort("::1", port)
@@ -114,9 +112,7 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 				return net.JoinHostPort("127.0.0.1", port)
 			}
 			open, err := dial(t, reach(c.dropped[0]), c.dropped[0], whenever)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			for _, from := range append(c.dropped, "2001:db8::1", "10.0.0.1") {
 				if begun, err := d.begin(prefix(&net.TCPAddr{IP: net.ParseIP(from)})); !begun || err != nil {
 					t.Fatalf("%s: %v, %v", from, begun, err)
@@ -188,9 +184,7 @@ func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 	})
 	const loud = "127.0.0.2"
 	open, err := dial(t, to, loud, whenever)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	echoes(t, open)
 	opened := openUntil(t, to, loud, func() bool { return g.limitedBy(reasonDropped) > 0 })
 	if opened < handshakesAtOnce+waitingMax-1 || g.limitedBy(reasonQueue) == 0 {
@@ -200,9 +194,7 @@ func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 		t.Errorf("it is not dropped: %v", err)
 	}
 	other, err := dial(t, to, "127.0.0.3", whenever)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	echoes(t, other)
 	echoes(t, open)
 	g.dropping.end(prefix(&net.TCPAddr{IP: net.ParseIP(loud)}))
@@ -225,9 +217,7 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	var config net.ListenConfig
 	d.listens(&config)
 	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if begun, err := d.begin(netip.Prefix{}); begun || err != nil {
 		t.Errorf("what is no address: %v, %v", begun, err)
 	}
@@ -242,9 +232,7 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	d.lasts = time.Millisecond
 	for times := 0; times < 3; { // each time after the previous drop is over
 		begun, err := d.begin(at(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if begun {
 			times++
 		} else {

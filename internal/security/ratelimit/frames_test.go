@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/http2"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // sent returns the bytes that a client writes: the preface, and frames.
@@ -13,9 +15,7 @@ func sent(t testing.TB, write func(f *http2.Framer) error) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	out.WriteString(http2.ClientPreface)
-	if err := write(http2.NewFramer(&out, nil)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, write(http2.NewFramer(&out, nil)))
 	return out.Bytes()
 }
 

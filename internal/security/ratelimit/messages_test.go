@@ -21,6 +21,8 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // message returns a message of n bytes with its prefix.
@@ -291,9 +293,7 @@ func TestOpenCallsAreHeld(t *testing.T) {
 			t.Helper()
 			raw, client := net.Pipe()
 			server, info, err := g.Credentials(strangers{insecure.NewCredentials()}).ServerHandshake(raw)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			c := &made{server: server, client: client, calls: info.(Counted).Calls(), read: make(chan error, 1)}
 			go func() { _, _ = io.Copy(io.Discard, client) }()
 			go func() {
@@ -474,9 +474,7 @@ func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
 		open := func(sent []byte, admitted bool) <-chan error {
 			raw, client := net.Pipe()
 			server, info, err := creds.ServerHandshake(raw)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			t.Cleanup(func() { _, _ = server.Close(), client.Close() })
 			if admitted {
 				info.(Counted).Calls().Admit()
@@ -524,9 +522,7 @@ func TestRefusedCallsAreReadSlowly(t *testing.T) {
 		g := New(Config{Known: nobody})
 		raw, client := net.Pipe()
 		server, info, err := g.Credentials(strangers{insecure.NewCredentials()}).ServerHandshake(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer func() { _, _ = server.Close(), client.Close() }()
 		begun := time.Now()
 		go func() {
@@ -593,18 +589,14 @@ func echo(_ any, stream grpc.ServerStream) error {
 func TestNothingIsHeldAfterCalls(t *testing.T) {
 	g := New(Config{MessagesOnly: true})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server := grpc.NewServer(grpc.Creds(g.Credentials(insecure.NewCredentials())), grpc.InitialWindowSize(StreamWindow),
 		grpc.InitialConnWindowSize(4<<20), grpc.UnknownServiceHandler(echo))
 	healthv1.RegisterHealthServer(server, slowHealth{})
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
 	made, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() { _ = made.Close() }()
 	client := healthv1.NewHealthClient(made)
 	large := &healthv1.HealthCheckRequest{Service: string(make([]byte, 3<<20))}
@@ -616,38 +608,26 @@ func TestNothingIsHeldAfterCalls(t *testing.T) {
 		most.Store(max(most.Load(), g.held.Load()))
 	}
 	stream, err := made.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/x/y")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for n := range 200 {
 		in := large
 		if n%10 > 0 {
 			in = &healthv1.HealthCheckRequest{Service: string(make([]byte, 100*n))}
 		}
-		if err := stream.SendMsg(in); err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.RecvMsg(&healthv1.HealthCheckRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, stream.SendMsg(in))
+		must.OK(t, stream.RecvMsg(&healthv1.HealthCheckRequest{}))
 		if held := g.held.Load(); held > StreamWindow {
 			t.Fatalf("%d bytes are held of an open stream, all of whose messages are answered", held)
 		}
 	}
-	if err := stream.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, stream.CloseSend())
 	if err := stream.RecvMsg(&healthv1.HealthCheckRequest{}); !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped, err := made.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/x/y")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stopped.SendMsg(large); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, stopped.SendMsg(large))
 	cancel()
 	for g.held.Load() > 0 {
 		time.Sleep(time.Millisecond) // until the server has noticed
@@ -668,9 +648,7 @@ func readAsAnswered(t *testing.T, decided func(*Calls)) {
 		g := New(Config{MessagesOnly: true, Known: nobody})
 		raw, client := net.Pipe()
 		server, info, err := g.Credentials(strangers{insecure.NewCredentials()}).ServerHandshake(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer func() { _, _ = server.Close(), client.Close() }()
 		const calls, callBytes = 200, 209
 		requests := []byte(http2.ClientPreface)

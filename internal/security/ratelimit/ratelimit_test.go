@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // limitedBy returns how many times the Guard has limited something for the given reason.
@@ -33,9 +35,7 @@ func accepted(t *testing.T, g *Guard) (server, client net.Conn) {
 	t.Helper()
 	raw, client := net.Pipe()
 	server, _, err := g.Credentials(insecure.NewCredentials()).ServerHandshake(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _, _ = server.Close(), client.Close() })
 	return server, client
 }
@@ -330,17 +330,13 @@ func (slowHealth) Check(ctx context.Context, r *healthv1.HealthCheckRequest) (*h
 func TestWhoCancelsManyCallsIsServed(t *testing.T) {
 	g := New(Config{})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server := grpc.NewServer(grpc.Creds(g.Credentials(insecure.NewCredentials())))
 	healthv1.RegisterHealthServer(server, slowHealth{})
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
 	made, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() { _ = made.Close() }()
 	client := healthv1.NewHealthClient(made)
 	for range 1000 {

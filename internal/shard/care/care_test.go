@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/volume"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -26,21 +27,15 @@ func lone(t *testing.T) *Compactor {
 	t.Helper()
 	logger, fs := slog.New(slog.DiscardHandler), vfstest.NewMem()
 	d := disk.New(disk.Options{Log: group.Options{FS: fs}, Logger: logger})
-	if err := d.Open(volume.Options{FS: fs, Dir: "v", Store: uuid.New(), Shard: "a", Create: true,
-		Logger: logger}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.Open(volume.Options{FS: fs, Dir: "v", Store: uuid.New(), Shard: "a", Create: true,
+		Logger: logger}))
 	set := replicas.New(replicas.Options{Shard: "a", Logger: logger,
 		Volume: func() uuid.UUID { return d.Superblock().Volume }, Meta: func() placement.Meta { return placement.Meta{} }})
 	id := uuid.New()
 	options := d.LogOptions(id, "0")
-	if err := group.Create(options, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, group.Create(options, &raftpb.ConfState{Voters: []uint64{1}}))
 	log, _, err := group.Load(t.Context(), options, new(group.Progress))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		if err := errors.Join(log.Close(false), d.Close()); err != nil {
 			t.Error(err)

@@ -12,6 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/volume"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -21,9 +22,7 @@ func lone(t *testing.T) *Watcher {
 	store, disk := uuid.New(), vfstest.NewMem()
 	v, err := volume.Open(volume.Options{FS: disk, Dir: "v", Store: store, Shard: "a", Create: true,
 		Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		if err := v.Close(); err != nil {
 			t.Error(err)
@@ -62,9 +61,7 @@ func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
 		{at(9, ""), 9, 9, false},
 	} {
 		f.See(step.view)
-		if err := f.remember(step.view); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, f.remember(step.view))
 		followed, newest := f.Replicas.View().Mark.Revision, f.Replicas.Newest().Mark.Revision
 		if held := f.Replicas.IsHeld(); followed != step.seen || newest != step.told || held != step.held {
 			t.Errorf("revision %d: followed is %d, told %d, held %t", step.view.Mark.Revision, followed, newest, held)

@@ -15,15 +15,14 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/storage/volume"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // If the inspection of a volume fails for any reason, the message names the expected volume.
 func TestAVolumeThatCannotBeLookedAtIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, nil, 0o600))
 	id := uuid.New()
 	for _, at := range []string{filepath.Join(file, "below"), file} {
 		who := Identity{Name: "s1", Dir: at, FS: vfs.OS{}, Wanted: Wanted{Volume: id}}

@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -57,13 +58,9 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 		q := lone(etcd)
 		id := uuid.New()
 		options := group.Options{FS: vfstest.NewMem(), Dir: "g", Identity: format.Identity{Group: id, Name: "0"}}
-		if err := group.Create(options, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, group.Create(options, &raftpb.ConfState{Voters: []uint64{1}}))
 		log, _, err := group.Load(t.Context(), options, new(group.Progress))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		g := q.Replicas.Add(id, replicas.State{Replica: member.Replica{Name: "0", RaftID: 1}})
 		state := replicas.Group{Group: placement.Group{Name: "0", UUID: id, Leader: "a",
 			Members: []placement.Member{{Shard: "a", RaftID: 1, Role: placement.Voter}}}}

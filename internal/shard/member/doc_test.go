@@ -5,14 +5,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The documented table of transitions is the one in the code.
 func TestTheDecisionRecordListsTheTransitions(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/adr/0033-states-of-a-replica.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for phase := range phases {
 		var to []string
 		for event := range events {

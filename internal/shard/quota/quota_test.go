@@ -18,6 +18,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -136,9 +137,7 @@ func (p *play) tenant(shard string) *Tenant { return p.sets[shard].Group("a-0").
 
 func (p *play) look(t rapid.TB, shards ...string) {
 	for _, shard := range shards {
-		if err := p.sets[shard].look(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.sets[shard].look(context.Background()))
 	}
 }
 
@@ -239,9 +238,7 @@ func TestBytesHold(t *testing.T) {
 		a, let := p.tenant("s"), 0
 		for end := p.clock.Now().Add(seconds * time.Second); p.clock.Now().Before(end); {
 			if waits {
-				if err := a.Move(context.Background(), call, 0); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, a.Move(context.Background(), call, 0))
 				if p.clock.Now().Before(end) {
 					let += call
 				}
@@ -267,9 +264,7 @@ func TestCallsAtOnce(t *testing.T) {
 	p.sets["s"].cfg.Pause = nil
 	a := p.tenant("s")
 	for range 2 {
-		if err := a.Begin(context.Background(), 0); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, a.Begin(context.Background(), 0))
 	}
 	exceeded(t, a.Begin(context.Background(), 0), access.CallsAtOnce, true)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -346,9 +341,7 @@ func TestStoredQuotasHold(t *testing.T) {
 	var kept []Reserved
 	for range 10 {
 		r, err := a.Store(t.Context(), Amount{10, 1}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		kept = append(kept, r)
 	}
 	_, err := a.Store(t.Context(), Amount{1, 1}, false)
@@ -482,9 +475,7 @@ func FuzzLedger(f *testing.F) {
 			}
 		}
 		value, err := l.with("s", &out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if _, err := ParseLedger(value); err != nil {
 			t.Errorf("%s: %v", value, err)
 		}
@@ -602,17 +593,13 @@ func TestMetricsOfTenants(t *testing.T) {
 	if _, err := a.Store(t.Context(), Amount{Bytes: 10, Records: 2}, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Begin(context.Background(), 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.Begin(context.Background(), 0))
 	a.Moved(10)
 	exceeded(t, a.Begin(context.Background(), 0), access.CallsPerSecond, true)
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(p.sets["s"])
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
@@ -663,9 +650,7 @@ func BenchmarkCall(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		t := of.Tenant()
-		if err := t.Begin(context.Background(), 0); err != nil {
-			b.Fatal(err)
-		}
+		must.OK(b, t.Begin(context.Background(), 0))
 		t.Moved(1000)
 		t.End()
 	}

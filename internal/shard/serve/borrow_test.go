@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // puts are requests with every field of a put, and with the fields missing.
@@ -62,9 +63,7 @@ func whole(t *testing.T, encoded []byte) {
 func encode(t testing.TB, m proto.Message) []byte {
 	t.Helper()
 	encoded, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return encoded
 }
 
@@ -111,9 +110,7 @@ func TestPutsAreDecodedAsProtobufDoes(t *testing.T) {
 func TestTheDataOfAPutAliasItsMessage(t *testing.T) {
 	encoded := batchOf(encode(t, puts()[4]))
 	in := &putsIn{batch: &recordv1.BatchPutRequest{}}
-	if err := in.Decode(mem.BufferSlice{mem.SliceBuffer(encoded)}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, in.Decode(mem.BufferSlice{mem.SliceBuffer(encoded)}))
 	encoded[len(encoded)-1] = 42
 	if data := in.batch.GetPuts()[0].GetData(); len(data) != 20_000 || data[len(data)-1] != 42 {
 		t.Fatalf("%d bytes of data, which are a copy", len(data))

@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // counted counts the lookups at a shard. Any lookup that is not counted here panics.
@@ -105,15 +106,11 @@ func TestNothingIsLookedUpForACallThatIsRefused(t *testing.T) {
 		}))
 	server.RegisterService(RecordService(), records.Records())
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	cc, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = cc.Close() })
 	methods := recordv1.File_sheaf_record_v1_record_proto.Services().ByName("RecordService").Methods()
 	for i := range methods.Len() {
@@ -145,22 +142,16 @@ func askOne(t *testing.T, cc *grpc.ClientConn, method protoreflect.MethodDescrip
 	defer cancel()
 	empty := func(of protoreflect.MessageDescriptor) protoreflect.ProtoMessage {
 		kind, err := protoregistry.GlobalTypes.FindMessageByName(of.FullName())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return kind.New().Interface()
 	}
 	in, out := empty(method.Input()), empty(method.Output())
-	if err := protojson.Unmarshal([]byte(request), in); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, protojson.Unmarshal([]byte(request), in))
 	if !method.IsStreamingClient() && !method.IsStreamingServer() {
 		return status.Code(cc.Invoke(ctx, name, in, out))
 	}
 	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	_ = stream.SendMsg(in) // what came of it is received
 	_ = stream.CloseSend()
 	if err := stream.RecvMsg(out); err != nil && !errors.Is(err, io.EOF) {

@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -31,16 +32,10 @@ func filled(t *testing.T, held *bool) (b *Bin, disk *vfstest.Mem, groups [2]uuid
 	}}
 	for i, group := range groups {
 		dir := path.Join("v/groups", group.String())
-		if err := disk.MkdirAll(dir); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, disk.MkdirAll(dir))
 		file := format.ReplicaFile{RaftID: uint64(i + 1), Volume: uuid.New(), Store: uuid.New(), Group: group}
-		if err := format.WriteReplicaFile(disk, dir, file); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Put(dir, group, file.RaftID); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, format.WriteReplicaFile(disk, dir, file))
+		must.OK(t, b.Put(dir, group, file.RaftID))
 	}
 	return b, disk, groups
 }
@@ -49,9 +44,7 @@ func filled(t *testing.T, held *bool) (b *Bin, disk *vfstest.Mem, groups [2]uuid
 func inBin(t *testing.T, b *Bin) (groups []string) {
 	t.Helper()
 	names, err := b.FS.List(b.Dir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, name := range names {
 		groups = append(groups, name[:36])
 	}
@@ -93,9 +86,7 @@ func TestWhatIsMissedLeastGoesFirst(t *testing.T) {
 			return true
 		})
 	}
-	if err := drop(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, drop())
 	if want := []string{groups[1].String(), groups[0].String()}; !slices.Equal(order, want) || freed != 1 ||
 		len(inBin(t, b)) > 0 {
 		t.Errorf("they went in the order %v, want %v; told %d times; left are %v", order, want, freed, inBin(t, b))
@@ -122,23 +113,17 @@ func TestInWhichOrderFilesGo(t *testing.T) {
 	held := false
 	b, disk, _ := filled(t, &held)
 	names, err := disk.List(b.Dir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	dir := path.Join(b.Dir(), names[0])
 	for _, name := range []string{"a", format.ManifestName, "z"} {
 		f, err := disk.Create(path.Join(dir, name))
 		if err == nil {
 			err = f.Close()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	w := &watched{FS: disk}
-	if err := RemoveAll(w, dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, RemoveAll(w, dir))
 	if want := []string{format.ManifestName, "a", "z", format.ReplicaName, path.Base(dir)}; !slices.Equal(w.gone, want) {
 		t.Errorf("they went in the order %v, want %v", w.gone, want)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestEachKindHasOneRule requires a rule for each kind that this package reports, and allows no rule for a kind that is
@@ -53,9 +55,7 @@ func TestEachKindHasOneRule(t *testing.T) {
 func kindsIn(t *testing.T, name string) map[Kind]bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	kinds := map[Kind]bool{}
 	ast.Inspect(file, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
@@ -77,9 +77,7 @@ func kindsIn(t *testing.T, name string) map[Kind]bool {
 func TestThePageHasTheRules(t *testing.T) {
 	const page = "../../../docs/operations/troubleshooting.md"
 	content, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var want strings.Builder
 	want.WriteString("| kind | severity | cause | reported within | gone within | why |\n|---|---|---|---|---|---|\n")
 	for i := range Rules {

@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/status/finding"
 	"sheaf.dev/sheaf/internal/status/page"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -100,9 +101,7 @@ func TestTheJSONOfStatus(t *testing.T) {
 		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/status", nil))
 		got, file := answer.Body.Bytes(), filepath.Join("testdata", name+".json")
 		if *update {
-			if err := os.WriteFile(file, got, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(file, got, 0o600))
 		}
 		want, err := os.ReadFile(file)
 		if err != nil || string(want) != string(got) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestThePageIsAtTheRootOnly(t *testing.T) {
@@ -27,13 +28,9 @@ func TestThePageIsAtTheRootOnly(t *testing.T) {
 		{http.MethodDelete, "/", http.StatusMethodNotAllowed}, {http.MethodOptions, "/", http.StatusMethodNotAllowed},
 	} {
 		request, err := http.NewRequest(c.method, server.URL+c.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		answer, err := server.Client().Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		body, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		if err != nil || answer.StatusCode != c.code {

@@ -12,7 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
-	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -69,7 +69,7 @@ func requestFiles(t *testing.T, change func(*format.Manifest)) map[string][]byte
 	grouptest.Must(t, err)
 	change(m)
 	files[format.ManifestName], err = m.Encode()
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	files[format.MarkName] = append(format.EncodeMark(format.Mark{Sequence: 2, Segment: active.ID, Offset: 128, Index: 8}),
 		make([]byte, format.BlockBytes)...)
 	return files
@@ -89,7 +89,7 @@ func sameGolden(t *testing.T, folder string, files map[string][]byte) {
 			grouptest.Must(t, os.WriteFile(golden, want, 0o644))
 		}
 		got, err := os.ReadFile(golden)
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s is not what the codec writes now", golden)
 		}
@@ -124,12 +124,12 @@ func TestGoldenFilesOfVersion2AreRead(t *testing.T) {
 	}
 	for _, hint := range []bool{true, false} {
 		if !hint {
-			grouptest.Must(t, mem.Remove("/g/"+format.HintName(3)))
+			must.OK(t, mem.Remove("/g/"+format.HintName(3)))
 		}
 		m, err := format.ReadManifest(mem, "/g")
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		l, loaded, err := Load(t.Context(), Options{FS: mem, Dir: "/g", Identity: m.Identity}, nil)
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		if loaded.Outcome != Loaded {
 			t.Errorf("%+v", loaded)
 		}
@@ -151,6 +151,6 @@ func TestGoldenFilesOfVersion2AreRead(t *testing.T) {
 		if got := l.LastCommitTime(); got != 1700000000000000004 {
 			t.Errorf("last commit time %d", got)
 		}
-		grouptest.Must(t, l.Close(false))
+		must.OK(t, l.Close(false))
 	}
 }

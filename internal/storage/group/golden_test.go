@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/foldertest"
-	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -91,9 +91,9 @@ func goldenFiles(t *testing.T) map[string][]byte {
 	hint := goldenHint(m.Segments[0], files[format.SegmentName(1)])
 	var err error
 	files[format.HintName(1)], err = hint.Encode()
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	files[format.ManifestName], err = m.Encode()
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	files[format.MarkName] = append(format.EncodeMark(format.Mark{Sequence: 2, Segment: m.Segments[1].ID, Offset: 216,
 		Index: 8}),
 		format.EncodeMark(format.Mark{Sequence: 1, Segment: m.Segments[0].ID, Offset: 128})...)
@@ -101,7 +101,7 @@ func goldenFiles(t *testing.T) map[string][]byte {
 	data := []byte("0123456789")
 	files[format.ReplicaName], err = format.ReplicaFile{RaftID: 0x1122334455667789, Volume: uuid.UUID{3, 15: 0x77},
 		Store: m.Identity.Store, Group: m.Identity.Group}.Encode()
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	files[format.BlobName(ref.ID)] = goldenBlob(t, ref, data)
 	return files
 }
@@ -109,16 +109,16 @@ func goldenFiles(t *testing.T) map[string][]byte {
 // goldenBlob returns the file of a blob with the identity in ref.
 func goldenBlob(t *testing.T, ref format.BlobRef, data []byte) []byte {
 	fs := vfstest.NewMem()
-	grouptest.Must(t, fs.MkdirAll("g"))
+	must.OK(t, fs.MkdirAll("g"))
 	w, err := format.ReceiveBlob(fs, "g", ref, format.TmpSuffix)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	_, err = w.Write(data)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	_, err = w.Commit()
-	grouptest.Must(t, err)
-	grouptest.Must(t, w.Close())
+	must.OK(t, err)
+	must.OK(t, w.Close())
 	b, err := format.ReadAll(fs, path.Join("g", format.BlobName(ref.ID)), format.BlobFileBytes(ref.Size))
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	return b
 }
 
@@ -167,17 +167,17 @@ func TestGoldenFilesOfVersion1AreWrittenTheSame(t *testing.T) {
 	for name, want := range files {
 		golden := filepath.Join(goldenV1, name)
 		if *update {
-			grouptest.Must(t, os.MkdirAll(goldenV1, 0o755))
-			grouptest.Must(t, os.WriteFile(golden, want, 0o644))
+			must.OK(t, os.MkdirAll(goldenV1, 0o755))
+			must.OK(t, os.WriteFile(golden, want, 0o644))
 		}
 		got, err := os.ReadFile(golden)
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s is not what the codec writes now", golden)
 		}
 	}
 	entries, err := os.ReadDir(goldenV1)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	if len(entries) != len(files) {
 		t.Errorf("%d golden files, %d written", len(entries), len(files))
 	}
@@ -186,15 +186,15 @@ func TestGoldenFilesOfVersion1AreWrittenTheSame(t *testing.T) {
 func TestGoldenFilesOfVersion1AreRead(t *testing.T) {
 	fs := vfs.OS{}
 	m, err := format.ReadManifest(fs, goldenV1)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	if m.Identity.Name != "quotes" || len(m.Segments) != 2 || m.HardState.Commit != 7 ||
 		!slices.Equal(m.Conf.GetVoters(), []uint64{1}) {
 		t.Errorf("%+v", m)
 	}
 	for i, want := range goldenEntries() {
 		b, err := os.ReadFile(path.Join(goldenV1, format.SegmentName(m.Segments[i].Number)))
-		grouptest.Must(t, err)
-		grouptest.Must(t, format.CheckSegmentHeader(b, m.Identity, m.Segments[i]))
+		must.OK(t, err)
+		must.OK(t, format.CheckSegmentHeader(b, m.Identity, m.Segments[i]))
 		var got []format.Entry
 		r := segio.NewFrameReaderBytes(b, m.Segments[i].ID, format.SegmentHeaderBytes)
 		for r.Next() && r.Step().Status == segio.FrameWhole {

@@ -6,7 +6,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 	"sheaf.dev/sheaf/internal/test/foldertest"
-	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // sealAndClose seals the log and closes it, so that the next load finds hints for all entries.
@@ -15,6 +15,6 @@ func sealAndClose(l *Log) error { return errors.Join(l.Seal(), l.Close(true)) }
 func verifyFolder(t testing.TB, g *foldertest.Folder) fsck.VerifyReport {
 	t.Helper()
 	report, err := fsck.VerifyDir(t.Context(), g.FS, g.Dir, nil)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	return report
 }

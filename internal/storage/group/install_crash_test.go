@@ -85,9 +85,7 @@ func crashInstall(t *testing.T, seed uint64, over bool) {
 	})
 	err := install(w.log, opts)
 	mem.AfterOp(nil)
-	if err := errors.Join(err, c.failed); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, errors.Join(err, c.failed))
 	t.Logf("%d crashes left the old state, %d the new one", c.old, c.new)
 	if c.old == 0 || c.new == 0 {
 		t.Error("the crashes were on one side of the commit point alone")

@@ -58,9 +58,7 @@ func loadedSame(t *testing.T, from *Log, opts Options) {
 	t.Helper()
 	l, _, err := Load(t.Context(), opts, nil)
 	ok(t, err)
-	if err := sameLogs(from, l); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, sameLogs(from, l))
 	ok(t, l.Close(false))
 }
 

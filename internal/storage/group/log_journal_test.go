@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/journal"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -28,10 +29,10 @@ type journaled struct {
 
 func newJournaled(t *testing.T, disk vfs.FS, residency Residency) *journaled {
 	t.Helper()
-	grouptest.Must(t, disk.MkdirAll("/v"))
+	must.OK(t, disk.MkdirAll("/v"))
 	j := &journaled{t: t, disk: disk, next: 1, journal: journal.New(journal.Options{FS: disk, Dir: "/v"})}
 	j.opts = Options{FS: disk, Dir: "/v/g", Identity: format.Identity{Name: "g"}, Residency: residency, Journal: j.journal}
-	grouptest.Must(t, Create(j.opts, &raftpb.ConfState{Voters: []uint64{1}}))
+	must.OK(t, Create(j.opts, &raftpb.ConfState{Voters: []uint64{1}}))
 	j.load()
 	return j
 }
@@ -39,7 +40,7 @@ func newJournaled(t *testing.T, disk vfs.FS, residency Residency) *journaled {
 func (j *journaled) load() {
 	j.t.Helper()
 	log, _, err := Load(context.Background(), j.opts, nil)
-	grouptest.Must(j.t, err)
+	must.OK(j.t, err)
 	j.log = log
 	j.t.Cleanup(func() { _ = log.Close(false) })
 }
@@ -49,7 +50,7 @@ func (j *journaled) append() uint64 {
 	j.t.Helper()
 	e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1,
 		Data: fmt.Appendf(nil, "record %d", j.next)}
-	grouptest.Must(j.t, j.log.Append(nil, []*raftpb.Entry{format.RaftEntry(e)}))
+	must.OK(j.t, j.log.Append(nil, []*raftpb.Entry{format.RaftEntry(e)}))
 	j.next++
 	return e.Index
 }
@@ -68,21 +69,21 @@ func (j *journaled) after(redo bool) uint64 {
 	disk := mem(j.disk).CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	if redo {
 		found, err := journal.Read(disk, "/v")
-		grouptest.Must(j.t, err)
+		must.OK(j.t, err)
 		share := found.Share(j.opts.Identity.Group)
-		grouptest.Must(j.t, Redo(disk, "/v/g", share))
-		grouptest.Must(j.t, Redo(disk, "/v/g", share)) // Redo may be repeated
+		must.OK(j.t, Redo(disk, "/v/g", share))
+		must.OK(j.t, Redo(disk, "/v/g", share)) // Redo may be repeated
 	}
 	opts := j.opts
 	opts.FS, opts.Journal = disk, nil
 	log, report, err := Load(context.Background(), opts, nil)
-	grouptest.Must(j.t, err)
+	must.OK(j.t, err)
 	defer log.Close(false)
 	if report.Outcome == Damaged {
 		j.t.Errorf("report %+v", report)
 	}
 	last, err := log.LastIndex()
-	grouptest.Must(j.t, err)
+	must.OK(j.t, err)
 	return last
 }
 
@@ -97,7 +98,7 @@ func TestSyncSharedIsDurable(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		j := newJournaled(t, vfstest.NewMem(), residency)
 		j.append()
-		grouptest.Must(t, j.log.Sync())
+		must.OK(t, j.log.Sync())
 		for range 3 {
 			j.append()
 			j.shared()
@@ -106,7 +107,7 @@ func TestSyncSharedIsDurable(t *testing.T) {
 		if with, without := j.after(true), j.after(false); with != 4 || without != 1 {
 			t.Errorf("last index %d with the journal, %d without; want 4 and 1", with, without)
 		}
-		grouptest.Must(t, j.log.Sync())
+		must.OK(t, j.log.Sync())
 		if last := j.after(false); last != 4 {
 			t.Errorf("last index %d after the segment was synced", last)
 		}
@@ -125,7 +126,7 @@ func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 	mem.SetCheapOverwrite(true)
 	fs := &aheadFS{Mem: mem}
 	j := newJournaled(t, mem, Index)
-	grouptest.Must(t, sealAndClose(j.log))
+	must.OK(t, sealAndClose(j.log))
 	j.opts.FS, j.opts.Journal = fs, journal.New(journal.Options{FS: mem, Dir: "/v", FileBytes: 16 << 20})
 	j.load()
 	w := &j.log.w
@@ -134,7 +135,7 @@ func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 		e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1,
 			Data: grouptest.RandomBytes(j.next, 1000)}
 		j.next++
-		grouptest.Must(t, j.log.Append(nil, []*raftpb.Entry{format.RaftEntry(e)}))
+		must.OK(t, j.log.Append(nil, []*raftpb.Entry{format.RaftEntry(e)}))
 		before := w.share.started
 		j.shared()
 		if w.share.started == before {
@@ -149,12 +150,12 @@ func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 	if pieces != 3 || fs.zeros != 0 {
 		t.Errorf("%d pieces, want 3; %d writes of zeros, want none without a sync", pieces, fs.zeros)
 	}
-	grouptest.Must(t, j.log.Seal())
+	must.OK(t, j.log.Seal())
 	if w.share.started != 0 {
 		t.Errorf("the new segment is begun to be written up to %d", w.share.started)
 	}
 	j.append()
-	grouptest.Must(t, j.log.Sync())
+	must.OK(t, j.log.Sync())
 	if fs.zeros != 1 {
 		t.Errorf("%d writes of zeros, want one with the sync", fs.zeros)
 	}
@@ -166,7 +167,7 @@ func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	j := newJournaled(t, faulty, Index)
 	j.append()
-	grouptest.Must(t, j.log.Sync())
+	must.OK(t, j.log.Sync())
 	j.append()
 	j.shared()
 	fault := faulty.Add(&vfstest.Fault{
@@ -175,7 +176,7 @@ func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 		},
 		Effect: vfstest.EffectDrop, Count: 1,
 	})
-	grouptest.Must(t, j.log.Sync())
+	must.OK(t, j.log.Sync())
 	if fault.Fired() != 1 {
 		t.Fatal("no sync failed")
 	}
@@ -184,13 +185,13 @@ func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	if last := j.after(true); last != 3 {
 		t.Errorf("last index %d, want 3", last)
 	}
-	grouptest.Must(t, j.log.Seal())
+	must.OK(t, j.log.Seal())
 	j.append()
 	j.shared()
 	if last := j.after(true); last != 4 {
 		t.Errorf("last index %d, want 4", last)
 	}
-	grouptest.Must(t, Redo(j.disk, "/v/absent", journal.Share{Ranges: []journal.Range{{Offset: 64}}}))
+	must.OK(t, Redo(j.disk, "/v/absent", journal.Share{Ranges: []journal.Range{{Offset: 64}}}))
 }
 
 // TestALogIsLoadedWithWhatTheJournalHas loads a log after the previous log in the same process could not sync its
@@ -203,7 +204,7 @@ func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpSync && path.Base(path.Dir(op.Name)) == "g" || op.Kind == vfstest.OpCreate
 	}, Effect: vfstest.EffectDrop})
-	grouptest.Must(t, j.log.Close(false))
+	must.OK(t, j.log.Close(false))
 	if fault.Fired() == 0 {
 		t.Fatal("no sync failed")
 	}
@@ -212,11 +213,11 @@ func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	}
 	fault.Remove()
 	plan, err := PlanLoad(j.opts)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	planned := j.opts
 	planned.Plan = plan
 	j.log, _, err = Load(t.Context(), planned, nil)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	// What the journal holds raises the mark, so the load must not use the one that the plan has read.
 	mark, _, _, err := format.ReadMark(faulty, j.opts.Dir)
 	if err != nil || mark == plan.mark.Mark || j.log.marks.last != mark || j.log.marks.sequence != mark.Sequence {
@@ -231,7 +232,7 @@ func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	}
 	j.append()
 	j.shared()
-	grouptest.Must(t, j.log.Close(false))
+	must.OK(t, j.log.Close(false))
 	if clean, err := j.journal.Close(); !clean || err != nil {
 		t.Errorf("clean %v, %v: the log was synced when it was closed", clean, err)
 	}

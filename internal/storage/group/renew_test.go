@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -24,17 +25,17 @@ func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 			mem := vfstest.NewMem()
 			w := newWorkload(t, 7, mem, mem, Index)
 			for range 60 {
-				grouptest.Must(t, w.step())
+				must.OK(t, w.step())
 			}
-			grouptest.Must(t, w.sync())
-			grouptest.Must(t, w.apply())
-			grouptest.Must(t, w.log.Tick())
+			must.OK(t, w.sync())
+			must.OK(t, w.apply())
+			must.OK(t, w.log.Tick())
 			id := w.opts.Identity
-			grouptest.Must(t, format.WriteReplicaFile(mem, w.opts.Dir,
+			must.OK(t, format.WriteReplicaFile(mem, w.opts.Dir,
 				format.ReplicaFile{RaftID: 1, Store: id.Store, Group: id.Group}))
 			w.log.hints.writing.Wait()
 			names, err := mem.List(w.opts.Dir)
-			grouptest.Must(t, err)
+			must.OK(t, err)
 			names = slices.DeleteFunc(names, func(name string) bool {
 				return !strings.HasPrefix(name, kind) || name == format.ActiveHintName
 			})
@@ -44,7 +45,7 @@ func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 			for _, name := range names {
 				for third := range int64(4) {
 					info, err := mem.Stat(path.Join(w.opts.Dir, name)) // a rewritten hint may lack void entries
-					grouptest.Must(t, err)
+					must.OK(t, err)
 					rotAndRenew(t, mem, w.log, name, third*(info.Size()-1)/3)
 				}
 			}
@@ -58,7 +59,7 @@ func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) 
 		t.Fatalf("%s: byte %d is not on the disk", name, at)
 	}
 	report, err := l.Verify(t.Context(), 0)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	if len(report.Damages) != 1 || report.Damages[0].File != name || report.Damages[0].Group != l.opts.Identity.Name {
 		t.Fatalf("%s, byte %d: found %v", name, at, report.Damages)
 	}
@@ -66,13 +67,13 @@ func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) 
 		t.Fatalf("%s, byte %d: the log counts as damaged", name, at)
 	}
 	report, err = l.Verify(t.Context(), 0)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	if len(report.Damages) > 0 {
 		t.Fatalf("%s, byte %d: it was not written anew: %v", name, at, report.Damages)
 	}
 	report, err = fsck.VerifyDir(t.Context(), mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), l.folder.dir,
 		nil)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	if len(report.Damages) > 0 {
 		t.Fatalf("%s, byte %d: behind a power cut: %v", name, at, report.Damages)
 	}

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 	"sheaf.dev/sheaf/internal/test/foldertest"
-	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -23,7 +23,7 @@ import (
 func loadFolder(t testing.TB, g *foldertest.Folder) (*Log, Report) {
 	t.Helper()
 	l, report, err := Load(context.Background(), Options{FS: g.FS, Dir: g.Dir, Identity: g.Manifest.Identity}, nil)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(false); err != nil {
 			t.Error(err)
@@ -79,9 +79,9 @@ func TestRule8_RepairGivesUpWhatIsHitAndJumpsAhead(t *testing.T) {
 				}
 				g.Change(t, name, f.Offset+part, func(b []byte) { b[0]++ }, 1)
 				original, err := format.ReadAll(g.FS, path.Join(g.Dir, name), 1<<30)
-				grouptest.Must(t, err)
+				must.OK(t, err)
 				r, err := fsck.RepairDir(t.Context(), g.FS, g.Dir, nil)
-				grouptest.Must(t, err)
+				must.OK(t, err)
 				last := g.Last().Entry.Index
 				if r.NextIndex != last+format.LossJump+1 || len(r.Rewritten) != 1 || len(r.Before.Damages) != 1 {
 					t.Fatalf("frame %d of %s: %+v", at, name, r)
@@ -109,9 +109,9 @@ func checkQuarantineFolder(t *testing.T, g *foldertest.Folder, name string, f fo
 	t.Helper()
 	folder := path.Join(g.Dir, format.QuarantineName)
 	whole, err := format.ReadAll(g.FS, path.Join(folder, name), 1<<30)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	part, err := format.ReadAll(g.FS, path.Join(folder, fmt.Sprintf("%s@%d", name, f.Offset)), 1<<30)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	if !bytes.Equal(whole, original) || !bytes.Equal(part, original[f.Offset:f.Offset+f.Bytes]) {
 		t.Errorf("the quarantine does not hold what was there")
 	}
@@ -140,7 +140,7 @@ func TestRepairOfManyBadPlacesLeavesAllThatWasWhole(t *testing.T) {
 			}
 		}
 		r, err := fsck.RepairDir(t.Context(), g.FS, g.Dir, nil)
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		if len(gone) > 0 && len(r.Before.Damages) == 0 {
 			t.Fatalf("round %d: nothing found", round)
 		}
@@ -150,7 +150,7 @@ func TestRepairOfManyBadPlacesLeavesAllThatWasWhole(t *testing.T) {
 			t.Fatalf("round %d: %+v", round, report)
 		}
 		checkReadsFolder(t, g, l, gone)
-		grouptest.Must(t, l.Close(false))
+		must.OK(t, l.Close(false))
 		if again, err := fsck.RepairDir(t.Context(), g.FS, g.Dir, nil); err != nil || len(again.Before.Damages) != 0 {
 			t.Fatalf("round %d: again %+v, %v", round, again.Before.Damages, err)
 		}
@@ -164,7 +164,7 @@ func verifyUsedBytesFolder(t *testing.T, g *foldertest.Folder) {
 		Dir: g.Dir} //nolint:forcetypeassert // a Mem in these tests
 	for _, name := range bare.Names(t) {
 		if format.IsHintName(name) {
-			grouptest.Must(t, bare.FS.Remove(path.Join(g.Dir, name)))
+			must.OK(t, bare.FS.Remove(path.Join(g.Dir, name)))
 		}
 	}
 	if d := verifyFolder(t, bare).Damages; len(d) != 0 {
@@ -205,16 +205,16 @@ func TestRepairOfWhatLosesNoEntryKeepsIndexes(t *testing.T) {
 		},
 		"used flag": func(t *testing.T, g *foldertest.Folder) {
 			h, err := format.ReadHint(g.FS, g.Dir, g.Manifest.Segments[1])
-			grouptest.Must(t, err)
+			must.OK(t, err)
 			clear(h.Used)
-			grouptest.Must(t, format.WriteHint(g.FS, g.Dir, 2, h))
+			must.OK(t, format.WriteHint(g.FS, g.Dir, 2, h))
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 			change(t, g)
 			r, err := fsck.RepairDir(t.Context(), g.FS, g.Dir, nil)
-			grouptest.Must(t, err)
+			must.OK(t, err)
 			if r.NextIndex != 0 || len(r.Before.Damages) == 0 || len(r.Quarantined) == 0 {
 				t.Errorf("%+v", r)
 			}
@@ -226,7 +226,7 @@ func TestRepairOfWhatLosesNoEntryKeepsIndexes(t *testing.T) {
 			if err != nil || last != g.Last().Entry.Index {
 				t.Errorf("last index %d, %v", last, err)
 			}
-			grouptest.Must(t, l.Apply(last, nil))
+			must.OK(t, l.Apply(last, nil))
 			checkReadsFolder(t, g, l, nil)
 		})
 	}
@@ -238,14 +238,14 @@ func TestRepairGivesUpTheRecordOfABadBlob(t *testing.T) {
 			g.Change(t, name, 700, func(b []byte) { b[0]++ }, 1)
 		},
 		"missing": func(t *testing.T, g *foldertest.Folder, name string) {
-			grouptest.Must(t, g.FS.Remove(path.Join(g.Dir, name)))
+			must.OK(t, g.FS.Remove(path.Join(g.Dir, name)))
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 			change(t, g, format.BlobName(g.Blobs[0].ID))
 			r, err := fsck.RepairDir(t.Context(), g.FS, g.Dir, nil)
-			grouptest.Must(t, err)
+			must.OK(t, err)
 			if r.Dropped != 1 || r.NextIndex == 0 {
 				t.Errorf("%+v", r)
 			}
@@ -264,7 +264,7 @@ func TestRepairRefusesWithoutAChange(t *testing.T) {
 		says   string
 	}{
 		"no manifest": {func(t *testing.T, g *foldertest.Folder) {
-			grouptest.Must(t, g.FS.Remove(g.Dir+"/manifest"))
+			must.OK(t, g.FS.Remove(g.Dir+"/manifest"))
 		}, "from a peer or a backup"},
 		"no room": {func(_ *testing.T, g *foldertest.Folder) {
 			mem := g.FS.(*vfstest.Mem) //nolint:forcetypeassert // made below
@@ -303,7 +303,7 @@ func TestRepairSurvivesAPowerCutAtEveryOperation(t *testing.T) {
 	}
 	mem, g, _ := build()
 	_, err := fsck.RepairDir(t.Context(), mem, g.Dir, nil)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	operations := mem.OpCount()
 	for n := range operations {
 		for _, kind := range vfstest.SurvivalKinds {

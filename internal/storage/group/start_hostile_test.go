@@ -10,7 +10,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
-	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -20,13 +20,13 @@ func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Opti
 	t.Helper()
 	mem := vfstest.NewMem()
 	opts = driverOptions(mem, residency, 0)
-	grouptest.Must(t, Create(opts, &raftpb.ConfState{Voters: voters}))
+	must.OK(t, Create(opts, &raftpb.ConfState{Voters: voters}))
 	d := &logDriver{t: t, opts: opts, term: 1}
 	d.load()
 	for i := range int64(20) {
 		d.put(format.Entry{ID: i, Data: payload(i, 500)})
 	}
-	grouptest.Must(t, d.log.Tick())
+	must.OK(t, d.log.Tick())
 	batch = d.log.state.syncedEnd
 	var entries []format.Entry
 	for i := int64(20); i < 120; i++ {
@@ -34,7 +34,7 @@ func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Opti
 	}
 	d.put(entries...)
 	disk = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
-	grouptest.Must(t, d.log.Close(false))
+	must.OK(t, d.log.Close(false))
 	opts.FS = disk
 	return opts, disk, batch
 }
@@ -70,12 +70,12 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 				at := (batch + 20*format.BlockBytes) &^ (format.BlockBytes - 1)
 				if c.atEnd {
 					f, err := disk.Open(segment)
-					grouptest.Must(t, err)
+					must.OK(t, err)
 					size, err := f.Size()
-					grouptest.Must(t, err)
+					must.OK(t, err)
 					end, err := f.DataEnd(0)
-					grouptest.Must(t, err)
-					grouptest.Must(t, f.Close())
+					must.OK(t, err)
+					must.OK(t, f.Close())
 					at = (min(size, end) - 1) &^ (format.BlockBytes - 1)
 				}
 				faulty := vfstest.NewFaulty(disk)
@@ -101,10 +101,10 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 					}
 					return
 				}
-				grouptest.Must(t, err)
+				must.OK(t, err)
 				defer func() { _ = log.Close(false) }()
 				last, err := log.LastIndex()
-				grouptest.Must(t, err)
+				must.OK(t, err)
 				if c.times > 0 {
 					if last != 120 || report.Outcome == Damaged {
 						t.Fatalf("last index %d, report %+v", last, report)
@@ -132,7 +132,7 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 				d := &logDriver{t: t, opts: opts, log: log, term: 1, time: 1000}
 				d.put(format.Entry{ID: 1000, Data: payload(1000, 500)})
 				d.put(format.Entry{ID: -1}) // this entry says that the one before it is committed
-				grouptest.Must(t, log.Close(false))
+				must.OK(t, log.Close(false))
 				fault.Remove()
 				report = d.load()
 				d.wants(1000, payload(1000, 500))
@@ -154,14 +154,14 @@ func TestACommitAboveTheLastEntryIsALoss(t *testing.T) {
 	for _, voters := range [][]uint64{{1}, {1, 2, 3}} {
 		opts, disk, batch := hostileDisk(t, Index, voters...)
 		m, err := format.ReadManifest(disk, opts.Dir)
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		m.HardState.Term, m.HardState.Commit, m.Sequence = 1, 120, m.Sequence+1
-		grouptest.Must(t, format.WriteManifest(disk, opts.Dir, m))
+		must.OK(t, format.WriteManifest(disk, opts.Dir, m))
 		f, err := disk.OpenWrite("/v/7/" + format.SegmentName(1))
-		grouptest.Must(t, err)
-		grouptest.Must(t, f.Truncate(batch))
-		grouptest.Must(t, f.Sync())
-		grouptest.Must(t, f.Close())
+		must.OK(t, err)
+		must.OK(t, f.Truncate(batch))
+		must.OK(t, f.Sync())
+		must.OK(t, f.Close())
 		checked, err := fsck.VerifyDir(context.Background(), disk, opts.Dir, nil)
 		if err != nil || len(checked.Damages) != 1 || checked.Damages[0].IndexFirst != 21 ||
 			checked.Damages[0].IndexLast != 120 {
@@ -174,7 +174,7 @@ func TestACommitAboveTheLastEntryIsALoss(t *testing.T) {
 			}
 			continue
 		}
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		defer func() { _ = log.Close(false) }()
 		if last, err := log.LastIndex(); err != nil || last != 120 || report.Outcome != Damaged {
 			t.Errorf("last index %d, %v, report %+v", last, err, report)

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 	"sheaf.dev/sheaf/internal/storage/index"
 	"sheaf.dev/sheaf/internal/storage/vfs"
-	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
@@ -54,10 +54,10 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 			for i := range 60 {
 				if i%15 == 14 {
 					report, err := w.log.Compact(t.Context(), CompactOptions{All: true})
-					grouptest.Must(t, err)
+					must.OK(t, err)
 					dropped += report.EntriesDropped
 				}
-				grouptest.Must(t, w.step())
+				must.OK(t, w.step())
 				w.log.hints.writing.Wait()
 				mu.Lock()
 				if failed != nil {
@@ -66,7 +66,7 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 				mu.Unlock()
 			}
 			mem.AfterOp(nil)
-			grouptest.Must(t, sealAndClose(w.log))
+			must.OK(t, sealAndClose(w.log))
 			if torn == 0 || torn == points {
 				t.Errorf("%d of %d crash points had a torn tail", torn, points)
 			}
@@ -87,31 +87,31 @@ func TestRepairOfARealLogLeavesWhatWasNotHit(t *testing.T) {
 		for i := range 80 {
 			if i == 50 && seed%3 != 0 {
 				_, err := w.log.Compact(t.Context(), CompactOptions{All: true})
-				grouptest.Must(t, err)
+				must.OK(t, err)
 			}
-			grouptest.Must(t, w.step())
+			must.OK(t, w.step())
 		}
-		grouptest.Must(t, w.sync())
-		grouptest.Must(t, w.apply())
-		grouptest.Must(t, w.log.Tick())
-		grouptest.Must(t, w.log.Close(seed%2 == 0))
+		must.OK(t, w.sync())
+		must.OK(t, w.apply())
+		must.OK(t, w.log.Tick())
+		must.OK(t, w.log.Close(seed%2 == 0))
 		before, err := fsck.VerifyDir(t.Context(), mem, w.opts.Dir, nil)
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		if len(before.Damages) > 0 {
 			t.Fatalf("seed %d: %v", seed, before.Damages)
 		}
 		left := hitSegments(t, mem, w, readSegments(t, mem, w.opts.Dir))
 		report, err := fsck.RepairDir(t.Context(), mem, w.opts.Dir, nil)
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		hits += len(report.Before.Damages)
 		l, loaded, err := Load(t.Context(), w.opts, nil)
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		if loaded.Outcome != Loaded {
 			t.Fatalf("seed %d: %+v", seed, loaded)
 		}
 		last, err := l.LastIndex()
-		grouptest.Must(t, err)
-		grouptest.Must(t, l.Apply(last, nil))
+		must.OK(t, err)
+		must.OK(t, l.Apply(last, nil))
 		for id := range w.ids {
 			row, there := left[id]
 			r, err := l.Get(id, GetOptions{})
@@ -128,7 +128,7 @@ func TestRepairOfARealLogLeavesWhatWasNotHit(t *testing.T) {
 				t.Fatalf("seed %d: id %d: never written like this: %+v", seed, id, r)
 			}
 		}
-		grouptest.Must(t, l.Close(false))
+		must.OK(t, l.Close(false))
 	}
 	if hits < 40 {
 		t.Errorf("only %d damages", hits)
@@ -163,12 +163,12 @@ type hitSegment struct {
 func readSegments(t *testing.T, mem *vfstest.Mem, dir string) []*hitSegment {
 	t.Helper()
 	m, err := format.ReadManifest(mem, dir)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	var out []*hitSegment
 	for n, segment := range m.Segments {
 		s := &hitSegment{name: format.SegmentName(segment.Number), lengths: map[int64]int64{}}
 		image, err := format.ReadAll(mem, path.Join(dir, s.name), 1<<30)
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		if segment.Sealed() {
 			image = image[:segment.Bytes]
 		}
@@ -177,7 +177,7 @@ func readSegments(t *testing.T, mem *vfstest.Mem, dir string) []*hitSegment {
 		}
 		r := segio.NewFrameReaderBytes(image, segment.ID, format.SegmentHeaderBytes)
 		walk, err := replay.Segment(r, segment.FirstIndex, int64(len(image)), true)
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		s.end = walk.Zeros
 		for i, id := range walk.Rows.IDs {
 			row := hitRow{id: id, index: segment.FirstIndex + uint64(walk.Rows.Indexes[i]), loc: index.Loc(walk.Rows.Places[i])}
@@ -203,14 +203,14 @@ func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, segments []*hitSeg
 		begin := format.SegmentHeaderBytes + w.random.Int64N(s.end-format.SegmentHeaderBytes)
 		end := min(s.end, begin+1+w.random.Int64N(200))
 		f, err := mem.OpenWrite(path.Join(w.opts.Dir, s.name))
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		b := make([]byte, end-begin)
-		grouptest.Must(t, format.ReadFull(f, b, begin))
+		must.OK(t, format.ReadFull(f, b, begin))
 		for i := range b {
 			b[i] ^= byte(1 + w.random.IntN(127))
 		}
 		_, err = f.WriteAt(b, begin)
-		grouptest.Must(t, errors.Join(err, f.Close()))
+		must.OK(t, errors.Join(err, f.Close()))
 		hit[s] = append(hit[s], span{begin, end})
 	}
 	left := map[int64]hitRow{}

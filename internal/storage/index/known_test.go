@@ -1,6 +1,10 @@
 package index
 
-import "testing"
+import (
+	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
+)
 
 func TestKnownIdNeedsNoSpace(t *testing.T) {
 	refuse := false
@@ -10,9 +14,7 @@ func TestKnownIdNeedsNoSpace(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer table.Close()
 	var known []int64
 	refused := false

@@ -11,15 +11,14 @@ import (
 
 	"pgregory.net/rapid"
 
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 func newTable(tb testing.TB, records int64) *Table {
 	tb.Helper()
 	table, err := New(records, nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, err)
 	tb.Cleanup(table.Close)
 	return table
 }
@@ -44,9 +43,7 @@ func TestLocPacks(t *testing.T) {
 func TestTableEqualsMap(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		table, err := New(rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "records"), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer table.Close()
 		model := map[int64]Loc{}
 		ids := rapid.OneOf(rapid.Int64Range(0, 40), rapid.Int64())
@@ -150,9 +147,7 @@ func TestFillEqualsMax(t *testing.T) {
 	onLost := func(loc Loc) { mu.Lock(); lost[loc]++; mu.Unlock() }
 	odd := func(row int) bool { return row%2 == 1 }
 	for _, ordinal := range []uint32{2, 3, 1} {
-		if err := filled.Fill(ids, places, ordinal, odd, onLost); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, filled.Fill(ids, places, ordinal, odd, onLost))
 		if live := filled.Live(); live != int64(len(ids)/2) {
 			t.Fatalf("ordinal %d: %d live", ordinal, live)
 		}
@@ -180,9 +175,7 @@ func TestMemoryPerRecord(t *testing.T) {
 	var now, peak int64
 	take := func(bytes int64) error { now += bytes; peak = max(peak, now); return nil }
 	sized, err := New(n, take)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for r, id := range ids {
 		if _, _, err := sized.Max(id, Loc(places[r])|1<<44); err != nil {
 			t.Fatal(err)
@@ -202,9 +195,7 @@ func TestMemoryPerRecord(t *testing.T) {
 	})
 	peak = 0
 	growing, err := New(0, take)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer growing.Close()
 	worst := 0.0
 	for r, id := range ids {
@@ -232,9 +223,7 @@ func TestGrowthRefused(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer table.Close()
 	model := map[int64]Loc{}
 	put := func(id int64) error {
@@ -246,9 +235,7 @@ func TestGrowthRefused(t *testing.T) {
 		return err
 	}
 	for id := range int64(3000) {
-		if err := put(id); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, put(id))
 	}
 	refuse = true
 	for id := int64(3000); id < 9000; id++ {
@@ -263,9 +250,7 @@ func TestGrowthRefused(t *testing.T) {
 	refuse = false
 	for id := int64(3000); id < 9000; id++ {
 		if _, ok := model[id]; !ok {
-			if err := put(id); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, put(id))
 		}
 	}
 	checkEqual(t, table, model)
@@ -331,12 +316,8 @@ func BenchmarkFill(b *testing.B) {
 		b.Run(fmt.Sprintf("records=%d", n), func(b *testing.B) {
 			for b.Loop() {
 				table, err := New(int64(n), nil)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := table.Fill(ids, places, 1, nil, func(Loc) {}); err != nil {
-					b.Fatal(err)
-				}
+				must.OK(b, err)
+				must.OK(b, table.Fill(ids, places, 1, nil, func(Loc) {}))
 				table.Close()
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/record")
@@ -347,9 +328,7 @@ func BenchmarkFill(b *testing.B) {
 func BenchmarkGet(b *testing.B) {
 	ids, places := hintRows(1_000_000)
 	table := newTable(b, 1_000_000)
-	if err := table.Fill(ids, places, 1, nil, func(Loc) {}); err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, table.Fill(ids, places, 1, nil, func(Loc) {}))
 	b.RunParallel(func(pb *testing.PB) {
 		for i := 0; pb.Next(); i = (i + 7919) % len(ids) {
 			if _, ok := table.Get(ids[i]); !ok {

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -26,9 +27,7 @@ func groupID(n int) uuid.UUID { return uuid.UUID{9, byte(n)} }
 func newDisk(t *testing.T) *vfstest.Mem {
 	t.Helper()
 	m := vfstest.NewMem()
-	if err := m.MkdirAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, m.MkdirAll(dir))
 	return m
 }
 
@@ -86,9 +85,7 @@ func syncs(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }
 func read(t testing.TB, fs vfs.FS) Found {
 	t.Helper()
 	found, err := Read(fs, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return found
 }
 

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"unsafe"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The kernel accepts many syncs and reads at the same time, and answers each once. If this kernel accepts none, for
@@ -21,9 +23,7 @@ func TestKernelAIO(t *testing.T) {
 	}
 	go a.complete()
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
 	var wait sync.WaitGroup
 	var syncs, reads atomic.Int32
@@ -62,9 +62,7 @@ func TestKernelAIO(t *testing.T) {
 // If the kernel refuses a call, for example in a sandbox, it has done nothing, and the ordinary calls do the work.
 func TestKernelRefusesAIO(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
 	want := bytes.Repeat([]byte{7}, DirectAlign)
 	if _, err := f.WriteAt(want, 0); err != nil {
@@ -93,9 +91,7 @@ func TestKernelRefusesAIO(t *testing.T) {
 // A direct read stops at the end of the file. A read at a negative offset returns the kernel's error.
 func TestKernelAIOEndAndError(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
 	if _, err := f.WriteAt([]byte("abc"), 0); err != nil {
 		t.Fatal(err)
@@ -115,9 +111,7 @@ func TestKernelAIOEndAndError(t *testing.T) {
 // A sync of a file that cannot be synced returns an error instead of waiting for ever.
 func TestSyncOfWhatCannotBeSynced(t *testing.T) {
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer r.Close()
 	defer w.Close()
 	if err := fdatasync(int(w.Fd())); !errors.Is(err, syscall.EINVAL) {

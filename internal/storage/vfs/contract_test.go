@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -15,9 +16,7 @@ func TestContractOS(t *testing.T) {
 func TestContractMem(t *testing.T) {
 	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) {
 		m := vfstest.NewMem()
-		if err := m.MkdirAll("/data"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, m.MkdirAll("/data"))
 		return m, "/data"
 	})
 }
@@ -27,9 +26,7 @@ func TestContractFaultyWithoutFaults(t *testing.T) {
 	f := vfstest.NewFaulty(vfstest.NewMem())
 	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) {
 		dir := "/" + t.Name()
-		if err := f.MkdirAll(dir); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, f.MkdirAll(dir))
 		return f, dir
 	})
 	if f.Fired() != 0 {

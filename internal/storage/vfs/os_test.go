@@ -12,18 +12,12 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // sector is the size of a disk's sector, in bytes.
 const sector = 512
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // TestContractOnRealFileSystems runs the contract on a small disk for each file system that this machine can make.
 func TestContractOnRealFileSystems(t *testing.T) {
@@ -33,12 +27,12 @@ func TestContractOnRealFileSystems(t *testing.T) {
 			point := vfstest.LoopMount(t, fsType, "", size)
 			vfstest.Run(t, func(t *testing.T) (vfs.FS, string) {
 				dir := filepath.Join(point, filepath.Base(t.Name()))
-				check(t, os.Mkdir(dir, 0o700))
+				must.OK(t, os.Mkdir(dir, 0o700))
 				return vfs.OS{}, dir
 			})
 			f := vfstest.Write(t, vfs.OS{}, filepath.Join(point, "f"), bytes.Repeat([]byte{1}, 10*sector))
-			defer func() { check(t, f.Close()) }()
-			check(t, f.Allocate(0, 1<<20)) // ext2 and ext3 have no fallocate
+			defer func() { must.OK(t, f.Close()) }()
+			must.OK(t, f.Allocate(0, 1<<20)) // ext2 and ext3 have no fallocate
 			if got := vfstest.Read(t, vfs.OS{}, f.Name()); !bytes.Equal(got,
 				append(bytes.Repeat([]byte{1}, 10*sector), make([]byte, 1<<20-10*sector)...)) {
 				t.Error("allocate changed content or size")
@@ -50,11 +44,11 @@ func TestContractOnRealFileSystems(t *testing.T) {
 				t.Errorf("%d bytes were written, 1 MiB is allocated: the data ends at %d, %v", 10*sector, end, err)
 			}
 			direct, err := vfs.OS{}.OpenDirect(f.Name())
-			check(t, err)
+			must.OK(t, err)
 			if !direct.Direct() {
 				t.Error("not opened past the page cache")
 			}
-			check(t, direct.Close())
+			must.OK(t, direct.Close())
 		})
 	}
 }
@@ -62,11 +56,11 @@ func TestContractOnRealFileSystems(t *testing.T) {
 func TestOSFullDisk(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "", 16<<20)
 	f := vfstest.Write(t, vfs.OS{}, filepath.Join(point, "f"), nil)
-	defer func() { check(t, f.Close()) }()
+	defer func() { must.OK(t, f.Close()) }()
 	if err := f.Allocate(0, 1<<30); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("allocate beyond the disk: error %v", err)
 	}
-	check(t, f.Truncate(0))
+	must.OK(t, f.Truncate(0))
 	n, err := f.WriteAt(make([]byte, 64<<20), 0)
 	if !errors.Is(err, syscall.ENOSPC) || n >= 64<<20 {
 		t.Errorf("write beyond the disk: %d bytes, error %v", n, err)
@@ -76,8 +70,8 @@ func TestOSFullDisk(t *testing.T) {
 // TestOSOpenDirectFallsBack opens a file on a file system without O_DIRECT.
 func TestOSOpenDirectFallsBack(t *testing.T) {
 	f, err := vfs.OS{}.OpenDirect("/proc/self/mountinfo")
-	check(t, err)
-	defer func() { check(t, f.Close()) }()
+	must.OK(t, err)
+	defer func() { must.OK(t, f.Close()) }()
 	if f.Direct() {
 		t.Error("it says that it reads past the page cache")
 	}
@@ -103,8 +97,8 @@ func TestOSLockHoldsAgainstProcesses(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestOSLockHoldsAgainstProcesses$")
 	cmd.Env = append(os.Environ(), env+"="+name)
 	out, err := cmd.StdoutPipe()
-	check(t, err)
-	check(t, cmd.Start())
+	must.OK(t, err)
+	must.OK(t, cmd.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || !strings.HasPrefix(line, "locked") {
 		t.Fatalf("the other process says %q, %v", line, err)
@@ -112,13 +106,13 @@ func TestOSLockHoldsAgainstProcesses(t *testing.T) {
 	if _, err := (vfs.OS{}).Lock(name); !errors.Is(err, vfs.ErrLocked) {
 		t.Errorf("lock while the other process holds it: error %v", err)
 	}
-	check(t, cmd.Process.Kill())
+	must.OK(t, cmd.Process.Kill())
 	if err := cmd.Wait(); err == nil {
 		t.Error("the other process ended before it was killed")
 	}
 	lock, err := (vfs.OS{}).Lock(name)
-	check(t, err)
-	check(t, lock.Close())
+	must.OK(t, err)
+	must.OK(t, lock.Close())
 }
 
 func TestAlignedBytes(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestAShortageIsDistinguishedFromAFailure checks that an operation that opens, makes or renames a file may lack
@@ -40,20 +41,14 @@ func TestAShortageIsDistinguishedFromAFailure(t *testing.T) {
 
 	dir := t.TempDir()
 	var before syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
 	none := before
 	none.Cur = 0
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none))
 	_, create := vfs.OS{}.Create(filepath.Join(dir, "f"))
 	sync := vfs.OS{}.SyncDir(dir)
 	_, list := vfs.OS{}.List(dir)
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
 	for what, err := range map[string]error{"create": create, "sync of a folder": sync, "list": list} {
 		if !vfs.IsShortage(err) {
 			t.Errorf("%s without a descriptor: %v is no lack", what, err)

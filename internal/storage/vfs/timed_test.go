@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -34,24 +35,16 @@ func TestTimedReportsEachSyncOfAFile(t *testing.T) {
 	})
 	for _, name := range []string{"/slow", "/bad"} {
 		f, err := timed.Create(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if err := f.Sync(); (err != nil) != (name == "/bad") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, f.Close())
 	}
 	f, err := timed.OpenWrite("/slow")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
-	if err := f.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, f.Sync())
 	if !slices.Equal(names, []string{"/slow", "/bad", "/slow"}) {
 		t.Errorf("told of %v", names)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -32,7 +33,7 @@ func smallVolume(t *testing.T) (*Volume, *vfstest.Mem, *clock) {
 	opts := options(m)
 	opts.ReserveBytes = 10 * mib
 	v := mustOpen(t, opts)
-	t.Cleanup(func() { check(t, v.Close()) })
+	t.Cleanup(func() { must.OK(t, v.Close()) })
 	var c clock
 	c.set(v)
 	return v, m, &c
@@ -42,15 +43,15 @@ func smallVolume(t *testing.T) (*Volume, *vfstest.Mem, *clock) {
 func take(t *testing.T, m vfs.FS, name string, n int64) {
 	t.Helper()
 	f, err := m.Create(name)
-	check(t, err)
-	check(t, f.Allocate(0, n))
-	check(t, f.Close())
+	must.OK(t, err)
+	must.OK(t, f.Allocate(0, n))
+	must.OK(t, f.Close())
 }
 
 func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 	v, m, clock := smallVolume(t)
 	take(t, m, "/v/data", 85*mib) // 15 MiB minus the superblock are free, 5 of them above the reserve
-	check(t, v.Admit(4*mib, false))
+	must.OK(t, v.Admit(4*mib, false))
 	err := v.Admit(2*mib, false)
 	var full *FullError
 	if !errors.Is(err, ErrFull) || !errors.As(err, &full) {
@@ -67,18 +68,18 @@ func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 		}
 	}
 	// Deletes are still admitted, down to half of the reserve.
-	check(t, v.Admit(2*mib, true))
-	check(t, v.Admit(3*mib, true))
+	must.OK(t, v.Admit(2*mib, true))
+	must.OK(t, v.Admit(3*mib, true))
 	if err := v.Admit(2*mib, true); !errors.As(err, &full) || full.ReserveBytes != 5*mib || !full.Delete {
 		t.Errorf("a delete into the second half of the reserve: error %v", err)
 	}
 	// The admitted writes were not made, and space was freed. Admit notices both without a restart.
-	check(t, m.Remove("/v/data"))
+	must.OK(t, m.Remove("/v/data"))
 	if err := v.Admit(2*mib, false); !errors.Is(err, ErrFull) {
 		t.Errorf("the disk was looked at again after 0 ms: error %v", err)
 	}
 	clock.advance(lookInterval)
-	check(t, v.Admit(80*mib, false))
+	must.OK(t, v.Admit(80*mib, false))
 }
 
 func TestRule10_AdmitLooksAtTheDiskAtMostEvery50ms(t *testing.T) {
@@ -88,14 +89,14 @@ func TestRule10_AdmitLooksAtTheDiskAtMostEvery50ms(t *testing.T) {
 	var c clock
 	c.set(v)
 	for range 1000 {
-		check(t, v.Admit(1000, false))
+		must.OK(t, v.Admit(1000, false))
 	}
 	if n := f.Calls(vfstest.OpSpace); n != 1 {
 		t.Errorf("looked %d times in 0 ms", n)
 	}
 	for range 100 {
 		c.advance(lookInterval / 2)
-		check(t, v.Admit(1, true))
+		must.OK(t, v.Admit(1, true))
 	}
 	if n := f.Calls(vfstest.OpSpace); n != 51 {
 		t.Errorf("looked %d times in 2.5 s", n)
@@ -109,7 +110,7 @@ func TestRule10_AdmitLooksAtTheDiskAtMostEvery50ms(t *testing.T) {
 		t.Errorf("a disk that does not answer: error %v", err)
 	}
 	fault.Remove()
-	check(t, v.Admit(1, false))
+	must.OK(t, v.Admit(1, false))
 }
 
 func TestRule10_ConcurrentWritersCannotOvershoot(t *testing.T) {
@@ -141,8 +142,8 @@ func TestAdmitBadValues(t *testing.T) {
 			t.Errorf("%d bytes: error %v", bytes, err)
 		}
 	}
-	check(t, v.Admit(0, false))
-	check(t, v.Close())
+	must.OK(t, v.Admit(0, false))
+	must.OK(t, v.Close())
 	if err := v.Admit(1, false); !errors.Is(err, ErrClosed) {
 		t.Errorf("closed volume: error %v", err)
 	}
@@ -160,7 +161,7 @@ func TestReserveBySizeOfTheDisk(t *testing.T) {
 		opts.ReserveBytes = c.given
 		v := mustOpen(t, opts)
 		space, reserve, err := v.Space()
-		check(t, err)
+		must.OK(t, err)
 		if diff := reserve - c.want; diff < -100 || diff > 100 || space.TotalBytes != c.capacity ||
 			space.FreeBytes != c.capacity-fileBytes {
 			t.Errorf("disk of %d bytes, %d given: reserve %d, want %d; space %+v", c.capacity, c.given, reserve, c.want, space)
@@ -181,16 +182,16 @@ func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 			opts := Options{FS: vfs.OS{}, Dir: filepath.Join(point, "v"), Store: storeA, Shard: "s0", Create: true,
 				ReserveBytes: 8 * mib}
 			v := mustOpen(t, opts)
-			defer func() { check(t, v.Close()) }()
+			defer func() { must.OK(t, v.Close()) }()
 			var c clock
 			c.set(v)
 			written := fillUntilRefused(t, v, &c)
 			space, _, err := v.Space()
-			check(t, err)
+			must.OK(t, err)
 			if space.FreeBytes < 8*mib-mib {
 				t.Errorf("only %d bytes are left of a reserve of 8 MiB", space.FreeBytes)
 			}
-			check(t, v.Admit(mib, true))
+			must.OK(t, v.Admit(mib, true))
 
 			filler := filepath.Join(point, "other program")
 			eatAll(t, filler)
@@ -198,7 +199,7 @@ func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 			if err := v.Admit(1, true); !errors.Is(err, ErrFull) {
 				t.Errorf("a delete on a disk without any room: error %v", err)
 			}
-			check(t, v.Close())
+			must.OK(t, v.Close())
 			sb := openOnce(t, opts)
 			if sb.Generation != 2 {
 				t.Errorf("on a full disk the generation is %d", sb.Generation)
@@ -211,13 +212,13 @@ func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 			if err := v.Admit(1, false); !errors.Is(err, ErrFull) {
 				t.Errorf("a write on a full disk: error %v", err)
 			}
-			check(t, os.Remove(filler))
-			check(t, os.Remove(written))
+			must.OK(t, os.Remove(filler))
+			must.OK(t, os.Remove(written))
 			deadline := time.Now().Add(2 * time.Minute) // xfs frees space in the background
 			for err = ErrFull; err != nil && time.Now().Before(deadline); c.advance(lookInterval) {
 				err = v.Admit(mib, false)
 			}
-			check(t, err)
+			must.OK(t, err)
 		})
 	}
 }
@@ -227,8 +228,8 @@ func fillUntilRefused(t *testing.T, v *Volume, c *clock) string {
 	t.Helper()
 	name := filepath.Join(v.Dir(), "data")
 	f, err := vfs.OS{}.Create(name)
-	check(t, err)
-	defer func() { check(t, f.Close()) }()
+	must.OK(t, err)
+	defer func() { must.OK(t, f.Close()) }()
 	for offset := int64(0); ; offset += mib {
 		if err := v.Admit(mib, false); err != nil {
 			if !errors.Is(err, ErrFull) || offset < 16*mib {
@@ -239,7 +240,7 @@ func fillUntilRefused(t *testing.T, v *Volume, c *clock) string {
 		if _, err := f.WriteAt(make([]byte, mib), offset); err != nil {
 			t.Fatalf("the disk was full before Admit refused: %v", err)
 		}
-		check(t, f.Sync())
+		must.OK(t, f.Sync())
 		c.advance(lookInterval)
 	}
 }
@@ -248,8 +249,8 @@ func fillUntilRefused(t *testing.T, v *Volume, c *clock) string {
 func eatAll(t *testing.T, name string) {
 	t.Helper()
 	f, err := vfs.OS{}.Create(name)
-	check(t, err)
-	defer func() { check(t, f.Close()) }()
+	must.OK(t, err)
+	defer func() { must.OK(t, f.Close()) }()
 	offset := int64(0)
 	for size := mib; size >= 512; {
 		n, err := f.WriteAt(make([]byte, size), offset)
@@ -257,7 +258,7 @@ func eatAll(t *testing.T, name string) {
 		if errors.Is(err, syscall.ENOSPC) {
 			size /= 2
 		} else {
-			check(t, err)
+			must.OK(t, err)
 		}
 	}
 	if err := f.Sync(); err != nil && !errors.Is(err, syscall.ENOSPC) {

@@ -13,6 +13,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/base/crc32c"
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -67,7 +68,7 @@ func TestBlankAndFresh(t *testing.T) {
 		t.Errorf("no volume: error %v", err)
 	}
 	v := mustOpen(t, Options{FS: vfs.OS{}, Dir: dir, Store: storeA, Shard: "s0", Create: true})
-	defer func() { check(t, v.Close()) }()
+	defer func() { must.OK(t, v.Close()) }()
 	if blank, err := Blank(vfs.OS{}, dir); blank || err != nil {
 		t.Errorf("a volume: %v, %v", blank, err)
 	}
@@ -75,12 +76,12 @@ func TestBlankAndFresh(t *testing.T) {
 		t.Errorf("%+v, %v", sb, err)
 	}
 	name := filepath.Join(dir, superblockName)
-	check(t, os.WriteFile(name, make([]byte, fileBytes), 0o600))
+	must.OK(t, os.WriteFile(name, make([]byte, fileBytes), 0o600))
 	if _, err := FreshSuperblock(vfs.OS{}, dir); !errors.Is(err, ErrDamaged) {
 		t.Errorf("zeroed: error %v", err)
 	}
 	other := t.TempDir()
-	check(t, os.WriteFile(filepath.Join(other, "x"), nil, 0o600))
+	must.OK(t, os.WriteFile(filepath.Join(other, "x"), nil, 0o600))
 	if _, err := Blank(vfs.OS{}, other); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("somebody else's folder: error %v", err)
 	}
@@ -89,31 +90,31 @@ func TestBlankAndFresh(t *testing.T) {
 func TestFactsAreKeptOrDamaged(t *testing.T) {
 	dir := t.TempDir()
 	v := mustOpen(t, Options{FS: vfs.OS{}, Dir: dir, Store: storeA, Shard: "s0", Create: true})
-	defer func() { check(t, v.Close()) }()
+	defer func() { must.OK(t, v.Close()) }()
 	if _, err := ReadFacts(vfs.OS{}, dir); !errors.Is(err, ErrNoFacts) {
 		t.Errorf("a volume without: error %v", err)
 	}
 	want := Facts{Routing: "Hash", Groups: 256, Copies: 3, GroupsMax: 7, Created: "2026-01-02T03:04:05Z", Epoch: 1 << 40}
-	check(t, v.WriteFacts(Facts{Routing: "Named"}))
-	check(t, v.WriteFacts(want))
+	must.OK(t, v.WriteFacts(Facts{Routing: "Named"}))
+	must.OK(t, v.WriteFacts(want))
 	want.Format, want.Store = FactsVersion, storeA
 	if got, err := ReadFacts(vfs.OS{}, dir); err != nil || got != want {
 		t.Errorf("%+v, %v", got, err)
 	}
 	name := filepath.Join(dir, factsName)
 	content, err := os.ReadFile(name)
-	check(t, err)
+	must.OK(t, err)
 	for bit := range 8 * len(content) {
 		bad := append([]byte(nil), content...)
 		bad[bit/8] ^= 1 << (bit % 8)
-		check(t, os.WriteFile(name, bad, 0o600))
+		must.OK(t, os.WriteFile(name, bad, 0o600))
 		// A letter of the checksum in the other case, or a space in place of its line end, gives the same facts.
 		if got, err := ReadFacts(vfs.OS{}, dir); err == nil && got != want {
 			t.Fatalf("bit %d: %+v", bit, got)
 		}
 	}
 	for n := range len(content) - 1 {
-		check(t, os.WriteFile(name, content[:n], 0o600))
+		must.OK(t, os.WriteFile(name, content[:n], 0o600))
 		if _, err := ReadFacts(vfs.OS{}, dir); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("cut to %d bytes: error %v", n, err)
 		}
@@ -140,11 +141,11 @@ func TestAbsurdFactsAreDamage(t *testing.T) {
 // putFacts writes a file of facts with this line and its checksum.
 func putFacts(t *testing.T, m *vfstest.Mem, line []byte) {
 	t.Helper()
-	check(t, m.MkdirAll("v"))
+	must.OK(t, m.MkdirAll("v"))
 	f, err := m.Create("v/" + factsName)
-	check(t, err)
+	must.OK(t, err)
 	_, err = f.WriteAt(fmt.Appendf(line, "\n%08x\n", crc32c.Of(line)), 0)
-	check(t, errors.Join(err, f.Close()))
+	must.OK(t, errors.Join(err, f.Close()))
 }
 
 // FuzzReadFacts checks that facts of any bytes, also with the right checksum, either are damage, or can be written and
@@ -161,7 +162,7 @@ func FuzzReadFacts(f *testing.F) {
 			return
 		}
 		again, err := json.Marshal(facts)
-		check(t, err)
+		must.OK(t, err)
 		m = vfstest.NewMem()
 		putFacts(t, m, again)
 		if other, err := ReadFacts(m, "v"); err != nil || other != facts {
@@ -176,9 +177,9 @@ func TestAdoptTakesOverOnlyWithinTheStore(t *testing.T) {
 		return Open(Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: shard, Create: true, Adopt: adopt})
 	}
 	v, err := open(storeA, "s0", false)
-	check(t, err)
+	must.OK(t, err)
 	id := v.Superblock().Volume
-	check(t, v.Close())
+	must.OK(t, v.Close())
 	if _, err := open(storeA, "s1", false); !errors.Is(err, ErrOtherShard) {
 		t.Errorf("not asked for: error %v", err)
 	}
@@ -186,8 +187,8 @@ func TestAdoptTakesOverOnlyWithinTheStore(t *testing.T) {
 		t.Errorf("another store: error %v", err)
 	}
 	v, err = open(storeA, "s1", true)
-	check(t, err)
-	check(t, v.Close())
+	must.OK(t, err)
+	must.OK(t, v.Close())
 	if sb, _, err := VerifySuperblock(vfs.OS{}, dir); err != nil || sb.Shard != "s1" || sb.Volume != id ||
 		sb.Generation != 2 {
 		t.Errorf("%+v, %v", sb, err)

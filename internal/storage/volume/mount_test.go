@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -38,9 +39,9 @@ func TestMountDistinguishesFileSystems(t *testing.T) {
 			point := vfstest.LoopMount(t, c.fsType, c.driver, c.size, c.options...)
 			opts := Options{FS: vfs.OS{}, Dir: filepath.Join(point, "v"), Store: storeA, Shard: "s0", Create: true}
 			v := mustOpen(t, opts)
-			defer func() { check(t, v.Close()) }()
+			defer func() { must.OK(t, v.Close()) }()
 			m, err := v.Mount()
-			check(t, err)
+			must.OK(t, err)
 			if m.FileSystem != c.want {
 				t.Errorf("file system is %s, want %s", m.FileSystem, c.want)
 			}
@@ -66,10 +67,10 @@ func TestMountDistinguishesFileSystems(t *testing.T) {
 func mountByPath(t *testing.T, dir string) (Mount, error) {
 	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")
-	check(t, err)
-	defer func() { check(t, f.Close()) }()
+	must.OK(t, err)
+	defer func() { must.OK(t, f.Close()) }()
 	mounts, err := parseMountInfo(f)
-	check(t, err)
+	must.OK(t, err)
 	info, err := longestMount(mounts, dir)
 	return info.Mount, err
 }
@@ -81,12 +82,12 @@ func TestMountOfATemporaryFileSystem(t *testing.T) {
 		t.Skipf("%s is no tmpfs here", shm)
 	}
 	dir, err := os.MkdirTemp(shm, "sheaf-test")
-	check(t, err)
-	defer func() { check(t, os.RemoveAll(dir)) }()
+	must.OK(t, err)
+	defer func() { must.OK(t, os.RemoveAll(dir)) }()
 	link := filepath.Join(t.TempDir(), "link")
-	check(t, os.Symlink(dir, link))
+	must.OK(t, os.Symlink(dir, link))
 	v := mustOpen(t, Options{FS: vfs.OS{}, Dir: link, Store: storeA, Shard: "s0", Create: true})
-	defer func() { check(t, v.Close()) }()
+	defer func() { must.OK(t, v.Close()) }()
 	m, err := v.Mount()
 	if err != nil || m.FileSystem != "tmpfs" || m.Rotational != nil {
 		t.Errorf("mount is %+v, %v", m, err)
@@ -98,12 +99,10 @@ func TestMountOfATemporaryFileSystem(t *testing.T) {
 func TestMountUnderAnotherMount(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "", 16*mib)
 	parent := filepath.Dir(point)
-	if err := unix.Mount("tmpfs", parent, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { check(t, unix.Unmount(parent, 0)) }()
+	must.OK(t, unix.Mount("tmpfs", parent, "tmpfs", 0, "size=1m"))
+	defer func() { must.OK(t, unix.Unmount(parent, 0)) }()
 	v := mustOpen(t, Options{FS: vfs.OS{}, Dir: point, Store: storeA, Shard: "s0", Create: true})
-	defer func() { check(t, v.Close()) }()
+	defer func() { must.OK(t, v.Close()) }()
 	if m, err := v.Mount(); err != nil || m.FileSystem != "tmpfs" {
 		t.Errorf("mount is %+v, %v", m, err)
 	}
@@ -123,7 +122,7 @@ func TestParseMountInfo(t *testing.T) {
 32 22 8:3 / /mnt/b rw - btrfs /dev/sdb rw,compress=zstd:3
 `
 	mounts, err := parseMountInfo(strings.NewReader(text))
-	check(t, err)
+	must.OK(t, err)
 	want := []mountInfo{
 		{22, "8:2", "/", Mount{"ext4", []string{"rw", "relatime", "errors=remount-ro"}, "/dev/sda2", nil}},
 		{30, "0:25", `/mnt/with space\`, Mount{"xfs", []string{"rw", "nosuid", "attr2"}, "/dev/disk one", nil}},
@@ -163,17 +162,17 @@ func TestUnescape(t *testing.T) {
 
 func TestMeasureReadRate(t *testing.T) {
 	v := mustOpen(t, Options{FS: vfs.OS{}, Dir: t.TempDir(), Store: storeA, Shard: "s0", Create: true})
-	defer func() { check(t, v.Close()) }()
+	defer func() { must.OK(t, v.Close()) }()
 	rate := func(limit int64) float64 {
 		t.Helper()
 		r, err := v.MeasureReadRate(limit)
-		check(t, err)
+		must.OK(t, err)
 		return r
 	}
 	if r := rate(1 << 30); r != 0 {
 		t.Errorf("an empty volume is read at %g B/s", r)
 	}
-	check(t, vfs.OS{}.MkdirAll(v.GroupDir(storeA)))
+	must.OK(t, vfs.OS{}.MkdirAll(v.GroupDir(storeA)))
 	// Space that was never written is read at the speed of memory.
 	take(t, vfs.OS{}, filepath.Join(v.GroupDir(storeA), "reserved"), 64*mib)
 	if r := rate(1 << 30); r != 0 {
@@ -181,12 +180,12 @@ func TestMeasureReadRate(t *testing.T) {
 	}
 	for i := range 3 {
 		name := filepath.Join(v.GroupDir(storeA), fmt.Sprint("data", i))
-		check(t, vfstest.Write(t, vfs.OS{}, name, make([]byte, 5*mib+i)).Sync())
+		must.OK(t, vfstest.Write(t, vfs.OS{}, name, make([]byte, 5*mib+i)).Sync())
 	}
 	if f, err := (vfs.OS{}).OpenDirect(filepath.Join(v.GroupDir(storeA), "data0")); err != nil || !f.Direct() {
 		t.Skipf("the folder of the tests cannot be read past the page cache: %v", err)
 	} else {
-		check(t, f.Close())
+		must.OK(t, f.Close())
 	}
 	if r := rate(1 << 30); r <= 0 {
 		t.Errorf("15 MiB are read at %g B/s", r)
@@ -202,9 +201,9 @@ func TestMeasureReadRate(t *testing.T) {
 func TestMeasureReadRateKeepsToItsLimitAndReportsErrors(t *testing.T) {
 	f := vfstest.NewFaulty(vfstest.NewMem())
 	v := mustOpen(t, options(f))
-	check(t, f.MkdirAll(v.GroupDir(storeA)))
+	must.OK(t, f.MkdirAll(v.GroupDir(storeA)))
 	for i := range 4 {
-		check(t, vfstest.Write(t, f, v.GroupDir(storeA)+fmt.Sprint("/data", i), make([]byte, 6*mib)).Sync())
+		must.OK(t, vfstest.Write(t, f, v.GroupDir(storeA)+fmt.Sprint("/data", i), make([]byte, 6*mib)).Sync())
 	}
 	before := f.Calls(vfstest.OpRead)
 	if r, err := v.MeasureReadRate(10*mib + 1); err != nil || r <= 0 {

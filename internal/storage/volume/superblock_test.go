@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/base/crc32c"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -24,15 +25,15 @@ var update = flag.Bool("update", false, "write the golden files of formats that 
 func flip(t testing.TB, m *vfstest.Mem, offset int64, bit int) {
 	t.Helper()
 	f, err := m.OpenWrite("/v/superblock")
-	check(t, err)
+	must.OK(t, err)
 	one := make([]byte, 1)
 	_, err = f.ReadAt(one, offset)
-	check(t, err)
+	must.OK(t, err)
 	one[0] ^= 1 << bit
 	_, err = f.WriteAt(one, offset)
-	check(t, err)
-	check(t, f.Sync())
-	check(t, f.Close())
+	must.OK(t, err)
+	must.OK(t, f.Sync())
+	must.OK(t, f.Close())
 }
 
 // after returns the superblock that is expected at the next start. The nonce of its step is that of the superblock now.
@@ -102,7 +103,7 @@ func TestEveryTruncationOfTheSuperblock(t *testing.T) {
 	content := vfstest.Read(t, m, "/v/superblock")
 	for length := range fileBytes {
 		f := vfstest.Write(t, m, "/v/superblock", content[:length])
-		check(t, f.Close())
+		must.OK(t, f.Close())
 		sb, damages, err := VerifySuperblock(m, "/v")
 		if length < copyBytes {
 			if !errors.Is(err, ErrDamaged) {
@@ -129,7 +130,7 @@ func TestNewerFormatVersionIsNotDamage(t *testing.T) {
 		b[flagsAt] = 9 // a newer format may use these bytes
 		seal(b)
 	}
-	check(t, vfstest.Write(t, m, "/v/superblock", content).Close())
+	must.OK(t, vfstest.Write(t, m, "/v/superblock", content).Close())
 	refused(t, options(m), ErrFormatVersion, "format version 4", "newer one")
 	if _, _, err := VerifySuperblock(m, "/v"); !errors.Is(err, ErrFormatVersion) || errors.Is(err, ErrDamaged) {
 		t.Errorf("error is %v", err)
@@ -176,14 +177,14 @@ func TestCopiesOfDifferentVolumesAreDamage(t *testing.T) {
 	sb := openOnce(t, options(m))
 	other := sb
 	other.Volume = uuid.New()
-	check(t, vfstest.Write(t, m, "/v/superblock", append(sb.encode(), other.encode()...)).Close())
+	must.OK(t, vfstest.Write(t, m, "/v/superblock", append(sb.encode(), other.encode()...)).Close())
 	refused(t, options(m), ErrDamaged, sb.Volume.String(), other.Volume.String())
 	newer, further := sb, sb
 	newer.Generation = 40
 	further.Step.Number++
 	for _, later := range []Superblock{newer, further} {
 		for _, content := range [][]byte{append(sb.encode(), later.encode()...), append(later.encode(), sb.encode()...)} {
-			check(t, vfstest.Write(t, m, "/v/superblock", content).Close())
+			must.OK(t, vfstest.Write(t, m, "/v/superblock", content).Close())
 			if got, _, err := VerifySuperblock(m, "/v"); err != nil || got != later {
 				t.Errorf("of two states %+v was taken, error %v", got, err)
 			}
@@ -225,10 +226,10 @@ func TestGoldenSuperblock(t *testing.T) {
 			if _, err := os.Stat(name); err == nil {
 				t.Fatalf("%s exists and stays as it is", name)
 			}
-			check(t, os.WriteFile(name, []byte(hex.Dump(want.encode())), 0o600))
+			must.OK(t, os.WriteFile(name, []byte(hex.Dump(want.encode())), 0o600))
 		}
 		golden, err := os.ReadFile(name)
-		check(t, err)
+		must.OK(t, err)
 		if FormatVersion == version && string(golden) != hex.Dump(want.encode()) {
 			t.Errorf("the format changed without a new version; it is now\n%s", hex.Dump(want.encode()))
 		}
@@ -243,13 +244,13 @@ func TestGoldenSuperblock(t *testing.T) {
 func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	for version := 1; version < FormatVersion; version++ {
 		golden, err := os.ReadFile(fmt.Sprintf("testdata/superblock-v%d.hex", version))
-		check(t, err)
+		must.OK(t, err)
 		m := vfstest.NewMem()
-		check(t, m.MkdirAll("/v"))
+		must.OK(t, m.MkdirAll("/v"))
 		b := undump(t, golden)
-		check(t, vfstest.Write(t, m, "/v/superblock", append(bytes.Clone(b), b...)).Close())
+		must.OK(t, vfstest.Write(t, m, "/v/superblock", append(bytes.Clone(b), b...)).Close())
 		was, _, err := VerifySuperblock(m, "/v")
-		check(t, err)
+		must.OK(t, err)
 		sb := openOnce(t, Options{FS: m, Dir: "/v", ReserveBytes: 1})
 		if sb != after(was, sb) || sb.Step.Number != 1 || sb.Step.Nonce == uuid.Nil || sb.Journal != (version == 2) {
 			t.Errorf("version %d is opened as %+v, was %+v", version, sb, was)
@@ -270,7 +271,7 @@ func TestStepsOfAVolume(t *testing.T) {
 		opts := options(m)
 		opts.Registered = last
 		v, err := Open(opts)
-		check(t, err)
+		must.OK(t, err)
 		if sb := v.Superblock(); sb.Step.Number != last.Number+1 || sb.Registered != last || seen[sb.Step] {
 			t.Fatalf("a start makes %+v after %+v", sb, last)
 		}
@@ -279,21 +280,21 @@ func TestStepsOfAVolume(t *testing.T) {
 			seen[last] = true
 			before := last
 			last, err = v.NextStep(before)
-			check(t, err)
+			must.OK(t, err)
 			sb, _, err := VerifySuperblock(m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "/v")
 			if err != nil || sb.Step != last || sb.Registered != before || last.Number != before.Number+1 || seen[last] {
 				t.Fatalf("the step behind %+v is %+v; on disk %+v, %v", before, last, sb, err)
 			}
-			check(t, v.SetJournal(!sb.Journal))
+			must.OK(t, v.SetJournal(!sb.Journal))
 			if sb, _, err := VerifySuperblock(m, "/v"); err != nil || sb.Step != last {
 				t.Fatalf("a note of a journal leaves %+v, %v", sb, err)
 			}
 		}
-		check(t, v.Close())
+		must.OK(t, v.Close())
 	}
 	v, err := Open(options(m))
-	check(t, err)
-	check(t, v.Close())
+	must.OK(t, err)
+	must.OK(t, v.Close())
 	if _, err := v.NextStep(last); !errors.Is(err, ErrClosed) {
 		t.Errorf("a step of a closed volume: %v", err)
 	}
@@ -308,7 +309,7 @@ func undump(t *testing.T, dump []byte) []byte {
 			t.Fatalf("a line that is not of a dump: %q", line)
 		}
 		b, err := hex.DecodeString(strings.ReplaceAll(line[10:58], " ", ""))
-		check(t, err)
+		must.OK(t, err)
 		out = append(out, b...)
 	}
 	return out
@@ -344,13 +345,13 @@ func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	} {
 		m := vfstest.NewMem()
 		v, err := Open(options(m))
-		check(t, err)
+		must.OK(t, err)
 		sb := v.Superblock()
 		was := bytes.Repeat(sb.encode(), copyCount)
 		first, err := v.NextStep(Step{})
-		check(t, err)
+		must.OK(t, err)
 		content := now(was)
-		check(t, vfstest.Write(t, m, "/v/superblock", content).Close())
+		must.OK(t, vfstest.Write(t, m, "/v/superblock", content).Close())
 		if _, err := v.NextStep(first); !errors.Is(err, ErrChanged) {
 			t.Errorf("%s: a step over it: %v", name, err)
 		}
@@ -358,15 +359,15 @@ func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 			t.Errorf("%s: a note over it: %v", name, err)
 		}
 		f, err := m.Open("/v/superblock")
-		check(t, err)
+		must.OK(t, err)
 		got := make([]byte, len(content))
 		_, err = f.ReadAt(got, 0)
-		check(t, err)
+		must.OK(t, err)
 		if !bytes.Equal(got, content) {
 			t.Errorf("%s: the superblock was written", name)
 		}
-		check(t, f.Close())
-		check(t, v.Close())
+		must.OK(t, f.Close())
+		must.OK(t, v.Close())
 	}
 }
 

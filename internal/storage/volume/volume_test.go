@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -31,17 +32,10 @@ func options(fsys vfs.FS) Options {
 	return Options{FS: fsys, Dir: "/v", Store: storeA, Shard: "s0", Create: true}
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func mustOpen(t testing.TB, opts Options) *Volume {
 	t.Helper()
 	v, err := Open(opts)
-	check(t, err)
+	must.OK(t, err)
 	return v
 }
 
@@ -49,7 +43,7 @@ func mustOpen(t testing.TB, opts Options) *Volume {
 func openOnce(t testing.TB, opts Options) Superblock {
 	t.Helper()
 	v := mustOpen(t, opts)
-	check(t, v.Close())
+	must.OK(t, v.Close())
 	return v.Superblock()
 }
 
@@ -99,7 +93,7 @@ func TestOpenCreatesAndRaisesTheGeneration(t *testing.T) {
 				}
 			}
 			names, err := opts.FS.List(opts.Dir)
-			check(t, err)
+			must.OK(t, err)
 			if !slices.Equal(names, []string{"groups", "lock", "superblock", "trash"}) {
 				t.Errorf("layout is %q", names)
 			}
@@ -115,7 +109,7 @@ func TestOpenRefusesWhatIsNotItsOwn(t *testing.T) {
 	m := vfstest.NewMem()
 	opts := options(m)
 	refused(t, Options{FS: m, Dir: "/v"}, ErrNoVolume, "does not exist", "mounted")
-	check(t, m.MkdirAll("/v"))
+	must.OK(t, m.MkdirAll("/v"))
 	refused(t, Options{FS: m, Dir: "/v"}, ErrNoVolume, superblockName, "mounted")
 	sb := openOnce(t, opts)
 
@@ -134,9 +128,9 @@ func TestOpenRefusesWhatIsNotItsOwn(t *testing.T) {
 func TestOpenRefusesAFolderThatIsNotEmpty(t *testing.T) {
 	m := vfstest.NewMem()
 	opts := options(m)
-	check(t, m.MkdirAll("/v/photos"))
+	must.OK(t, m.MkdirAll("/v/photos"))
 	refused(t, opts, ErrNotEmpty, "photos", "empty folder")
-	check(t, m.Rename("/v/photos", "/v/lost+found"))
+	must.OK(t, m.Rename("/v/photos", "/v/lost+found"))
 	// An interrupted first start leaves these files.
 	vfstest.Write(t, m, "/v/lock", nil)
 	vfstest.Write(t, m, "/v/superblock.tmp", []byte("half"))
@@ -182,8 +176,8 @@ func TestOpenRefusesATwin(t *testing.T) {
 			if sb, _, err := VerifySuperblock(opts.FS, opts.Dir); err != nil || sb != v.Superblock() {
 				t.Errorf("superblock is %+v, %v", sb, err)
 			}
-			check(t, v.Close())
-			check(t, v.Close())
+			must.OK(t, v.Close())
+			must.OK(t, v.Close())
 			if sb := openOnce(t, opts); sb.Generation != 2 {
 				t.Errorf("generation is %d", sb.Generation)
 			}
@@ -206,13 +200,13 @@ func TestOpenAfterTheOtherProcessWasKilled(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestOpenAfterTheOtherProcessWasKilled$")
 	cmd.Env = append(os.Environ(), env+"="+opts.Dir)
 	out, err := cmd.StdoutPipe()
-	check(t, err)
-	check(t, cmd.Start())
+	must.OK(t, err)
+	must.OK(t, cmd.Start())
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "open\n" {
 		t.Fatalf("the other process says %q, %v", line, err)
 	}
 	refused(t, opts, ErrLocked)
-	check(t, cmd.Process.Kill())
+	must.OK(t, cmd.Process.Kill())
 	if cmd.Wait() == nil {
 		t.Error("the other process ended before it was killed")
 	}
@@ -238,7 +232,7 @@ func openAndWatch(t *testing.T, m *vfstest.Mem, opts Options, returned Superbloc
 					t.Fatalf("cut after %s, %s survives: %v", op, s, err)
 				}
 				sb := v.Superblock()
-				check(t, v.Close())
+				must.OK(t, v.Close())
 				if sb.Generation <= returned.Generation {
 					t.Fatalf("cut after %s, %s survives: generation %d was seen before", op, s, sb.Generation)
 				}
@@ -256,7 +250,7 @@ func openAndWatch(t *testing.T, m *vfstest.Mem, opts Options, returned Superbloc
 	for range 2 {
 		v := mustOpen(t, opts)
 		returned = v.Superblock()
-		check(t, v.Close())
+		must.OK(t, v.Close())
 	}
 	return points
 }
@@ -304,20 +298,20 @@ func TestOpenFailsCleanlyAtEveryFault(t *testing.T) {
 			v, err := Open(opts)
 			fault.Remove()
 			if fault.Fired() == 0 {
-				check(t, err)
-				check(t, v.Close())
+				must.OK(t, err)
+				must.OK(t, v.Close())
 				break
 			}
 			if err == nil { // the other copy repairs one that cannot be read
 				if kind != vfstest.OpRead {
 					t.Errorf("%s number %d failed, and Open did not", kind, skip)
 				}
-				check(t, v.Close())
+				must.OK(t, v.Close())
 			} else if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "/v") {
 				t.Errorf("%s number %d: error %v", kind, skip, err)
 			}
 			after, _, err := VerifySuperblock(m, "/v")
-			check(t, err)
+			must.OK(t, err)
 			if after.Volume != sb.Volume || after.Generation < sb.Generation {
 				t.Fatalf("%s number %d: superblock was %+v, is %+v", kind, skip, sb, after)
 			}
@@ -342,12 +336,12 @@ func TestGroupsListsFoldersOfGroups(t *testing.T) {
 		t.Errorf("groups of a new volume: %v, %v", groups, err)
 	}
 	for _, g := range []uuid.UUID{storeB, storeA} {
-		check(t, m.MkdirAll(v.GroupDir(g)))
+		must.OK(t, m.MkdirAll(v.GroupDir(g)))
 	}
-	check(t, m.MkdirAll("/v/groups/notes"))
-	check(t, m.MkdirAll("/v/groups/{aaaaaaaa-0000-4000-8000-000000000001}")) // uuid.Parse would accept it
+	must.OK(t, m.MkdirAll("/v/groups/notes"))
+	must.OK(t, m.MkdirAll("/v/groups/{aaaaaaaa-0000-4000-8000-000000000001}")) // uuid.Parse would accept it
 	groups, err := v.Groups()
-	check(t, err)
+	must.OK(t, err)
 	if !slices.Equal(groups, []uuid.UUID{storeA, storeB}) {
 		t.Errorf("groups are %v", groups)
 	}
@@ -357,8 +351,8 @@ func TestGroupsListsFoldersOfGroups(t *testing.T) {
 	if v.GroupDir(storeA) != "/v/groups/"+storeA.String() || v.TrashDir() != "/v/trash" || v.Dir() != "/v" {
 		t.Errorf("folders: %s, %s, %s", v.GroupDir(storeA), v.TrashDir(), v.Dir())
 	}
-	check(t, v.Close())
-	check(t, m.Rename(path.Join("/v", groupsName), "/elsewhere"))
+	must.OK(t, v.Close())
+	must.OK(t, m.Rename(path.Join("/v", groupsName), "/elsewhere"))
 	if _, err := v.Groups(); err == nil {
 		t.Error("no error where the folder of the groups is gone")
 	}

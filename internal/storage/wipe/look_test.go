@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // Look recognizes the file systems that a kubelet makes and mounts for a DiskSet, and names them.
@@ -34,15 +36,9 @@ func sparse(t *testing.T, size int64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "image")
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Truncate(size); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, f.Truncate(size))
+	must.OK(t, f.Close())
 	return path
 }
 
@@ -52,9 +48,7 @@ func TestLookRecognizesSignatures(t *testing.T) {
 		for _, size := range []int64{s.at + int64(len(s.magic)), 200 * kib} {
 			path := sparse(t, size)
 			f, err := os.OpenFile(path, os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if _, err := f.WriteAt([]byte(s.magic), s.at); err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/test/loop"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // without skips a test that needs real devices if there are none. It fails the test if SHEAF_LOOP=required says that
@@ -32,12 +33,8 @@ func newDevice(t *testing.T, size int64) *loop.Device {
 		without(t, "loop devices need root")
 	}
 	image, err := os.Create(filepath.Join(t.TempDir(), "image"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := image.Truncate(size); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, image.Truncate(size))
 	d, err := loop.Attach(image, 0)
 	if err != nil {
 		without(t, "this machine gives no loop device: "+err.Error())
@@ -49,9 +46,7 @@ func newDevice(t *testing.T, size int64) *loop.Device {
 			t.Fatal(err)
 		}
 	}
-	if err := d.File.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.File.Sync())
 	return d
 }
 
@@ -59,9 +54,7 @@ func TestDeviceIsBlank(t *testing.T) {
 	const size = 96 * mib
 	d := newDevice(t, size)
 	report, err := Device(d.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if report.Bytes != size || report.Zeroed != 2*edge+around {
 		t.Errorf("%+v", report)
 	}
@@ -81,15 +74,11 @@ func TestDeviceIsBlank(t *testing.T) {
 func TestWhatIsInUseIsRefused(t *testing.T) {
 	d := newDevice(t, 32*mib)
 	alone, err := os.OpenFile(d.Name, os.O_RDONLY|unix.O_EXCL, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := Device(d.Name); !errors.Is(err, ErrInUse) {
 		t.Errorf("a device that somebody holds is wiped: %v", err)
 	}
-	if err := alone.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, alone.Close())
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", d.Name).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -108,9 +97,7 @@ func TestWhatIsInUseIsRefused(t *testing.T) {
 	}
 	defer unmount()
 	file := filepath.Join(point, "file")
-	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte("kept"), 0o600))
 	if _, err := Device(d.Name); !errors.Is(err, ErrInUse) {
 		t.Errorf("a device that is mounted is wiped: %v", err)
 	}
@@ -129,9 +116,7 @@ func TestWhatIsInUseIsRefused(t *testing.T) {
 
 func TestWhatIsNoDeviceIsRefused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte("kept"), 0o600))
 	for _, path := range []string{file, "/dev/null", filepath.Join(t.TempDir(), "none"), t.TempDir()} {
 		if report, err := Device(path); err == nil {
 			t.Errorf("%s: %+v", path, report)

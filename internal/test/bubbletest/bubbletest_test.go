@@ -10,14 +10,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestANetworkCarriesBytesInVirtualTime(t *testing.T) {
 	Run(t, func(t *testing.T, network *Net) {
 		listener, err := network.Listen(t.Context(), "10.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		at := listener.Addr().String()
 		if _, err := network.Listen(t.Context(), at); err == nil {
 			t.Fatal("two listeners have one address")
@@ -32,23 +32,17 @@ func TestANetworkCarriesBytesInVirtualTime(t *testing.T) {
 			_ = conn.Close()
 		}()
 		conn, err := network.Dial(t.Context(), at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		began := time.Now()
 		got, err := io.ReadAll(conn)
 		if err != nil || string(got) != "late" || time.Since(began) != time.Hour {
 			t.Fatalf("%q after %v, %v", got, time.Since(began), err)
 		}
-		if err := conn.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, conn.Close())
 		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
 			t.Fatalf("read of a connection that was closed here: %v", err)
 		}
-		if err := listener.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, listener.Close())
 		if _, err := network.Dial(t.Context(), at); err == nil {
 			t.Fatal("a closed listener takes connections")
 		}
@@ -56,9 +50,7 @@ func TestANetworkCarriesBytesInVirtualTime(t *testing.T) {
 		if err != nil {
 			t.Fatalf("the address of a closed listener is not free: %v", err)
 		}
-		if err := again.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, again.Close())
 	})
 }
 

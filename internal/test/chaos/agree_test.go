@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // fact is what a replica's log says at one index.
@@ -226,31 +227,31 @@ func TestWhatWasTruncatedIsNotReadThoughNothingIsLeftOfTheTruncation(t *testing.
 		FS: vfs.OS{}, Dir: path.Join(t.TempDir(), "7"), Identity: format.Identity{Store: uuid.New(), Group: uuid.New(),
 			Name: "7"}, SegmentBytes: 64 << 10,
 	}
-	must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
+	must.OK(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 	log, _, err := group.Load(t.Context(), opts, nil)
-	must(t, err)
+	must.OK(t, err)
 	write := func(term uint64, e format.Entry, commit bool) {
 		t.Helper()
 		e.Term, e.CommitTime = term, int64(e.Index)
-		must(t, log.Append(&raftpb.HardState{Term: &term}, []*raftpb.Entry{format.RaftEntry(&e)}))
-		must(t, log.Sync())
+		must.OK(t, log.Append(&raftpb.HardState{Term: &term}, []*raftpb.Entry{format.RaftEntry(&e)}))
+		must.OK(t, log.Sync())
 		if commit {
-			must(t, log.Apply(e.Index, nil))
+			must.OK(t, log.Apply(e.Index, nil))
 		}
 	}
 	write(1, format.Entry{Index: 1, Kind: format.KindPut, ID: 1, Data: []byte("first")}, true)
 	write(1, format.Entry{Index: 2, Kind: format.KindPut, ID: -2, Data: []byte("void")}, false)
-	must(t, log.Seal())
+	must.OK(t, log.Seal())
 	write(2, format.Entry{Index: 2, Kind: format.KindEmpty}, true)
-	must(t, log.Seal())
+	must.OK(t, log.Seal())
 	write(2, format.Entry{Index: 3, Kind: format.KindPut, ID: 3, Data: []byte("third")}, true)
 	for range 2 {
 		_, err := log.Compact(t.Context(), group.CompactOptions{})
-		must(t, err)
+		must.OK(t, err)
 	}
-	must(t, log.Close(false))
+	must.OK(t, log.Close(false))
 	got, _, err := readLog("a", opts.Dir)
-	must(t, err)
+	must.OK(t, err)
 	if _, void := got.newest[-2]; void || got.newest[1].index != 1 || got.newest[3].index != 3 {
 		t.Errorf("the newest versions are %+v", got.newest)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/test/clitest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -109,9 +110,9 @@ func build(t *testing.T) {
 	}
 	buildOnce.Do(func() {
 		dir, err := os.MkdirTemp("", "sheaf-bin-")
-		must(t, err)
+		must.OK(t, err)
 		dir, err = clitest.Programs(t.Context(), dir, "sheaf.dev/sheaf/cmd/sheaf")
-		must(t, err)
+		must.OK(t, err)
 		sheafBinary = filepath.Join(dir, "sheaf")
 	})
 }
@@ -187,9 +188,9 @@ func (n *nemesis) judge(lived error) {
 	if lived == nil {
 		var err error
 		l.ctx = context.Background()
-		must(t, n.settle())
+		must.OK(t, n.settle())
 		newest, err = l.readAll()
-		must(t, err)
+		must.OK(t, err)
 	}
 	violations := l.history.judge(time.Minute)
 	if lived == nil {

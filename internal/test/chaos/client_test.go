@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/internal/call/cursor"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func (r *rig) dialGRPC(ctx context.Context, address string) (net.Conn, error) {
@@ -67,7 +68,7 @@ func newLoad(s *store, ctx context.Context, goal int64) *load {
 			Addresses: []string{s.gateways[i%2].machine.address + ":7600", s.gateways[(i+1)%2].machine.address + ":7600"},
 			Direct:    i%2 == 1, DialOptions: []grpc.DialOption{grpc.WithContextDialer(s.dialGRPC)},
 		})
-		must(s.t, err)
+		must.OK(s.t, err)
 		s.t.Cleanup(func() { c.Close() })
 		l.clients = append(l.clients, c)
 		w := &worker{load: l, number: i, client: c, random: rand.New(rand.NewPCG(uint64(i), s.cfg.seed)),

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // mountDisk makes a file system of the given size on a loop device, mounted only in this machine, and returns its
@@ -19,16 +21,16 @@ func (m *machine) mountDisk(bytes int64) string {
 
 func (m *machine) makeImage(image string, bytes int64) {
 	file, err := os.Create(image)
-	must(m.rig.t, err)
-	must(m.rig.t, file.Truncate(bytes))
-	must(m.rig.t, file.Close())
+	must.OK(m.rig.t, err)
+	must.OK(m.rig.t, file.Truncate(bytes))
+	must.OK(m.rig.t, file.Close())
 	m.must("mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", image)
 }
 
 func (m *machine) mountImage(image string) string {
 	at := filepath.Join(m.rig.dir, "disk-"+m.name)
-	must(m.rig.t, os.Mkdir(at, 0o755))
-	must(m.rig.t, m.mountAt(image, at))
+	must.OK(m.rig.t, os.Mkdir(at, 0o755))
+	must.OK(m.rig.t, m.mountAt(image, at))
 	return at
 }
 
@@ -59,14 +61,14 @@ type slowDisk struct {
 func (m *machine) mountSlowDisk(bytes int64) string {
 	t, dir := m.rig.t, filepath.Join(m.rig.dir, "slow-"+m.name)
 	image, fuse, rate := filepath.Join(dir, "image"), filepath.Join(dir, "fuse"), filepath.Join(dir, "rate")
-	must(t, os.MkdirAll(fuse, 0o755))
+	must.OK(t, os.MkdirAll(fuse, 0o755))
 	m.makeImage(image, bytes)
 	m.slow = &slowDisk{rate: rate, m: m}
 	m.slow.set("off")
 	_, err := m.launch("slowdisk", slowdiskBinary, image, fuse, rate)
-	must(t, err)
+	must.OK(t, err)
 	file := filepath.Join(fuse, "sheaf-slowdisk")
-	must(t, await("slowdisk", time.Minute, func() error {
+	must.OK(t, await("slowdisk", time.Minute, func() error {
 		_, err := os.Stat(m.path(file))
 		return err
 	}))

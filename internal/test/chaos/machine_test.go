@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // hubAddress is the address of the clients. Machine number n has the address 10.77.0.(10+n). The network namespaces
@@ -35,14 +37,14 @@ func (r *rig) newMachine(name, address string) *machine {
 	m := &machine{rig: r, name: name, address: address, holder: exec.Command("cat")}
 	var err error
 	m.stdin, err = m.holder.StdinPipe() // closed when this process ends, which ends the holder
-	must(r.t, err)
+	must.OK(r.t, err)
 	m.holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
-	must(r.t, r.start(m.holder))
+	must.OK(r.t, r.start(m.holder))
 	r.mu.Lock()
 	r.machines = append(r.machines, m)
 	r.mu.Unlock()
 	m.netns, err = unix.Open(fmt.Sprintf("/proc/%d/ns/net", m.holder.Process.Pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	must(r.t, err)
+	must.OK(r.t, err)
 	m.must("mount", "--make-rprivate", "/")
 	m.dropMounts()
 	m.must("ip", "link", "set", "lo", "up")
@@ -53,7 +55,7 @@ func (r *rig) newMachine(name, address string) *machine {
 // those processes could not unmount them completely before the run ends.
 func (m *machine) dropMounts() {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.holder.Process.Pid))
-	must(m.rig.t, err)
+	must.OK(m.rig.t, err)
 	for line := range strings.Lines(string(text)) {
 		at := strings.Fields(line)[4]
 		needed := slices.ContainsFunc([]string{m.rig.dir, sheafBinary, slowdiskBinary}, func(path string) bool {
@@ -93,7 +95,7 @@ func (m *machine) run(args ...string) (string, error) { return m.rig.command(m.i
 func (m *machine) must(args ...string) {
 	m.rig.t.Helper()
 	_, err := m.run(args...)
-	must(m.rig.t, err)
+	must.OK(m.rig.t, err)
 }
 
 // path returns a path by which this process reaches a file of the machine, even if the file is on a mount that only

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // rig is what a run creates on this machine: a folder, and processes that hold unnamed namespaces. Only the folder has
@@ -45,11 +47,11 @@ const folderPrefix = "sheaf-chaos-"
 func newRig(t *testing.T) *rig {
 	sweep(t)
 	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", folderPrefix, os.Getpid()))
-	must(t, err)
+	must.OK(t, err)
 	r := &rig{t: t, dir: dir, starter: make(chan func())}
 	t.Cleanup(r.remove)
 	r.own, err = unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	must(t, err)
+	must.OK(t, err)
 	// The kernel kills a child when the thread that started it ends. Therefore one thread starts all children, and
 	// never ends.
 	go func() {
@@ -59,7 +61,7 @@ func newRig(t *testing.T) *rig {
 		}
 	}()
 	r.janitor = r.startJanitor()
-	must(t, os.Mkdir(filepath.Join(dir, "logs"), 0o755))
+	must.OK(t, os.Mkdir(filepath.Join(dir, "logs"), 0o755))
 	r.hub = r.newMachine("hub", hubAddress)
 	r.hub.must("ip", "link", "add", "bridge", "type", "bridge", "mcast_snooping", "0", "stp_state", "0")
 	r.hub.must("ip", "address", "add", hubAddress+"/24", "dev", "bridge")
@@ -69,18 +71,11 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // sweep removes the remains of runs whose process has ended: their folders, and the loop devices on files in these
 // folders.
 func sweep(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*"))
-	must(t, err)
+	must.OK(t, err)
 	for _, dir := range left {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), folderPrefix), "-")
 		if comm, err := os.ReadFile("/proc/" + pid + "/comm"); err == nil && strings.Contains(string(comm), "chaos") {
@@ -88,7 +83,7 @@ func sweep(t *testing.T) {
 		}
 		t.Logf("a run that was killed left %s: removed", dir)
 		detachLoops(dir)
-		must(t, os.RemoveAll(dir))
+		must.OK(t, os.RemoveAll(dir))
 	}
 }
 
@@ -98,8 +93,8 @@ func (r *rig) startJanitor() io.Closer {
 	cmd := exec.Command("sh", "-c", `cat >/dev/null; sleep 1; rm -rf --one-file-system "$0"`, r.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	pipe, err := cmd.StdinPipe() // closed when this process ends
-	must(r.t, err)
-	must(r.t, cmd.Start())
+	must.OK(r.t, err)
+	must.OK(r.t, cmd.Start())
 	go func() { _ = cmd.Wait() }() // collects the exit status, so that no zombie remains
 	return pipe
 }

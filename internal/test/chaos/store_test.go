@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // storeName is the name of the store in etcd.
@@ -82,8 +83,8 @@ func newStore(r *rig, cfg config) *store {
 	if cfg.spare {
 		s.spare = r.newNode("spare")
 	}
-	must(r.t, await("every group has its copies", 5*time.Minute, s.settledNow))
-	must(r.t, await("every copy has a vote", 5*time.Minute, s.noMoves))
+	must.OK(r.t, await("every group has its copies", 5*time.Minute, s.settledNow))
+	must.OK(r.t, await("every copy has a vote", 5*time.Minute, s.noMoves))
 	return s
 }
 
@@ -124,10 +125,10 @@ func (s *store) startEtcds() {
 			sheafBinary, "etcd", "--name", e.name, "--dir", filepath.Join(s.dir, e.name), "--listen-client", at + ":2379",
 			"--listen-peer", at + ":2380", "--http", e.http, "--initial-cluster", strings.Join(cluster, ","),
 		}
-		must(s.t, e.start())
+		must.OK(s.t, e.start())
 	}
 	for _, e := range s.etcds {
-		must(s.t, await(e.name, 2*time.Minute, e.ready))
+		must.OK(s.t, await(e.name, 2*time.Minute, e.ready))
 	}
 	s.common = []string{"--etcd", strings.Join(endpoints, ","), "--store", storeName}
 }
@@ -141,8 +142,8 @@ func (s *store) startGateways() {
 			strconv.Itoa(s.cfg.groups),
 			"--copies", strconv.Itoa(copies), "--shards-min", strconv.Itoa(s.cfg.shards),
 		}, s.common...)
-		must(s.t, g.start())
-		must(s.t, await(g.name, 2*time.Minute, g.ready))
+		must.OK(s.t, g.start())
+		must.OK(s.t, await(g.name, 2*time.Minute, g.ready))
 		s.gateways = append(s.gateways, g)
 	}
 }
@@ -162,7 +163,7 @@ const (
 func (m *machine) limitMemory(bytes int64) {
 	const cgroups = "/sys/fs/cgroup"
 	m.must("mount", "-t", "tmpfs", "tmpfs", cgroups)
-	must(m.rig.t, os.WriteFile(m.path(cgroups+"/memory.max"), []byte(strconv.FormatInt(bytes, 10)), 0o644))
+	must.OK(m.rig.t, os.WriteFile(m.path(cgroups+"/memory.max"), []byte(strconv.FormatInt(bytes, 10)), 0o644))
 }
 
 func (s *store) addShard(number int) {
@@ -180,10 +181,10 @@ func (s *store) addShard(number int) {
 	h.dir = filepath.Join(h.disk, "volume-"+name)
 	h.http = h.machine.address + ":7611"
 	h.args = s.shardArgs(name, h.machine.address, h.dir)
-	must(s.t, h.start())
+	must.OK(s.t, h.start())
 	var err error
 	h.conn, err = grpc.NewClient(h.grpc(), s.dialOptions()...)
-	must(s.t, err)
+	must.OK(s.t, err)
 	s.t.Cleanup(func() { h.conn.Close() })
 	h.admin = recordv1.NewAdminServiceClient(h.conn)
 	s.shards = append(s.shards, h)

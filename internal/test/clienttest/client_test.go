@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
@@ -52,13 +53,9 @@ func TestPutGetDelete(t *testing.T) {
 			stamp := time.Unix(0, -12345)
 			attributes := map[string][]byte{"path": []byte("a/b"), "empty": {}}
 			put, err := c.Put(ctx, key, []byte("data"), &client.PutOptions{Timestamp: stamp, Attributes: attributes})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			got, err := c.Get(ctx, key, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if put.Size != 4 || put.CRC32C != crc32.Checksum([]byte("data"), crc32.MakeTable(crc32.Castagnoli)) {
 				t.Fatalf("%+v", put)
 			}
@@ -106,9 +103,7 @@ func TestConditionsReportTheCurrentVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 		first, err := c.Put(ctx, key, []byte("1"), &client.PutOptions{IfAbsent: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var e *client.Error
 		_, err = c.Put(ctx, key, []byte("2"), &client.PutOptions{IfAbsent: true})
 		if !errors.Is(err, client.ErrExists) || !errors.As(err, &e) || e.Version != first.Version ||
@@ -116,9 +111,7 @@ func TestConditionsReportTheCurrentVersion(t *testing.T) {
 			t.Fatalf("if absent: %v", err)
 		}
 		second, err := c.Put(ctx, key, []byte("2"), &client.PutOptions{IfVersion: first.Version})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		_, err = c.Delete(ctx, key, &client.DeleteOptions{IfVersion: first.Version})
 		if !errors.Is(err, client.ErrVersionMismatch) || !errors.As(err, &e) || e.Version != second.Version {
 			t.Fatalf("if version: %v", err)
@@ -128,9 +121,7 @@ func TestConditionsReportTheCurrentVersion(t *testing.T) {
 		}
 		var versions []string
 		for r, err := range c.Versions(ctx, key) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			versions = append(versions, r.Version)
 		}
 		if len(versions) < 2 || versions[0] != second.Version || versions[1] != first.Version {
@@ -144,9 +135,7 @@ func TestARequestIDMakesAWriteRepeatable(t *testing.T) {
 		ctx := testContext(t)
 		id := client.NewRequestID()
 		first, err := c.Put(ctx, client.Key{ID: 6}, []byte("x"), &client.PutOptions{RequestID: id})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		again, err := c.Put(ctx, client.Key{ID: 6}, []byte("x"), &client.PutOptions{RequestID: id})
 		if err != nil || !again.Repeated || again.Version != first.Version {
 			t.Fatalf("%+v, then %+v, %v", first, again, err)
@@ -244,16 +233,12 @@ func TestUploadFromAReader(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			r, err := c.Open(ctx, key, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			got, err := io.ReadAll(r)
 			if err != nil || !bytes.Equal(got, data[:len(got)]) || int64(len(got)) != r.Record().Size {
 				t.Fatalf("%s: %d bytes, %v", name, len(got), err)
 			}
-			if err := r.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, r.Close())
 			if _, err := r.Read(make([]byte, 1)); err == nil {
 				t.Fatal("read after Close")
 			}
@@ -314,9 +299,7 @@ func TestBatcherReportsEveryOutcome(t *testing.T) {
 		c := s.Client(t, client.Config{})
 		ctx := testContext(t)
 		b, err := c.NewBatcher(client.BatcherConfig{BytesMax: 100_000, FlushItems: 50})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var done atomic.Int64
 		var all sync.WaitGroup
 		for writer := range int64(4) {
@@ -340,13 +323,9 @@ func TestBatcherReportsEveryOutcome(t *testing.T) {
 		}
 		// Puts of one key keep their order.
 		for i := range 200 {
-			if err := b.Put(ctx, client.PutItem{Key: client.Key{ID: 9999}, Data: []byte(fmt.Sprint(i))}, nil); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.Put(ctx, client.PutItem{Key: client.Key{ID: 9999}, Data: []byte(fmt.Sprint(i))}, nil))
 		}
-		if err := b.Close(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Close(ctx))
 		if r, err := c.Get(ctx, client.Key{ID: 9999}, nil); err != nil || string(r.Data) != "199" {
 			t.Fatalf("%q, %v", r.Data, err)
 		}
@@ -362,19 +341,15 @@ func TestFlushDoesNotWaitForLaterPuts(t *testing.T) {
 		c := storetest.StartWith(t, storetest.Config{}).Client(t, client.Config{})
 		ctx := testContext(t)
 		b, err := c.NewBatcher(client.BatcherConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var earlier atomic.Bool
 		flushed, item := make(chan struct{}), client.PutItem{Key: client.Key{ID: 1}}
-		if err := b.Put(ctx, item, func(client.PutResult, error) {
+		must.OK(t, b.Put(ctx, item, func(client.PutResult, error) {
 			if err := b.Put(ctx, item, func(client.PutResult, error) { <-flushed }); err != nil {
 				t.Error(err)
 			}
 			earlier.Store(true)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		within, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := b.Flush(within); err != nil || !earlier.Load() {
@@ -448,9 +423,7 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 		for _, options := range []client.ScanOptions{{}, {Parallel: 3, SplitBytes: 1 << 20}, {MetadataOnly: true}} {
 			seen := map[int64]bool{}
 			for r, err := range c.Scan(ctx, &options) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				if seen[r.Key.ID] || r.HasData == options.MetadataOnly || !options.MetadataOnly &&
 					!bytes.Equal(r.Data, items[0].Data) {
 					t.Fatalf("%+v: record %d: seen %v, has data %v", options, r.Key.ID, seen[r.Key.ID], r.HasData)
@@ -465,18 +438,14 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 		var cursor []byte
 		seen, last := []int64{}, 0
 		for r, err := range c.Scan(ctx, &client.ScanOptions{OnCursor: func(c []byte) { cursor, last = c, len(seen) }}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if seen = append(seen, r.Key.ID); len(seen) > n/2 && cursor != nil {
 				break
 			}
 		}
 		seen = seen[:last]
 		for r, err := range c.Scan(ctx, &client.ScanOptions{Cursor: cursor}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			seen = append(seen, r.Key.ID)
 		}
 		slices.Sort(seen)
@@ -516,9 +485,7 @@ func TestCallsGoOnOverTheCrashOfAShard(t *testing.T) {
 		}
 		for range 3 {
 			s.KillShard(1)
-			if err := s.RestartShard(1); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, s.RestartShard(1))
 		}
 		close(stop)
 		all.Wait()

@@ -13,6 +13,7 @@ import (
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // At whatever moment its time ends, Dial reports both that nobody has answered and why it stopped waiting.
@@ -20,9 +21,7 @@ func TestDialOfNobodyIsUnavailableAndOutOfTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
 		silent, err := network.Listen(t.Context(), "silent:0") // accepts connections, and sends nothing
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer func() { _ = silent.Close() }() // the result does not matter
 		go func() {
 			for {

@@ -17,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
@@ -121,9 +122,7 @@ func TestAStreamOfPutsThatEndsWithAReasonLeavesThemInDoubt(t *testing.T) {
 		s := storetest.Start(t)
 		st, err := status.New(codes.Unavailable, "stopping").WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev",
 			Reason: "STOPPING"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		f := &faults{message: nil}
 		f.message = func(method string, _ int, _ any) error {
 			if method != recordv1.RecordService_BatchPut_FullMethodName {

@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
@@ -61,22 +62,16 @@ func failGroup(t *testing.T, s *storetest.Server, name string) {
 	t.Helper()
 	cc, err := grpc.NewClient(bubbletest.Target(s.Addr()), s.Network.Dialer(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() { _ = cc.Close() }() // the only possible error: it is already closed
 	listed, err := recordv1.NewAdminServiceClient(cc).ListGroups(testContext(t), &recordv1.ListGroupsRequest{Group: name})
 	if err != nil || len(listed.GetGroups()) != 1 {
 		t.Fatalf("%v, %v", listed, err)
 	}
 	s.KillShard(0)
-	if err := s.Disk(0).Remove(filepath.Join(s.Folder(0), "groups", listed.GetGroups()[0].GetUuid(),
-		"manifest")); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.RestartShard(0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Disk(0).Remove(filepath.Join(s.Folder(0), "groups", listed.GetGroups()[0].GetUuid(),
+		"manifest")))
+	must.OK(t, s.RestartShard(0))
 }
 
 // Calls do not wait for a failed group as they do for a loading one, because it will never be served.

@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
@@ -29,9 +30,7 @@ const whole = time.Hour
 func TestFailFastSaysAtOnceThatNobodyIsThere(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:1", "no-such-host.invalid:1"} {
 		c, err := client.New(client.Config{Addresses: []string{address, address}, FailFast: true, CallTimeout: whole})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		ctx, key := testContext(t), client.Key{ID: 1}
 		for name, do := range map[string]func() error{
 			"get":      func() error { _, err := c.Get(ctx, key, nil); return err },
@@ -47,9 +46,7 @@ func TestFailFastSaysAtOnceThatNobodyIsThere(t *testing.T) {
 				t.Errorf("%s at %s: %v", name, address, err)
 			}
 		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.Close())
 	}
 }
 
@@ -58,9 +55,7 @@ func TestFailFastTakesAnotherAddress(t *testing.T) {
 		s := storetest.Start(t)
 		c, err := client.New(client.Config{Addresses: []string{"nobody:1", s.Addr()}, FailFast: true, CallTimeout: whole,
 			Dial: s.Network.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer func() { _ = c.Close() }() // the result does not matter
 		if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil {
 			t.Errorf("the second address: %v", err)
@@ -81,9 +76,7 @@ func TestFailFastWaitsForAServerThatHasAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
 		listener, err := network.Listen(t.Context(), "server:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		server := grpc.NewServer()
 		recordv1.RegisterRecordServiceServer(server, loading{})
 		go func() { _ = server.Serve(listener) }() // Serve ends with Stop
@@ -98,9 +91,7 @@ func TestFailFastWaitsForAServerThatHasAnswered(t *testing.T) {
 					return invoke(ctx, method, in, out, cc, options...)
 				})},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer func() { _ = c.Close() }() // the result does not matter
 		if _, err := c.Get(testContext(t), client.Key{ID: 1}, nil); !errors.Is(err, client.ErrNotFound) {
 			t.Fatal(err)
@@ -144,9 +135,7 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 					return s.Network.Dial(ctx, address)
 				})},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil || dials.Load() < 3 {
 				t.Errorf("%s: after %d dials: %v", said, dials.Load(), err)
 			}
@@ -160,9 +149,7 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, taken *atomic.Int64) string {
 	t.Helper()
 	listener, err := network.Listen(t.Context(), "hangs:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = listener.Close() }) // the result does not matter
 	serve := func(conn net.Conn) {
 		defer func() { _ = conn.Close() }() // the result does not matter
@@ -206,9 +193,7 @@ func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 					Addresses: []string{hangsOnce(t, s.Network, words, s.Addr(), &taken)}, FailFast: true, CallTimeout: whole,
 					Dial: s.Network.Dial,
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				defer func() { _ = c.Close() }() // the result does not matter
 				if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil || taken.Load() < 2 {
 					t.Errorf("after %d connections: %v", taken.Load(), err)

@@ -19,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
@@ -193,9 +194,7 @@ func TestAScanGoesOnWhereItBroke(t *testing.T) {
 			}
 			seen := map[int64]bool{}
 			for r, err := range c.Scan(ctx, &options) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				if seen[r.Key.ID] {
 					t.Fatalf("%+v: record %d came twice", options, r.Key.ID)
 				}
@@ -261,9 +260,7 @@ func TestAWrongShardSendsTheCallToTheGateway(t *testing.T) {
 		ctx := testContext(t)
 		wrong, err := status.New(codes.FailedPrecondition, "wrong").
 			WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: "WRONG_SHARD"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		f.unary = func(_, address string, _ any, err error) error {
 			if address == s.Addr() {
 				return err
@@ -291,9 +288,7 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 		for _, reason := range []string{"NOT_LEADER", "WRONG_SHARD"} {
 			st, err := status.New(codes.FailedPrecondition, "not here").
 				WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			lost := int64(0) // number of the first answers that are lost
 			f.unary = func(_, _ string, _ any, err error) error {
 				if f.fired.Add(1) <= lost {
@@ -337,9 +332,7 @@ func TestAnotherGatewayIsTakenWhereOneIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
 		c, err := client.New(client.Config{Addresses: []string{"nobody:1", s.Addr()}, Dial: s.Network.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer func() { _ = c.Close() }()
 		if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil {
 			t.Fatal(err)

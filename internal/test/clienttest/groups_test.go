@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
@@ -30,9 +31,7 @@ func TestGroupsAreListed(t *testing.T) {
 		}
 		got := ""
 		for g, err := range c.Groups(ctx) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if g.Copies != 1 || g.Serving != 1 || g.StoredBytes <= 0 {
 				t.Errorf("%+v", g)
 			}
@@ -126,17 +125,13 @@ func clientOf(t *testing.T, gateway recordv1.AdminServiceServer) *client.Client 
 	t.Helper()
 	network := bubbletest.NewNet()
 	listener, err := network.Listen(t.Context(), "gateway:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server := grpc.NewServer()
 	recordv1.RegisterAdminServiceServer(server, gateway)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	c, err := client.New(client.Config{Addresses: []string{listener.Addr().String()}, Dial: network.Dial})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

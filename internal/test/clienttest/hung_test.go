@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // told is a gateway that only reports which shard leads.
@@ -61,9 +62,7 @@ func TestADirectReadLeavesAShardWhoseDiskHangs(t *testing.T) {
 		network := bubbletest.NewNet()
 		serve := func(register func(*grpc.Server)) string {
 			listener, err := network.Listen(t.Context(), "server:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			server := grpc.NewServer()
 			healthv1.RegisterHealthServer(server, health.NewServer())
 			register(server)
@@ -82,9 +81,7 @@ func TestADirectReadLeavesAShardWhoseDiskHangs(t *testing.T) {
 				recordv1.RegisterRoutingServiceServer(server, gateway)
 				recordv1.RegisterRecordServiceServer(server, &reading{})
 			})}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer func() { _ = c.Close() }()
 		gateway.leaders <- first
 		ended := make(chan error, 1)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
@@ -27,9 +28,7 @@ func TestEveryReasonHasAnError(t *testing.T) {
 		client.ErrBadRange, client.ErrQuotaExceeded,
 	}
 	content, err := os.ReadFile("../../../api/sheaf/record/v1/record.proto")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	listed, _, _ := strings.Cut(string(content), "service RecordService")
 	code, seen := codes.OK, 0
 	for line := range strings.Lines(listed) {
@@ -91,22 +90,16 @@ func TestSplitsOfAPlanAreScannedByOthers(t *testing.T) {
 			t.Fatalf("%d splits, %v", len(splits), err)
 		}
 		sent, err := json.Marshal(splits)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var came []client.Split
-		if err := json.Unmarshal(sent, &came); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal(sent, &came))
 		other, seen := s.Client(t, client.Config{Direct: true}), map[int64]int{}
 		for i := range came {
 			if len(came[i].Addresses) == 0 || came[i].Group == "" {
 				t.Errorf("split %+v", came[i])
 			}
 			for r, err := range other.Scan(ctx, &client.ScanOptions{Split: &came[i]}) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				if string(r.Data) != fmt.Sprint(r.Key.ID) {
 					t.Errorf("record %d: %q", r.Key.ID, r.Data)
 				}

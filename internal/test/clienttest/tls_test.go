@@ -12,27 +12,22 @@ import (
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // tlsFiles writes the certificate files of a caller to a new folder.
 func tlsFiles(t *testing.T) client.TLSFiles {
 	t.Helper()
 	a, err := authority.New("a", time.Now(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	id := identity.Identity{Store: identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}, Role: identity.Client,
 		Name: "c"}
 	cert, key, err := a.Issue(authority.Leaf{Identity: id, Client: true, Now: time.Now(), Lifetime: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	dir := t.TempDir()
 	out := client.TLSFiles{CA: filepath.Join(dir, "ca"), Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}
 	for file, content := range map[string][]byte{out.CA: a.CertificatePEM(), out.Cert: cert, out.Key: key} {
-		if err := os.WriteFile(file, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, content, 0o600))
 	}
 	return out
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
@@ -80,18 +81,14 @@ func TestAWatchGoesOnOverTheCrashOfAShard(t *testing.T) {
 						t.Fatal(err)
 					}
 					s.KillShard(0)
-					if err := s.RestartShard(0); err != nil {
-						t.Fatal(err)
-					}
+					must.OK(t, s.RestartShard(0))
 				}
 				delete(want, 3) // deleted in the last round
 				want[last] = []byte("end")
 				if _, err := c.Put(ctx, client.Key{ID: last}, want[last], nil); err != nil {
 					t.Fatal(err)
 				}
-				if err := <-done; err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, <-done)
 				for id, data := range want {
 					if !bytes.Equal(state[id], data) {
 						t.Errorf("record %d: %d bytes, want %d", id, len(state[id]), len(data))
@@ -133,9 +130,7 @@ func TestAWatchGoesOnWhereItBroke(t *testing.T) {
 				next++
 			}
 		}}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			if r.Key.ID != next-1 {
 				continue // a watch delivers at least once
 			}

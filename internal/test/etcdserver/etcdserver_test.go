@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestAServerKeepsWhatWasWritten(t *testing.T) {
@@ -13,17 +15,11 @@ func TestAServerKeepsWhatWasWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	for round, listen := range [][]string{nil, {"127.0.0.1:0"}, {"unix://" + filepath.Join(t.TempDir(), "s")}} {
 		server, err := Start(dir, listen...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		client, err := server.Client()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		answer, err := client.Get(ctx, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got := len(answer.Kvs); got != min(round, 1) {
 			t.Fatalf("round %d: %d keys", round, got)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/test/etcdserver"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // Own is an etcd for a single test. The test can stop this etcd and set it back to an earlier state. Not safe for
@@ -44,9 +45,7 @@ func (o *Own) Backup() string {
 	o.tb.Helper()
 	o.Stop()
 	to := filepath.Join(o.tb.TempDir(), "backup")
-	if err := os.CopyFS(to, os.DirFS(o.dir)); err != nil {
-		o.tb.Fatal(err)
-	}
+	must.OK(o.tb, os.CopyFS(to, os.DirFS(o.dir)))
 	o.Start()
 	return to
 }
@@ -54,8 +53,6 @@ func (o *Own) Backup() string {
 // Restore starts the stopped etcd with the data of a Backup.
 func (o *Own) Restore(backup string) {
 	o.tb.Helper()
-	if err := errors.Join(os.RemoveAll(o.dir), os.CopyFS(o.dir, os.DirFS(backup))); err != nil {
-		o.tb.Fatal(err)
-	}
+	must.OK(o.tb, errors.Join(os.RemoveAll(o.dir), os.CopyFS(o.dir, os.DirFS(backup))))
 	o.Start()
 }

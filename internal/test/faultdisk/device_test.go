@@ -7,14 +7,9 @@ import (
 	"regexp"
 	"syscall"
 	"testing"
-)
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+	"sheaf.dev/sheaf/internal/test/must"
+)
 
 func write(t testing.TB, d *Device, b []byte, offset int64) {
 	t.Helper()
@@ -28,7 +23,7 @@ func content(t testing.TB, d *Device) []byte {
 	t.Helper()
 	b := make([]byte, d.Size())
 	_, err := d.ReadAt(b, 0)
-	must(t, err)
+	must.OK(t, err)
 	return b
 }
 
@@ -44,7 +39,7 @@ func TestReadsBackWhatWasWritten(t *testing.T) {
 		from := random.IntN(size)
 		bytes := make([]byte, random.IntN(min(size-from, 3*PageBytes)+1))
 		if random.IntN(4) == 0 {
-			must(t, d.Zero(int64(from), int64(len(bytes))))
+			must.OK(t, d.Zero(int64(from), int64(len(bytes))))
 		} else {
 			for i := range bytes {
 				bytes[i] = byte(random.Uint32())
@@ -114,11 +109,11 @@ func TestCutsLeaveEachLegalStateAndNoOther(t *testing.T) {
 		d := New(PageBytes) // 8 sectors
 		before := d.Begin()
 		write(t, d, letters("a", 4, sector), 0)
-		must(t, d.Flush())
+		must.OK(t, d.Flush())
 		write(t, d, letters("b", 2, sector), 2*sector)
 		write(t, d, letters("c", 2, sector), 3*sector)
-		must(t, d.Zero(0, sector))
-		must(t, d.Flush())
+		must.OK(t, d.Zero(0, sector))
+		must.OK(t, d.Flush())
 		write(t, d, letters("d", 8, sector), 0)
 		seen, sum := map[string]bool{}, Loss{}
 		for seed := range uint64(3000) {
@@ -161,11 +156,11 @@ func TestFaultsAnswerForAWhile(t *testing.T) {
 	}
 	once := &Fault{Calls: Reads, Offset: PageBytes, Bytes: 1, Err: syscall.EIO, Times: 1}
 	d.Add(once)
-	must(t, read(0))
+	must.OK(t, read(0))
 	if err := read(PageBytes); !errors.Is(err, syscall.EIO) || once.Fired() != 1 {
 		t.Errorf("a read: %v, fired %d times", err, once.Fired())
 	}
-	must(t, read(PageBytes))
+	must.OK(t, read(PageBytes))
 	full := &Fault{Calls: Writes | Flushes, Err: syscall.ENOSPC}
 	d.Add(full)
 	for range 2 {
@@ -176,10 +171,10 @@ func TestFaultsAnswerForAWhile(t *testing.T) {
 			t.Errorf("a flush: %v", err)
 		}
 	}
-	must(t, read(0))
+	must.OK(t, read(0))
 	full.Remove()
 	full.Remove()
-	must(t, d.Flush())
+	must.OK(t, d.Flush())
 	if full.Fired() != 4 || d.Position() != 2 {
 		t.Errorf("fired %d times, %d operations are recorded", full.Fired(), d.Position())
 	}
@@ -205,7 +200,7 @@ func TestAStalledDiskGoesOn(t *testing.T) {
 		t.Error("it is recorded before it was done")
 	}
 	stall.Remove()
-	must(t, <-done)
+	must.OK(t, <-done)
 	if d.Position() != 1 {
 		t.Error("it is not recorded")
 	}
@@ -215,7 +210,7 @@ func TestRotIsNotRecorded(t *testing.T) {
 	d := New(PageBytes)
 	before := d.Begin()
 	write(t, d, []byte{7}, 5)
-	must(t, d.Rot(5, 0x81))
+	must.OK(t, d.Rot(5, 0x81))
 	if got := content(t, d)[5]; got != 7^0x81 {
 		t.Errorf("it reads %x", got)
 	}

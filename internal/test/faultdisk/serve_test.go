@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/test/loop"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The mounts of the tests are in a mount namespace of their own, so that other processes do not see the mounts, and the
@@ -43,8 +44,8 @@ func attach(t *testing.T, d *Device, sectorBytes int) *Drive {
 		t.Skip("NOT TESTED as a block device: " + why)
 	}
 	drive, err := Attach(d, t.TempDir(), sectorBytes)
-	must(t, err)
-	t.Cleanup(func() { must(t, drive.Detach()) })
+	must.OK(t, err)
+	t.Cleanup(func() { must.OK(t, drive.Detach()) })
 	return drive
 }
 
@@ -54,7 +55,7 @@ func TestABlockDevice(t *testing.T) {
 		d := New(1 << 20)
 		drive := attach(t, d, sectorBytes)
 		f, err := os.OpenFile(drive.Path(), os.O_RDWR, 0)
-		must(t, err)
+		must.OK(t, err)
 		defer f.Close()
 		if got, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKSSZGET); err != nil || got != sectorBytes {
 			t.Errorf("sectors of %d bytes, %v, want %d", got, err, sectorBytes)
@@ -63,8 +64,8 @@ func TestABlockDevice(t *testing.T) {
 		want := bytes.Repeat([]byte("sheaf!.."), PageBytes/8)
 		for _, offset := range []int64{PageBytes, 0} {
 			_, err = f.WriteAt(want, offset)
-			must(t, err)
-			must(t, f.Sync())
+			must.OK(t, err)
+			must.OK(t, f.Sync())
 		}
 		same := func(a, b Op) bool { return a.Kind == b.Kind && a.Offset == b.Offset }
 		if got := d.Record(); !slices.EqualFunc(got, []Op{{Kind: Write, Offset: PageBytes}, {Kind: Flush}, {Kind: Write},
@@ -82,6 +83,6 @@ func TestABlockDevice(t *testing.T) {
 		}
 		bad.Remove()
 		_, err = f.ReadAt(b, 512<<10)
-		must(t, err)
+		must.OK(t, err)
 	}
 }

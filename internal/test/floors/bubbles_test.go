@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // inBubbles lists the packages whose tests run in virtual time, on disks and networks in memory
@@ -92,17 +94,13 @@ func TestTestsStayInVirtualTime(t *testing.T) {
 	}
 	for _, pkg := range inBubbles {
 		files, err := filepath.Glob(filepath.Join(root, pkg, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if len(files) == 0 {
 			t.Errorf("%s has no tests", pkg)
 		}
 		for _, file := range files {
 			source, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			name := strings.TrimPrefix(filepath.ToSlash(file), root+"/")
 			why := refused(string(source))
 			if why != "" && outside[name] == "" {

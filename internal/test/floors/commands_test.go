@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
@@ -29,17 +30,11 @@ type sort struct {
 func sorts(t *testing.T) []sort {
 	t.Helper()
 	rules, err := readMakefile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	kinds, err := readKinds()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	sources, err := readSources()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return []sort{
 		{"make", 80, func(c pagetest.Command) (bool, error) { return rules.check(c, sources) }},
 		{"script", 3, rules.checkScript},
@@ -56,9 +51,7 @@ func sorts(t *testing.T) []sort {
 func TestCommandsOfPagesExist(t *testing.T) {
 	all := sorts(t)
 	pages, err := pagetest.Pages(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	checked := map[string]int{}
 	for _, page := range pages {
 		commands, bad := pagetest.Commands(page.Text)
@@ -90,13 +83,9 @@ var ourVariable = regexp.MustCompile(`\bSHEAF_[A-Z0-9_]*[A-Z0-9]\b`)
 // TestVariablesOfPagesAreRead checks that something in the tree reads each environment variable that a page names.
 func TestVariablesOfPagesAreRead(t *testing.T) {
 	sources, err := readSources()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	pages, err := pagetest.Pages(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	named := 0
 	for _, page := range pages {
 		for _, v := range ourVariable.FindAllString(page.Text, -1) {

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 const module = "sheaf.dev/sheaf/"
@@ -33,9 +35,7 @@ var floorRow = regexp.MustCompile(`(?m)^ {8}floor-([a-z]+):`)
 func readFloors(t *testing.T) []floor {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, ".golangci.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var config struct {
 		Linters struct {
 			Settings struct {
@@ -48,9 +48,7 @@ func readFloors(t *testing.T) []floor {
 			}
 		}
 	}
-	if err := yaml.Unmarshal(text, &config); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, yaml.Unmarshal(text, &config))
 	var floors []floor
 	for _, m := range floorRow.FindAllStringSubmatch(string(text), -1) {
 		rule := config.Linters.Settings.Depguard.Rules["floor-"+m[1]]
@@ -167,9 +165,7 @@ func TestImportsGoDown(t *testing.T) {
 func TestTheClientBringsNoServer(t *testing.T) {
 	for _, file := range []string{"client/go.mod", "client/go.sum"} {
 		text, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if !bytes.Contains(text, []byte("google.golang.org/grpc ")) {
 			t.Errorf("%s names no gRPC: is it read right?", file)
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 var (
@@ -103,9 +105,7 @@ func TestLinksOfPagesLeadSomewhere(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if pages < 50 {
 		t.Errorf("only %d pages were looked at", pages)
 	}

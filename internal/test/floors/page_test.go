@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 var (
@@ -53,9 +55,7 @@ func readTree(t *testing.T, root string) tree {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return there
 }
 
@@ -90,9 +90,7 @@ func TestPagesNameWhatExists(t *testing.T) {
 	there, named := readTree(t, root), 0
 	for _, page := range []string{"architecture.md", "raft.md"} {
 		text, err := os.ReadFile(filepath.Join(root, "docs", page))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, match := range quoted.FindAllStringSubmatch(string(text), -1) {
 			if why := there.missing(match[1]); why != "" {
 				t.Errorf("%s names `%s`: %s", page, match[1], why)

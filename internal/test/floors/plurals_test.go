@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // countedByHand matches a format that prints a number before a plural noun. For one thing, that text is wrong.
@@ -43,9 +45,7 @@ func pluralsByHand(file *ast.File) (wrong []string) {
 func TestMessagesCountInWords(t *testing.T) {
 	const sample = "package p\nvar a, b, c = \"holds %d groups\", \"%d other \" +\n\"disks\", \"%d of its groups\""
 	file, err := parser.ParseFile(token.NewFileSet(), "sample.go", sample, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if found := pluralsByHand(file); len(found) != 2 {
 		t.Fatalf("found are %q", found)
 	}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // mayAskAProxy lists the only connections that leave a store.
@@ -100,9 +102,7 @@ func TestThroughProxies(t *testing.T) {
 		`func g() { grpc.WithNoProxy() }; func f() { grpc.NewClient("a") }`: 1,
 	} {
 		file, err := parser.ParseFile(token.NewFileSet(), "f.go", "package p; "+source, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got := throughProxies(file); len(got) != wrong {
 			t.Errorf("%s: %q, want %d", source, got, wrong)
 		}

@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // NewestLeft returns the newest version of each id, without the entries whose indexes are in gone. Reads must return
@@ -52,7 +53,7 @@ type Frame struct {
 // the mark record what is synced.
 func Build(t testing.TB, fs vfs.FS, dir string, perSegment, dataBytes int) *Folder {
 	t.Helper()
-	grouptest.Must(t, fs.MkdirAll(dir))
+	must.OK(t, fs.MkdirAll(dir))
 	g := &Folder{FS: fs, Dir: dir, Frames: map[string][]Frame{}}
 	g.Manifest = &format.Manifest{
 		Identity: format.Identity{Store: uuid.UUID{1}, Group: uuid.UUID{2}, Name: "g7"}, Sequence: 1, NextSegment: 4,
@@ -78,7 +79,7 @@ func Build(t testing.TB, fs vfs.FS, dir string, perSegment, dataBytes int) *Fold
 		} else {
 			b.image = append(b.image, make([]byte, 4096)...)
 		}
-		grouptest.Must(t, format.WriteReplace(fs, dir, format.SegmentName(number), b.image))
+		must.OK(t, format.WriteReplace(fs, dir, format.SegmentName(number), b.image))
 		g.Manifest.Segments = append(g.Manifest.Segments, b.m)
 	}
 	newest := g.NewestLeft(nil)
@@ -88,10 +89,10 @@ func Build(t testing.TB, fs vfs.FS, dir string, perSegment, dataBytes int) *Fold
 			h.SetUsed(row, newest[id].Index == h.FirstIndex+uint64(h.Indexes[row]))
 		}
 		OrderRows(h)
-		grouptest.Must(t, format.WriteHint(fs, dir, uint64(i+1), h))
+		must.OK(t, format.WriteHint(fs, dir, uint64(i+1), h))
 	}
-	grouptest.Must(t, format.WriteManifest(fs, dir, g.Manifest))
-	grouptest.Must(t, format.CreateMark(fs, dir))
+	must.OK(t, format.WriteManifest(fs, dir, g.Manifest))
+	must.OK(t, format.CreateMark(fs, dir))
 	g.WriteMark(t, g.Last().Offset+g.Last().Bytes, g.Last().Entry.Index)
 	return g
 }
@@ -172,19 +173,19 @@ func (g *Folder) Last() Frame { f := g.Frames[g.Active()]; return f[len(f)-1] }
 func (g *Folder) WriteMark(t testing.TB, offset int64, index uint64) {
 	t.Helper()
 	f, err := g.FS.OpenWrite(path.Join(g.Dir, format.MarkName))
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	for sequence := range uint64(2) {
-		grouptest.Must(t, format.WriteMark(f, format.Mark{Sequence: sequence + 1, Segment: g.Manifest.Segments[2].ID,
+		must.OK(t, format.WriteMark(f, format.Mark{Sequence: sequence + 1, Segment: g.Manifest.Segments[2].ID,
 			Offset: offset, Index: index}))
 	}
-	grouptest.Must(t, f.Close())
+	must.OK(t, f.Close())
 }
 
 // Names returns the names of all files.
 func (g *Folder) Names(t testing.TB) []string {
 	t.Helper()
 	names, err := g.FS.List(g.Dir)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	return names
 }
 
@@ -192,16 +193,16 @@ func (g *Folder) Names(t testing.TB) []string {
 func (g *Folder) Change(t testing.TB, name string, offset int64, edit func(b []byte), length int) (undo func()) {
 	t.Helper()
 	f, err := g.FS.OpenWrite(path.Join(g.Dir, name))
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	old := make([]byte, length)
-	grouptest.Must(t, format.ReadFull(f, old, offset))
+	must.OK(t, format.ReadFull(f, old, offset))
 	b := slices.Clone(old)
 	edit(b)
 	_, err = f.WriteAt(b, offset)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	return func() {
 		_, err := f.WriteAt(old, offset)
-		grouptest.Must(t, errors.Join(err, f.Close()))
+		must.OK(t, errors.Join(err, f.Close()))
 	}
 }
 
@@ -209,23 +210,15 @@ func (g *Folder) Change(t testing.TB, name string, offset int64, edit func(b []b
 func WriteBlob(t testing.TB, fs vfs.FS, dir string, data []byte, piece int) format.BlobRef {
 	t.Helper()
 	w, err := format.CreateBlob(fs, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for rest := data; len(rest) > 0; {
 		n, err := w.Write(rest[:min(piece, len(rest))])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		rest = rest[n:]
 	}
 	ref, err := w.Commit()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, w.Close())
 	return ref
 }
 

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // Bounded runs a decoder and fails the test if the decoder allocates more than a multiple of its input.
@@ -32,18 +34,8 @@ func AddGolden(f *testing.F, dir, prefix string, add func(b []byte)) {
 	}
 	for _, name := range names {
 		b, err := os.ReadFile(name)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must.OK(f, err)
 		add(b)
-	}
-}
-
-// Must ends the test on an error.
-func Must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -6,35 +6,27 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The guard must kill the processes that use its folder, even if the test itself is killed.
 func TestGuardSweepsWhenTheTestDies(t *testing.T) {
 	dir := t.TempDir() + "/guarded"
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(dir, 0o700))
 	guard, pipe, err := startGuard(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server := exec.Command("tail", "-f", "/dev/null", "--", os.DevNull, filepath.Join(dir, "absent"))
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, server.Start())
 	if left, err := users(dir); err != nil || len(left) != 1 || left[0] != server.Process.Pid {
 		t.Fatalf("users %v, %v, want %d", left, err, server.Process.Pid)
 	}
 	// The kernel also closes the pipe of a killed process.
-	if err := pipe.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, pipe.Close())
 	if err := server.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Fatalf("server ended by %v, want killed", err)
 	}
-	if err := guard.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, guard.Wait())
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Fatalf("folder is still there: %v", err)
 	}

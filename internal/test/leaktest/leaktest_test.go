@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestWhatEndsLateIsWaitedForAndWhatStaysIsFound(t *testing.T) {
@@ -31,12 +32,8 @@ func TestWhatEndsLateIsWaitedForAndWhatStaysIsFound(t *testing.T) {
 func TestTheGoroutineThatLivesAsLongAsTheProcessIsNotLeft(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	f, err := vfs.OS{}.Create(filepath.Join(t.TempDir(), "file"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, errors.Join(f.Sync(), f.Close()))
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	if !strings.Contains(string(stacks), "internal/storage/vfs.") {

@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/leaktest"
 	"sheaf.dev/sheaf/internal/test/livenesstest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/stoptest"
 )
 
@@ -72,9 +73,7 @@ func newRig(t *testing.T, opts liveness.Options) *rig {
 	t.Helper()
 	network := bubbletest.NewNet()
 	l, err := network.Listen(t.Context(), "server:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	opts.Dial = network.Dial
 	return newRigOn(t, l, opts)
 }
@@ -92,9 +91,7 @@ func newRigOn(t *testing.T, l net.Listener, opts liveness.Options) *rig {
 	t.Cleanup(r.listener.GoOn)
 	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(),
 		append(r.pulse.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	r.pulse.Ask(conn)
 	t.Cleanup(func() { _ = conn.Close() })
 	t.Cleanup(r.pulse.Close)
@@ -119,9 +116,7 @@ func TestCallsAtAServerThatHangsEnd(t *testing.T) {
 		r := newRig(t, liveness.Options{Hung: func() { hung <- struct{}{} }})
 		unary := r.call(t)
 		stream, err := r.client.Watch(t.Context(), &recordv1.WatchRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		<-r.begun
 		r.listener.Hang()
 		if err := <-unary; status.Code(err) != codes.Unavailable {
@@ -168,9 +163,7 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	r := newRigOn(t, l, liveness.Options{})
 	stopped := make(chan struct{})
 	stop := sync.OnceFunc(func() {

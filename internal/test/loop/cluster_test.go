@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The disks of the test cluster (hack/cluster/disks.sh) are known by numbers of loop devices. If a number belongs to
@@ -67,9 +69,7 @@ eval "$RUN"
 			t.Errorf("%s of %q: %v: %s", c.run, c.back, err, said)
 		}
 		text, err := os.ReadFile(filepath.Join(dir, "calls"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var changes []string
 		for call := range strings.Lines(string(text)) {
 			if !strings.HasPrefix(call, "losetup -n") {
@@ -86,9 +86,7 @@ eval "$RUN"
 func scriptPath(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs("../../../hack/cluster/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return path
 }
 

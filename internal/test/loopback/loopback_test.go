@@ -9,22 +9,17 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/test/loopback"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestFreeAddressIsFreeAndNobodyGetsItByChance(t *testing.T) {
 	address, err := loopback.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer l.Close()
 	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if n, err := strconv.Atoi(port); err != nil || n >= 30000 {
 		t.Errorf("port %s is one that the kernel or Kubernetes may give to somebody else", port)
 	}
@@ -40,16 +35,12 @@ func TestListenersAreThoseOfTheProcess(t *testing.T) {
 			t.Log(err) // a machine without IPv6
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer l.Close()
 		want = append(want, loopback.Listener{Network: l.Addr().Network(), Address: l.Addr().String()})
 	}
 	datagrams, err := config.ListenPacket(t.Context(), "udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer datagrams.Close()
 	want = append(want, loopback.Listener{Network: "udp", Address: datagrams.LocalAddr().String()})
 	got, err := loopback.Listeners(os.Getpid())

@@ -8,6 +8,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestAStopRightAfterAStreamBeganStopsNoBubble stops the server at the instant at which a stream begins, while one
@@ -20,9 +22,7 @@ func TestAStopRightAfterAStreamBeganStopsNoBubble(t *testing.T) {
 		for range 50 {
 			ctx, cancel := context.WithCancel(t.Context())
 			stream, err := pb.NewWatchClient(conn).Watch(ctx, grpc.WaitForReady(true))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			go func() {
 				for {
 					if _, err := stream.Recv(); err != nil {

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // Interceptors record the calls of a server. Safe for concurrent use.
@@ -159,9 +160,7 @@ func (i *Interceptors) await(ctx context.Context, method string, enough func(*si
 func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (called []string) {
 	t.Helper()
 	services, err := servicesOf(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, service := range services {
 		found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 		if err != nil {

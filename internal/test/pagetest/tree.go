@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // CheckTree checks each command in the pages below root that runs a program, and each example in its help, against the
@@ -14,9 +16,7 @@ import (
 func CheckTree(t *testing.T, root, program string, least int, command func() *cobra.Command) {
 	t.Helper()
 	pages, err := Pages(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	checked := 0
 	for _, page := range pages {
 		commands, _ := Commands(page.Text) // a test of internal/test/floors finds invalid lines

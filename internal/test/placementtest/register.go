@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // Registry tells a shard whether it may serve a volume, and then registers it. See registry.Store.
@@ -194,9 +195,7 @@ var cases = []struct {
 			asking := r.disk.shardOn("a", here)
 			asking.Generation++
 			registered, err := r.registry.MayRegister(r.Context(), asking)
-			if err != nil {
-				r.Fatal(err)
-			}
+			must.OK(r, err)
 			r.disk.Open(registered)
 		}
 		r.again()
@@ -236,9 +235,7 @@ var cases = []struct {
 		r.write(p, nil)
 		p.stop()
 		stop, err := r.registry.RegisterShard(r.Context(), p.shard)
-		if err != nil {
-			r.Fatal(err)
-		}
+		must.OK(r, err)
 		r.write(p, nil)
 		stop()
 		r.again()
@@ -256,9 +253,7 @@ var cases = []struct {
 		r.disk.Generation = 7
 		p := r.disk.shardOn("a", here)
 		stop, err := r.registry.RegisterShard(r.Context(), p)
-		if err != nil {
-			r.Fatal(err)
-		}
+		must.OK(r, err)
 		stop()
 		before := r.disk
 		earlier := r.disk

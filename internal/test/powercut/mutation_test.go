@@ -8,6 +8,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/faultdisk"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -79,7 +80,7 @@ func TestPowerCutsFindSyncsLeftOut(t *testing.T) {
 			total := &tally{keeps: map[faultdisk.Keep]int{}}
 			for seed := uint64(1); total.cuts < c.most; seed++ {
 				r, err := record(t.Context(), fs, etcd, t.TempDir(), c.files, writesRecorded, seed)
-				must(t, err)
+				must.OK(t, err)
 				cut := &cutter{recording: r, dir: t.TempDir(), tally: total, worst: true}
 				if wrong := cut.cuts(t.Context(), 10, seed); len(wrong) > 0 {
 					t.Logf("%d of %d cuts found it: %v", len(wrong), total.cuts, wrong[0])

@@ -12,6 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/etcdtest"
 	"sheaf.dev/sheaf/internal/test/faultdisk"
 	"sheaf.dev/sheaf/internal/test/loop"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -57,7 +58,7 @@ func seedWanted(t *testing.T) uint64 {
 		return soaktest.Seed(t, 1)
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
-	must(t, err)
+	must.OK(t, err)
 	return n
 }
 
@@ -75,7 +76,7 @@ func TestPowerCuts(t *testing.T) {
 			wanted, wrong := cutsWanted(t), 0
 			for seed := seedWanted(t); total.cuts < wanted && wrong < wrongMax; seed++ {
 				r, err := record(t.Context(), fs, etcd, t.TempDir(), vfs.OS{}, writesRecorded, seed)
-				must(t, err)
+				must.OK(t, err)
 				for i, name := range evidence {
 					if r.counted[i] == 0 {
 						t.Errorf("seed %d: %s is 0: the load does not test", seed, name)
@@ -106,18 +107,18 @@ func TestWhatCannotBeMountedIsRepaired(t *testing.T) {
 	fs.needed(t)
 	dir, disk := t.TempDir(), faultdisk.New(fs.bytes)
 	m, err := fs.mount(dir, disk, true)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(m.point, "x"), []byte("kept"), 0o600))
-	must(t, m.detach())
+	must.OK(t, err)
+	must.OK(t, os.WriteFile(filepath.Join(m.point, "x"), []byte("kept"), 0o600))
+	must.OK(t, m.detach())
 	sector := make([]byte, 512)
 	const second = 1024 + 512 // half of the superblock
 	_, err = disk.WriteAt(sector, second)
-	must(t, err)
+	must.OK(t, err)
 	if _, err := fs.mount(dir, disk, false); !errors.Is(err, errMount) {
 		t.Fatalf("it is not needed: %v", err)
 	}
 	m, repaired, err := fs.mountOrRepair(dir, disk)
-	must(t, err)
+	must.OK(t, err)
 	if !repaired {
 		t.Error("that it was repaired is not told")
 	}
@@ -125,5 +126,5 @@ func TestWhatCannotBeMountedIsRepaired(t *testing.T) {
 	if err != nil || string(got) != "kept" {
 		t.Errorf("%q, %v", got, err)
 	}
-	must(t, m.detach())
+	must.OK(t, m.detach())
 }

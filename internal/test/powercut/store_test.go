@@ -26,6 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/etcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 const (
@@ -48,7 +49,7 @@ var stores atomic.Int64
 func newEtcdOf(t *testing.T) *etcdOf {
 	t.Helper()
 	c, err := etcdtest.Shared(t).Client()
-	must(t, err)
+	must.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return &etcdOf{client: c}
 }
@@ -231,11 +232,4 @@ func (l *life) kill() error {
 // stop shuts the shard down cleanly.
 func (l *life) stop(ctx context.Context) error {
 	return errors.Join(l.client.Close(), l.conn.Close(), l.shard.Stop(ctx))
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/faultdisk"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 const (
@@ -111,14 +112,14 @@ func TestABlockThatCannotBeReadAfterAPowerCut(t *testing.T) {
 	fs := fileSystemOf("ext4")
 	fs.needed(t)
 	r, err := record(t.Context(), fs, newEtcdOf(t), t.TempDir(), vfs.OS{}, writesRecorded, seedWanted(t))
-	must(t, err)
+	must.OK(t, err)
 	random := rand.New(rand.NewPCG(seedWanted(t), 5))
 	u := &unreadable{recording: r, dir: t.TempDir()}
 	told := map[string]int{}
 	for range badImages {
 		u.cutAt(r.ledger.acks[random.IntN(len(r.ledger.acks))])
 		bad, err := u.suspects(random)
-		must(t, err)
+		must.OK(t, err)
 		for n, bad := range bad {
 			times := 0
 			if n%4 == 3 {

@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/client/call/reload"
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // pki issues certificates to a folder. The files are files of the operating system, as they are for a real client.
@@ -28,9 +29,7 @@ type pki struct {
 func newPKI(t *testing.T) *pki {
 	t.Helper()
 	a, err := authority.New("a", time.Now(), 1000*time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	dir := t.TempDir()
 	return &pki{t: t, authority: a, cert: filepath.Join(dir, "cert"), key: filepath.Join(dir, "key")}
 }
@@ -41,18 +40,14 @@ func (p *pki) issue() (cert, key []byte) {
 		Name: "c"}
 	cert, key, err := p.authority.Issue(authority.Leaf{Identity: id, Client: true, Server: true, DNSNames: []string{"h"},
 		Now: time.Now(), Lifetime: time.Hour})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.OK(p.t, err)
 	return cert, key
 }
 
 func (p *pki) write(cert, key []byte) {
 	p.t.Helper()
 	for name, content := range map[string][]byte{p.cert: cert, p.key: key} {
-		if err := os.WriteFile(name, content, 0o600); err != nil {
-			p.t.Fatal(err)
-		}
+		must.OK(p.t, os.WriteFile(name, content, 0o600))
 	}
 }
 
@@ -88,14 +83,10 @@ func TestTheLastGoodFilesStayInUse(t *testing.T) {
 
 		p.write(cert, key)
 		good, err := p.config()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var told []error
 		creds, err := reload.Credentials(p.config, func(err error) { told = append(told, err) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		connect := func(takes *tls.Config) error {
 			near, far := net.Pipe()
 			defer func() { _ = near.Close() }()

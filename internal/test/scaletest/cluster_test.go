@@ -25,6 +25,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/test/kubetest"
 	"sheaf.dev/sheaf/internal/test/loopback"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 //go:embed testdata
@@ -33,9 +34,7 @@ var testdata embed.FS
 func readFile(t *testing.T, name string) string {
 	t.Helper()
 	content, err := testdata.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return string(content)
 }
 
@@ -67,9 +66,7 @@ func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 		},
 		Files: map[string]string{"audit.yaml": readFile(t, "audit.yaml"), "stages.yaml": readFile(t, "stages.yaml")},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		if err := server.Stop(); err != nil {
 			t.Error(err)
@@ -82,9 +79,7 @@ func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 		audited: audited{requests: requests{}}}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, add(scheme))
 	}
 	if c.client, err = client.New(server.Config, client.Options{Scheme: scheme}); err != nil {
 		t.Fatal(err)
@@ -94,9 +89,7 @@ func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 	}
 	c.apply(ctx, t, filepath.Join(root, "config", "rbac", "role.yaml"))
 	rights := filepath.Join(server.Dir(), "rights.yaml")
-	if err := os.WriteFile(rights, []byte(readFile(t, "rights.yaml")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(rights, []byte(readFile(t, "rights.yaml")), 0o600))
 	c.apply(ctx, t, rights)
 	c.startPrograms(t)
 	t.Logf("the control plane has started: %.1f s", time.Since(began).Seconds())
@@ -143,9 +136,7 @@ func (c *cluster) startPrograms(t *testing.T) {
 	c.start(t, c.Program("kube-scheduler"), nil, "--kubeconfig", c.Kubeconfig, "--leader-elect=false", "--secure-port=0",
 		"--kube-api-qps=1000", "--kube-api-burst=2000")
 	kwok, err := filepath.Abs(filepath.Join(root, "bin", "tools", "kwok"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	c.start(t, kwok, nil, "--kubeconfig", c.Kubeconfig, "--config", filepath.Join(c.Dir(), "stages.yaml"),
 		"--manage-all-nodes",
 		"--cidr", c.network+".0.0/16", "--node-lease-duration-seconds=200", "--v=ERROR")
@@ -159,17 +150,13 @@ func (c *cluster) start(t *testing.T, program string, env []string, args ...stri
 		t.Fatalf("%v: run this test by `make scale-test`, which builds all programs that it needs", err)
 	}
 	output, err := os.OpenFile(c.log(program), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer output.Close()                  // the program has its own handle
 	cmd := exec.Command(program, args...) // the server's guard ends it
 	cmd.Args[0] = filepath.Join(c.Dir(), filepath.Base(program))
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.Env = append(os.Environ(), env...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the end of the log of %s:\n%s", filepath.Base(program), tailOf(c.log(program)))
@@ -212,17 +199,13 @@ func (c *cluster) each(ctx context.Context, t *testing.T, n int, do func(ctx con
 	for i := range n {
 		group.Go(func() error { return do(ctx, i) })
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, group.Wait())
 }
 
 func (c *cluster) readyNodes(ctx context.Context, t *testing.T) (ready int) {
 	t.Helper()
 	var nodes corev1.NodeList
-	if err := c.client.List(ctx, &nodes); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.client.List(ctx, &nodes))
 	for i := range nodes.Items {
 		for _, condition := range nodes.Items[i].Status.Conditions {
 			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {

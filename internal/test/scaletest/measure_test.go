@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // usage is what a process has used so far.
@@ -32,22 +34,16 @@ func (u usage) String() string {
 func used(t *testing.T, pid int) usage {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	ticks := int64(0)
 	for _, field := range fields[11:13] { // utime and stime, in hundredths of a second
 		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		ticks += n
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	cpu := time.Duration(ticks) * 10 * time.Millisecond
 	return usage{cpu: cpu, resident: kibibytes(status, "VmRSS:"), peak: kibibytes(status, "VmHWM:")}
 }
@@ -100,17 +96,13 @@ func (r requests) String() string {
 func (c *cluster) requests(t *testing.T) requests {
 	t.Helper()
 	file, err := os.Open(filepath.Join(c.Dir(), "audit.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer file.Close() // its error does not matter: the file was only read
 	if _, err := file.Seek(c.audited.bytes, io.SeekStart); err != nil {
 		t.Fatal(err)
 	}
 	log, err := io.ReadAll(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	log = log[:bytes.LastIndexByte(log, '\n')+1] // the last line may be incomplete, because the API server is writing
 	for line := range bytes.Lines(log) {
 		c.audited.count(t, line)

@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // picture is the final state of a store, without the parts that differ from run to run. Two stores that were created
@@ -35,9 +36,7 @@ func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) 
 	var pods corev1.PodList
 	var claims corev1.PersistentVolumeClaimList
 	for _, list := range []client.ObjectList{&sets, &pods, &claims} {
-		if err := c.client.List(ctx, list, of...); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.client.List(ctx, list, of...))
 	}
 	out := picture{sets: len(sets.Items), pods: len(pods.Items), claims: len(claims.Items)}
 	volumes := map[string]string{}
@@ -77,9 +76,7 @@ func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) st
 		t.Errorf("StatefulSet %s knows volume %q, and has %q", set.Name, have, volume)
 	}
 	spec, err := json.Marshal(set.Spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	number := set.Labels[v1alpha1.LabelShard]
 	return strings.NewReplacer(
 		volume, "VOLUME", f.storeUID, "STORE", set.Spec.Template.Annotations[workload.AnnotationTemplate], "HASH", f.c.etcd,

@@ -23,6 +23,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/test/loopback"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -65,9 +66,7 @@ func (c *cluster) store(ctx context.Context, t *testing.T, shards, groups int) *
 		},
 	}
 	for _, object := range []client.Object{store, pool} {
-		if err := c.client.Create(ctx, object); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.client.Create(ctx, object))
 	}
 	await(ctx, t, "the store's identity", func() (bool, string) {
 		c.read(ctx, t, store)
@@ -79,18 +78,14 @@ func (c *cluster) store(ctx context.Context, t *testing.T, shards, groups int) *
 func (c *cluster) read(ctx context.Context, t *testing.T, object client.Object) {
 	t.Helper()
 	c.lives(t)
-	if err := c.client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.client.Get(ctx, client.ObjectKeyFromObject(object), object))
 }
 
 // operate starts the operator.
 func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	metrics, err := loopback.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	program := os.Getenv("SHEAF_SCALE_OPERATOR")
 	if program == "" {
 		if program, err = filepath.Abs(filepath.Join(root, "bin", "sheaf-operator")); err != nil {
@@ -205,9 +200,7 @@ func firstStart(t *testing.T, shards int) picture {
 func (c *cluster) allowed(t *testing.T) {
 	t.Helper()
 	log, err := os.ReadFile(c.said)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for line := range bytes.Lines(log) {
 		if bytes.Contains(bytes.ToLower(line), []byte("forbidden")) {
 			t.Errorf("the operator's rights do not suffice: %.1000s", line)
@@ -255,9 +248,7 @@ func (c *cluster) loseNode(ctx context.Context, t *testing.T, f *fleet, store *v
 	before := c.requests(t)
 	began := time.Now()
 	f.endOnNode(nodeName(n))
-	if err := c.client.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(n)}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.client.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(n)}}))
 	await(ctx, t, "the groups of the lost node to be wanted elsewhere", func() (bool, string) {
 		left := 0
 		for _, target := range f.view(ctx, t).Targets {
@@ -296,9 +287,7 @@ func scaleOut(t *testing.T, shards int) picture {
 	await(ctx, t, "the store to be Ready", func() (bool, string) { return c.readyWords(ctx, t, store, shards/2) })
 	pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: "ssd"}}
 	wanted := fmt.Appendf(nil, `{"spec":{"shards":%d}}`, shards)
-	if err := c.client.Patch(ctx, pool, client.RawPatch(types.MergePatchType, wanted)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.client.Patch(ctx, pool, client.RawPatch(types.MergePatchType, wanted)))
 	began, before := time.Now(), c.requests(t)
 	const kills = 5
 	for n := range kills {
@@ -311,9 +300,7 @@ func scaleOut(t *testing.T, shards int) picture {
 			return made >= at || done, fmt.Sprintf("it has made %d writes of %d", made, at)
 		})
 		c.operates = 0
-		if err := operator.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, operator.Process.Kill())
 		_ = operator.Wait() // the error says that it was killed
 		_, words := c.readyWords(ctx, t, store, shards)
 		t.Logf("kill %d of %d after %.1f s: %s", n+1, kills, time.Since(began).Seconds(), words)

@@ -31,6 +31,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/placement/registry"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // fleet simulates all shards of a store. A shard runs as long as its pod. It listens at the pod's address, is
@@ -66,9 +67,7 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 	t.Helper()
 	access := workload.EtcdAccessOf(store, nil)
 	connection, err := etcd.Dial(etcd.ClientConfig{Endpoints: access.Endpoints})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	f := &fleet{c: c, t: t, storeUID: store.Status.StoreUID, namespace: store.Namespace, etcd: connection,
 		server: grpc.NewServer(),
 		played: map[string]*played{}, generations: map[string]uint64{}, leads: map[string]map[string]bool{}}
@@ -78,9 +77,7 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 	f.provisioners.SetLimit(16)
 	recordv1.RegisterAdminServiceServer(f.server, f)
 	set, err := kubernetes.NewForConfig(c.Config) // for watches, which c.client does not support
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	factory := informers.NewSharedInformerFactoryWithOptions(set, 0, informers.WithNamespace(store.Namespace))
 	pods, claims := factory.Core().V1().Pods().Informer(), factory.Core().V1().PersistentVolumeClaims()
 	claimed := claims.Informer()
@@ -229,9 +226,7 @@ func (f *fleet) endOnNode(node string) {
 func (f *fleet) view(ctx context.Context, t *testing.T) placement.View {
 	t.Helper()
 	view, err := f.store.View(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return view
 }
 

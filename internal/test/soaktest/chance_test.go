@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // byChance matches calls that draw random cases, which differ from run to run.
@@ -54,9 +56,7 @@ func TestNoTestDrawsItsCasesByChance(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if looked < 100 {
 		t.Errorf("only %d files were looked at", looked)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 const (
@@ -22,9 +24,7 @@ const (
 // soak, and fixed otherwise. A soak draws more cases, and writes the seed to its report. Safe for concurrent use.
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
-	if err := pinned(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, pinned())
 	Report(t, "seed", flag.Lookup("rapid.seed").Value)
 	rapid.Check(t, property)
 }

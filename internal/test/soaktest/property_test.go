@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // rapidFlags defines flags as rapid does, and returns their values after pin.
@@ -14,12 +16,8 @@ func rapidFlags(t *testing.T, args ...string) (seed uint64, checks int) {
 	flags := flag.NewFlagSet("test", flag.ContinueOnError)
 	flags.Uint64Var(&seed, "rapid.seed", 0, "")
 	flags.IntVar(&checks, "rapid.checks", 100, "")
-	if err := flags.Parse(args); err != nil {
-		t.Fatal(err)
-	}
-	if err := pin(flags); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, flags.Parse(args))
+	must.OK(t, pin(flags))
 	return seed, checks
 }
 

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestASeedIsFixedOutsideASoak(t *testing.T) {
@@ -25,9 +27,7 @@ func TestASeedIsFixedOutsideASoak(t *testing.T) {
 		t.Fatalf("seeds %d and %d of a soak, want random ones", a, b)
 	}
 	lines, err := os.ReadFile(report)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if n := strings.Count(string(lines), t.Name()+": seed "); n != 4 {
 		t.Fatalf("%d seeds in the report, want 4: %s", n, lines)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // admin returns AdminService of the gateway.
@@ -24,9 +25,7 @@ func admin(t *testing.T, s *Server) recordv1.AdminServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+s.Addr(), grpc.WithContextDialer(s.Network.Dial),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return recordv1.NewAdminServiceClient(conn)
 }
@@ -84,9 +83,7 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 		t.Fatal(err)
 	}
 	made, err := a.CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: "empty"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	time.Sleep(10 * time.Second)
 	if held, _ := s.folders(t, made.GetUuid()); len(held) != copies {
 		t.Fatalf("the group is on shards %v", held)
@@ -95,9 +92,7 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "it holds 1 record") {
 		t.Errorf("delete of a group with a record: %v", err)
 	}
-	if err := s.delete(ctx, a, "empty"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.delete(ctx, a, "empty"))
 	time.Sleep(5 * time.Second)
 	if err := s.delete(ctx, a, "empty"); status.Code(err) != codes.NotFound {
 		t.Errorf("delete of a group that was deleted: %v", err)
@@ -106,9 +101,7 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 		t.Errorf("the group is on shards %v, and in the trash of %v", held, trashed)
 	}
 	again, err := c.Put(ctx, client.Key{Group: "empty", ID: 2}, []byte("new"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	time.Sleep(10 * time.Second)
 	list, err := a.ListGroups(ctx, &recordv1.ListGroupsRequest{Group: "empty"})
 	if err != nil || len(list.GetGroups()) != copies || list.GetGroups()[0].GetUuid() == made.GetUuid() {
@@ -122,9 +115,7 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 		s.KillShard(n)
 	}
 	for n := range s.shards {
-		if err := s.RestartShard(n); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.RestartShard(n))
 	}
 	time.Sleep(30 * time.Second)
 	for key, want := range map[client.Key]string{{Group: "full", ID: 1}: "kept", {Group: "empty", ID: 2}: "new"} {

@@ -10,6 +10,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/status/finding"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -24,24 +25,16 @@ func learnerIsNeverHeard(t *testing.T) {
 	s := StartWith(t, Config{Shards: 3, Copies: 3})
 	ctx := t.Context()
 	meta, err := s.Store.Meta(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	name := "shard-3"
 	s.unreachable.Store(&name)
 	s.shards, s.disks = append(s.shards, nil), append(s.disks, vfstest.NewMem())
-	if err := s.startShard(ctx, 3); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Store.SetShardState(ctx, meta.StoreUUID, "shard-1", placement.Draining); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.startShard(ctx, 3))
+	must.OK(t, s.Store.SetShardState(ctx, meta.StoreUUID, "shard-1", placement.Draining))
 	a := admin(t, s)
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		list, err := recordv1.AllGroups(ctx, a, &recordv1.ListGroupsRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if slices.ContainsFunc(list.GetGroups(), func(g *recordv1.Group) bool {
 			return g.GetShard() == name && g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetCopy() == nil
 		}) {

@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/status/finding"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestAStoreStartsWithOneOddKey restarts every process while etcd holds a key that nobody can read. Everything that
@@ -41,16 +42,12 @@ func startsWithAnOddKey(t *testing.T, name, value string) {
 	}
 	etcd := s.Etcd.Client(t)
 	before, err := etcd.Get(ctx, "/sheaf/test/"+name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := etcd.Put(ctx, "/sheaf/test/"+name, value); err != nil {
 		t.Fatal(err)
 	}
 	s.KillShard(0)
-	if err := s.RestartShard(0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.RestartShard(0))
 	read := func() (failed int, last error) {
 		for id := range int64(64) {
 			soon, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -77,9 +74,7 @@ func startsWithAnOddKey(t *testing.T, name, value string) {
 	} else {
 		_, err = etcd.Put(ctx, "/sheaf/test/"+name, string(before.Kvs[0].Value))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	time.Sleep(30 * time.Second)
 	if failed, last := read(); failed > 0 {
 		t.Errorf("the key is right again, and %d of 64 reads fail: %v", failed, last)
@@ -105,18 +100,12 @@ func findings(t *testing.T, ctx context.Context, s *Server) []finding.Finding {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+s.Addr(), grpc.WithContextDialer(s.Network.Dial),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() { _ = conn.Close() }()
 	admin := recordv1.NewAdminServiceClient(conn)
 	shards, err := recordv1.AllShards(ctx, admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	groups, err := recordv1.AllGroups(ctx, admin, &recordv1.ListGroupsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return finding.Of(finding.Listed(shards, groups))
 }

@@ -28,6 +28,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -205,9 +206,7 @@ func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	c, err := client.Dial(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() }) // the error only says that a connection was already closed
 	return c
 }

@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/status/finding"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // TestFindingsFollowTheirCausesInTime brings about causes of findings, one after another, and ends each of them. Within
@@ -20,9 +21,7 @@ func findingsFollowTheirCauses(t *testing.T) {
 	s := StartWith(t, Config{Shards: 3, Copies: 3})
 	ctx := t.Context()
 	meta, err := s.Store.Meta(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	etcd := s.Etcd.Client(t)
 	put := func(key, value string) error {
 		_, err := etcd.Put(ctx, "/sheaf/test/"+key, value)

@@ -11,17 +11,11 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 const sector = 512
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // fill returns n sectors. All bytes of sector i are first+i.
 func fill(n int, first byte) []byte {
@@ -37,15 +31,15 @@ func synced(t *testing.T, content []byte) (*vfstest.Mem, vfs.File) {
 	t.Helper()
 	m := vfstest.NewMem()
 	f := vfstest.Write(t, m, "f", content)
-	check(t, f.Sync())
-	check(t, m.SyncDir("."))
+	must.OK(t, f.Sync())
+	must.OK(t, m.SyncDir("."))
 	return m, f
 }
 
 func writeAt(t *testing.T, f vfs.File, p []byte, off int64) {
 	t.Helper()
 	_, err := f.WriteAt(p, off)
-	check(t, err)
+	must.OK(t, err)
 }
 
 // kinds runs f for every kind of survival with some seeds.
@@ -65,8 +59,8 @@ func kinds(t *testing.T, f func(t *testing.T, s vfstest.Survival)) {
 func TestCrashKeepsWhatWasSynced(t *testing.T) {
 	want := fill(20, 1)
 	m, f := synced(t, want)
-	check(t, f.Close())
-	check(t, m.MkdirAll("a/b"))
+	must.OK(t, f.Close())
+	must.OK(t, m.MkdirAll("a/b"))
 	kinds(t, func(t *testing.T, s vfstest.Survival) {
 		disk := m.CrashClone(s)
 		if got := vfstest.Read(t, disk, "f"); !bytes.Equal(got, want) {
@@ -130,7 +124,7 @@ func TestCrashRandomChoosesSizes(t *testing.T) {
 	for i := range 3 {
 		writeAt(t, f, fill(1, byte(i+2)), int64(i+1)*sector)
 	}
-	check(t, f.Truncate(2*sector))
+	must.OK(t, f.Truncate(2*sector))
 	seen := make(map[int]bool)
 	for seed := range uint64(200) {
 		got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveRandom, Seed: seed}), "f")
@@ -182,7 +176,7 @@ func TestCrashTearsTheLastWrite(t *testing.T) {
 
 func TestCrashUndoesTruncate(t *testing.T) {
 	m, f := synced(t, fill(20, 1))
-	check(t, f.Truncate(3*sector+7))
+	must.OK(t, f.Truncate(3*sector+7))
 	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "f"); !bytes.Equal(got,
 		fill(20, 1)) {
 		t.Error("a truncate that was not synced is not undone")
@@ -191,9 +185,9 @@ func TestCrashUndoesTruncate(t *testing.T) {
 	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "f"); !bytes.Equal(got, want) {
 		t.Error("the truncate is undone although all survives")
 	}
-	check(t, f.Sync())
-	check(t, f.Truncate(20*sector))
-	check(t, f.Sync())
+	must.OK(t, f.Sync())
+	must.OK(t, f.Truncate(20*sector))
+	must.OK(t, f.Sync())
 	want = append(want, make([]byte, 17*sector-7)...)
 	kinds(t, func(t *testing.T, s vfstest.Survival) {
 		if got := vfstest.Read(t, m.CrashClone(s), "f"); !bytes.Equal(got, want) {
@@ -204,35 +198,35 @@ func TestCrashUndoesTruncate(t *testing.T) {
 
 func TestCrashNamesNeedSyncDir(t *testing.T) {
 	m := vfstest.NewMem()
-	check(t, m.MkdirAll("d"))
+	must.OK(t, m.MkdirAll("d"))
 	f := vfstest.Write(t, m, "d/f", fill(1, 1))
-	check(t, f.Sync())
+	must.OK(t, f.Sync())
 	list := func(s vfstest.Survival) string {
 		names, err := m.CrashClone(s).List("d")
-		check(t, err)
+		must.OK(t, err)
 		return strings.Join(names, " ")
 	}
 	none, all := vfstest.Survival{Kind: vfstest.SurviveNone}, vfstest.Survival{Kind: vfstest.SurviveAll}
 	if list(none) != "" || list(all) != "f" {
 		t.Errorf("after create: %q and %q", list(none), list(all))
 	}
-	check(t, m.SyncDir("d"))
+	must.OK(t, m.SyncDir("d"))
 	if list(none) != "f" {
 		t.Errorf("after create and sync: %q", list(none))
 	}
-	check(t, m.Rename("d/f", "d/g"))
+	must.OK(t, m.Rename("d/f", "d/g"))
 	if list(none) != "f" || list(all) != "g" {
 		t.Errorf("after rename: %q and %q", list(none), list(all))
 	}
-	check(t, m.SyncDir("d"))
-	check(t, m.Remove("d/g"))
+	must.OK(t, m.SyncDir("d"))
+	must.OK(t, m.Remove("d/g"))
 	if list(none) != "g" || list(all) != "" {
 		t.Errorf("after remove: %q and %q", list(none), list(all))
 	}
 	if got := vfstest.Read(t, m.CrashClone(none), "d/g"); !bytes.Equal(got, fill(1, 1)) {
 		t.Error("a removed file came back without what was synced")
 	}
-	check(t, m.SyncDir("d"))
+	must.OK(t, m.SyncDir("d"))
 	if list(none) != "" {
 		t.Errorf("after remove and sync: %q", list(none))
 	}
@@ -240,18 +234,18 @@ func TestCrashNamesNeedSyncDir(t *testing.T) {
 
 func TestCrashAfterSyncAllKeepsContentAndNames(t *testing.T) {
 	m := vfstest.NewMem()
-	check(t, m.MkdirAll("d"))
+	must.OK(t, m.MkdirAll("d"))
 	f := vfstest.Write(t, m, "d/f", fill(1, 1))
-	check(t, m.Rename("d/f", "d/g"))
+	must.OK(t, m.Rename("d/f", "d/g"))
 	none := vfstest.Survival{Kind: vfstest.SurviveNone}
 	if names, err := m.CrashClone(none).List("d"); err != nil || len(names) != 0 {
 		t.Fatalf("before it: %q, %v", names, err)
 	}
-	check(t, m.SyncAll("."))
+	must.OK(t, m.SyncAll("."))
 	if got := vfstest.Read(t, m.CrashClone(none), "d/g"); !bytes.Equal(got, fill(1, 1)) {
 		t.Error("what SyncAll made durable is gone")
 	}
-	check(t, second(f.WriteAt(fill(1, 2), 0)))
+	must.OK(t, second(f.WriteAt(fill(1, 2), 0)))
 	if got := vfstest.Read(t, m.CrashClone(none), "d/g"); !bytes.Equal(got, fill(1, 1)) {
 		t.Error("what was written after SyncAll counts as durable")
 	}
@@ -260,14 +254,14 @@ func TestCrashAfterSyncAllKeepsContentAndNames(t *testing.T) {
 func TestCrashRenameIsAtomic(t *testing.T) {
 	m, _ := synced(t, []byte("old"))
 	tmp := vfstest.Write(t, m, "tmp", []byte("new"))
-	check(t, tmp.Sync())
-	check(t, m.Rename("tmp", "f"))
+	must.OK(t, tmp.Sync())
+	must.OK(t, m.Rename("tmp", "f"))
 	seen := make(map[string]bool)
 	kinds(t, func(t *testing.T, s vfstest.Survival) {
 		disk := m.CrashClone(s)
 		content := string(vfstest.Read(t, disk, "f"))
 		names, err := disk.List(".")
-		check(t, err)
+		must.OK(t, err)
 		seen[content+" "+strings.Join(names, " ")] = true
 	})
 	for state := range seen {
@@ -282,19 +276,19 @@ func TestCrashRenameIsAtomic(t *testing.T) {
 
 func TestCrashRenameBetweenFoldersNeedsBothSyncs(t *testing.T) {
 	m := vfstest.NewMem()
-	check(t, m.MkdirAll("a"))
-	check(t, m.MkdirAll("b"))
-	check(t, vfstest.Write(t, m, "a/f", []byte("data")).Sync())
-	check(t, m.SyncDir("a"))
-	check(t, m.Rename("a/f", "b/f"))
-	check(t, m.SyncDir("b"))
+	must.OK(t, m.MkdirAll("a"))
+	must.OK(t, m.MkdirAll("b"))
+	must.OK(t, vfstest.Write(t, m, "a/f", []byte("data")).Sync())
+	must.OK(t, m.SyncDir("a"))
+	must.OK(t, m.Rename("a/f", "b/f"))
+	must.OK(t, m.SyncDir("b"))
 	disk := m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	for _, name := range []string{"a/f", "b/f"} {
 		if got := vfstest.Read(t, disk, name); string(got) != "data" {
 			t.Errorf("%s holds %q", name, got)
 		}
 	}
-	check(t, m.SyncDir("a"))
+	must.OK(t, m.SyncDir("a"))
 	disk = m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	if _, err := disk.Stat("a/f"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the old name is still there: %v", err)
@@ -311,10 +305,10 @@ func TestCrashCloneIsADiskOfItsOwn(t *testing.T) {
 		t.Errorf("%d operations, crashed %v", disk.OpCount(), disk.Crashed())
 	}
 	lock, err := disk.Lock("lock")
-	check(t, err)
-	check(t, lock.Close())
+	must.OK(t, err)
+	must.OK(t, lock.Close())
 	g, err := disk.OpenWrite("f")
-	check(t, err)
+	must.OK(t, err)
 	writeAt(t, g, fill(2, 100), 0)
 	writeAt(t, f, fill(2, 200), 2*sector)
 	if got := vfstest.Read(t, m, "f"); !bytes.Equal(got[:4*sector], append(fill(2, 1), fill(2, 200)...)) {
@@ -323,7 +317,7 @@ func TestCrashCloneIsADiskOfItsOwn(t *testing.T) {
 	if got := vfstest.Read(t, disk, "f"); !bytes.Equal(got[:4*sector], append(fill(2, 100), fill(2, 3)...)) {
 		t.Error("a write to the original shows in the clone")
 	}
-	check(t, vfstest.Write(t, disk, "new", nil).Close())
+	must.OK(t, vfstest.Write(t, disk, "new", nil).Close())
 	if _, err := m.Stat("new"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("a name made on the clone shows in the original")
 	}
@@ -382,7 +376,7 @@ func TestAfterOpSeesEveryOperation(t *testing.T) {
 			t.Errorf("%s is not said to change the disk", op.Kind)
 		}
 	})
-	check(t, workload(m))
+	must.OK(t, workload(m))
 	if got.String() != workloadTranscript {
 		t.Errorf("transcript:\n%swant:\n%s", got.String(), workloadTranscript)
 	}
@@ -425,7 +419,7 @@ func TestCrashAfterStopsAtEveryOperation(t *testing.T) {
 	}
 	m := vfstest.NewMem()
 	m.CrashAfter(12)
-	check(t, workload(m))
+	must.OK(t, workload(m))
 	if m.Crashed() {
 		t.Error("crashed although no operation was tried beyond the last one")
 	}
@@ -446,7 +440,7 @@ func TestCrashedFilesFail(t *testing.T) {
 	if _, err := f.ReadAt(make([]byte, 1), 0); !errors.Is(err, vfs.ErrCrashed) {
 		t.Errorf("read: error %v", err)
 	}
-	check(t, f.Close())
+	must.OK(t, f.Close())
 	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "f"); !bytes.Equal(got,
 		fill(1, 1)) {
 		t.Error("an operation after the crash changed the disk")
@@ -458,7 +452,7 @@ func TestMemCapacity(t *testing.T) {
 	m.SetCapacity(8 * 4096)
 	free := func() int64 {
 		s, err := m.Space(".")
-		check(t, err)
+		must.OK(t, err)
 		if s.TotalBytes != 8*4096 {
 			t.Errorf("total is %d", s.TotalBytes)
 		}
@@ -471,7 +465,7 @@ func TestMemCapacity(t *testing.T) {
 	if err := f.Allocate(8192, 7*4096); !errors.Is(err, syscall.ENOSPC) || free() != 6 {
 		t.Errorf("allocate of 7 pages: error %v, %d free", err, free())
 	}
-	check(t, f.Truncate(1<<40)) // a hole occupies no space
+	must.OK(t, f.Truncate(1<<40)) // a hole occupies no space
 	n, err := f.WriteAt(make([]byte, 10*4096), 4*4096)
 	if n != 6*4096 || !errors.Is(err, syscall.ENOSPC) || free() != 0 {
 		t.Errorf("write of 10 pages: %d bytes written, error %v, %d free", n, err, free())
@@ -479,25 +473,25 @@ func TestMemCapacity(t *testing.T) {
 	if _, err := f.WriteAt([]byte("old page"), 0); err != nil {
 		t.Errorf("write to a page that has room: %v", err)
 	}
-	check(t, f.Truncate(4096))
+	must.OK(t, f.Truncate(4096))
 	if free() != 7 {
 		t.Errorf("after truncate: %d pages free, want 7", free())
 	}
 	if s, err := m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}).Space("."); err != nil || s.FreeBytes != 7*4096 {
 		t.Errorf("room of the clone: %+v, %v", s, err)
 	}
-	check(t, m.Remove("f"))
+	must.OK(t, m.Remove("f"))
 	if free() != 7 {
 		t.Errorf("removed but open: %d pages free, want 7", free())
 	}
-	check(t, f.Close())
+	must.OK(t, f.Close())
 	if free() != 8 {
 		t.Errorf("removed and closed: %d pages free, want 8", free())
 	}
 	g := vfstest.Write(t, m, "g", make([]byte, 4096))
-	check(t, g.Close())
-	check(t, vfstest.Write(t, m, "h", make([]byte, 4096)).Close())
-	check(t, m.Rename("g", "h"))
+	must.OK(t, g.Close())
+	must.OK(t, vfstest.Write(t, m, "h", make([]byte, 4096)).Close())
+	must.OK(t, m.Rename("g", "h"))
 	if free() != 7 {
 		t.Errorf("replaced by rename: %d pages free, want 7", free())
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -25,8 +26,8 @@ func faultyFile(t *testing.T, content []byte) (*vfstest.Faulty, *vfstest.Mem, vf
 	m := vfstest.NewMem()
 	f := vfstest.NewFaulty(m)
 	file := vfstest.Write(t, f, "f", content)
-	check(t, file.Sync())
-	check(t, f.SyncDir("."))
+	must.OK(t, file.Sync())
+	must.OK(t, f.SyncDir("."))
 	return f, m, file
 }
 
@@ -119,7 +120,7 @@ func TestFaultByOffsetNameSkipAndCount(t *testing.T) {
 		t.Errorf("not the third sync of all failed; fired %d times", nth.Fired())
 	}
 	f.Clear()
-	check(t, file.Sync())
+	must.OK(t, file.Sync())
 }
 
 // TestRule5_FailedSyncDropsData checks a failed sync: the data can still be read and later syncs succeed, but the data
@@ -136,21 +137,21 @@ func TestRule5_FailedSyncDropsData(t *testing.T) {
 	if got := vfstest.Read(t, f, "f"); !bytes.Equal(got, written) {
 		t.Error("it does not read back")
 	}
-	check(t, file.Sync())
+	must.OK(t, file.Sync())
 	writeAt(t, file, fill(1, 55), sector) // writes the data again
-	check(t, file.Sync())
+	must.OK(t, file.Sync())
 	if fault.Fired() != 1 {
 		t.Errorf("fired %d times", fault.Fired())
 	}
 	want := append(fill(4, 1), make([]byte, 2*sector)...)
 	copy(want[sector:], fill(1, 55))
 	direct, err := f.OpenDirect("f")
-	check(t, err)
+	must.OK(t, err)
 	past := vfs.AlignedBytes(len(want))
 	if _, err := direct.ReadAt(past, 0); err != nil || !bytes.Equal(past, want) {
 		t.Errorf("what is read past the page cache is not what is on the disk: %v", err)
 	}
-	check(t, direct.Close())
+	must.OK(t, direct.Close())
 	kinds(t, func(t *testing.T, s vfstest.Survival) {
 		if got := vfstest.Read(t, m.CrashClone(s), "f"); !bytes.Equal(got, want) {
 			t.Error("what the failed sync dropped is on the disk, or what was written again is not")
@@ -169,7 +170,7 @@ func TestFailedSyncWithoutDropKeepsDataForTheNext(t *testing.T) {
 	if got := vfstest.Read(t, m.CrashClone(none), "f"); !bytes.Equal(got, fill(1, 1)) {
 		t.Error("the failed sync made it durable")
 	}
-	check(t, file.Sync())
+	must.OK(t, file.Sync())
 	if got := vfstest.Read(t, m.CrashClone(none), "f"); !bytes.Equal(got, fill(1, 9)) {
 		t.Error("the next sync did not make it durable")
 	}
@@ -228,8 +229,8 @@ func TestFaultEffects(t *testing.T) {
 		t.Errorf("lock that is done: error %v", err)
 	}
 	lock, err := f.Lock("lock") // the lock was released
-	check(t, err)
-	check(t, lock.Close())
+	must.OK(t, err)
+	must.OK(t, lock.Close())
 }
 
 func bitsDiffering(a, b []byte) int {
@@ -261,7 +262,7 @@ func TestFaultBeforeHoldsTheOperation(t *testing.T) {
 	default:
 	}
 	close(release)
-	check(t, <-done)
+	must.OK(t, <-done)
 }
 
 func TestFaultCountIsExactUnderConcurrency(t *testing.T) {

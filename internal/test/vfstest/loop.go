@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // LoopMount makes a file system of the given type (ext2, ext3, ext4, xfs, btrfs) in a file of sizeBytes, mounts it
@@ -36,9 +38,9 @@ func LoopMount(t *testing.T, fsType, driver string, sizeBytes int64, options ...
 	}
 	dir := t.TempDir()
 	image, point := filepath.Join(dir, "image"), filepath.Join(dir, "mount point")
-	check(t, os.Mkdir(point, 0o700))
-	check(t, os.WriteFile(image, nil, 0o600))
-	check(t, os.Truncate(image, sizeBytes))
+	must.OK(t, os.Mkdir(point, 0o700))
+	must.OK(t, os.WriteFile(image, nil, 0o600))
+	must.OK(t, os.Truncate(image, sizeBytes))
 	if out, err := exec.CommandContext(t.Context(), mkfs, append(options, "-q", image)...).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", mkfs, err, out)
 	}

@@ -8,20 +8,21 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func remove(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "d/f")
-	check(t, fsys.MkdirAll(path.Join(dir, "d")))
-	check(t, Write(t, fsys, name, nil).Close())
+	must.OK(t, fsys.MkdirAll(path.Join(dir, "d")))
+	must.OK(t, Write(t, fsys, name, nil).Close())
 	if err := fsys.Remove(path.Join(dir, "d")); err == nil {
 		t.Error("a folder that is not empty was removed")
 	}
-	check(t, fsys.Remove(name))
+	must.OK(t, fsys.Remove(name))
 	wantError(t, "second remove", fsys.Remove(name), fs.ErrNotExist)
-	check(t, fsys.Remove(path.Join(dir, "d")))
+	must.OK(t, fsys.Remove(path.Join(dir, "d")))
 	names, err := fsys.List(dir)
-	check(t, err)
+	must.OK(t, err)
 	if len(names) != 0 {
 		t.Errorf("left over: %q", names)
 	}
@@ -30,8 +31,8 @@ func remove(t *testing.T, fsys vfs.FS, dir string) {
 func removedFileStaysOpen(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "f")
 	f := Write(t, fsys, name, []byte("old"))
-	check(t, fsys.Remove(name))
-	check(t, Write(t, fsys, name, []byte("new")).Close())
+	must.OK(t, fsys.Remove(name))
+	must.OK(t, Write(t, fsys, name, []byte("new")).Close())
 	buf := make([]byte, 3)
 	if _, err := f.ReadAt(buf, 0); err != nil || string(buf) != "old" {
 		t.Errorf("the removed file reads %q, error %v", buf, err)
@@ -45,23 +46,23 @@ func rename(t *testing.T, fsys vfs.FS, dir string) {
 	a, b := path.Join(dir, "a"), path.Join(dir, "b")
 	f := Write(t, fsys, a, []byte("a"))
 	Write(t, fsys, b, []byte("b"))
-	check(t, fsys.Rename(a, b))
+	must.OK(t, fsys.Rename(a, b))
 	wantError(t, "rename of nothing", fsys.Rename(a, b), fs.ErrNotExist)
 	wantError(t, "rename into no folder", fsys.Rename(b, path.Join(dir, "no/f")), fs.ErrNotExist)
-	check(t, fsys.Rename(b, b))
+	must.OK(t, fsys.Rename(b, b))
 	if got := Read(t, fsys, b); string(got) != "a" {
 		t.Errorf("content is %q", got)
 	}
 	if f.Name() != a {
 		t.Errorf("the open file is called %q now", f.Name())
 	}
-	check(t, fsys.MkdirAll(path.Join(dir, "d")))
+	must.OK(t, fsys.MkdirAll(path.Join(dir, "d")))
 	if err := fsys.Rename(b, path.Join(dir, "d")); err == nil {
 		t.Error("a file replaced a folder")
 	}
-	check(t, fsys.Rename(b, path.Join(dir, "d/c")))
+	must.OK(t, fsys.Rename(b, path.Join(dir, "d/c")))
 	names, err := fsys.List(dir)
-	check(t, err)
+	must.OK(t, err)
 	if !slices.Equal(names, []string{"d"}) {
 		t.Errorf("names are %q", names)
 	}
@@ -69,37 +70,37 @@ func rename(t *testing.T, fsys vfs.FS, dir string) {
 
 func link(t *testing.T, fsys vfs.FS, dir string) {
 	a, b := path.Join(dir, "a"), path.Join(dir, "b")
-	check(t, Write(t, fsys, a, []byte("a")).Close())
-	check(t, fsys.Link(a, b))
+	must.OK(t, Write(t, fsys, a, []byte("a")).Close())
+	must.OK(t, fsys.Link(a, b))
 	wantError(t, "link to a name that exists", fsys.Link(a, b), fs.ErrExist)
 	wantError(t, "link to its own name", fsys.Link(a, a), fs.ErrExist)
 	wantError(t, "link of nothing", fsys.Link(path.Join(dir, "no"), path.Join(dir, "c")), fs.ErrNotExist)
 	wantError(t, "link into no folder", fsys.Link(a, path.Join(dir, "no/f")), fs.ErrNotExist)
-	check(t, fsys.MkdirAll(path.Join(dir, "d")))
+	must.OK(t, fsys.MkdirAll(path.Join(dir, "d")))
 	if err := fsys.Link(path.Join(dir, "d"), path.Join(dir, "c")); err == nil {
 		t.Error("a folder got a second name")
 	}
-	check(t, fsys.Remove(a))
+	must.OK(t, fsys.Remove(a))
 	if got := Read(t, fsys, b); string(got) != "a" {
 		t.Errorf("content is %q", got)
 	}
-	check(t, fsys.SyncDir(dir))
+	must.OK(t, fsys.SyncDir(dir))
 }
 
 func renameFolder(t *testing.T, fsys vfs.FS, dir string) {
-	check(t, fsys.MkdirAll(path.Join(dir, "a/b")))
-	check(t, fsys.MkdirAll(path.Join(dir, "trash")))
-	check(t, Write(t, fsys, path.Join(dir, "a/b/f"), []byte("data")).Close())
+	must.OK(t, fsys.MkdirAll(path.Join(dir, "a/b")))
+	must.OK(t, fsys.MkdirAll(path.Join(dir, "trash")))
+	must.OK(t, Write(t, fsys, path.Join(dir, "a/b/f"), []byte("data")).Close())
 	if err := fsys.Rename(path.Join(dir, "a"), path.Join(dir, "a/b/c")); err == nil {
 		t.Error("a folder was moved into itself")
 	}
-	check(t, fsys.Rename(path.Join(dir, "a"), path.Join(dir, "trash/a")))
-	check(t, fsys.SyncDir(dir))
-	check(t, fsys.SyncDir(path.Join(dir, "trash")))
+	must.OK(t, fsys.Rename(path.Join(dir, "a"), path.Join(dir, "trash/a")))
+	must.OK(t, fsys.SyncDir(dir))
+	must.OK(t, fsys.SyncDir(path.Join(dir, "trash")))
 	// SyncAll may return ErrUnsupported, for example while much of this machine's memory holds data that is not yet
 	// written to disks.
 	if err := fsys.SyncAll(dir); !errors.Is(err, errors.ErrUnsupported) {
-		check(t, err)
+		must.OK(t, err)
 	}
 	if got := Read(t, fsys, path.Join(dir, "trash/a/b/f")); string(got) != "data" {
 		t.Errorf("content is %q", got)
@@ -111,15 +112,15 @@ func renameFolder(t *testing.T, fsys vfs.FS, dir string) {
 
 func mkdirAll(t *testing.T, fsys vfs.FS, dir string) {
 	deep := path.Join(dir, "a/b/c")
-	check(t, fsys.MkdirAll(deep))
-	check(t, fsys.MkdirAll(deep))
-	check(t, fsys.MkdirAll(dir))
+	must.OK(t, fsys.MkdirAll(deep))
+	must.OK(t, fsys.MkdirAll(deep))
+	must.OK(t, fsys.MkdirAll(dir))
 	info, err := fsys.Stat(deep)
-	check(t, err)
+	must.OK(t, err)
 	if !info.IsDir() {
 		t.Error("it is not a folder")
 	}
-	check(t, Write(t, fsys, path.Join(dir, "f"), nil).Close())
+	must.OK(t, Write(t, fsys, path.Join(dir, "f"), nil).Close())
 	if err := fsys.MkdirAll(path.Join(dir, "f")); err == nil {
 		t.Error("a folder was made where a file is")
 	}
@@ -131,10 +132,10 @@ func mkdirAll(t *testing.T, fsys vfs.FS, dir string) {
 func listIsSorted(t *testing.T, fsys vfs.FS, dir string) {
 	want := []string{"B", "a", "b0", "b1", "c"}
 	for _, name := range []string{"c", "b1", "a", "B", "b0"} {
-		check(t, Write(t, fsys, path.Join(dir, name), nil).Close())
+		must.OK(t, Write(t, fsys, path.Join(dir, name), nil).Close())
 	}
 	got, err := fsys.List(dir)
-	check(t, err)
+	must.OK(t, err)
 	if !slices.Equal(got, want) {
 		t.Errorf("list is %q, want %q", got, want)
 	}
@@ -147,14 +148,14 @@ func listIsSorted(t *testing.T, fsys vfs.FS, dir string) {
 
 func stat(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "f")
-	check(t, Write(t, fsys, name, []byte("12345")).Close())
+	must.OK(t, Write(t, fsys, name, []byte("12345")).Close())
 	info, err := fsys.Stat(name)
-	check(t, err)
+	must.OK(t, err)
 	if info.Name() != "f" || info.Size() != 5 || info.IsDir() || !info.Mode().IsRegular() || info.ModTime().IsZero() {
 		t.Errorf("file: %v", info)
 	}
 	info, err = fsys.Stat(dir)
-	check(t, err)
+	must.OK(t, err)
 	if !info.IsDir() || !info.Mode().IsDir() {
 		t.Errorf("folder: %v", info)
 	}
@@ -168,9 +169,9 @@ func syncDirOfNothing(t *testing.T, fsys vfs.FS, dir string) {
 		!errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("sync of all below no folder: error %v", err)
 	}
-	check(t, Write(t, fsys, path.Join(dir, "f"), nil).Close())
+	must.OK(t, Write(t, fsys, path.Join(dir, "f"), nil).Close())
 	if err := fsys.SyncDir(path.Join(dir, "f")); err == nil {
 		t.Error("a file was synced as a folder")
 	}
-	check(t, fsys.SyncDir(dir))
+	must.OK(t, fsys.SyncDir(dir))
 }

@@ -3,29 +3,25 @@ package vfstest
 import (
 	"bytes"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestRotChangesOnlyWhatIsOnTheDisk(t *testing.T) {
 	m := NewMem()
 	f, err := m.Create("f")
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(err)
+	must.OK(t, err)
 	write := func(b byte, n int, at int64) {
 		_, err := f.WriteAt(bytes.Repeat([]byte{b}, n), at)
-		must(err)
+		must.OK(t, err)
 	}
 	write('a', 9000, 0)
-	must(m.SyncDir("/"))
+	must.OK(t, m.SyncDir("/"))
 	spoil := func(b []byte) { clear(b) }
 	if m.Rot("f", 0, 1, spoil) {
 		t.Error("what was never synced is on no disk")
 	}
-	must(f.Sync())
+	must.OK(t, f.Sync())
 	write('b', 10, 5000)
 	before := m.CrashClone(Survival{Kind: SurviveAll})
 	for what, at := range map[string][2]int64{"unsynced": {4990, 20}, "behind the end": {8990, 20}, "empty": {10, 0},
@@ -39,10 +35,10 @@ func TestRotChangesOnlyWhatIsOnTheDisk(t *testing.T) {
 	}
 	read := func(m *Mem) []byte {
 		f, err := m.Open("f")
-		must(err)
+		must.OK(t, err)
 		b := make([]byte, 9000)
 		_, err = f.ReadAt(b, 0)
-		must(err)
+		must.OK(t, err)
 		return b
 	}
 	want := read(before)

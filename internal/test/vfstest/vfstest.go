@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // Run runs the tests of the contract. open() must return a file system and an empty folder on it, both new for each
@@ -69,9 +70,7 @@ func Write(t testing.TB, fsys vfs.FS, name string, content []byte) vfs.File {
 	if err == nil {
 		_, err = f.WriteAt(content, 0)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = f.Close() }) // its error does not matter: many tests have already closed the file
 	return f
 }
@@ -80,14 +79,10 @@ func Write(t testing.TB, fsys vfs.FS, name string, content []byte) vfs.File {
 func Read(t testing.TB, fsys vfs.FS, name string) []byte {
 	t.Helper()
 	f, err := fsys.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer must(t, f.Close)
+	must.OK(t, err)
+	defer closed(t, f.Close)
 	size, err := f.Size()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	content := make([]byte, size)
 	if n, err := f.ReadAt(content, 0); err != nil && !errors.Is(err, io.EOF) || n != len(content) {
 		t.Fatalf("read %s: %d of %d bytes: %v", name, n, size, err)
@@ -95,17 +90,10 @@ func Read(t testing.TB, fsys vfs.FS, name string) []byte {
 	return content
 }
 
-func must(t testing.TB, do func() error) {
+func closed(t testing.TB, do func() error) {
 	t.Helper()
 	if err := do(); err != nil {
 		t.Error(err)
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -119,7 +107,7 @@ func wantError(t testing.TB, what string, err, want error) {
 func wantSize(t testing.TB, f vfs.File, want int64) {
 	t.Helper()
 	size, err := f.Size()
-	check(t, err)
+	must.OK(t, err)
 	if size != want {
 		t.Errorf("size of %s is %d, want %d", f.Name(), size, want)
 	}
@@ -146,10 +134,10 @@ func createWriteRead(t *testing.T, fsys vfs.FS, dir string) {
 	wantSize(t, f, 10_000)
 	copy(want[5_000:], "in the middle")
 	_, err := f.WriteAt([]byte("in the middle"), 5_000)
-	check(t, err)
-	check(t, f.Sync())
-	check(t, fsys.SyncDir(dir))
-	check(t, f.Close())
+	must.OK(t, err)
+	must.OK(t, f.Sync())
+	must.OK(t, fsys.SyncDir(dir))
+	must.OK(t, f.Close())
 	if got := Read(t, fsys, name); !bytes.Equal(got, want) {
 		t.Error("content differs from what was written")
 	}
@@ -189,7 +177,7 @@ func openOfFolder(t *testing.T, fsys vfs.FS, dir string) {
 	} {
 		if f, err := open(dir); err == nil {
 			t.Errorf("%s of a folder did not fail", what)
-			check(t, f.Close())
+			must.OK(t, f.Close())
 		}
 	}
 }
@@ -198,8 +186,8 @@ func readOnlyFileRefusesWrites(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "f")
 	Write(t, fsys, name, []byte("old"))
 	f, err := fsys.Open(name)
-	check(t, err)
-	defer must(t, f.Close)
+	must.OK(t, err)
+	defer closed(t, f.Close)
 	if n, err := f.WriteAt([]byte("new"), 0); err == nil || n != 0 {
 		t.Errorf("write: %d bytes, error %v", n, err)
 	}
@@ -216,7 +204,7 @@ func readOnlyFileRefusesWrites(t *testing.T, fsys vfs.FS, dir string) {
 
 func closedFileRefusesAll(t *testing.T, fsys vfs.FS, dir string) {
 	f := Write(t, fsys, path.Join(dir, "f"), []byte("data"))
-	check(t, f.Close())
+	must.OK(t, f.Close())
 	_, err := f.ReadAt(make([]byte, 1), 0)
 	wantError(t, "read", err, fs.ErrClosed)
 	_, err = f.WriteAt([]byte("x"), 0)
@@ -255,13 +243,13 @@ func readAtEnds(t *testing.T, fsys vfs.FS, dir string) {
 func holeReadsAsZero(t *testing.T, fsys vfs.FS, dir string) {
 	f := Write(t, fsys, path.Join(dir, "f"), []byte("begin"))
 	_, err := f.WriteAt([]byte("end"), 100_000)
-	check(t, err)
+	must.OK(t, err)
 	want := make([]byte, 100_003)
 	copy(want, "begin")
 	copy(want[100_000:], "end")
 	got := bytes.Repeat([]byte{0xff}, len(want))
 	_, err = f.ReadAt(got, 0)
-	check(t, err)
+	must.OK(t, err)
 	if !bytes.Equal(got, want) {
 		t.Error("the hole does not read as zero")
 	}
@@ -272,14 +260,14 @@ func truncate(t *testing.T, fsys vfs.FS, dir string) {
 	f := Write(t, fsys, name, pattern(9_000, 1))
 	want := make([]byte, 12_000)
 	copy(want, pattern(9_000, 1)[:5_001])
-	check(t, f.Truncate(5_001))
+	must.OK(t, f.Truncate(5_001))
 	wantSize(t, f, 5_001)
-	check(t, f.Truncate(12_000))
+	must.OK(t, f.Truncate(12_000))
 	wantSize(t, f, 12_000)
 	if got := Read(t, fsys, name); !bytes.Equal(got, want) {
 		t.Error("what was cut off came back, or more was cut")
 	}
-	check(t, f.Truncate(0))
+	must.OK(t, f.Truncate(0))
 	if got := Read(t, fsys, name); len(got) != 0 {
 		t.Errorf("%d bytes left", len(got))
 	}
@@ -288,9 +276,9 @@ func truncate(t *testing.T, fsys vfs.FS, dir string) {
 func allocate(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "f")
 	f := Write(t, fsys, name, []byte("begin"))
-	check(t, f.Allocate(0, 3))
+	must.OK(t, f.Allocate(0, 3))
 	wantSize(t, f, 5)
-	check(t, f.Allocate(3, 20_000))
+	must.OK(t, f.Allocate(3, 20_000))
 	wantSize(t, f, 20_003)
 	want := append([]byte("begin"), make([]byte, 19_998)...)
 	if got := Read(t, fsys, name); !bytes.Equal(got, want) {
@@ -303,19 +291,19 @@ func allocate(t *testing.T, fsys vfs.FS, dir string) {
 func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "f")
 	f := Write(t, fsys, name, []byte("begin"))
-	check(t, f.Allocate(0, 1<<20))
+	must.OK(t, f.Allocate(0, 1<<20))
 	content := make([]byte, 1<<20)
 	copy(content, "begin")
 	look := func(from, data int64) {
 		t.Helper()
 		end, err := f.DataEnd(from)
-		check(t, err)
+		must.OK(t, err)
 		// Read reads through the page cache. Such a read must not change the result of DataEnd.
 		if got := Read(t, fsys, name); !bytes.Equal(got, content) {
 			t.Fatal("content changed")
 		}
 		again, err := f.DataEnd(from)
-		check(t, err)
+		must.OK(t, err)
 		if again != end {
 			t.Errorf("from %d: the data ends at %d, and after a read through the page cache at %d", from, end, again)
 		}
@@ -329,7 +317,7 @@ func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
 	for _, at := range []int64{700_000, 300_000, 1<<20 - 1} {
 		content[at] = 1
 		_, err := f.WriteAt([]byte{1}, at)
-		check(t, err)
+		must.OK(t, err)
 		look(0, 700_001)
 		look(at+1, at+1)
 	}
@@ -340,7 +328,7 @@ func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
 	if _, err := f.DataEnd(-1); err == nil {
 		t.Error("from -1: no error")
 	}
-	check(t, f.Truncate(100))
+	must.OK(t, f.Truncate(100))
 	content = content[:100]
 	look(0, 5)
 }
@@ -371,10 +359,10 @@ func badArguments(t *testing.T, fsys vfs.FS, dir string) {
 func openDirect(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "f")
 	want := pattern(3*vfs.DirectAlign+1_000, 3)
-	check(t, Write(t, fsys, name, want).Sync())
+	must.OK(t, Write(t, fsys, name, want).Sync())
 	f, err := fsys.OpenDirect(name)
-	check(t, err)
-	defer must(t, f.Close)
+	must.OK(t, err)
+	defer closed(t, f.Close)
 	t.Logf("direct: %v", f.Direct())
 	buf := vfs.AlignedBytes(8 * vfs.DirectAlign)
 	if !Aligned(buf) || len(buf) != 8*vfs.DirectAlign {
@@ -385,7 +373,7 @@ func openDirect(t *testing.T, fsys vfs.FS, dir string) {
 		t.Errorf("read beyond the end: %d of %d bytes, error %v", n, len(want), err)
 	}
 	n, err = f.ReadAt(buf[:2*vfs.DirectAlign], vfs.DirectAlign)
-	check(t, err)
+	must.OK(t, err)
 	if !bytes.Equal(buf[:n], want[vfs.DirectAlign:3*vfs.DirectAlign]) {
 		t.Error("read in the middle differs")
 	}
@@ -394,7 +382,7 @@ func openDirect(t *testing.T, fsys vfs.FS, dir string) {
 		t.Fatalf("alignment of reads: %d", align)
 	}
 	n, err = f.ReadAt(buf[:3*align], vfs.DirectAlign-align)
-	check(t, err)
+	must.OK(t, err)
 	if !bytes.Equal(buf[:n], want[vfs.DirectAlign-align:][:3*align]) {
 		t.Error("read aligned no better than needed differs")
 	}
@@ -409,23 +397,23 @@ func openDirect(t *testing.T, fsys vfs.FS, dir string) {
 func lock(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "lock")
 	first, err := fsys.Lock(name)
-	check(t, err)
+	must.OK(t, err)
 	_, err = fsys.Lock(name)
 	wantError(t, "second lock", err, vfs.ErrLocked)
 	other, err := fsys.Lock(path.Join(dir, "other"))
-	check(t, err)
-	defer must(t, other.Close)
-	check(t, first.Close())
+	must.OK(t, err)
+	defer closed(t, other.Close)
+	must.OK(t, first.Close())
 	again, err := fsys.Lock(name)
-	check(t, err)
-	check(t, again.Close())
+	must.OK(t, err)
+	must.OK(t, again.Close())
 	_, err = fsys.Lock(path.Join(dir, "no/lock"))
 	wantError(t, "lock in no folder", err, fs.ErrNotExist)
 }
 
 func space(t *testing.T, fsys vfs.FS, dir string) {
 	s, err := fsys.Space(dir)
-	check(t, err)
+	must.OK(t, err)
 	if s.TotalBytes <= 0 || s.FreeBytes < 0 || s.FreeBytes > s.TotalBytes {
 		t.Errorf("space is %+v", s)
 	}
@@ -446,7 +434,7 @@ func concurrentUse(t *testing.T, fsys vfs.FS, dir string) {
 	}
 	wg.Wait()
 	for range workers {
-		check(t, <-errs)
+		must.OK(t, <-errs)
 	}
 	got := Read(t, fsys, name)
 	for w := range workers {
@@ -455,7 +443,7 @@ func concurrentUse(t *testing.T, fsys vfs.FS, dir string) {
 		}
 	}
 	names, err := fsys.List(dir)
-	check(t, err)
+	must.OK(t, err)
 	if len(names) != 1+workers {
 		t.Errorf("names are %q", names)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/test/leaktest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
@@ -51,9 +52,7 @@ func enter(t *testing.T, c *Committer, f *fake) *Seat {
 	t.Helper()
 	s := &Seat{}
 	s.Init(c, f)
-	if err := s.Enter(func() {}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Enter(func() {}))
 	return s
 }
 
@@ -94,15 +93,13 @@ func TestNoRoundBeginsBesideTheFirst(t *testing.T) {
 		s.Init(c, f)
 		s.Schedule()
 		synctest.Wait()
-		if err := s.Enter(func() {
+		must.OK(t, s.Enter(func() {
 			s.Schedule()
 			synctest.Wait()
 			if f.inside.Load() > 0 {
 				t.Error("a round is in progress beside the first")
 			}
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		s.Schedule()
 		time.Sleep(time.Minute)
 		if n := f.rounds.Load(); n == 0 || f.twice.Load() || s.IsScheduled() {

@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -136,9 +137,7 @@ func answer(t testing.TB, p *Pending) (Result, error) {
 func mustAnswer(t testing.TB, p *Pending) Result {
 	t.Helper()
 	result, err := answer(t, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return result
 }
 

@@ -19,9 +19,7 @@ import (
 func openBlob(t *testing.T, fs vfs.FS, dir string, ref BlobRef) BlobReader {
 	t.Helper()
 	r, err := OpenBlob(fs, dir, "g", ref)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)
@@ -63,9 +61,7 @@ func TestBlobRoundTripsAtEveryEdgeOfAChunk(t *testing.T) {
 func TestBlobIsNotThereBeforeCommit(t *testing.T) {
 	fs, dir := vfs.OS{}, t.TempDir()
 	w, err := CreateBlob(fs, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if _, err := w.Write(grouptest.RandomBytes(1, 2<<20)); err != nil {
 		t.Fatal(err)
 	}
@@ -73,9 +69,7 @@ func TestBlobIsNotThereBeforeCommit(t *testing.T) {
 	if err != nil || len(names) != 1 || !strings.HasSuffix(names[0], TmpSuffix) {
 		t.Errorf("%v, %v", names, err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, w.Close())
 	if names, err := fs.List(dir); err != nil || len(names) != 0 {
 		t.Errorf("after Close: %v, %v", names, err)
 	}
@@ -93,9 +87,7 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 	ref := writeBlob(t, fs, dir, data, len(data))
 	name := path.Join(dir, BlobName(ref.ID))
 	f, err := fs.OpenWrite(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer func() {
 		if err := f.Close(); err != nil {
 			t.Error(err)
@@ -114,9 +106,7 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 	}
 	for _, bit := range bits {
 		one := make([]byte, 1)
-		if err := ReadFull(f, one, bit/8); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, ReadFull(f, one, bit/8))
 		good := one[0]
 		if _, err := f.WriteAt([]byte{good ^ 1<<(bit%8)}, bit/8); err != nil {
 			t.Fatal(err)
@@ -132,17 +122,13 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range []int64{size + 1, size - 1, BlobHeaderBytes, 5, 0} {
-		if err := f.Truncate(n); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, f.Truncate(n))
 		var damage *DamageError
 		if _, err := OpenBlob(fs, dir, "g", ref); !errors.As(err, &damage) || damage.Damage.File != BlobName(ref.ID) {
 			t.Errorf("truncated to %d: %v", n, err)
 		}
 	}
-	if err := fs.Remove(name); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, fs.Remove(name))
 	var damage *DamageError
 	if _, err := OpenBlob(fs, dir, "g", ref); !errors.As(err, &damage) {
 		t.Errorf("missing file: %v", err)
@@ -171,17 +157,11 @@ func TestBlobChunksCannotChangePlaces(t *testing.T) {
 	data := grouptest.RandomBytes(8, 3*BlobChunkBytes)
 	ref, other := writeBlob(t, fs, dir, data, 1<<20), writeBlob(t, fs, dir, data, 1<<20)
 	b, err := ReadAll(fs, path.Join(dir, BlobName(ref.ID)), 1<<30)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	const length = BlobChunkBytes + BlobCRCBytes
 	check := func(what string, name string, content []byte, want BlobRef, chunk int64) {
-		if err := fs.Remove(path.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-		if err := WriteReplace(fs, dir, name, content); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, fs.Remove(path.Join(dir, name)))
+		ok(t, WriteReplace(fs, dir, name, content))
 		var damage *DamageError
 		if _, err := readBlobAt(fs, dir, want, data, BlobHeaderBytes+chunk*length); !errors.As(err, &damage) {
 			t.Errorf("%s: %v", what, err)
@@ -199,9 +179,7 @@ func TestBlobOnAFullDiskSaysSo(t *testing.T) {
 	fs := vfstest.NewMem()
 	fs.SetCapacity(BlobChunkBytes / 2)
 	w, err := CreateBlob(fs, "/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	_, err = w.Write(grouptest.RandomBytes(1, BlobChunkBytes))
 	if !errors.Is(err, ErrNoSpace) || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("%v", err)
@@ -209,9 +187,7 @@ func TestBlobOnAFullDiskSaysSo(t *testing.T) {
 	if _, err := w.Commit(); !errors.Is(err, ErrNoSpace) {
 		t.Errorf("commit: %v", err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, w.Close())
 	if names, err := fs.List("/"); err != nil || len(names) != 0 {
 		t.Errorf("%v, %v", names, err)
 	}
@@ -223,9 +199,7 @@ func TestBlobCommitFailsWithEverySyncAndRename(t *testing.T) {
 	for _, kind := range []vfstest.OpKind{vfstest.OpWrite, vfstest.OpSync, vfstest.OpRename, vfstest.OpSyncDir} {
 		faulty := vfstest.NewFaulty(vfstest.NewMem())
 		w, err := CreateBlob(faulty, "/")
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if _, err := w.Write([]byte("data")); err != nil {
 			t.Fatal(err)
 		}

@@ -183,14 +183,10 @@ func TestPayloadOfAFirstKindMembershipChangeIsTheSecondKind(t *testing.T) {
 	id := uint64(7)
 	change := &raftpb.ConfChange{NodeId: &id}
 	data, err := proto.Marshal(change)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	kind, one := raftpb.EntryConfChange, uint64(1)
 	e, err := DecodePayload(&raftpb.Entry{Type: &kind, Index: &one, Term: &one, Data: data})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	var got raftpb.ConfChangeV2
 	if err := proto.Unmarshal(e.Data, &got); err != nil || !proto.Equal(&got, change.AsV2()) {
 		t.Errorf("%v, %v", &got, err)
@@ -254,9 +250,7 @@ func TestNewerVersionIsNotDamage(t *testing.T) {
 	_, _, manifestErr := DecodeManifest(manifest)
 
 	hint, err := sampleHint().Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	_, hintErr := DecodeHint(newer(hint, len(hint)))
 	_, markErr := DecodeMark(newer(EncodeMark(Mark{}), markFields), 0)
 	for what, err := range map[string]error{"segment": headerErr, "manifest": manifestErr, "hint": hintErr,
@@ -307,9 +301,7 @@ func TestEveryBitOfTheManifestIsHealedAndNoticed(t *testing.T) {
 func everyBitOfTheManifest(t *testing.T, want *Manifest) {
 	t.Helper()
 	b, err := want.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	got, bad, err := DecodeManifest(b)
 	if err != nil || bad != [2]error{} || !sameManifest(got, want) {
 		t.Fatalf("%+v, %v, %v", got, bad, err)
@@ -356,9 +348,7 @@ func TestOnlyManifestsOfVersion2HaveAHistoryFloor(t *testing.T) {
 func TestManifestOfEveryTruncatedLengthIsWholeOrRefused(t *testing.T) {
 	want := sampleManifest()
 	b, err := want.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for n := range len(b) {
 		got, bad, err := DecodeManifest(b[:n])
 		if err == nil && (!sameManifest(got, want) || bad == [2]error{}) {

@@ -35,9 +35,7 @@ func FuzzDecodeFrame(f *testing.F) {
 		if again := AppendFrame(nil, testSegment, 128, &e); !bytes.Equal(again, b[:n]) {
 			t.Fatalf("%x became %x", b[:n], again)
 		}
-		if err := e.Check(); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, e.Check())
 	})
 }
 
@@ -148,9 +146,7 @@ func fuzzLength(b []byte) uint64 {
 func FuzzHint(f *testing.F) {
 	grouptest.AddGolden(f, goldenV1, HintPrefix, func(b []byte) { f.Add(b, true) })
 	b, err := sampleHint().Encode()
-	if err != nil {
-		f.Fatal(err)
-	}
+	ok(f, err)
 	f.Add(b, true)
 	f.Fuzz(func(t *testing.T, b []byte, fix bool) {
 		if fix {

@@ -12,30 +12,22 @@ import (
 
 	"sheaf.dev/sheaf/internal/storage/index"
 	"sheaf.dev/sheaf/internal/storage/vfs"
-	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // writeBlob writes data in pieces of the given length.
 func writeBlob(t testing.TB, fs vfs.FS, dir string, data []byte, piece int) BlobRef {
 	t.Helper()
 	w, err := CreateBlob(fs, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for rest := data; len(rest) > 0; {
 		n, err := w.Write(rest[:min(piece, len(rest))])
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		rest = rest[n:]
 	}
 	ref, err := w.Commit()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
+	ok(t, w.Close())
 	return ref
 }
 
@@ -114,5 +106,5 @@ var goldenHistory = filepath.Join("..", "testdata", "history")
 
 func ok(t testing.TB, err error) {
 	t.Helper()
-	grouptest.Must(t, err)
+	must.OK(t, err)
 }

@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -72,7 +72,7 @@ func TestPieceWithARightChecksumAndWrongContentIsRefused(t *testing.T) {
 // as if there were no hint.
 func TestLastPieceOfAHint(t *testing.T) {
 	fs, m := vfstest.NewMem(), ManifestSegment{Number: 3, ID: testSegment, FirstIndex: 10}
-	grouptest.Must(t, fs.MkdirAll("/g"))
+	must.OK(t, fs.MkdirAll("/g"))
 	small, large := samplePiece(), samplePiece()
 	large.Begin, large.LastBefore, large.RowsBefore, large.Last = small.End, small.Last, 86, 1<<20
 	large.Table, large.Terms, large.End = Rows{}, nil, 1<<20
@@ -94,14 +94,14 @@ func TestLastPieceOfAHint(t *testing.T) {
 		{"zeros", make([]byte, 20_000), HintPart{}},
 		{"a length that is impossible", append(small.Encode(), 255, 255, 255, 255, 255, 255, 255, 255), HintPart{}},
 	} {
-		grouptest.Must(t, WriteReplace(fs, "/g", ActiveHintName, c.file))
+		must.OK(t, WriteReplace(fs, "/g", ActiveHintName, c.file))
 		h, found := LastPiece(fs, "/g", m)
 		h.Bytes = 0
 		if found != (c.want.End != 0) || found && h != c.want {
 			t.Errorf("%s: %+v, %v", c.what, h, found)
 		}
 	}
-	grouptest.Must(t, WriteReplace(fs, "/g", ActiveHintName, small.Encode()))
+	must.OK(t, WriteReplace(fs, "/g", ActiveHintName, small.Encode()))
 	m.ID[0]++
 	if h, found := LastPiece(fs, "/g", m); found {
 		t.Errorf("of another segment: %+v", h)

@@ -29,9 +29,7 @@ func sampleHint() *Hint {
 func TestEveryBitOfAHintIsChecked(t *testing.T) {
 	want := sampleHint()
 	b, err := want.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	got, err := DecodeHint(bytes.Clone(b))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%+v, %v", got, err)
@@ -50,9 +48,7 @@ func TestEveryBitOfAHintIsChecked(t *testing.T) {
 
 func TestHintWithARightChecksumAndWrongContentIsRefused(t *testing.T) {
 	good, err := sampleHint().Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	l := layoutHint(71, 2, 1)
 	flip := func(at int64) func(b []byte) { return func(b []byte) { b[at] ^= 0x50 } }
 	for what, change := range map[string]func(b []byte){
@@ -85,9 +81,7 @@ func TestHintWithARightChecksumAndWrongContentIsRefused(t *testing.T) {
 func TestHintWithoutRowsRoundTrips(t *testing.T) {
 	want := &Hint{FirstIndex: 1, Bytes: 128}
 	b, err := want.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if got, err := DecodeHint(b); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}

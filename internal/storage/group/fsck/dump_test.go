@@ -13,14 +13,14 @@ import (
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/foldertest"
-	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 func dumped(t *testing.T, g *foldertest.Folder, name string) []string {
 	t.Helper()
 	var b bytes.Buffer
-	grouptest.Must(t, Dump(&b, g.FS, path.Join(g.Dir, name)))
+	must.OK(t, Dump(&b, g.FS, path.Join(g.Dir, name)))
 	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 }
 
@@ -104,16 +104,16 @@ func TestDumpOfOtherFiles(t *testing.T) {
 		t.Errorf("%d lines", len(lines))
 	}
 	piece := samplePiece().Encode()
-	grouptest.Must(t, format.WriteReplace(g.FS, g.Dir, format.ActiveHintName, append(slices.Clone(piece), piece[:100]...)))
+	must.OK(t, format.WriteReplace(g.FS, g.Dir, format.ActiveHintName, append(slices.Clone(piece), piece[:100]...)))
 	if lines := dumped(t, g, format.ActiveHintName); len(lines) != 1+2+1+71+1 ||
 		!strings.Contains(lines[len(lines)-1], "does not count") {
 		t.Errorf("%q", lines)
 	}
-	grouptest.Must(t, g.FS.Remove(path.Join(g.Dir, format.ActiveHintName)))
+	must.OK(t, g.FS.Remove(path.Join(g.Dir, format.ActiveHintName)))
 	if lines := dumped(t, g, format.BlobName(g.Blobs[0].ID)); lines[len(lines)-1] != "all chunks are whole" {
 		t.Errorf("%q", lines)
 	}
-	grouptest.Must(t, format.WriteReplace(g.FS, g.Dir, "other", []byte("something else")))
+	must.OK(t, format.WriteReplace(g.FS, g.Dir, "other", []byte("something else")))
 	if err := Dump(&bytes.Buffer{}, g.FS, g.Dir+"/other"); err == nil ||
 		!strings.Contains(err.Error(), "no file of a group") {
 		t.Error(err)
@@ -121,7 +121,7 @@ func TestDumpOfOtherFiles(t *testing.T) {
 	if err := Dump(&bytes.Buffer{}, g.FS, g.Dir+"/nothing"); err == nil {
 		t.Error("a missing file passes")
 	}
-	grouptest.Must(t, format.WriteReplace(g.FS, g.Dir, format.MarkName, nil))
+	must.OK(t, format.WriteReplace(g.FS, g.Dir, format.MarkName, nil))
 	if err := Dump(&bytes.Buffer{}, g.FS, g.Dir+"/"+format.MarkName); !errors.Is(err, format.ErrCorrupt) {
 		t.Error("an empty mark file:", err)
 	}

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/foldertest"
-	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -37,14 +37,14 @@ func TestVerifyPassesAWholeGroup(t *testing.T) {
 	g := foldertest.Build(t, vfs.OS{}, t.TempDir()+"/g", 40, 200)
 	var bytes, total int64
 	report, err := VerifyDir(t.Context(), g.FS, g.Dir, func(n int64) { bytes += n })
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	if len(report.Damages) != 0 || report.TornBytes != 0 || report.Group != "g7" || report.Blobs != 1 ||
 		report.Entries != 3*41 {
 		t.Errorf("%+v", report)
 	}
 	for _, name := range g.Names(t) {
 		info, err := g.FS.Stat(path.Join(g.Dir, name))
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		total += info.Size()
 	}
 	if bytes != report.Bytes || bytes < total {
@@ -60,7 +60,7 @@ func TestVerifyNamesEveryBitFlipped(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for _, name := range g.Names(t) {
 		info, err := g.FS.Stat(path.Join(g.Dir, name))
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		stride := 1
 		if name == format.ManifestName || name == format.MarkName || strings.HasPrefix(name, format.BlobPrefix) {
 			stride = 13 // their codecs are tested bit by bit
@@ -147,7 +147,7 @@ func TestVerifyOfPaddingAndStateFramesLosesNoEntry(t *testing.T) {
 func TestRule3_VerifyDistinguishesATornTailFromDamage(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 	// The hints are removed because they cover the tail.
-	grouptest.Must(t, errors.Join(g.FS.Remove(g.Dir+"/"+format.HintName(1)), g.FS.Remove(g.Dir+"/"+format.HintName(2))))
+	must.OK(t, errors.Join(g.FS.Remove(g.Dir+"/"+format.HintName(1)), g.FS.Remove(g.Dir+"/"+format.HintName(2))))
 	frames := g.Frames[g.Active()]
 	marked := frames[20]
 	g.WriteMark(t, marked.Offset, marked.Entry.Index-1)
@@ -176,9 +176,9 @@ func TestVerifyFindsZerosBelowTheMark(t *testing.T) {
 	}
 	undo()
 	file, err := g.FS.OpenWrite(path.Join(g.Dir, g.Active()))
-	grouptest.Must(t, err)
-	grouptest.Must(t, file.Truncate(f.Offset+3))
-	grouptest.Must(t, file.Close())
+	must.OK(t, err)
+	must.OK(t, file.Truncate(f.Offset+3))
+	must.OK(t, file.Close())
 	if d := verifyFolder(t, g).Damages; len(d) != 2 || d[0].Offset != f.Offset || d[1].Offset+d[1].Length != end {
 		t.Errorf("%+v", d)
 	}
@@ -191,13 +191,13 @@ func TestVerifyOfMissingAndWrongFiles(t *testing.T) {
 		says   string
 	}{
 		"segment missing": {func(t *testing.T, g *foldertest.Folder) {
-			grouptest.Must(t, g.FS.Remove(g.Dir+"/"+format.SegmentName(2)))
+			must.OK(t, g.FS.Remove(g.Dir+"/"+format.SegmentName(2)))
 		}, format.SegmentName(2), "missing"},
 		"manifest missing": {func(t *testing.T, g *foldertest.Folder) {
-			grouptest.Must(t, g.FS.Remove(g.Dir+"/manifest"))
+			must.OK(t, g.FS.Remove(g.Dir+"/manifest"))
 		}, format.ManifestName, "missing"},
 		"blob missing": {func(t *testing.T, g *foldertest.Folder) {
-			grouptest.Must(t, g.FS.Remove(g.Dir+"/"+format.BlobName(g.Blobs[0].ID)))
+			must.OK(t, g.FS.Remove(g.Dir+"/"+format.BlobName(g.Blobs[0].ID)))
 		}, "", "missing"},
 		"segment shorter": {func(t *testing.T, g *foldertest.Folder) {
 			truncateFolder(t, g, format.SegmentName(1), g.Frames[format.SegmentName(1)][5].Offset)
@@ -208,7 +208,7 @@ func TestVerifyOfMissingAndWrongFiles(t *testing.T) {
 			g.Change(t, format.SegmentName(2), 0, func(b []byte) { copy(b, h.Encode()) }, format.SegmentHeaderBytes)
 		}, format.SegmentName(2), "another store or group"},
 		"hint of another segment": {func(t *testing.T, g *foldertest.Folder) {
-			grouptest.Must(t, g.FS.Rename(g.Dir+"/"+format.HintName(2), g.Dir+"/"+format.HintName(1)))
+			must.OK(t, g.FS.Rename(g.Dir+"/"+format.HintName(2), g.Dir+"/"+format.HintName(1)))
 		}, format.HintName(1), "another segment"},
 		"an entry cut out": {func(t *testing.T, g *foldertest.Folder) {
 			m := g.Manifest.Segments[0]
@@ -219,10 +219,10 @@ func TestVerifyOfMissingAndWrongFiles(t *testing.T) {
 					image = format.AppendFrame(image, m.ID, int64(len(image)), &f.Entry)
 				}
 			}
-			grouptest.Must(t, g.FS.Remove(g.Dir+"/"+format.HintName(1)))
-			grouptest.Must(t, format.WriteReplace(g.FS, g.Dir, format.SegmentName(1), image))
+			must.OK(t, g.FS.Remove(g.Dir+"/"+format.HintName(1)))
+			must.OK(t, format.WriteReplace(g.FS, g.Dir, format.SegmentName(1), image))
 			g.Manifest.Segments[0].Bytes = int64(len(image))
-			grouptest.Must(t, format.WriteManifest(g.FS, g.Dir, g.Manifest))
+			must.OK(t, format.WriteManifest(g.FS, g.Dir, g.Manifest))
 		}, format.SegmentName(1), "missing before it"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -239,8 +239,8 @@ func TestVerifyOfMissingAndWrongFiles(t *testing.T) {
 func truncateFolder(t *testing.T, g *foldertest.Folder, name string, size int64) {
 	t.Helper()
 	f, err := g.FS.OpenWrite(path.Join(g.Dir, name))
-	grouptest.Must(t, err)
-	grouptest.Must(t, errors.Join(f.Truncate(size), f.Close()))
+	must.OK(t, err)
+	must.OK(t, errors.Join(f.Truncate(size), f.Close()))
 }
 
 func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
@@ -289,9 +289,9 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 func TestVerifyLooksAtASealedSegmentUpToItsSizeOnly(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 	file, err := g.FS.OpenWrite(path.Join(g.Dir, format.SegmentName(1)))
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	_, err = file.WriteAt([]byte("left over"), g.Manifest.Segments[0].Bytes)
-	grouptest.Must(t, errors.Join(err, file.Close()))
+	must.OK(t, errors.Join(err, file.Close()))
 	if report := verifyFolder(t, g); len(report.Damages) != 0 || report.TornBytes != 0 {
 		t.Errorf("%+v", report)
 	}
@@ -300,12 +300,12 @@ func TestVerifyLooksAtASealedSegmentUpToItsSizeOnly(t *testing.T) {
 func TestVerifyFindsAWrongUsedFlag(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 	h, err := format.ReadHint(g.FS, g.Dir, g.Manifest.Segments[1])
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	set := 0
 	for row := range h.IDs {
 		used := h.IsUsed(row)
 		h.SetUsed(row, !used)
-		grouptest.Must(t, format.WriteHint(g.FS, g.Dir, 2, h))
+		must.OK(t, format.WriteHint(g.FS, g.Dir, 2, h))
 		d := verifyFolder(t, g).Damages
 		if used {
 			set++
@@ -338,10 +338,10 @@ func TestVerifyFindsAHintThatDisagrees(t *testing.T) {
 	} {
 		g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 		h, err := format.ReadHint(g.FS, g.Dir, g.Manifest.Segments[1])
-		grouptest.Must(t, err)
+		must.OK(t, err)
 		change(h)
 		foldertest.OrderRows(h)
-		grouptest.Must(t, format.WriteHint(g.FS, g.Dir, 2, h))
+		must.OK(t, format.WriteHint(g.FS, g.Dir, 2, h))
 		if d := verifyFolder(t, g).Damages; len(d) != 1 || d[0].File != format.HintName(2) {
 			t.Errorf("%s: %v", what, d)
 		}
@@ -409,7 +409,7 @@ func readRaw(b *testing.B, g *foldertest.Folder) int64 {
 	var files []vfs.File
 	for _, m := range g.Manifest.Segments {
 		f, err := g.FS.OpenDirect(path.Join(g.Dir, format.SegmentName(m.Number)))
-		grouptest.Must(b, err)
+		must.OK(b, err)
 		files = append(files, f)
 	}
 	for range verifyWorkers {
@@ -428,7 +428,7 @@ func readRaw(b *testing.B, g *foldertest.Folder) int64 {
 	}
 	wg.Wait()
 	for _, f := range files {
-		grouptest.Must(b, f.Close())
+		must.OK(b, f.Close())
 	}
 	return total.Load()
 }
@@ -436,6 +436,6 @@ func readRaw(b *testing.B, g *foldertest.Folder) int64 {
 func verifyFolder(t testing.TB, g *foldertest.Folder) VerifyReport {
 	t.Helper()
 	report, err := VerifyDir(t.Context(), g.FS, g.Dir, nil)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	return report
 }

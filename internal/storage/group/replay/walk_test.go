@@ -7,6 +7,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // written returns a segment that begins with index 1. It has one put of a record for each pair of index and term. The
@@ -32,9 +33,7 @@ func written(t *testing.T, puts [][2]uint64, hit ...int) (image []byte, m format
 func walked(t *testing.T, image []byte, m format.ManifestSegment) *Walk {
 	t.Helper()
 	w, err := Segment(segio.NewFrameReaderBytes(image, m.ID, format.SegmentHeaderBytes), m.FirstIndex, m.Bytes, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return w
 }
 

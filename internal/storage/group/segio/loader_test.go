@@ -13,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -28,9 +29,7 @@ func loaderFile(t *testing.T, fs vfs.FS, bytes int) []byte {
 	if err == nil {
 		_, err = f.WriteAt(content, 0)
 	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(err, f.Close()))
 	return content
 }
 
@@ -44,19 +43,13 @@ func TestLoaderReadsInOrder(t *testing.T) {
 			want := loaderFile(t, fs, size)
 			l := NewLoader(opts)
 			into, err := l.Allocate(int64(size), false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			f, err := fs.OpenDirect("file")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			var mu sync.Mutex
 			told := int64(0)
 			read, err := l.Read(t.Context(), f, into, func(n int64) { mu.Lock(); told += n; mu.Unlock() })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			for at := int64(0); at < int64(size); {
 				have, err := read.await(at + 1)
 				if err != nil || have <= at {
@@ -92,21 +85,15 @@ func TestLoaderUnreadableBlock(t *testing.T) {
 	l := NewLoader(LoaderOptions{})
 	defer l.Close()
 	into, err := l.Allocate(int64(len(want)), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer l.Release(into, int64(cap(into)))
 	f, err := fs.OpenDirect("file")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	read, err := l.Read(t.Context(), f, into, nil)
 	if err == nil {
 		err = read.Finish()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if fault.Fired() < 2 {
 		t.Fatalf("the fault fired %d times", fault.Fired())
 	}
@@ -140,13 +127,9 @@ func TestLoaderErrors(t *testing.T) {
 	} {
 		l := NewLoader(LoaderOptions{Reads: 2})
 		into, err := l.Allocate(c.size, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		f, err := c.fs.OpenDirect("file")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		read, err := l.Read(c.ctx, f, into, nil)
 		if err == nil {
 			_, err = read.await(c.size)
@@ -169,13 +152,9 @@ func TestLoaderErrors(t *testing.T) {
 func TestLoaderKeepsMemory(t *testing.T) {
 	l := NewLoader(LoaderOptions{KeepBytes: 5 << 20})
 	first, err := l.Allocate(4<<20, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	second, err := l.Allocate(4<<20, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	first[0], first[4<<20-1] = 1, 2
 	at := &first[0]
 	l.Release(first, int64(cap(first)))
@@ -184,16 +163,12 @@ func TestLoaderKeepsMemory(t *testing.T) {
 		t.Fatalf("%d bytes are kept", l.keptBytes)
 	}
 	fresh, err := l.Allocate(4<<20-100, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if &fresh[0] == at || !bytes.Equal(fresh, make([]byte, len(fresh))) {
 		t.Error("room to grow into is not fresh")
 	}
 	again, err := l.Allocate(4<<20-100, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if &again[0] != at {
 		t.Error("kept memory was not used")
 	}
@@ -226,9 +201,7 @@ func TestImagesTakeWhatIsWritten(t *testing.T) {
 		{"a segment read whole that ends just behind a huge page", 4<<20 + 1, false, 4<<20 + 1},
 	} {
 		buffer, err := NewLoader(LoaderOptions{}).Allocate(c.bytes, c.grows)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for at := int64(0); at < c.written; at += 4096 {
 			buffer[at] = 1
 		}

@@ -1,0 +1,25 @@
+package must
+
+import (
+	"errors"
+	"testing"
+)
+
+// reports is a test that only notes what ended it.
+type reports struct{ fatal []any }
+
+func (*reports) Helper()             {}
+func (r *reports) Fatal(args ...any) { r.fatal = append(r.fatal, args...) }
+
+func TestOnlyAnErrorEndsATest(t *testing.T) {
+	var r reports
+	OK(&r, nil)
+	if len(r.fatal) != 0 {
+		t.Fatalf("no error ended the test with %v", r.fatal)
+	}
+	err := errors.New("the disk is full")
+	OK(&r, err)
+	if len(r.fatal) != 1 || r.fatal[0] != err {
+		t.Fatalf("the error %v ended the test with %v", err, r.fatal)
+	}
+}
