@@ -57,9 +57,7 @@ func TestOverwrittenSpaceIsFreedWhereWritesCarryRequestIDs(t *testing.T) {
 		live := int64(len(ids) * (bytes + 100))
 		most := 22*live/10 + int64(hash4.Groups)*segment
 		f.eventually("the room of what was overwritten comes back", func() bool { return f.onDisk() <= most })
-		for id, d := range there {
-			f.holds(id, d)
-		}
+		f.holdsAll(there)
 		f.stop()
 	})
 }

@@ -153,9 +153,7 @@ func TestAReplicaWithADamagedTailComesBack(t *testing.T) {
 func comesBack(t testing.TB, what tailDamage) {
 	c := newCluster(t, oneGroup, abc)
 	c.settled(abc...)
-	for id := range int64(18) {
-		c.put(id, data(id, 1000))
-	}
+	c.fill(18, 1000)
 	c.kill("b")
 	c.put(18, data(18, 1000))
 	synctest.Wait()           // c has heard of that commit, and records it with the next entry
@@ -203,9 +201,7 @@ func comesBack(t testing.TB, what tailDamage) {
 		t.Errorf("the new copy is complete, and the old one stays: %v, %v", trashOf(t, f), err)
 	}
 	c.kill("a")
-	for id := range int64(21) {
-		c.holds(id, data(id, 1000))
-	}
+	c.filled(21, 1000)
 }
 
 // A replica whose tail is damaged right after an install is replaced, although nobody has written to the group since:
@@ -217,9 +213,7 @@ func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 		c.settled(abc...)
 		c.kill("c")
 		for n := range 4 {
-			for id := range int64(10) {
-				c.put(id, data(id, 1000+n))
-			}
+			c.fill(10, 1000+n)
 		}
 		for _, name := range []string{"a", "b"} { // c needs files
 			f := c.shards[name]
@@ -254,9 +248,7 @@ func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 			t.Errorf("%v damaged tails were found, and the replica that has forgotten its vote is replaced: %t", found,
 				group("c").RaftID != before)
 		}
-		for id := range int64(10) {
-			c.holds(id, data(id, 1003))
-		}
+		c.filled(10, 1003)
 	})
 }
 
@@ -266,9 +258,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, oneGroup, abc)
 		c.settled(abc...)
-		for id := range int64(3) {
-			c.put(id, data(id, 1000))
-		}
+		c.fill(3, 1000)
 		c.kill("b")
 		c.put(3, data(3, 1000))
 		synctest.Wait()         // c has heard of that commit, and records it with the next entry
@@ -304,9 +294,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 		c.restart("a")
 		c.eventually("somebody leads", func() bool { return s.installer.isLed(t.Context(), c.registry.now().Groups["0"]) })
 		c.settled(abc...)
-		for id := range int64(5) {
-			c.holds(id, data(id, 1000))
-		}
+		c.filled(5, 1000)
 	})
 }
 

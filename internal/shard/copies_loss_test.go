@@ -26,9 +26,7 @@ func TestALostReplicaIsReplaced(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, hash4, abc)
 		c.settled(abc...)
-		for id := range int64(20) {
-			c.put(id, data(id, 1000))
-		}
+		c.fill(20, 1000)
 		before := c.registry.now().Groups
 		replaced := func() bool {
 			for name, g := range c.registry.now().Groups {
@@ -60,9 +58,7 @@ func TestALostReplicaIsReplaced(t *testing.T) {
 		c.eventually("the volume is replaced", replaced)
 		c.settled(abc...)
 		c.kill("b")
-		for id := range int64(20) {
-			c.holds(id, data(id, 1000))
-		}
+		c.filled(20, 1000)
 	})
 }
 
@@ -94,9 +90,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
 		c.settled(abc...)
-		for id := range int64(100) {
-			c.put(id, data(id, 3000))
-		}
+		c.fill(100, 3000)
 		blob := data(500, 2<<20)
 		c.upload(500, blob)
 		id := c.registry.now().Groups["0"].UUID
@@ -146,9 +140,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 			return err == nil && len(report.Damages) == 0
 		})
 		c.kill("a")
-		for id := range int64(100) {
-			c.holds(id, data(id, 3000))
-		}
+		c.filled(100, 3000)
 		c.holds(500, blob)
 	})
 }
@@ -160,9 +152,7 @@ func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
 		c.settled(abc...)
-		for id := range int64(20) {
-			c.put(id, data(id, 3000))
-		}
+		c.fill(20, 3000)
 		c.eventually("all rest", func() bool {
 			for _, f := range c.shards {
 				if awake, looked := restless(f); awake+looked > 0 {
@@ -196,9 +186,7 @@ func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 		if len(report.Damages) > 0 {
 			t.Errorf("%v", report.Damages)
 		}
-		for id := range int64(20) {
-			c.holds(id, data(id, 3000))
-		}
+		c.filled(20, 3000)
 	})
 }
 
@@ -209,17 +197,13 @@ func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, hash4, abc)
 		c.settled(abc...)
-		for id := range int64(20) {
-			c.put(id, data(id, 100))
-		}
+		c.fill(20, 100)
 		c.kill("c")
 		f := c.stopped["c"]
 		earlier := t.TempDir()
 		copyFolder(t, f.cfg.FS, earlier, f.cfg.Dir)
 		c.restart("c")
-		for id := range int64(20) {
-			c.put(id, data(id, 200))
-		}
+		c.fill(20, 200)
 		before := c.registry.now()
 		c.kill("c")
 		f.cfg.Dir = earlier
@@ -237,9 +221,7 @@ func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 		c.settled(abc...)
 		c.eventually("the old ones are in the trash", func() bool { return len(trashOf(t, f)) == 4 })
 		c.kill("a")
-		for id := range int64(20) {
-			c.holds(id, data(id, 200))
-		}
+		c.filled(20, 200)
 	})
 }
 

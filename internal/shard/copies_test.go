@@ -145,6 +145,22 @@ func (c *cluster) put(id int64, data []byte) {
 	})
 }
 
+// fill puts the records 0 to n-1, each with its data of size bytes.
+func (c *cluster) fill(n int64, size int) {
+	c.t.Helper()
+	for id := range n {
+		c.put(id, data(id, size))
+	}
+}
+
+// filled checks that the leaders have what fill put.
+func (c *cluster) filled(n int64, size int) {
+	c.t.Helper()
+	for id := range n {
+		c.holds(id, data(id, size))
+	}
+}
+
 // upload stores a record as a blob.
 func (c *cluster) upload(id int64, data []byte) {
 	c.t.Helper()
@@ -196,14 +212,10 @@ func TestGroupsAreMadeWithTheirCopies(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, hash4, abc)
 		c.settled(abc...)
-		for id := range int64(40) {
-			c.put(id, data(id, 100))
-		}
+		c.fill(40, 100)
 		for _, name := range abc {
 			c.kill(name)
-			for id := range int64(40) {
-				c.holds(id, data(id, 100))
-			}
+			c.filled(40, 100)
 			c.put(100, data(100, 10))
 			c.restart(name)
 		}
@@ -360,9 +372,7 @@ func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
 		c.put(0, data(0, 10))
 		c.kill("c")
 		for n := range 40 {
-			for id := range int64(10) {
-				c.put(id, data(id, 1000+n))
-			}
+			c.fill(10, 1000+n)
 		}
 		c.upload(77, data(77, 2<<20))
 		for _, name := range []string{"a", "b"} {
@@ -383,9 +393,7 @@ func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
 			return true
 		})
 		c.kill("a")
-		for id := range int64(10) {
-			c.holds(id, data(id, 1039))
-		}
+		c.filled(10, 1039)
 		c.holds(77, data(77, 2<<20))
 	})
 }
@@ -396,9 +404,7 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, hash4, abc)
 		c.settled(abc...)
-		for id := range int64(8) {
-			c.put(id, data(id, 10))
-		}
+		c.fill(8, 10)
 		c.eventually("a leads something", func() bool {
 			for _, g := range c.shards["a"].shard.Status().Groups {
 				if g.Leader {

@@ -33,9 +33,7 @@ func TestAMoveShowsHowFarItIs(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, []string{"a"}, "d")
 		c.settled("a")
-		for id := range int64(6) {
-			c.put(id, data(id, 1000_000))
-		}
+		c.fill(6, 1000_000)
 		c.kill("a")
 		c.shards["a"] = c.stopped["a"].again(func(cfg *Config) { cfg.Limits.FetchBytesPerSecond = 1 << 20 })
 		a, d := c.shards["a"], c.shards["d"]

@@ -104,9 +104,7 @@ func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		p := newPools(t)
-		for id := range int64(60) {
-			p.put(id, data(id, 2000))
-		}
+		p.fill(60, 2000)
 		steps := []*stepWanted{
 			{kind: "AddLearner", number: 1}, {kind: "Replace", number: 1}, {kind: "Replace", number: 6},
 			{kind: "TransferLeader", number: 1},

@@ -102,9 +102,7 @@ func TestDamageHitsOnlyItsRecord(t *testing.T) {
 			f.shard.Kill()
 			f.again(nil)
 			f.holds(hit, []byte("newer"))
-			for id, d := range whole {
-				f.holds(id, d)
-			}
+			f.holdsAll(whole)
 		})
 	})
 }
@@ -259,9 +257,7 @@ func fullDiskIsRefusedEarly(t testing.TB) {
 	_, err := f.upload(&recordv1.UploadHeader{Key: key(-1)}, cut(make([]byte, 40<<20), 1<<20)...)
 	want(t, err, codes.ResourceExhausted, reason.DiskFull)
 	f.absent(-1)
-	for id, d := range acknowledged {
-		f.holds(id, d)
-	}
+	f.holdsAll(acknowledged)
 	f.delete(0)
 	f.absent(0)
 	delete(acknowledged, 0)
@@ -275,9 +271,7 @@ func fullDiskIsRefusedEarly(t testing.TB) {
 	})
 	f.stop()
 	f.again(nil)
-	for id, d := range acknowledged {
-		f.holds(id, d)
-	}
+	f.holdsAll(acknowledged)
 	f.absent(0)
 	f.holds(-2, []byte("fits"))
 }
@@ -399,14 +393,10 @@ func TestCompactDropsWhatRetentionDoesNotKeep(t *testing.T) {
 			if out.GetEntriesDropped() < 70 || out.GetBytesAfter() >= out.GetBytesBefore()/2 || out.GetSegmentsRewritten() == 0 {
 				t.Errorf("compact: %v", out)
 			}
-			for id, d := range there {
-				f.holds(id, d)
-			}
+			f.holdsAll(there)
 			f.shard.Kill()
 			f.again(nil)
-			for id, d := range there {
-				f.holds(id, d)
-			}
+			f.holdsAll(there)
 		})
 	})
 }
@@ -507,9 +497,7 @@ func TestEtcdStoreIsARegistry(t *testing.T) {
 	}
 	f.shard.Kill()
 	f.again(nil).ready()
-	for id, d := range there {
-		f.holds(id, d)
-	}
+	f.holdsAll(there)
 	f.stop()
 	f.eventually("it is not registered any more", func() bool { // where etcd was slow, its lease has to run out
 		view, err := store.View(ctx)

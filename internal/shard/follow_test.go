@@ -154,9 +154,7 @@ func TestServesWhileEtcdIsDown(t *testing.T) {
 		f.registry.setDown(true)
 		f.put(1, data(1, 1<<20))
 		f.holds(1, data(1, 1<<20))
-		for i := range int64(10) {
-			f.put(i, data(i, 1<<19))
-		}
+		f.putEach(10, 1<<19)
 		// There may be a second problem, that the step of the volume cannot be reported.
 		f.eventually("the failed report is a problem", func() bool {
 			return strings.Contains(fmt.Sprint(f.shard.Status().GetShard().Problems), "reporting to etcd")

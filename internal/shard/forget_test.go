@@ -32,9 +32,7 @@ func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 			return applied() == c.shards[leader].served(0).Log().AppliedIndex()
 		})
 		image := f.image()
-		for id := range int64(10) {
-			c.put(id, data(id, 200))
-		}
+		c.fill(10, 200)
 		c.eventually("all have all", func() bool {
 			return !slices.ContainsFunc(abc, func(name string) bool {
 				return c.shards[name].served(0).Log().AppliedIndex() < applied()
@@ -61,8 +59,6 @@ func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 			})
 		}
 		c.settled(abc...)
-		for id := range int64(10) {
-			c.holds(id, data(id, 200))
-		}
+		c.filled(10, 200)
 	})
 }

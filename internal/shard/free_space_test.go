@@ -81,9 +81,7 @@ func noWriteIsRefusedBesideTrash(t testing.TB) {
 		slices.Collect(slices.Chunk(blob, 1<<20))...); err != nil {
 		t.Errorf("a blob beside trash: %v", err)
 	}
-	for id, d := range there {
-		f.holds(id, d)
-	}
+	f.holdsAll(there)
 }
 
 // The trash is also deleted if background compaction is switched off.
@@ -95,9 +93,7 @@ func TestTheTrashGoesWhereNothingIsCompacted(t *testing.T) {
 func theTrashGoesWhereNothingIsCompacted(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { smallDisk(t, c, 96) }).ready() // compaction is off
 	inTheTrash(t, &f.cfg, 4, 60<<20)
-	for id := range int64(40) {
-		f.put(id, data(id, 1_000_000))
-	}
+	f.putEach(40, 1_000_000)
 }
 
 // A group that moves to a volume gets the space of what has left the volume.
@@ -109,9 +105,7 @@ func TestAReturningGroupGetsTheSpaceOfTheTrash(t *testing.T) {
 func aReturningGroupGetsTheSpaceOfTheTrash(t testing.TB) {
 	c := newCluster(t, oneGroup, []string{"a"})
 	c.settled("a")
-	for id := range int64(40) {
-		c.put(id, data(id, 1_000_000))
-	}
+	c.fill(40, 1_000_000)
 	d := c.add("d", func(cfg *Config) { smallDisk(t, cfg, 128) })
 	inTheTrash(t, &d.cfg, 4, 92<<20)
 	c.aim("d")
@@ -119,9 +113,7 @@ func aReturningGroupGetsTheSpaceOfTheTrash(t testing.TB) {
 	if left := len(trashOf(t, d)); left == 4 {
 		t.Error("all is left in the trash")
 	}
-	for id := range int64(40) {
-		c.holds(id, data(id, 1_000_000))
-	}
+	c.filled(40, 1_000_000)
 }
 
 // On a small volume, a group is compacted when its share of an eighth of the volume is superseded, even before its
@@ -152,7 +144,5 @@ func onASmallVolumeLessIsSuperseded(t testing.TB) {
 		}
 		return true
 	})
-	for id, d := range there {
-		f.holds(id, d)
-	}
+	f.holdsAll(there)
 }

@@ -539,6 +539,22 @@ func (f *fixture) holds(id int64, data []byte) {
 	}
 }
 
+// putEach puts the records 0 to n-1, each with its data of size bytes.
+func (f *fixture) putEach(n int64, size int) {
+	f.t.Helper()
+	for id := range n {
+		f.put(id, data(id, size))
+	}
+}
+
+// holdsAll checks each of the records.
+func (f *fixture) holdsAll(there map[int64][]byte) {
+	f.t.Helper()
+	for id, d := range there {
+		f.holds(id, d)
+	}
+}
+
 func (f *fixture) absent(id int64) {
 	f.t.Helper()
 	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})

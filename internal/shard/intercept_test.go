@@ -113,9 +113,7 @@ func TestInterceptorsMayChangeWhatGetAnswers(t *testing.T) {
 		f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 			c.ServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(change)}
 		}).ready()
-		for id := range int64(16) {
-			f.put(id, data(id, 1000))
-		}
+		f.putEach(16, 1000)
 		get := func(id int64) error {
 			out, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
 			switch rec := out.GetRecord(); id {

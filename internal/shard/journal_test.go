@@ -95,9 +95,7 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 			disk = after
 			f.again(func(c *Config) { c.FS = after })
 			f.ready()
-			for id, d := range there {
-				f.holds(id, d)
-			}
+			f.holdsAll(there)
 		}
 		f.stop()
 		if found, err := journal.Read(disk, "/v"); err != nil || found.Files > 0 {
@@ -131,9 +129,7 @@ func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 		fault.Remove()
 		f.again(nil)
 		f.ready()
-		for id, d := range there {
-			f.holds(id, d)
-		}
+		f.holdsAll(there)
 	})
 }
 

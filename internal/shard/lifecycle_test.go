@@ -254,9 +254,7 @@ func TestMemoryLimitTooSmallIsAClearError(t *testing.T) {
 		}
 		f.stop()
 		f.again(func(c *Config) { c.MemoryLimitBytes = 0 })
-		for id, d := range there {
-			f.holds(id, d)
-		}
+		f.holdsAll(there)
 	})
 }
 

@@ -91,9 +91,7 @@ func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 				break
 			}
 		}
-		for id, d := range there {
-			f.holds(id, d)
-		}
+		f.holdsAll(there)
 	})
 }
 
@@ -117,9 +115,7 @@ func TestKillWhileLoading(t *testing.T) {
 		f.shard.Kill()
 		fault.Remove()
 		f.again(nil)
-		for id, d := range there {
-			f.holds(id, d)
-		}
+		f.holdsAll(there)
 	})
 }
 
@@ -147,9 +143,7 @@ func TestFailedSyncLosesNothingAcknowledged(t *testing.T) {
 		}
 		f.shard.Kill()
 		f.again(nil)
-		for id, d := range acknowledged {
-			f.holds(id, d)
-		}
+		f.holdsAll(acknowledged)
 	})
 }
 

@@ -84,9 +84,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	})
 
 	server.Close()
-	for i := range int64(8) {
-		f.put(i, data(i, 1<<20))
-	}
+	f.putEach(8, 1<<20)
 	f.eventually("the failed report is a problem", func() bool {
 		return slices.ContainsFunc(f.shard.Status().GetShard().Problems, func(p string) bool {
 			return strings.HasPrefix(p, "reporting to etcd")

@@ -16,9 +16,7 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, hash4, abc)
 		c.settled(abc...)
-		for id := range int64(8) {
-			c.put(id, data(id, 100))
-		}
+		c.fill(8, 100)
 		before := c.registry.now().Groups
 		for _, name := range abc {
 			c.kill(name)
@@ -50,9 +48,7 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 				t.Errorf("%s has thrown %v away", name, trash)
 			}
 		}
-		for id := range int64(8) {
-			c.holds(id, data(id, 100))
-		}
+		c.filled(8, 100)
 	})
 }
 
@@ -63,9 +59,7 @@ func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		c := newCluster(t, oneGroup, abc, "d")
 		c.settled(abc...)
-		for id := range int64(8) {
-			c.put(id, data(id, 100))
-		}
+		c.fill(8, 100)
 		before := c.registry.now().Groups["0"]
 		for _, name := range abc { // whoever ran remembers where the members are
 			c.kill(name)
@@ -91,8 +85,6 @@ func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
 		}
 		c.aim("a", "b", "d")
 		c.settled("a", "b", "d")
-		for id := range int64(8) {
-			c.holds(id, data(id, 100))
-		}
+		c.filled(8, 100)
 	})
 }

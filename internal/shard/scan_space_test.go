@@ -59,9 +59,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	if err != nil || len(records) != len(ids) {
 		t.Errorf("a scan that begins again: %d records, %v", len(records), err)
 	}
-	for id, d := range there {
-		f.holds(id, d)
-	}
+	f.holdsAll(there)
 }
 
 // What unread scans keep is limited even if there is free space. A scan that is read continues.

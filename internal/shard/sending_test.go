@@ -33,9 +33,7 @@ func stalledShard(t testing.TB, answers int64, sendTimeout time.Duration) *fixtu
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
 		c.Limits, c.sendTimeout = Limits{BytesInFlightMax: 4 << 20, AnswerBytesMax: answers}, sendTimeout
 	}).ready()
-	for id := range int64(20) {
-		f.put(id, data(id, 500_000))
-	}
+	f.putEach(20, 500_000)
 	return f
 }
 
@@ -72,9 +70,7 @@ func TestAReaderThatDoesNotReadIsDisconnected(t *testing.T) {
 		streams := f.stalled(4)
 		watch, err := f.records.Watch(f.ctx(), &recordv1.WatchRequest{Group: "0"})
 		must(t, err)
-		for id := range int64(20) {
-			f.put(id, data(id, 500_000))
-		}
+		f.putEach(20, 500_000)
 		// What the transport holds of a stream remains counted until the caller reads it or disconnects. That is one
 		// message, and the rest of another that is nearly written.
 		f.eventually("what the readers held is given back but for two messages each", func() bool {

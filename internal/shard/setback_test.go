@@ -159,9 +159,7 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	b := newBackedUp(t, copies, "a", "b", "c", "d")
 	b.aimAll(from...)
 	b.on(from...)
-	for id := range int64(12) {
-		b.put(id, data(id, 100))
-	}
+	b.fill(12, 100)
 	backup := b.etcd.Backup()
 	to := slices.Sorted(slices.Values(append(slices.Clone(from[1:]), "d")))
 	b.aimAll(to...)
@@ -178,9 +176,7 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 		groups, trash := b.folders(name)
 		had[name] = [2]int{groups, trash}
 	}
-	for id := range int64(12) {
-		b.put(id, data(id, 200))
-	}
+	b.fill(12, 200)
 
 	for _, name := range restarted {
 		b.kill(name)
@@ -221,9 +217,7 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	// Moves work again.
 	b.aimAll(from...)
 	b.on(from...)
-	for id := range int64(12) {
-		b.holds(id, data(id, 300))
-	}
+	b.filled(12, 300)
 }
 
 func sameMembersOf(a, b placement.Group) bool {
@@ -244,9 +238,7 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 			return len(g.Members) == 0
 		})
 	})
-	for id := range int64(12) {
-		b.put(id, data(id, 100))
-	}
+	b.fill(12, 100)
 	backup := b.etcd.Backup()
 	b.aimAll("b")
 	b.on("b")
@@ -281,9 +273,7 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	}
 	b.run("a")
 	b.on("a")
-	for id := range int64(12) {
-		b.holds(id, data(id, 100))
-	}
+	b.filled(12, 100)
 }
 
 // Copies are made on a shard that etcd's backup does not know, and its machine is down while etcd is set back and
@@ -308,9 +298,7 @@ func dropsNoCopy(t *testing.T, restarted []string) {
 	b.aimAll("b", "c", "d")
 	before := b.on("b", "c", "d")
 	b.eventually("a has left its groups", func() bool { groups, _ := b.folders("a"); return groups == 0 })
-	for id := range int64(12) {
-		b.put(id, data(id, 200))
-	}
+	b.fill(12, 200)
 	for _, name := range append([]string{"d"}, restarted...) {
 		b.kill(name)
 	}
@@ -346,9 +334,7 @@ func dropsNoCopy(t *testing.T, restarted []string) {
 	if groups, trash := b.folders("d"); groups != hash4.Groups || trash != 0 {
 		t.Errorf("d has %d groups, and %d in its trash", groups, trash)
 	}
-	for id := range int64(12) {
-		b.holds(id, data(id, 200))
-	}
+	b.filled(12, 200)
 	b.eventually("all is planned as it is", func() bool { return b.plan() == nil })
 	b.on("b", "c", "d")
 	if _, trash := b.folders("d"); trash != 0 {

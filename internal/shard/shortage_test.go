@@ -113,9 +113,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 			t.Errorf("%v: the lack is over, and problems are %q", kinds, problems)
 		}
 	}
-	for id, d := range there {
-		f.holds(id, d)
-	}
+	f.holdsAll(there)
 	f.shard.Kill()
 
 	// A start also survives a lack of descriptors while it loads.
@@ -130,9 +128,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 	if st := f.shard.Status(); st.Summary.State != page.Ready {
 		t.Errorf("after the start: %+v", st.Summary)
 	}
-	for id, d := range there {
-		f.holds(id, d)
-	}
+	f.holdsAll(there)
 }
 
 // one returns a list of one element for each.

@@ -69,9 +69,7 @@ func TestAStartReadsSmallFilesOnce(t *testing.T) {
 					if groups != 4 {
 						t.Errorf("files of %d groups were opened: %v", groups, seen)
 					}
-					for id, d := range there {
-						f.holds(id, d)
-					}
+					f.holdsAll(there)
 				})
 			})
 		}

@@ -455,9 +455,7 @@ func TestBatchGet(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		residencies(t, func(t *bubble, f *fixture) {
 			const n = 300
-			for id := range int64(n) {
-				f.put(id, data(id, 10_000))
-			}
+			f.putEach(n, 10_000)
 			in := &recordv1.BatchGetRequest{}
 			for id := range int64(n) {
 				in.Gets = append(in.Gets, &recordv1.GetRequest{Key: key(id)})

@@ -45,9 +45,7 @@ func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
 			o.Lease = true
 			o.Transport = slow{o.Transport, raftpb.MsgHeartbeatResp, delay}
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		_, leader := n.lead()
 		leader.must(t, put(1, "a"))
 		ok(t, leader.ReadBarrier(timeout(t)))
@@ -155,9 +153,7 @@ func TestASnapshotIsOfferedAgain(t *testing.T) {
 		n.change = func(_ uint64, o *Options) {
 			o.OnSnapshot = func(_, _, _ uint64) { offers.Add(1) }
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		first, leader := n.lead()
 		behind, _ := n.follower(first)
 		n.isolate(behind, true)
@@ -185,12 +181,7 @@ func TestAJointMembershipIsAppliedOnceOnAFullDisk(t *testing.T) {
 		n := newNetwork(t)
 		first, leader := n.lead()
 		full, one := n.follower(first)
-		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
-		n.start(4)
-		until(t, "the learner has everything", func() bool {
-			m := leader.Members()
-			return m.Progress[3].Match == m.LastIndex
-		})
+		n.addLearner(leader)
 		fault := n.faulty[full].Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 			return op.Kind == vfstest.OpCreate
 		}, Err: errNoSpace})
@@ -263,9 +254,7 @@ func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
 				return ctx.Err()
 			}
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		first, leader := n.lead()
 		second, third := first%3+1, 6-first-(first%3+1)
 		ref := leader.blob(t, "large")
@@ -304,9 +293,7 @@ func TestALostQuestionIsAskedAgain(t *testing.T) {
 				return m.GetType() == raftpb.MsgReadIndex && lost.CompareAndSwap(false, true)
 			}}
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		first, leader := n.lead()
 		leader.must(t, put(1, "a"))
 		_, one := n.follower(first)

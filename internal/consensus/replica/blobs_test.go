@@ -76,9 +76,7 @@ func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 				return nil
 			}
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		first, leader := n.lead()
 		ref := leader.blob(t, "large")
 		p := leader.Propose(write{Write{ID: 1, Blob: &ref}})
@@ -116,9 +114,7 @@ func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 				return n.copyBlobs(o, from, refs)
 			}
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		first, leader := n.lead()
 		leader.must(t, put(1, "kept"))
 		second, _ := n.follower(first)
@@ -181,9 +177,7 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 				return nil
 			}
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		first, leader := n.lead()
 		follower, one := n.follower(first)
 		hung.Store(first)

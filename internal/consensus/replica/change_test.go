@@ -120,12 +120,7 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 		n := newNetwork(t)
 		first, leader := n.lead()
 		leader.must(t, put(1, "a"))
-		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
-		n.start(4)
-		until(t, "the learner has everything", func() bool {
-			m := leader.Members()
-			return m.Progress[3].Match == m.LastIndex
-		})
+		n.addLearner(leader)
 		before := leader.Members()
 		for what, c := range map[string]*raftpb.ConfChangeV2{
 			"removed": change(remove(first)), "demoted": change(learner(first)), "replaced": change(add(4), remove(first)),
@@ -218,12 +213,7 @@ func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 		n := newNetwork(t)
 		id, leader := n.lead()
 		away, _ := n.follower(id)
-		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
-		n.start(4)
-		until(t, "the learner has everything", func() bool {
-			m := leader.Members()
-			return m.Progress[3].Match == m.LastIndex
-		})
+		n.addLearner(leader)
 		n.isolate(away, true)
 		c := leader.state.lock()
 		ok(t, c.node.raft.ProposeConfChange(change(add(4), remove(away))))
@@ -382,9 +372,7 @@ func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 		n.change = func(id uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool { return id == alone.Load() && hasConfirmation(m) }}
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		_, leader := n.lead()
 		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
 		fourth := n.start(4)
@@ -522,9 +510,7 @@ func TestSnapshotIsOfferedAndWhatIsThereAnswered(t *testing.T) {
 		n.change = func(id uint64, o *Options) {
 			o.OnSnapshot = func(index, term, from uint64) { offers <- [3]uint64{id, index, term} }
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		first, leader := n.lead()
 		for i := range int64(10) {
 			leader.must(t, put(i, "x"))

@@ -43,17 +43,10 @@ func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
 		n.change = func(_ uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool { return lossy.Load() && isNews(m) }}
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		id, leader := n.lead()
 		gone, _ := n.follower(id)
-		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
-		n.start(4)
-		until(t, "the learner has everything", func() bool {
-			m := leader.Members()
-			return m.Progress[3].Match == m.LastIndex
-		})
+		n.addLearner(leader)
 		n.stop(gone)
 		lossy.Store(true)
 		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(gone))))
@@ -80,16 +73,9 @@ func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 				return m.GetTo() == third.Load() && hasConfirmation(m) || m.GetTo() == deaf.Load() && isNews(m)
 			}}
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		first, leader := n.lead()
-		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
-		n.start(4)
-		until(t, "the learner has everything", func() bool {
-			m := leader.Members()
-			return m.Progress[3].Match == m.LastIndex
-		})
+		n.addLearner(leader)
 		gone, _ := n.follower(first)
 		third.Store(6 - first - gone)
 		deaf.Store(6 - first - gone)

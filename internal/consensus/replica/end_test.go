@@ -98,9 +98,7 @@ func TestAnEndedGroupTakesNoWrites(t *testing.T) {
 		for _, id := range voters {
 			n.stop(id)
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		third, leader := n.leader(t, 0)
 		refuses(leader, fmt.Sprintf("leader %d behind a restart, before it was %d", third, second))
 		ok(t, leader.Resume(timeout(t), leader.Status().Term))

@@ -42,9 +42,7 @@ func campaignsInARound(t *testing.T) bool {
 			}
 		}}
 	}
-	for _, id := range voters {
-		n.start(id)
-	}
+	n.startAll()
 	id, leader := n.lead()
 	to, one := n.follower(id)
 	leader.must(t, put(1, "old"))

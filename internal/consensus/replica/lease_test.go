@@ -15,9 +15,7 @@ import (
 func leasing(t *testing.T) *network {
 	n := makeNetwork(t)
 	n.change = func(_ uint64, o *Options) { o.Lease = true }
-	for _, id := range voters {
-		n.start(id)
-	}
+	n.startAll()
 	return n
 }
 

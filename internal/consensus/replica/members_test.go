@@ -67,12 +67,29 @@ func (n *network) lose(which func(*raftpb.Message) bool) {
 	n.lost = which
 }
 
-// newNetwork starts a group of three voters, each on a machine of its own.
-func newNetwork(t *testing.T) *network {
-	n := makeNetwork(t)
+// startAll starts the three voters.
+func (n *network) startAll() {
+	n.t.Helper()
 	for _, id := range voters {
 		n.start(id)
 	}
+}
+
+// addLearner adds the member 4 to a group of three, starts it, and waits until it has everything that its leader has.
+func (n *network) addLearner(leader *member) {
+	n.t.Helper()
+	ok(n.t, leader.ChangeMembers(timeout(n.t), change(learner(4))))
+	n.start(4)
+	until(n.t, "the learner has everything", func() bool {
+		m := leader.Members()
+		return m.Progress[3].Match == m.LastIndex
+	})
+}
+
+// newNetwork starts a group of three voters, each on a machine of its own.
+func newNetwork(t *testing.T) *network {
+	n := makeNetwork(t)
+	n.startAll()
 	return n
 }
 
@@ -246,9 +263,7 @@ func TestARefusalBehindAWriteAsksTheMajority(t *testing.T) {
 		n := makeNetwork(t)
 		to, kept := &atomic.Uint64{}, make(chan *raftpb.Message, 100)
 		n.change = func(_ uint64, o *Options) { o.Transport = keeping{o.Transport, to, kept} }
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		id, leader := n.lead()
 		synctest.Wait()
 		to.Store(id)

@@ -30,9 +30,7 @@ func TestAnEntryOfAnOlderTermGoesOverOneOfANewerTerm(t *testing.T) {
 		n := makeNetwork(t)
 		but := &atomic.Uint64{}
 		n.change = func(_ uint64, o *Options) { o.Transport = silent{o.Transport, but} }
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		_, leader := n.lead()
 		leader.must(t, put(1, "committed"))
 		synctest.Wait()

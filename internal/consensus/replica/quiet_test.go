@@ -15,9 +15,7 @@ import (
 func newQuietNetwork(t *testing.T) *network {
 	n := makeNetwork(t)
 	n.quiet = true
-	for _, id := range voters {
-		n.start(id)
-	}
+	n.startAll()
 	return n
 }
 
@@ -166,9 +164,7 @@ func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := makeNetwork(t)
 				n.quiet = rests
-				for _, id := range voters {
-					n.start(id)
-				}
+				n.startAll()
 				for i := range int64(20) {
 					first, leader := n.lead()
 					leader.must(t, put(i, "a"))

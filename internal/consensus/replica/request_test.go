@@ -23,9 +23,7 @@ func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 				n.change = func(id uint64, o *Options) {
 					o.Now = func() time.Time { return time.Now().Add(time.Duration(clocks[id].Load())) }
 				}
-				for _, id := range voters {
-					n.start(id)
-				}
+				n.startAll()
 				first, leader := n.lead()
 				want := leader.must(t, put(1, "old").request(1, 1))
 				leader.must(t, put(1, "new").request(2, 1))
@@ -48,9 +46,7 @@ func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 				for _, id := range voters {
 					n.stop(id)
 				}
-				for _, id := range voters {
-					n.start(id)
-				}
+				n.startAll()
 				check("all were started anew")
 				time.Sleep(format.DefaultRequestWindow.Age + time.Second)
 				if got, err := n.write(t, 0, put(1, "old").request(1, 1)); err != nil || got.Repeated {
@@ -128,9 +124,7 @@ func TestRequestIDsOfABusyGroupAreRememberedForAWhile(t *testing.T) {
 		n.change = func(_ uint64, o *Options) {
 			o.Window = format.RequestWindow{Age: 10 * time.Minute, Writes: 10, AgeMin: 2 * time.Minute, WritesMax: 1000}
 		}
-		for _, id := range voters {
-			n.start(id)
-		}
+		n.startAll()
 		_, leader := n.lead()
 		want := leader.must(t, put(1, "a").request(1, 1))
 		for i := range uint64(100) {

@@ -50,9 +50,7 @@ var absurdFields = map[string]func(m *format.Manifest, v uint64){
 func TestAbsurdNumbersOfAGroup(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 16<<10))
-	for i := range int64(120) {
-		d.put(format.Entry{ID: i, Data: payload(i, 300)})
-	}
+	d.fill(120, 300, payload)
 	ok(t, d.log.Close(true))
 	sound, err := format.ReadManifest(mem, d.opts.Dir)
 	ok(t, err)

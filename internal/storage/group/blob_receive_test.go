@@ -21,8 +21,7 @@ func follower(t *testing.T, d *logDriver) *Log {
 	t.Helper()
 	opts := joinerOptions(d.opts, vfstest.NewMem())
 	ok(t, install(d.log, opts))
-	l, _, err := Load(t.Context(), opts, nil)
-	ok(t, err)
+	l := mustLoad(t, opts)
 	return l
 }
 

@@ -229,9 +229,7 @@ func TestChangesWakeThoseWhoWait(t *testing.T) {
 func TestChangesReportDamage(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 1<<20))
-	for i := range int64(10) {
-		d.put(format.Entry{ID: i, Data: payload(i, 200)})
-	}
+	d.fill(10, 200, payload)
 	records, _, err := d.log.Changes(context.Background(), 0, ChangesOptions{RecordsMax: 100, BytesMax: 1 << 20})
 	ok(t, err)
 	bad := records[4]

@@ -47,8 +47,7 @@ func crashInstall(t *testing.T, seed uint64, over bool) {
 	c := &installCrash{t: t, opts: opts}
 	if over {
 		ok(t, install(w.log, opts))
-		old, _, err := Load(t.Context(), opts, nil)
-		ok(t, err)
+		old := mustLoad(t, opts)
 		term, vote, commit := w.term+1, uint64(2), old.AppliedIndex()
 		ok(t, old.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, nil))
 		ok(t, old.Sync())

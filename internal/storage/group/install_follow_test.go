@@ -15,9 +15,7 @@ import (
 // largeExporter is a log with a segment and a blob that are large enough to be checked while they arrive.
 func largeExporter(t *testing.T) *logDriver {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 3*transfer.FollowBytesMin))
-	for i := range int64(10) {
-		d.put(format.Entry{ID: i, Data: payload(i, 350<<10)})
-	}
+	d.fill(10, 350<<10, payload)
 	d.putBlob(20, payload(5, transfer.FollowBytesMin*3/4+12345))
 	return d
 }

@@ -56,8 +56,7 @@ func begun(t *testing.T, e *Export, opts Options) *transfer.Install {
 
 func loadedSame(t *testing.T, from *Log, opts Options) {
 	t.Helper()
-	l, _, err := Load(t.Context(), opts, nil)
-	ok(t, err)
+	l := mustLoad(t, opts)
 	ok(t, sameLogs(from, l))
 	ok(t, l.Close(false))
 }
@@ -69,8 +68,7 @@ func TestExportNeitherBlocksNorIsBrokenByCompaction(t *testing.T) {
 	before := begun(t, e, want)
 	ok(t, send(e, before, 1000))
 	ok(t, before.Finish(t.Context()))
-	first, _, err := Load(t.Context(), want, nil)
-	ok(t, err)
+	first := mustLoad(t, want)
 
 	d.put(format.Entry{ID: 20, Kind: format.KindDelete}) // the blob is removed
 	for i := range int64(60) {
@@ -87,8 +85,7 @@ func TestExportNeitherBlocksNorIsBrokenByCompaction(t *testing.T) {
 	i := begun(t, e, after)
 	ok(t, send(e, i, 1000))
 	ok(t, i.Finish(t.Context()))
-	second, _, err := Load(t.Context(), after, nil)
-	ok(t, err)
+	second := mustLoad(t, after)
 	if err := sameLogs(first, second); err != nil {
 		t.Error(err)
 	}
@@ -248,8 +245,7 @@ func TestInstallOnAFullDiskLosesNothing(t *testing.T) {
 	disk := vfstest.NewMem()
 	opts := joinerOptions(d.opts, disk)
 	ok(t, install(d.log, opts))
-	l, _, err := Load(t.Context(), opts, nil)
-	ok(t, err)
+	l := mustLoad(t, opts)
 	at := l.AppliedIndex()
 	ok(t, l.Close(false))
 	for i := range int64(60) {
@@ -297,8 +293,7 @@ func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	d.put(format.Entry{ID: 1, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})
 	e := exported(t, d.log)
 	grow := func(term, commit uint64, entries ...*raftpb.Entry) {
-		l, _, err := Load(t.Context(), opts, nil)
-		ok(t, err)
+		l := mustLoad(t, opts)
 		vote := uint64(2)
 		ok(t, l.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, entries))
 		ok(t, l.Sync())
@@ -337,8 +332,7 @@ func TestInstallOverAnotherBranch(t *testing.T) {
 	d := exporter(t)
 	opts := joinerOptions(d.opts, vfstest.NewMem())
 	ok(t, install(d.log, opts))
-	l, _, err := Load(t.Context(), opts, nil)
-	ok(t, err)
+	l := mustLoad(t, opts)
 	at := l.AppliedIndex()
 	other := &logDriver{t: t, opts: opts, log: l, term: 2}
 	for range 5 {
@@ -399,8 +393,7 @@ func TestInstallWhereAVoteMayBeForgotten(t *testing.T) {
 	mem := vfstest.NewMem()
 	opts := joinerOptions(d.opts, mem)
 	ok(t, install(d.log, opts))
-	l, _, err := Load(t.Context(), opts, nil)
-	ok(t, err)
+	l := mustLoad(t, opts)
 	term, vote, commit := uint64(4), uint64(2), l.AppliedIndex()
 	ok(t, l.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, nil))
 	ok(t, l.Sync())
@@ -430,8 +423,7 @@ func TestInstallOverADamagedLogThatHasTheExport(t *testing.T) {
 		mem := vfstest.NewMem()
 		opts := joinerOptions(d.opts, mem)
 		ok(t, install(d.log, opts))
-		l, _, err := Load(t.Context(), opts, nil)
-		ok(t, err)
+		l := mustLoad(t, opts)
 		commit := l.AppliedIndex()
 		ok(t, l.Append(&raftpb.HardState{Term: new(d.term + 1), Vote: new(uint64(2)), Commit: &commit}, nil))
 		ok(t, l.Sync())
@@ -472,8 +464,7 @@ func TestALoadRemovesWhatWasGatheredForNothing(t *testing.T) {
 		names, _ := opts.FS.List(path.Join(opts.Dir, format.IncomingName))
 		return len(names)
 	}
-	l, _, err := Load(t.Context(), opts, nil)
-	ok(t, err)
+	l := mustLoad(t, opts)
 	if gathered() == 0 {
 		t.Error("what the next try needs is gone")
 	}

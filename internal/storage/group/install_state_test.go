@@ -16,8 +16,7 @@ func TestInstallKeepsAVote(t *testing.T) {
 		d := exporter(t)
 		opts := joinerOptions(d.opts, vfstest.NewMem())
 		ok(t, install(d.log, opts))
-		l, _, err := Load(t.Context(), opts, nil)
-		ok(t, err)
+		l := mustLoad(t, opts)
 		term, vote, commit := uint64(4), uint64(2), l.AppliedIndex()
 		ok(t, l.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, nil))
 		ok(t, l.Sync())
@@ -25,8 +24,7 @@ func TestInstallKeepsAVote(t *testing.T) {
 		d.term = c.exporterTerm
 		d.put(format.Entry{ID: 1, Data: []byte("newer")})
 		ok(t, install(d.log, opts))
-		l, _, err = Load(t.Context(), opts, nil)
-		ok(t, err)
+		l = mustLoad(t, opts)
 		hard, _, err := l.InitialState()
 		ok(t, err)
 		if hard.GetTerm() != c.term || hard.GetVote() != c.vote || hard.GetCommit() != d.last() {
@@ -54,8 +52,7 @@ func TestExportLeavesOutWhatAnotherLeaderTruncated(t *testing.T) {
 		opts := joinerOptions(d.opts, vfstest.NewMem())
 		if seal { // the applied index is one lower, so the segment with the void entries is the last one of the export
 			ok(t, install(d.log, opts))
-			l, _, err := Load(t.Context(), opts, nil)
-			ok(t, err)
+			l := mustLoad(t, opts)
 			if last, _ := l.LastIndex(); last != from-1 {
 				t.Errorf("last index is %d, want %d", last, from-1)
 			}

@@ -231,9 +231,7 @@ func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		mem := vfstest.NewMem()
 		d := newDriver(t, driverOptions(mem, residency, 16<<10))
-		for i := range int64(30) {
-			d.put(format.Entry{ID: i, Data: payload(i, 300)})
-		}
+		d.fill(30, 300, payload)
 		d.log.hints.writing.Wait()
 		space, err := mem.Space("/")
 		ok(t, err)
@@ -303,8 +301,7 @@ func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
 	for _, kind := range vfstest.SurvivalKinds {
 		opts := d.opts
 		opts.FS = mem.CrashClone(vfstest.Survival{Kind: kind})
-		l, _, err := Load(context.Background(), opts, nil)
-		ok(t, err)
+		l := mustLoad(t, opts)
 		if last := d.last0(l); last != 2 {
 			t.Errorf("survival %s: last index %d", kind, last)
 		}

@@ -23,9 +23,7 @@ func TestStaleBlocksOfAnOlderSegmentDoNotPass(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 8<<10))
 	for range 3 {
-		for i := range int64(7) {
-			d.put(format.Entry{ID: i, Data: payload(i, 400)})
-		}
+		d.fill(7, 400, payload)
 		ok(t, d.log.Seal())
 	}
 	d.log.hints.writing.Wait()
@@ -48,8 +46,7 @@ func TestStaleBlocksOfAnOlderSegmentDoNotPass(t *testing.T) {
 			ok(t, err)
 			opts := d.opts
 			opts.FS, opts.Residency = disk, residency
-			l, _, err := Load(context.Background(), opts, nil)
-			ok(t, err)
+			l := mustLoad(t, opts)
 			ok(t, l.Apply(max(d.last0(l), l.AppliedIndex()), nil))
 			if frame.kind == format.KindPut {
 				_, err = l.Get(frame.id, GetOptions{})
@@ -247,9 +244,7 @@ func TestMemoryBudgetIsAskedFirst(t *testing.T) {
 		opts := driverOptions(vfstest.NewMem(), residency, 64<<10)
 		opts.Budget = budget
 		d := newDriver(t, opts)
-		for i := range int64(100) {
-			d.put(format.Entry{ID: i, Data: payload(i, 300)})
-		}
+		d.fill(100, 300, payload)
 		need, err := PlanLoad(d.opts)
 		ok(t, err)
 		budget.limit = budget.taken + 1000

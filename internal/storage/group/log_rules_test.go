@@ -159,9 +159,7 @@ func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
 
 func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-	for i := range int64(50) {
-		d.put(format.Entry{ID: i, Data: payload(i, 30)})
-	}
+	d.fill(50, 30, payload)
 	synced, last := d.log.w.end, d.last()
 	// This entry is not synced yet, so it is not part of the mark, and no reason to wait.
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 30)}))

@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/grouptest"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -90,6 +91,14 @@ func (d *logDriver) put(entries ...format.Entry) {
 	ok(d.t, d.log.Apply(d.last(), nil))
 }
 
+// fill puts the records 0 to n-1, each with its content of size.
+func (d *logDriver) fill(n int64, size int, content func(id int64, size int) []byte) {
+	d.t.Helper()
+	for id := range n {
+		d.put(format.Entry{ID: id, Data: content(id, size)})
+	}
+}
+
 func (d *logDriver) get(id int64) ([]byte, error) {
 	r, err := d.log.Get(id, GetOptions{})
 	return r.Data, err
@@ -111,6 +120,17 @@ func (d *logDriver) wants(id int64, data []byte) {
 
 func payload(id int64, size int) []byte {
 	return bytes.Repeat([]byte(fmt.Sprintf("%d.", id)), size)
+}
+
+// random returns size bytes that do not compress, always the same for an id.
+func random(id int64, size int) []byte { return grouptest.RandomBytes(uint64(id), size) }
+
+// mustLoad loads a log.
+func mustLoad(t testing.TB, opts Options) *Log {
+	t.Helper()
+	l, _, err := Load(t.Context(), opts, nil)
+	ok(t, err)
+	return l
 }
 
 func TestSmoke(t *testing.T) {

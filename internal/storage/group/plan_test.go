@@ -16,9 +16,7 @@ func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 		fs := vfstest.NewMem()
 		d := newDriver(t, driverOptions(fs, residency, 64<<20))
 		const records, size = 3000, 300
-		for id := range int64(records) {
-			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
-		}
+		d.fill(records, size, random)
 		ok(t, d.log.Close(false))
 		stored := records * format.FrameBytes(0, size)
 		info, err := fs.Stat(path.Join(d.opts.Dir, format.SegmentName(1)))

@@ -83,9 +83,7 @@ func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) 
 func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
 	const records, size = 100, 10 << 10
-	for id := range int64(records) {
-		d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
-	}
+	d.fill(records, size, random)
 	pieces := len(readTestPieces(t, d))
 	for what, change := range map[string]func(b []byte) []byte{
 		"a flipped bit in the first piece": func(b []byte) []byte { b[50] ^= 1; return b },

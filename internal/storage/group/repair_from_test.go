@@ -158,8 +158,7 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 			ok(t, disk.Remove(path.Join(d.opts.Dir, format.HintName(1))))
 			twin := d.opts
 			twin.FS = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
-			peer, _, err := Load(t.Context(), twin, nil)
-			ok(t, err)
+			peer := mustLoad(t, twin)
 			fault := disk.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 				return op.Kind == vfstest.OpRead && path.Base(op.Name) == format.SegmentName(1) && op.Offset < 4096
 			}})
@@ -168,7 +167,7 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 			if fault.Fired() == 0 || !d.log.Damaged() {
 				t.Fatalf("%d reads failed, damage %v", fault.Fired(), d.log.Stats().Damages)
 			}
-			_, err = d.log.Compact(t.Context(), CompactOptions{All: true})
+			_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
 			if err != nil && !isDamageError(err) {
 				t.Fatal(err)
 			}

@@ -89,8 +89,7 @@ func fetchBlob(peer, l *Log, ref format.BlobRef) error {
 func (b *damageBed) twin(t testing.TB) *Log {
 	opts := b.opts
 	opts.FS = b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
-	l, _, err := Load(context.Background(), opts, nil)
-	ok(t, err)
+	l := mustLoad(t, opts)
 	last, err := l.LastIndex()
 	ok(t, err)
 	ok(t, l.Apply(last, nil))
@@ -285,8 +284,7 @@ func (b *damageBed) damagedEntry(t *testing.T, at uint64) (*vfstest.Mem, *Log) {
 			}
 			opts := b.opts
 			opts.FS = disk
-			l, _, err := Load(t.Context(), opts, nil)
-			ok(t, err)
+			l := mustLoad(t, opts)
 			last, _ := l.LastIndex()
 			ok(t, l.Apply(max(last, l.AppliedIndex()), nil))
 			_, err = l.Verify(t.Context(), 0)

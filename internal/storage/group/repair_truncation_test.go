@@ -119,11 +119,10 @@ func (c hiddenTruncation) test(t *testing.T) {
 	given := disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	opts := d.opts
 	opts.FS = disk
-	l, _, err := Load(t.Context(), opts, nil)
-	ok(t, err)
+	l := mustLoad(t, opts)
 	last, _ := l.LastIndex()
 	ok(t, l.Apply(max(last, l.AppliedIndex()), nil))
-	_, err = l.Verify(t.Context(), 0)
+	_, err := l.Verify(t.Context(), 0)
 	ok(t, err)
 	var damage *format.DamageError
 	newest := func(r Record, err error) bool { // as if the entry had never been void
@@ -173,8 +172,7 @@ func (c hiddenTruncation) test(t *testing.T) {
 		return err
 	})
 	c.givenUp(t, opts, given, func(opts Options) error {
-		l, _, err := Load(t.Context(), opts, nil)
-		ok(t, err)
+		l := mustLoad(t, opts)
 		_, err = l.Verify(t.Context(), 0)
 		ok(t, err)
 		l, _, err = l.AcceptLoss(t.Context())
@@ -187,8 +185,7 @@ func (c hiddenTruncation) test(t *testing.T) {
 func (c hiddenTruncation) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(Options) error) {
 	opts.FS = disk
 	ok(t, giveUp(opts))
-	l, _, err := Load(t.Context(), opts, nil)
-	ok(t, err)
+	l := mustLoad(t, opts)
 	if r, err := l.Get(2, GetOptions{}); !c.older && !errors.Is(err, ErrNotFound) {
 		t.Errorf("given up: %q, %v", r.Data, err)
 	}

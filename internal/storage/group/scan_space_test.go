@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -53,9 +52,7 @@ func TestSnapshotsOfAGroupHoldOnlySoManyPlaces(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
 	d.log.state.placesMax = 10
 	write := func() {
-		for id := range int64(3) {
-			d.put(format.Entry{ID: id, Data: payload(id, 10)})
-		}
+		d.fill(3, 10, payload)
 	}
 	write()
 	for range 4 {

@@ -26,9 +26,7 @@ func TestAStartOnRealFileSystems(t *testing.T) {
 				opts.Dir = filepath.Join(point, residency.String())
 				d := newDriver(t, opts)
 				const records, size = 1200, 10 << 10
-				for id := range int64(records) {
-					d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
-				}
+				d.fill(records, size, random)
 				ok(t, d.log.Tick())
 				stored := d.log.Stats().StoredBytes
 				ok(t, d.log.Close(false))

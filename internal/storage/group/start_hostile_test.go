@@ -23,9 +23,7 @@ func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Opti
 	must.OK(t, Create(opts, &raftpb.ConfState{Voters: voters}))
 	d := &logDriver{t: t, opts: opts, term: 1}
 	d.load()
-	for i := range int64(20) {
-		d.put(format.Entry{ID: i, Data: payload(i, 500)})
-	}
+	d.fill(20, 500, payload)
 	must.OK(t, d.log.Tick())
 	batch = d.log.state.syncedEnd
 	var entries []format.Entry

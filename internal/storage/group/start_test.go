@@ -124,9 +124,7 @@ func TestAStartReadsNoUnusedSpace(t *testing.T) {
 					disk.SetCheapOverwrite(true) // so that zeros are written ahead
 					d := newDriver(t, driverOptions(disk, residency, 64<<20))
 					const records, size = 700, 10 << 10
-					for id := range int64(records) {
-						d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
-					}
+					d.fill(records, size, random)
 					if marked {
 						ok(t, d.log.Tick())
 					}
@@ -180,9 +178,7 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 		disk := vfstest.NewMem()
 		d := newDriver(t, driverOptions(disk, residency, 64<<20))
 		const records, size = 300, 10 << 10
-		for id := range int64(records) {
-			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
-		}
+		d.fill(records, size, random)
 		ok(t, d.log.Close(false))
 		name := path.Join(d.opts.Dir, format.SegmentName(1))
 		f, err := disk.OpenWrite(name)
@@ -260,9 +256,7 @@ func TestTranscriptsOfAStart(t *testing.T) {
 				disk.SetCheapOverwrite(true)
 				d := newDriver(t, driverOptions(disk, residency, 1<<20)) // a segment of this size is one read
 				// One segment is sealed, and the next one is active and has free space.
-				for id := range int64(150) {
-					d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), 10<<10)})
-				}
+				d.fill(150, 10<<10, random)
 				d.log.hints.writing.Wait()
 				ok(t, d.log.Tick())
 				d.leave(how)
@@ -291,9 +285,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 	const records, size = 100, 10 << 10
 	fill := func(t *testing.T) *logDriver {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
-		for id := range int64(records) {
-			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
-		}
+		d.fill(records, size, random)
 		return d
 	}
 	check := func(t *testing.T, d *logDriver) {
@@ -391,9 +383,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 	t.Run("while the log is open", func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 256<<20))
 		const large = 900 << 10
-		for id := range int64(100) {
-			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), large)})
-		}
+		d.fill(100, large, random)
 		ok(t, d.log.Close(false))
 		seen := watchReads(t, &d.opts)
 		d.load()
@@ -413,9 +403,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 			Term: 1, Data: []byte{0x12, 0x02, 0x10, 0x01}})}))
 		ok(t, d.log.Sync())
 		ok(t, d.log.Apply(d.last(), nil))
-		for id := range int64(records) {
-			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
-		}
+		d.fill(records, size, random)
 		ok(t, d.log.Close(true))
 		if _, err := d.opts.FS.Stat(path.Join(d.opts.Dir, format.ActiveHintName)); err == nil {
 			t.Error("there is a hint")
