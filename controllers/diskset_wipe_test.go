@@ -66,8 +66,8 @@ func (p *wipePlay) pv(ctx context.Context) *corev1.PersistentVolume {
 	return pv
 }
 
-// annotate is an administrator's action. An empty value removes the annotation.
-func (p *wipePlay) annotate(ctx context.Context, values map[string]string) {
+// mark writes annotations, as an administrator does. An empty value removes the annotation.
+func (p *wipePlay) mark(ctx context.Context, values map[string]string) {
 	GinkgoHelper()
 	pv := p.pv(ctx)
 	if pv.Annotations == nil {
@@ -82,11 +82,17 @@ func (p *wipePlay) annotate(ctx context.Context, values map[string]string) {
 	Expect(api.Update(ctx, pv)).To(Succeed())
 }
 
+// annotate marks the volume, and settles what follows from it.
+func (p *wipePlay) annotate(ctx context.Context, values map[string]string) {
+	GinkgoHelper()
+	p.mark(ctx, values)
+	p.settle(ctx)
+}
+
 // ask performs the first act. It returns the token that the second act has to repeat.
 func (p *wipePlay) ask(ctx context.Context) (token string) {
 	GinkgoHelper()
 	p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
-	p.settle(ctx)
 	disk := p.isIn(ctx, v1alpha1.DiskReleased)
 	_, after, found := strings.Cut(disk.Message, workload.AnnotationWipeConfirm+"=")
 	Expect(found).To(BeTrue(), disk.Message)
@@ -193,7 +199,6 @@ var _ = Describe("A released disk", func() {
 		before := p.pv(ctx)
 
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
-		p.settle(ctx)
 		p.heard("WipeBegun")
 		Expect(apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Name: p.volume}, &corev1.PersistentVolume{}))).
 			To(BeTrue(),
@@ -233,25 +238,20 @@ var _ = Describe("A released disk", func() {
 		token := workload.WipeToken(p.pv(ctx))
 		By("an answer without a question")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
-		p.settle(ctx)
 		p.heard("WipeRefused")
 		Expect(p.pv(ctx).Annotations).NotTo(HaveKey(workload.AnnotationWipeConfirm))
 		By("both at once, and rightly guessed")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true", workload.AnnotationWipeConfirm: token})
-		p.settle(ctx)
 		p.heard("WipeAsked", "the answer came before the question")
 		Expect(p.pv(ctx).Annotations).NotTo(HaveKey(workload.AnnotationWipeConfirm))
 		By("something that nobody asked for")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true", workload.AnnotationWipeConfirm: "true"})
-		p.settle(ctx)
 		p.heard("is not what was asked for")
 		By("taken back")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "", workload.AnnotationWipeConfirm: token})
-		p.settle(ctx)
 		p.heard("it was taken back")
 		By("another value")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "yes"})
-		p.settle(ctx)
 		p.heard("begin with")
 		p.isIn(ctx, v1alpha1.DiskReleased)
 		p.nothingIsWiped(ctx)
@@ -262,7 +262,6 @@ var _ = Describe("A released disk", func() {
 		By("its claim came back, and the answer is to a disk that is used")
 		p.bind(ctx, "data-ssd-0-0")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true", workload.AnnotationWipeConfirm: token})
-		p.settle(ctx)
 		p.heard("WipeRefused", "the disk is Bound")
 		for _, key := range []string{workload.AnnotationWipe, workload.AnnotationWipeAsked, workload.AnnotationWipeConfirm} {
 			Expect(p.pv(ctx).Annotations).NotTo(HaveKey(key))
@@ -272,14 +271,13 @@ var _ = Describe("A released disk", func() {
 		p.release(ctx, "data-ssd-0-0")
 		Expect(p.ask(ctx)).NotTo(Equal(token))
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
-		p.settle(ctx)
 		p.heard("is not what was asked for")
 		p.nothingIsWiped(ctx)
 	})
 
 	It("is not wiped where its volume changes while that begins", func(ctx context.Context) {
 		token := p.ask(ctx)
-		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
+		p.mark(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
 		raced := 0
 		p.r.Client = interceptor.NewClient(acting, interceptor.Funcs{
 			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
@@ -301,16 +299,13 @@ var _ = Describe("A released disk", func() {
 
 	It("is not wiped while it is free or meant for a claim", func(ctx context.Context) {
 		p.annotate(ctx, map[string]string{workload.AnnotationRelease: "true", workload.AnnotationWipe: "true"})
-		p.settle(ctx)
 		p.isIn(ctx, v1alpha1.DiskFree)
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
-		p.settle(ctx)
 		p.heard("the disk is Free")
 		p.claim(ctx, p.Namespace, "data-ssd-1-0")
 		p.settle(ctx)
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true",
 			workload.AnnotationWipeConfirm: workload.WipeToken(p.pv(ctx))})
-		p.settle(ctx)
 		p.heard("the disk is Reserved")
 		p.isIn(ctx, v1alpha1.DiskReserved)
 		p.nothingIsWiped(ctx)
@@ -320,7 +315,6 @@ var _ = Describe("A released disk", func() {
 		func(ctx context.Context) {
 			p.r.Namespace = ""
 			p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
-			p.settle(ctx)
 			p.heard("does not know its own namespace")
 			p.r.Namespace = p.Namespace
 			theirs := workload.WipeVolume(p.pv(ctx), p.name, p.Namespace)
@@ -333,14 +327,12 @@ var _ = Describe("A released disk", func() {
 				Expect(api.Delete(ctx, theirs)).To(Succeed())
 			})
 			p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
-			p.settle(ctx)
 			p.heard("did not make: delete it")
 			Expect(p.pv(ctx).DeletionTimestamp).To(BeNil())
 		})
 
 	It("says so where it could not be wiped, and tries again when the Job is deleted", func(ctx context.Context) {
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: p.ask(ctx)})
-		p.settle(ctx)
 		p.ends(ctx, batchv1.JobFailed)
 		name := workload.WipeName(p.volume)
 		Expect(p.isIn(ctx, v1alpha1.DiskWipeFailed).Message).To(ContainSubstring("delete job " + name))
@@ -358,7 +350,6 @@ var _ = Describe("A released disk", func() {
 
 	It("is wiped to the end where its disk is taken out of the DiskSet meanwhile", func(ctx context.Context) {
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: p.ask(ctx)})
-		p.settle(ctx)
 		set := p.get(ctx)
 		set.Spec.Disks = []v1alpha1.Disk{p.disk("b")}
 		Expect(api.Update(ctx, set)).To(Succeed())
@@ -373,7 +364,6 @@ var _ = Describe("A released disk", func() {
 
 	It("leaves no Job behind where its DiskSet is deleted meanwhile", func(ctx context.Context) {
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: p.ask(ctx)})
-		p.settle(ctx)
 		Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
 		_, err := p.reconcile(ctx)
 		Expect(err).NotTo(HaveOccurred())

@@ -19,10 +19,7 @@ var _ = Describe("An odd object", func() {
 	DescribeTable("of somebody else leaves the store as it is", func(ctx context.Context, prepare func(*storePlay)) {
 		p := newStorePlay(ctx)
 		prepare(p)
-		p.create(ctx)
-		p.pool(ctx, 2)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 2)
 		pool := p.getPool(ctx)
 		Expect(pool.Status.ShardStatuses).To(HaveLen(2))
 	},
@@ -53,10 +50,7 @@ var _ = Describe("An odd object", func() {
 	DescribeTable("of a pool with a number of shards that no pool may have changes nothing, and says so",
 		func(ctx context.Context, shards int32) {
 			p := newStorePlay(ctx)
-			p.create(ctx)
-			p.pool(ctx, 2)
-			p.settle(ctx)
-			p.ready(ctx)
+			p.running(ctx, 2)
 			pool := p.getPool(ctx)
 			pool.Spec.Shards = &shards
 			Expect(api.Update(ctx, pool)).To(Succeed())

@@ -131,13 +131,10 @@ var _ = Describe("Issuers of tokens", func() {
 					Transports: p.certs, Book: book, Now: p.clock}
 			}
 			r := newReconciler()
-			store := p.create(ctx, func(s *v1alpha1.RecordStore) {
+			store := p.running(ctx, 1, func(s *v1alpha1.RecordStore) {
 				s.Spec.Access = &v1alpha1.Access{Issuers: []v1alpha1.TokenIssuer{{URL: issuer.URL, CABundle: bundle,
 					Audiences: []string{"sheaf"}, GroupsClaim: "roles"}}}
 			})
-			p.pool(ctx, 1)
-			p.settle(ctx)
-			p.ready(ctx)
 			table := func() *access.Table {
 				GinkgoHelper()
 				text, _, err := p.etcd.Tables().Table(ctx, p.get(ctx))

@@ -76,10 +76,7 @@ var _ = Describe("The controller of grants", needs("managers reach it by its add
 			expect(first, v1alpha1.ConditionStalled, metav1.ConditionTrue, "StoreUnknown")
 			expect(first, v1alpha1.ConditionCompiled, metav1.ConditionFalse, "StoreUnknown")
 
-			store := p.create(ctx)
-			p.pool(ctx, 2)
-			p.settle(ctx)
-			p.ready(ctx)
+			store := p.running(ctx, 2)
 			By("the store is there")
 			expect(first, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
 			expect(first, v1alpha1.ConditionCompiled, metav1.ConditionTrue, "Compiled")
@@ -192,10 +189,7 @@ var _ = Describe("The controller of grants", needs("managers reach it by its add
 				Verbs: []v1alpha1.GrantVerb{"get"}, Groups: v1alpha1.GrantGroups{All: true},
 				Subjects: []v1alpha1.GrantSubject{{Kind: v1alpha1.GrantAnybody}}}
 			Expect(api.Create(ctx, g)).To(Succeed())
-			store := p.create(ctx)
-			p.pool(ctx, 2)
-			p.settle(ctx)
-			p.ready(ctx)
+			store := p.running(ctx, 2)
 			reconcile := func() time.Duration {
 				GinkgoHelper()
 				out, err := r.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)})

@@ -131,10 +131,7 @@ var _ = Describe("A store with several copies", func() {
 
 	It("misses the copies on a disk that does not answer, though their shard is registered, and lets no shard be "+
 		"evicted then", func(ctx context.Context) {
-		p.create(ctx, threeCopies)
-		p.pool(ctx, 4)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 4, threeCopies)
 		Expect(budget(ctx)).To(Equal(3))
 
 		p.hangs["ssd-1"] = true

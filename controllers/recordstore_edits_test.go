@@ -161,10 +161,7 @@ var _ = Describe("What is edited by hand", func() {
 	var p *storePlay
 	BeforeEach(func(ctx context.Context) {
 		p = newStorePlay(ctx)
-		p.create(ctx)
-		p.pool(ctx, 1)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 1)
 	})
 
 	It("comes back, field by field and in a soak in pairs, in every object that a store owns",

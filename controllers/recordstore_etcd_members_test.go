@@ -45,10 +45,7 @@ var _ = Describe("The members of a managed etcd", func() {
 	}
 
 	It("are counted, and one that is not well is named with its cause", func(ctx context.Context) {
-		p.create(ctx, three)
-		p.pool(ctx, 2)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 2, three)
 		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionTrue, "Redundant", "3 of 3")
 		p.said()
 

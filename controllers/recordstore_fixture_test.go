@@ -132,6 +132,17 @@ func (p *storePlay) create(ctx context.Context, changes ...func(*v1alpha1.Record
 	return store
 }
 
+// running creates the store and its pool, and returns when both are ready.
+func (p *storePlay) running(ctx context.Context, shards int32,
+	changes ...func(*v1alpha1.RecordStore)) *v1alpha1.RecordStore {
+	GinkgoHelper()
+	store := p.create(ctx, changes...)
+	p.pool(ctx, shards)
+	p.settle(ctx)
+	p.ready(ctx)
+	return store
+}
+
 // pool creates the pool of the store.
 func (p *storePlay) pool(ctx context.Context, shards int32) { p.poolNamed(ctx, "ssd", shards) }
 

@@ -27,10 +27,7 @@ var _ = Describe("NetworkPolicies of a store", func() {
 	}
 	BeforeEach(func(ctx context.Context) {
 		p = newStorePlay(ctx)
-		p.create(ctx)
-		p.pool(ctx, 1)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 1)
 	})
 
 	It("are made, healed, and taken away when the spec says so", both("rights on policies"), func(ctx context.Context) {

@@ -12,10 +12,7 @@ import (
 var _ = Describe("The store's controller, where etcd was set back", func() {
 	It("says so, and decides nothing before it is reconciled", func(ctx context.Context) {
 		p := newStorePlay(ctx)
-		p.create(ctx)
-		p.pool(ctx, 2)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 2)
 		etcd, ok := p.etcd.(interface {
 			Freeze(ctx context.Context, namespace, store, reason string) error
 			Thaw(ctx context.Context, namespace, store string) error

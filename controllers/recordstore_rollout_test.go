@@ -32,10 +32,7 @@ var _ = Describe("A new image", func() {
 	}
 
 	It("that is bad stops at the gateway, and a good one reaches etcd and then the shards", func(ctx context.Context) {
-		p.create(ctx)
-		p.pool(ctx, 2)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 2)
 		Expect(p.get(ctx).Status.Image).To(Equal("sheaf:1"))
 
 		p.bad = "sheaf:bad"

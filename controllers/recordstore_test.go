@@ -74,10 +74,7 @@ var _ = Describe("A store", func() {
 	})
 
 	It("writes nothing while nothing changes, and looks at etcd seldom", func(ctx context.Context) {
-		p.create(ctx)
-		p.pool(ctx, 2)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 2)
 		p.said()
 		before := p.versions(ctx)
 		for range 5 {
@@ -94,10 +91,7 @@ var _ = Describe("A store", func() {
 	})
 
 	It("never makes the placement afresh", func(ctx context.Context) {
-		p.create(ctx)
-		p.pool(ctx, 1)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 1)
 		p.away = true
 		Expect(p.etcd.Wipe(ctx)).To(Succeed())
 		p.settle(ctx)

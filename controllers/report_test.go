@@ -47,8 +47,7 @@ var _ = Describe("What the operator does", func() {
 		heard, text := &heardEvents{}, &bytes.Buffer{}
 		p.r.Recorder = heard
 		ctx = log.IntoContext(ctx, logr.FromSlogHandler(slog.NewJSONHandler(text, nil)).WithValues("controller", "shardpool"))
-		p.pool(ctx, "ssd", 2)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 2)
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Medium = v1alpha1.HDD }) // restarts both
 		p.settle(ctx, 0)
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })

@@ -37,8 +37,7 @@ var _ = Describe("A ShardPool and a Job that measures its class", func() {
 				BytesDone:      1 << 30,
 				BytesPerSecond: 1 << 30, EtaSeconds: 3}
 		})
-		p.pool(ctx, "ssd", 2)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 2)
 		Expect(p.get(ctx, "ssd").Status.Device).To(BeNil())
 		Expect(p.get(ctx, "ssd").Status.Load).To(Equal("25% 1.0GiB/s ETA 3s"))
 

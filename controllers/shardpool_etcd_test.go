@@ -22,10 +22,7 @@ var _ = Describe("A pool whose etcd is away", func() {
 			Expect(c).NotTo(BeNil(), "%s: %+v", kind, pool.Status.Conditions)
 			return *c
 		}
-		p.create(ctx)
-		p.pool(ctx, 2)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 2)
 		Expect(condition(v1alpha1.ConditionEtcdReady).Status).To(Equal(metav1.ConditionTrue))
 
 		By("etcd going away: shards that run serve on")

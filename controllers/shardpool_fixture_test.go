@@ -126,6 +126,15 @@ func (p *poolPlay) round(ctx context.Context) error {
 	return failed
 }
 
+// settledPool creates a pool, and settles what follows from that.
+func (p *poolPlay) settledPool(ctx context.Context, name string, shards int32,
+	changes ...func(*v1alpha1.ShardPool)) *v1alpha1.ShardPool {
+	GinkgoHelper()
+	pool := p.pool(ctx, name, shards, changes...)
+	p.settle(ctx, 0)
+	return pool
+}
+
 // settle runs rounds until no round has written anything for behind+1 rounds, because the cache lags by behind rounds.
 func (p *poolPlay) settle(ctx context.Context, behind int) {
 	GinkgoHelper()

@@ -16,10 +16,7 @@ import (
 var _ = Describe("Groups that are not well", func() {
 	It("are counted and named, from the shards to the store", func(ctx context.Context) {
 		p := newStorePlay(ctx)
-		p.create(ctx)
-		p.pool(ctx, 2)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 2)
 		p.away = true // from now on the shards say what this test says
 		groups := func(shard int, change func(*recordv1.ShardStatus)) {
 			p.says(fmt.Sprintf("ssd-%d", shard), func(r *recordv1.ShardStatus) {

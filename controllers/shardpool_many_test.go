@@ -101,8 +101,7 @@ var _ = Describe("Forty shards in one pool", func() {
 				}
 			})
 		}
-		p.pool(ctx, "ssd", shards)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", shards)
 		rise, made = made, calls{}
 		_, err := p.reconcile(ctx, "ssd")
 		Expect(err).NotTo(HaveOccurred())

@@ -43,8 +43,7 @@ var _ = Describe("Shards", func() {
 
 	It("come and go with the shards of their pool", both("a life of Shards"), func(ctx context.Context) {
 		pool := p.pool(ctx, "ssd", 3)
-		p.pool(ctx, "hdd", 1)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "hdd", 1)
 		Expect(shards(ctx)).To(And(HaveLen(4), HaveKey("ssd-0"), HaveKey("ssd-1"), HaveKey("ssd-2"), HaveKey("hdd-0")))
 		one := shard(ctx, "ssd-1")
 		Expect(one.Spec).To(Equal(v1alpha1.ShardSpec{Pool: "ssd", Number: 1}))
@@ -84,8 +83,7 @@ var _ = Describe("Shards", func() {
 	})
 
 	It("that are deleted come back, and nothing happens to what they tell of", func(ctx context.Context) {
-		p.pool(ctx, "ssd", 2)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 2)
 		before, versions := shards(ctx), p.versions(ctx)
 		// A shard whose UUID was forgotten would accept this volume.
 		p.uuidOf = func(name string) string { return "another-of-" + name }
@@ -114,8 +112,7 @@ var _ = Describe("Shards", func() {
 	})
 
 	It("that somebody edits are put right, or the edit is refused", needs("CEL"), func(ctx context.Context) {
-		pool := p.pool(ctx, "ssd", 2)
-		p.settle(ctx, 0)
+		pool := p.settledPool(ctx, "ssd", 2)
 		was := shard(ctx, "ssd-1")
 
 		By("spec")
@@ -178,8 +175,7 @@ var _ = Describe("Shards", func() {
 			Name: "ssd-0", State: v1alpha1.ShardServing, Groups: 7, Volume: &v1alpha1.VolumeStatus{UUID: "of-the-earlier"},
 		}
 		Expect(api.Status().Update(ctx, earlier)).To(Succeed())
-		pool := p.pool(ctx, "ssd", 1)
-		p.settle(ctx, 0)
+		pool := p.settledPool(ctx, "ssd", 1)
 		Expect(metav1.IsControlledBy(shard(ctx, "ssd-0"), pool)).To(BeTrue())
 		Expect(shard(ctx, "ssd-0").Status).To(And(HaveField("State", v1alpha1.ShardServing), HaveField("Groups", int32(0)),
 			HaveField("Volume.UUID", "uuid-of-ssd-0")))
@@ -187,8 +183,7 @@ var _ = Describe("Shards", func() {
 
 	It("are filled from what an operator from before their kind wrote, and nothing of that is lost",
 		func(ctx context.Context) {
-			p.pool(ctx, "ssd", 25)
-			p.settle(ctx, 0)
+			p.settledPool(ctx, "ssd", 25)
 			// This is the state that such an operator leaves: a list of all shards in the pool's status, and no Shards.
 			pool, listed := p.get(ctx, "ssd"), []v1alpha1.ShardStatus{}
 			for n := range int32(25) {
@@ -253,8 +248,7 @@ var _ = Describe("Shards", func() {
 					StoredBytes: 100 * records}}
 			})
 		}
-		p.pool(ctx, "ssd", 2)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 2)
 		look := func(after time.Duration) (writes int, seen int64) {
 			GinkgoHelper()
 			now, count = now.Add(after), calls{}

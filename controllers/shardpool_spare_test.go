@@ -15,10 +15,7 @@ var _ = Describe("Restarts of a store with several copies", func() {
 	var p *storePlay
 	BeforeEach(func(ctx context.Context) {
 		p = newStorePlay(ctx)
-		p.create(ctx, threeCopies)
-		p.pool(ctx, 3)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 3, threeCopies)
 	})
 	images := func(ctx context.Context) (images []string) {
 		for _, shard := range p.runs(ctx) {

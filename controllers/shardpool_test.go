@@ -36,8 +36,7 @@ var _ = Describe("ShardPool", func() {
 
 	It("makes one set per shard and a service, and then writes nothing", both("what is made of a pool is accepted"),
 		func(ctx context.Context) {
-			p.pool(ctx, "ssd", 3)
-			p.settle(ctx, 0)
+			p.settledPool(ctx, "ssd", 3)
 			p.ready(ctx, "ssd")
 			pool := p.get(ctx, "ssd")
 			Expect(pool.Status.Shards).To(Equal(int32(3)))
@@ -69,16 +68,14 @@ var _ = Describe("ShardPool", func() {
 		})
 
 	It("waits for its store", func(ctx context.Context) {
-		p.pool(ctx, "lost", 1, func(pool *v1alpha1.ShardPool) { pool.Spec.StoreRef.Name = "nobody" })
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "lost", 1, func(pool *v1alpha1.ShardPool) { pool.Spec.StoreRef.Name = "nobody" })
 		p.expect(ctx, "lost", v1alpha1.ConditionReady, metav1.ConditionFalse, "StoreNotFound", "nobody")
 		Expect(p.uids(ctx)).To(BeEmpty())
 	})
 
 	It("shows progress, and is ready when all is loaded", func(ctx context.Context) {
 		p.says("ssd-0", loading(20))
-		p.pool(ctx, "ssd", 1)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 1)
 		p.expect(ctx, "ssd", v1alpha1.ConditionLoaded, metav1.ConditionFalse, "Loading", "20%")
 		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Loading")
 		Expect(p.get(ctx, "ssd").Status.Load).To(Equal("20% 10B/s"))
@@ -96,8 +93,7 @@ var _ = Describe("ShardPool", func() {
 			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, "needs 3GiB, has 1GiB"
 		})
 		p.says("ssd-2", func(r *recordv1.ShardStatus) { r.Shard.FreeBytes = 40 << 20 })
-		p.pool(ctx, "ssd", 3)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 3)
 		p.expect(ctx, "ssd", v1alpha1.ConditionFileSystemMatches, metav1.ConditionFalse, "FileSystemMismatch", "ssd-0",
 			"ext3", "ext4")
 		p.expect(ctx, "ssd", v1alpha1.ConditionMemoryFits, metav1.ConditionFalse, "MemoryTooSmall", "ssd-1", "3GiB", "1GiB")
@@ -106,8 +102,7 @@ var _ = Describe("ShardPool", func() {
 	})
 
 	It("leaves no claim of a shard that never had a volume", func(ctx context.Context) {
-		p.pool(ctx, "ssd", 1)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 1)
 		p.NoBinding = true
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Shards = new(int32(2)) })
 		p.settle(ctx, 0)
@@ -127,8 +122,7 @@ var _ = Describe("ShardPool", func() {
 	})
 
 	It("parks a shard and starts it again on its volume", func(ctx context.Context) {
-		p.pool(ctx, "ssd", 2)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 2)
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Parked = []int32{1} })
 		p.settle(ctx, 0)
 		Expect(p.pod(ctx, "ssd-1")).To(BeNil())
@@ -141,8 +135,7 @@ var _ = Describe("ShardPool", func() {
 	})
 
 	It("lets a shard start on another volume only when a person gives up the old one", func(ctx context.Context) {
-		p.pool(ctx, "ssd", 1)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 1)
 		first := p.uids(ctx)
 		p.says("ssd-0", func(r *recordv1.ShardStatus) {
 			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_DISK_LOST, "the volume is blank"
@@ -167,8 +160,7 @@ var _ = Describe("ShardPool", func() {
 
 	It("scales up with the lowest numbers, and down to those that hold groups", both("a life of a pool"),
 		func(ctx context.Context) {
-			p.pool(ctx, "ssd", 1)
-			p.settle(ctx, 0)
+			p.settledPool(ctx, "ssd", 1)
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 3 })
 			p.settle(ctx, 0)
 			p.says("ssd-2", holding(5))
@@ -194,8 +186,7 @@ var _ = Describe("ShardPool", func() {
 		})
 
 	It("does not remove a shard that got a group since", func(ctx context.Context) {
-		p.pool(ctx, "ssd", 2)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 2)
 		p.says("ssd-1", holding(1))
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })
 		p.settle(ctx, 0)
@@ -204,8 +195,7 @@ var _ = Describe("ShardPool", func() {
 	})
 
 	It("does not take over a set of somebody else", func(ctx context.Context) {
-		p.pool(ctx, "ssd", 1)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 1)
 		set := &appsv1.StatefulSet{}
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-0"}, set)).To(Succeed())
 		set.OwnerReferences[0].UID = "somebody"
@@ -220,16 +210,14 @@ var _ = Describe("ShardPool", func() {
 			v1alpha1.GroupVersion.WithKind("RecordStore"))}
 		service.Spec.Ports = []corev1.ServicePort{{Port: 1}}
 		Expect(api.Create(ctx, service)).To(Succeed())
-		p.pool(ctx, "ssd", 1)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 1)
 		p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "NameTaken", "Service ssd")
 	})
 
 	It("asks the placement before a shard goes for good", func(ctx context.Context) {
 		register := &playedRegister{needs: map[string]bool{"ssd-1": true}}
 		p.r.Register = register
-		p.pool(ctx, "ssd", 2)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 2)
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })
 		p.settle(ctx, 0)
 		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-1", "1 is left")
@@ -252,8 +240,7 @@ var _ = Describe("ShardPool", func() {
 	Describe("volumes", func() {
 		It("grow in a class that allows it, around their pods", both("sets are created again around their pods"),
 			func(ctx context.Context) {
-				p.pool(ctx, "ssd", 2)
-				p.settle(ctx, 0)
+				p.settledPool(ctx, "ssd", 2)
 				uids := p.uids(ctx)
 				p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("2Gi") })
 				p.settle(ctx, 0)
@@ -285,8 +272,7 @@ var _ = Describe("ShardPool", func() {
 		}
 
 		It("say why they do not grow", needs("CEL"), func(ctx context.Context) {
-			p.pool(ctx, "ssd", 1, func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.StorageClassName = classFixed })
-			p.settle(ctx, 0)
+			p.settledPool(ctx, "ssd", 1, func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.StorageClassName = classFixed })
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("2Gi") })
 			p.settle(ctx, 0)
 			p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, "ResizeInfeasible", "1Gi", "2Gi",
@@ -297,8 +283,7 @@ var _ = Describe("ShardPool", func() {
 		})
 
 		It("say when the storage cannot do it", needs("CEL"), func(ctx context.Context) {
-			p.pool(ctx, "ssd", 1)
-			p.settle(ctx, 0)
+			p.settledPool(ctx, "ssd", 1)
 			p.NoResize = true
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("2Gi") })
 			p.settle(ctx, 0)
@@ -316,8 +301,7 @@ var _ = Describe("ShardPool", func() {
 
 		It("that were never bound are asked for anew", func(ctx context.Context) {
 			p.NoBinding, p.NoKubelet = true, true
-			p.pool(ctx, "ssd", 1)
-			p.settle(ctx, 0)
+			p.settledPool(ctx, "ssd", 1)
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("2Gi") })
 			p.settle(ctx, 0)
 			claim := &corev1.PersistentVolumeClaim{}
@@ -339,8 +323,7 @@ var _ = Describe("ShardPool", func() {
 			}
 		}
 		p.pool(ctx, "ext4", 1, of(v1alpha1.Ext4))
-		p.pool(ctx, "xfs", 1, of(v1alpha1.XFS))
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "xfs", 1, of(v1alpha1.XFS))
 		p.ready(ctx, "xfs")
 		p.expect(ctx, "ext4", v1alpha1.ConditionStalled, metav1.ConditionTrue, "FileSystemMismatch", "fileSystem.type: xfs",
 			class.Name)
@@ -371,8 +354,7 @@ var _ = Describe("ShardPool", func() {
 		It("is refused while the store lives and needs its groups", both("what a finalizer keeps"),
 			func(ctx context.Context) {
 				p.says("ssd-0", holding(3))
-				p.pool(ctx, "ssd", 1)
-				p.settle(ctx, 0)
+				p.settledPool(ctx, "ssd", 1)
 				remove(ctx, p.get(ctx, "ssd"))
 				p.settle(ctx, 0)
 				p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "PoolHoldsGroups", "3 of its groups",
@@ -386,8 +368,7 @@ var _ = Describe("ShardPool", func() {
 
 		It("is forced by an annotation", func(ctx context.Context) {
 			p.says("ssd-0", holding(3))
-			p.pool(ctx, "ssd", 1)
-			p.settle(ctx, 0)
+			p.settledPool(ctx, "ssd", 1)
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) {
 				pool.Annotations = map[string]string{v1alpha1.AnnotationDeleteWithGroups: "true"}
 			})
@@ -396,16 +377,14 @@ var _ = Describe("ShardPool", func() {
 		})
 
 		It("of an empty pool needs nothing", func(ctx context.Context) {
-			p.pool(ctx, "ssd", 1)
-			p.settle(ctx, 0)
+			p.settledPool(ctx, "ssd", 1)
 			remove(ctx, p.get(ctx, "ssd"))
 			finish(ctx)
 			Expect(claims(ctx)).To(Equal(1))
 		})
 
 		It("deletes claims without a volume, whatever the store says", func(ctx context.Context) {
-			p.pool(ctx, "ssd", 1)
-			p.settle(ctx, 0)
+			p.settledPool(ctx, "ssd", 1)
 			p.NoBinding = true
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 3 })
 			for range 4 {
@@ -425,8 +404,7 @@ var _ = Describe("ShardPool", func() {
 			func(ctx context.Context) {
 				p.changeStore(ctx, func(store *v1alpha1.RecordStore) { store.Spec.DeletionPolicy = v1alpha1.DeletionDelete })
 				p.says("ssd-0", holding(3))
-				p.pool(ctx, "ssd", 2)
-				p.settle(ctx, 0)
+				p.settledPool(ctx, "ssd", 2)
 				remove(ctx, p.store)
 				remove(ctx, p.get(ctx, "ssd"))
 				finish(ctx)
@@ -437,8 +415,7 @@ var _ = Describe("ShardPool", func() {
 
 		It("of the namespace waits for nothing", needs("namespaces that end"), func(ctx context.Context) {
 			p.says("ssd-0", holding(3))
-			p.pool(ctx, "ssd", 1)
-			p.settle(ctx, 0)
+			p.settledPool(ctx, "ssd", 1)
 			remove(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace}})
 			before := maps.Clone(p.uids(ctx))
 			_, err := p.reconcile(ctx, "ssd") // the namespace still exists, but nothing can be created in it any more

@@ -29,8 +29,7 @@ var _ = Describe("An update", func() {
 	BeforeEach(func(ctx context.Context) {
 		p = newPoolPlay(ctx)
 		p.pool(ctx, "a", 2)
-		p.pool(ctx, "b", 1)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "b", 1)
 		p.ready(ctx, "a")
 		// At no time is a second shard of the store down, whichever pool it belongs to.
 		p.after = func(ctx context.Context) {

@@ -281,8 +281,7 @@ var _ = Describe("The status of a pool", func() {
 
 	It("knows nothing of pods and claims before there are some", func(ctx context.Context) {
 		p.NoSets = true
-		p.pool(ctx, "ssd", 2)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 2)
 		p.expect(ctx, "ssd", v1alpha1.ConditionUpdated, metav1.ConditionUnknown, "NoPod", "ssd-0")
 		p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionUnknown, "NoVolume", "ssd-0")
 		p.NoSets = false
@@ -294,8 +293,7 @@ var _ = Describe("The status of a pool", func() {
 
 	It("is not Ready where no shard is to serve", func(ctx context.Context) {
 		p.pool(ctx, "ssd", 0)
-		p.pool(ctx, "hdd", 2, func(pool *v1alpha1.ShardPool) { pool.Spec.Parked = []int32{0, 1} })
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "hdd", 2, func(pool *v1alpha1.ShardPool) { pool.Spec.Parked = []int32{0, 1} })
 		for name, reason := range map[string]string{"ssd": "NoShards", "hdd": "AllParked"} {
 			p.expect(ctx, name, v1alpha1.ConditionReady, metav1.ConditionFalse, reason)
 			for _, kind := range []string{v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled} {
@@ -305,8 +303,7 @@ var _ = Describe("The status of a pool", func() {
 	})
 
 	It("is looked at again soon while a shard drains though nobody asks that of it any more", func(ctx context.Context) {
-		p.pool(ctx, "ssd", 1)
-		p.settle(ctx, 0)
+		p.settledPool(ctx, "ssd", 1)
 		result, err := p.reconcile(ctx, "ssd")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(result.RequeueAfter).To(Equal(30 * time.Second))
@@ -351,10 +348,7 @@ var _ = Describe("What nobody could ask yet", func() {
 
 	It("is not Ready while somebody else's finalizer keeps it from going", func(ctx context.Context) {
 		p := newStorePlay(ctx)
-		p.create(ctx, threeCopies)
-		p.pool(ctx, 3)
-		p.settle(ctx)
-		p.ready(ctx)
+		p.running(ctx, 3, threeCopies)
 		disks := newDiskPlay(ctx)
 		disks.create(ctx, disks.disk("a"))
 		disks.settle(ctx)

@@ -18,11 +18,8 @@ var _ = Describe("deleting", func() {
 		s.diskSet(etcd, "ext4", diskSpec{"n1", s.disk("n1", "adopt-etcd-1", "256M"), "240Mi"})
 		s.makeStore(etcd)
 		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
-		s.awaitStore("q", 2*time.Minute)
-		s.client()
-		s.putAll(8)
-		first, err := s.store("q")
-		Expect(err).NotTo(HaveOccurred())
+		s.begin(2*time.Minute, 8)
+		first := s.storeQ(Default)
 
 		kubectl("delete", "-n", s.name, "recordstore/q", "shardpool/main", "--wait=false")
 		kubectl("delete", "namespace", s.name, "--wait=true", "--timeout=4m")
@@ -35,8 +32,7 @@ var _ = Describe("deleting", func() {
 		s.awaitStore("q", 3*time.Minute)
 		s.client()
 		s.getAll(8)
-		second, err := s.store("q")
-		Expect(err).NotTo(HaveOccurred())
+		second := s.storeQ(Default)
 		Expect(second.Status.StoreUID).To(Equal(first.Status.StoreUID))
 		Expect(second.UID).NotTo(Equal(first.UID))
 

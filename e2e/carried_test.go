@@ -22,9 +22,7 @@ var _ = Describe("a disk that is carried to another node", func() {
 		first := diskSpec{"n1", s.disk("n1", "carried-a", "256M"), "240Mi"}
 		s.diskSet(class, "ext4", first, diskSpec{"n2", s.disk("n2", "carried-b", "256M"), "240Mi"})
 		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
-		s.awaitStore("q", 3*time.Minute)
-		s.client()
-		s.putAll(16)
+		s.begin(3*time.Minute, 16)
 		var before v1alpha1.ShardStatus
 		for number := range int32(2) {
 			if shard := s.awaitShard("main", number, v1alpha1.ShardServing, time.Minute); shard.Node == "n2" {

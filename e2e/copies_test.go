@@ -148,9 +148,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		kubectl("uncordon", nodes[held])
 		s.awaitSettled()
 		s.awaitStore("q", 2*time.Minute)
-		l.awaitCalls(100)
-		Expect(l.end()).To(BeEmpty())
-		l.check()
+		l.finish(100)
 	})
 
 	It("goes on when a node is away with a shard, a gateway and the leading operator, and is redundant again when it is "+
@@ -244,9 +242,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		s.awaitSettled()
 		s.awaitStore("q", 2*time.Minute)
 		alerts.await(alertNotRedundant, gone)
-		l.awaitCalls(100)
-		Expect(l.end()).To(BeEmpty())
-		l.check()
+		l.finish(100)
 		s.getAll(records)
 	})
 

@@ -220,9 +220,7 @@ spec:
   storage: {storageClassName: %s, size: 256Mi}
   fileSystem: {type: xfs}
 `, s.name, class))
-		s.awaitStore("q", 2*time.Minute)
-		s.client()
-		s.putAll(8)
+		s.begin(2*time.Minute, 8)
 		before := s.pod("main-0-0")
 		r := s.connect()
 		alerts := s.watchAlerts()
@@ -355,8 +353,7 @@ spec:
 		alerts.await(alertStandStill, gone)
 		alerts.await(alertPoolStalled, gone)
 		Eventually(func(g Gomega) {
-			store, err := s.store("q")
-			g.Expect(err).NotTo(HaveOccurred())
+			store := s.storeQ(g)
 			g.Expect(store.Status.Groups.Moving).To(BeZero())
 			g.Expect(s.shards("main")["main-0"].Groups).To(BeZero(), "the pool still has groups")
 		}).WithTimeout(2 * time.Minute).Should(Succeed())

@@ -60,9 +60,7 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 			space.makeStore("e2e-watched-etcd")
 			space.makePool("main", "e2e-watched", 1, "fileSystem: {type: ext4}")
 		}
-		s.awaitStore("q", 2*time.Minute)
-		s.client()
-		s.putAll(records)
+		s.begin(2*time.Minute, records)
 
 		Expect(operatorMay("create", "statefulsets", s.name)).To(BeTrue())
 		Expect(operatorMay("create", "statefulsets", other.name)).

@@ -21,8 +21,7 @@ func (s *space) awaitStoreCondition(kind, status string, timeout time.Duration, 
 	GinkgoHelper()
 	var message string
 	Eventually(func(g Gomega) {
-		store, err := s.store("q")
-		g.Expect(err).NotTo(HaveOccurred())
+		store := s.storeQ(g)
 		c := condition(store.Status.Conditions, kind)
 		g.Expect(c).NotTo(BeNil(), "no condition %s", kind)
 		g.Expect(string(c.Status)).To(Equal(status), "%+v", c)
@@ -71,9 +70,7 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		class := s.threeDisks()
 		s.makeStore(class)
 		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
-		s.awaitStore("q", 2*time.Minute)
-		s.client()
-		s.putAll(8)
+		s.begin(2*time.Minute, 8)
 		disk := s.diskOf(class, "data-q-etcd-0")
 
 		By("down for two minutes: no call fails, nothing restarts, the status says so, and nobody hurries")
@@ -108,8 +105,7 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		s.letPods("q-etcd")
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", 2*time.Minute, "sheaf.dev/allow-new-etcd")
 		s.getAll(8)
-		store, err := s.store("q")
-		Expect(err).NotTo(HaveOccurred())
+		store := s.storeQ(Default)
 		kubectl("annotate", "-n", s.name, "recordstore", "q", "sheaf.dev/allow-new-etcd="+store.Status.StoreUID)
 		message := s.awaitStoreCondition(v1alpha1.ConditionPlacementReady, "False", 3*time.Minute, "etcd is empty",
 			"recover placement")

@@ -51,7 +51,5 @@ func (s *space) hang(l *load) {
 	after := s.shards("next")[shard.Name]
 	Expect(after.Volume).To(HaveField("UUID", shard.Volume.UUID), "the disk was given up")
 	Expect(s.pod("next-1-0").Metadata.UID).To(Equal(before.Metadata.UID))
-	l.awaitCalls(100)
-	Expect(l.end()).To(BeEmpty())
-	l.check()
+	l.finish(100)
 }

@@ -253,6 +253,14 @@ func (s *space) store(name string) (*v1alpha1.RecordStore, error) {
 	return &store, get(&store, "recordstore", name, "-n", s.name)
 }
 
+// storeQ reads the store q, which must be there.
+func (s *space) storeQ(g Gomega) *v1alpha1.RecordStore {
+	GinkgoHelper()
+	store, err := s.store("q")
+	g.Expect(err).NotTo(HaveOccurred())
+	return store
+}
+
 // pool reads a ShardPool.
 func (s *space) pool(name string) (*v1alpha1.ShardPool, error) {
 	var pool v1alpha1.ShardPool
@@ -446,6 +454,14 @@ func (s *space) getAll(n int) {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(string(record.Data)).To(Equal(fmt.Sprint("record ", id+1)))
 	}
+}
+
+// begin waits until the store q is Ready, starts the pod of client, and stores records 1 to n.
+func (s *space) begin(timeout time.Duration, n int) {
+	GinkgoHelper()
+	s.awaitStore("q", timeout)
+	s.client()
+	s.putAll(n)
 }
 
 // client starts a pod with the command line, for calls from inside the cluster. The pod has the administrators'

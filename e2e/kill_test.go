@@ -21,9 +21,7 @@ var _ = Describe("a killed shard", func() {
 		class := s.name + "-slow"
 		s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", "kill-slow", "320M", "slow"), "300Mi"})
 		s.makePool("main", class, 1, "fileSystem: {type: ext4}", "residency: Resident", "resources: {limits: {memory: 1Gi}}")
-		s.awaitStore("q", 2*time.Minute)
-		s.client()
-		s.putAll(8)
+		s.begin(2*time.Minute, 8)
 		s.putBulk(bulkRecords)
 
 		cluster("disk", "throttle", "n1", "kill-slow", "1M") // loads for more than a minute; progress is written every 30 s

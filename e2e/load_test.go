@@ -201,6 +201,14 @@ func (l *load) longest(since time.Time) (longest, until time.Duration) {
 	return longest, until
 }
 
+// finish waits for more calls, ends the load, in which no call may have failed, and checks what was acknowledged.
+func (l *load) finish(more int) {
+	GinkgoHelper()
+	l.awaitCalls(more)
+	Expect(l.end()).To(BeEmpty())
+	l.check()
+}
+
 // check reads everything that was ever acknowledged. The load must have ended.
 func (l *load) check() {
 	GinkgoHelper()

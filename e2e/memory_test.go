@@ -60,9 +60,7 @@ var _ = Describe("a memory limit below the need", func() {
 		s.makeStore(class)
 		s.makePool("main", class, 1, "fileSystem: {type: ext4}", "residency: Resident",
 			"resources: {limits: {memory: 768Mi}}")
-		s.awaitStore("q", 2*time.Minute)
-		s.client()
-		s.putAll(8)
+		s.begin(2*time.Minute, 8)
 		s.putBulk(bulkRecords)
 		s.limitMemory("96Mi")
 		shard := s.awaitShard("main", 0, v1alpha1.ShardMemoryTooSmall, 2*time.Minute)

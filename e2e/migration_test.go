@@ -118,7 +118,5 @@ func (s *space) migrate(l *load) {
 	AddReportEntry(fmt.Sprintf("%d changes of memberships in etcd, %d turns", n, turns))
 	Expect(shared).To(BeEmpty(), "two voters of a group were on one node on the way, in %d steps", n)
 	kubectl("delete", "shardpool", "main", "-n", s.name, "--wait=true", "--timeout=110s")
-	l.awaitCalls(100)
-	Expect(l.end()).To(BeEmpty())
-	l.check()
+	l.finish(100)
 }

@@ -103,7 +103,5 @@ func (s *space) loseNode(l *load) {
 	s.awaitStore("q", 2*time.Minute)
 	Expect(try(time.Minute, "", "kubectl", "get", "node", lost.Node).err).
 		To(HaveOccurred(), "the lost node is there again")
-	l.awaitCalls(100)
-	Expect(l.end()).To(BeEmpty())
-	l.check()
+	l.finish(100)
 }

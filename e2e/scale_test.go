@@ -54,8 +54,7 @@ func (s *space) copiesOn(prefix string) int {
 func (s *space) awaitSettled() {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
-		store, err := s.store("q")
-		g.Expect(err).NotTo(HaveOccurred())
+		store := s.storeQ(g)
 		c := condition(store.Status.Conditions, v1alpha1.ConditionRedundant)
 		g.Expect(c).NotTo(BeNil())
 		g.Expect(string(c.Status)).To(Equal("True"), "%+v", c)
@@ -155,9 +154,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 	// well checks the store at the end of each scenario.
 	well := func() {
 		GinkgoHelper()
-		l.awaitCalls(100)
-		Expect(l.end()).To(BeEmpty())
-		l.check()
+		l.finish(100)
 	}
 
 	It("grows from three shards to five, which fill themselves", smoke, func() {

@@ -149,8 +149,7 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 
 		By("waited for: nothing is opened before")
 		Eventually(func(g Gomega) {
-			store, err := s.store("q")
-			g.Expect(err).NotTo(HaveOccurred())
+			store := s.storeQ(g)
 			g.Expect(condition(store.Status.Conditions, v1alpha1.ConditionCertificates)).To(And(
 				HaveField("Status", BeEquivalentTo("False")), HaveField("Reason", trust.ReasonNotIssued),
 				HaveField("Message", ContainSubstring("Certificate q-gateway-tls-server is not ready"))))
@@ -177,21 +176,17 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 		// over patches the store under load, and waits until the store's processes use only the new authorities.
 		over := func(patch string) {
 			GinkgoHelper()
-			before, err := s.store("q")
-			Expect(err).NotTo(HaveOccurred())
+			before := s.storeQ(Default)
 			l.start()
 			l.awaitCalls(100)
 			kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", patch)
 			Eventually(func(g Gomega) {
-				store, err := s.store("q")
-				g.Expect(err).NotTo(HaveOccurred())
+				store := s.storeQ(g)
 				now, words := store.Status.TLS, condition(store.Status.Conditions, v1alpha1.ConditionCertificates)
 				g.Expect(now.Bundle != before.Status.TLS.Bundle && now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes).
 					To(BeTrue(), "%+v: %v", now, words)
 			}).WithTimeout(8 * time.Minute).Should(Succeed())
-			l.awaitCalls(100)
-			Expect(l.end()).To(BeEmpty())
-			l.check()
+			l.finish(100)
 			for name, p := range s.pods("sheaf.dev/pool=main") {
 				Expect(p.Metadata.UID).To(Equal(shards[name].Metadata.UID), "%s was made anew", name)
 				Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(shards[name].Status.ContainerStatuses[0].RestartCount),

@@ -54,8 +54,7 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", patch)
 		var last v1alpha1.TLSStatus
 		Eventually(func(g Gomega) {
-			store, err := s.store("q")
-			g.Expect(err).NotTo(HaveOccurred())
+			store := s.storeQ(g)
 			now := *store.Status.TLS
 			if now.Phase != last.Phase || now.Transport != last.Transport {
 				GinkgoWriter.Printf("%s %s %s: %v\n", time.Now().Format(time.TimeOnly), now.Phase, now.Transport,
@@ -65,9 +64,7 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 			g.Expect(now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes && there(&now)).To(BeTrue(), "%+v: %v", now,
 				condition(store.Status.Conditions, v1alpha1.ConditionCertificates))
 		}).WithTimeout(timeout).Should(Succeed())
-		l.awaitCalls(100)
-		Expect(l.end()).To(BeEmpty())
-		l.check()
+		l.finish(100)
 		for name, p := range s.pods("sheaf.dev/pool=main") {
 			Expect(p.Metadata.UID).To(Equal(shards[name].Metadata.UID), "%s was made anew", name)
 			Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(shards[name].Status.ContainerStatuses[0].RestartCount),
@@ -136,13 +133,11 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 	})
 
 	It("changes its authorities under load", func() {
-		before, err := s.store("q")
-		Expect(err).NotTo(HaveOccurred())
+		before := s.storeQ(Default)
 		change(`{"spec": {"tls": {"rotate": "e2e"}}}`, 20*time.Minute, func(s *v1alpha1.TLSStatus) bool {
 			return s.Rotated == "e2e"
 		})
-		after, err := s.store("q")
-		Expect(err).NotTo(HaveOccurred())
+		after := s.storeQ(Default)
 		Expect(after.Status.TLS.Bundle).NotTo(Equal(before.Status.TLS.Bundle))
 		Expect(s.get("q", 1)).To(Equal("by TLS"))
 	})

@@ -111,8 +111,7 @@ var _ = Describe("TLS, again and again", Serial, func() {
 func (s *space) awaitTLS(timeout time.Duration, there func(*v1alpha1.TLSStatus) bool) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
-		store, err := s.store("q")
-		g.Expect(err).NotTo(HaveOccurred())
+		store := s.storeQ(g)
 		now := store.Status.TLS
 		g.Expect(now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes && there(now)).To(BeTrue(), "%+v: %v", now,
 			condition(store.Status.Conditions, v1alpha1.ConditionCertificates))

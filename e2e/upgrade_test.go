@@ -69,8 +69,7 @@ func (s *space) updateMode(mode v1alpha1.UpdateMode) {
 func (s *space) awaitObserved() {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
-		store, err := s.store("q")
-		g.Expect(err).NotTo(HaveOccurred())
+		store := s.storeQ(g)
 		g.Expect(store.Status.ObservedGeneration).To(Equal(store.Generation))
 		pool, err := s.pool("main")
 		g.Expect(err).NotTo(HaveOccurred())
@@ -270,9 +269,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		s.makeStore(s.name)
 		s.makePool("main", s.name+"-slow", 3, "fileSystem: {type: ext4}", "residency: Resident",
 			"resources: {limits: {memory: 256Mi}}")
-		s.awaitStore("q", 2*time.Minute)
-		s.client()
-		s.putAll(records)
+		s.begin(2*time.Minute, records)
 		ids = s.idsByShard()
 		Expect(ids).To(HaveLen(3), "every shard has a record")
 		s.putBulk(48) // at mountRate, loading takes half a minute, which is long enough to be observed

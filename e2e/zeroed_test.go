@@ -61,9 +61,7 @@ var _ = Describe("a zeroed device", func() {
 		class := s.threeDisks()
 		s.makeStore(class)
 		s.makePool("main", class, 2, "fileSystem: {type: ext4}")
-		s.awaitStore("q", 2*time.Minute)
-		s.client()
-		s.putAll(16)
+		s.begin(2*time.Minute, 16)
 		var volumes [2]string
 		for n := range volumes {
 			shard := s.awaitShard("main", int32(n), v1alpha1.ShardServing, time.Minute)

@@ -73,6 +73,13 @@ func (w *diskWorld) claim(name, size string) {
 	})
 }
 
+// bound makes a claim, and gives it a disk that is bound to it.
+func (w *diskWorld) bound(name, size string) {
+	w.claim(name, size)
+	w.settle()
+	w.bind()
+}
+
 // settle carries out decisions until there are none left, as the API server would.
 func (w *diskWorld) settle() decidedDisks {
 	for range 10 {
@@ -305,9 +312,7 @@ func TestAReservationEndsWithItsClaim(t *testing.T) {
 
 func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "a", "1Gi"))
-	w.claim("data-p-0-0", "1Gi")
-	w.settle()
-	w.bind()
+	w.bound("data-p-0-0", "1Gi")
 	w.forget("data-p-0-0")
 	wantState(t, w.settle(), 0, v1alpha1.DiskReleased, "prod/data-p-0-0")
 	// A different store of the same name gets a different disk.
@@ -318,9 +323,7 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 	wantState(t, d, 1, v1alpha1.DiskReserved, "prod/data-p-0-0")
 	// The same store gets its own.
 	w = newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "a", "1Gi"))
-	w.claim("data-p-0-0", "1Gi")
-	w.settle()
-	w.bind()
+	w.bound("data-p-0-0", "1Gi")
 	w.forget("data-p-0-0")
 	w.claim("data-p-0-0", "1Gi")
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
@@ -331,9 +334,7 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n1", "b", "1Gi"), disk("n2", "a", "1Gi"), disk("n2", "b", "1Gi"))
 	w.claim("data-p-0-0", "1Gi")
-	w.claim("data-p-1-0", "1Gi")
-	w.settle()
-	w.bind()
+	w.bound("data-p-1-0", "1Gi")
 	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0")
 	w.o.givenUp["claim-data-p-1-0"] = true
 	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0") // it remains bound while the claim exists
@@ -360,9 +361,7 @@ func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
 
 func TestAPersonFreesAReleasedDisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
-	w.claim("data-p-0-0", "1Gi")
-	w.settle()
-	w.bind()
+	w.bound("data-p-0-0", "1Gi")
 	w.forget("data-p-0-0")
 	w.settle()
 	w.o.volumes[0].Annotations[workload.AnnotationRelease] = "true"
@@ -371,9 +370,7 @@ func TestAPersonFreesAReleasedDisk(t *testing.T) {
 		t.Fatalf("annotations stay: %v", a)
 	}
 	// On a bound disk, the annotation changes nothing.
-	w.claim("data-p-0-0", "1Gi")
-	w.settle()
-	w.bind()
+	w.bound("data-p-0-0", "1Gi")
 	w.o.volumes[0].Annotations[workload.AnnotationRelease] = "true"
 	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0")
 }
@@ -402,9 +399,7 @@ func TestAVolumeOfSomebodyElseIsAConflict(t *testing.T) {
 
 func TestADiskTakenOutOfTheSpecStaysWhileItIsBound(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "b", "1Gi"))
-	w.claim("data-p-0-0", "1Gi")
-	w.settle()
-	w.bind()
+	w.bound("data-p-0-0", "1Gi")
 	w.o.set.Spec.Disks = w.o.set.Spec.Disks[1:]
 	d := w.settle()
 	wantState(t, d, 1, v1alpha1.DiskRemoved, "prod/data-p-0-0")
@@ -510,9 +505,7 @@ func TestADiskIsKeptForItsClaimUntilItIsBound(t *testing.T) {
 // A device that the spec has on several nodes was not carried to any of them.
 func TestADeviceOfTheSameNameElsewhereIsNotTheSameDisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
-	w.claim("data-p-0-0", "1Gi")
-	w.settle()
-	w.bind()
+	w.bound("data-p-0-0", "1Gi")
 	w.node("n2", true)
 	w.node("n3", true)
 	w.ends = map[string]batchv1.JobCondition{"/dev/disk/by-id/a": notBlank}

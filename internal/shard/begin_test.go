@@ -175,8 +175,7 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 			},
 		} {
 			t.Run(name, func(t *bubble) {
-				c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
-				c.settled(abc...)
+				c := settledCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1})
 				c.put(1, data(1, 5000))
 				faulty := vfstest.NewFaulty(vfstest.NewMem())
 				c.add("d", func(cfg *Config) { cfg.FS = faulty })

@@ -151,8 +151,7 @@ func TestAReplicaWithADamagedTailComesBack(t *testing.T) {
 }
 
 func comesBack(t testing.TB, what tailDamage) {
-	c := newCluster(t, oneGroup, abc)
-	c.settled(abc...)
+	c := settledCluster(t, oneGroup)
 	c.fill(18, 1000)
 	c.kill("b")
 	c.put(18, data(18, 1000))
@@ -209,8 +208,7 @@ func comesBack(t testing.TB, what tailDamage) {
 func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, oneGroup, abc)
-		c.settled(abc...)
+		c := settledCluster(t, oneGroup)
 		c.kill("c")
 		for n := range 4 {
 			c.fill(10, 1000+n)
@@ -256,8 +254,7 @@ func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, oneGroup, abc)
-		c.settled(abc...)
+		c := settledCluster(t, oneGroup)
 		c.fill(3, 1000)
 		c.kill("b")
 		c.put(3, data(3, 1000))

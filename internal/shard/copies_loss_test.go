@@ -24,8 +24,7 @@ import (
 func TestALostReplicaIsReplaced(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, hash4, abc)
-		c.settled(abc...)
+		c := settledCluster(t, hash4)
 		c.fill(20, 1000)
 		before := c.registry.now().Groups
 		replaced := func() bool {
@@ -88,8 +87,7 @@ func (h countHandler) WithGroup(name string) slog.Handler {
 func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
-		c.settled(abc...)
+		c := settledCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1})
 		c.fill(100, 3000)
 		blob := data(500, 2<<20)
 		c.upload(500, blob)
@@ -150,8 +148,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
-		c.settled(abc...)
+		c := settledCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1})
 		c.fill(20, 3000)
 		c.eventually("all rest", func() bool {
 			for _, f := range c.shards {
@@ -195,8 +192,7 @@ func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, hash4, abc)
-		c.settled(abc...)
+		c := settledCluster(t, hash4)
 		c.fill(20, 100)
 		c.kill("c")
 		f := c.stopped["c"]

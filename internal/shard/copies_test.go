@@ -40,6 +40,14 @@ func newCluster(t testing.TB, routing placement.Routing, target []string, more .
 	return c
 }
 
+// settledCluster starts the shards of abc, and waits until each group has its copies on them.
+func settledCluster(t testing.TB, routing placement.Routing) *cluster {
+	t.Helper()
+	c := newCluster(t, routing, abc)
+	c.settled(abc...)
+	return c
+}
+
 // aim sets the targets of all groups.
 func (c *cluster) aim(shards ...string) {
 	c.registry.change(func(v *placement.View) {
@@ -210,8 +218,7 @@ var abc = []string{"a", "b", "c"}
 func TestGroupsAreMadeWithTheirCopies(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, hash4, abc)
-		c.settled(abc...)
+		c := settledCluster(t, hash4)
 		c.fill(40, 100)
 		for _, name := range abc {
 			c.kill(name)
@@ -280,8 +287,7 @@ func TestMetricsReportPeers(t *testing.T) {
 func TestOthersNameTheLeader(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
-		c.settled(abc...)
+		c := settledCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1})
 		c.put(1, data(1, 10))
 		c.eventually("each of the others names a's address", func() bool {
 			for _, name := range []string{"b", "c"} {
@@ -367,8 +373,7 @@ func TestTheTrashIsDeletedLater(t *testing.T) {
 func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
-		c.settled(abc...)
+		c := settledCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1})
 		c.put(0, data(0, 10))
 		c.kill("c")
 		for n := range 40 {
@@ -402,8 +407,7 @@ func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
 func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, hash4, abc)
-		c.settled(abc...)
+		c := settledCluster(t, hash4)
 		c.fill(8, 10)
 		c.eventually("a leads something", func() bool {
 			for _, g := range c.shards["a"].shard.Status().Groups {

@@ -14,8 +14,7 @@ import (
 func TestEveryCopyDropsItsTombstones(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, oneGroup, abc)
-		c.settled(abc...)
+		c := settledCluster(t, oneGroup)
 		id := c.registry.now().Groups["0"].UUID
 		put := func(id int64, data []byte) { // without a request id, for whose sake it would be kept
 			c.call(func(f *fixture) error {

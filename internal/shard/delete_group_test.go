@@ -176,8 +176,7 @@ func TestDeletesBesideFailoversLoseNoPut(t *testing.T) {
 func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, hash1, abc)
-		c.settled(abc...)
+		c := settledCluster(t, hash1)
 		for _, name := range abc {
 			s := c.shards[name].shard
 			for _, g := range s.replicas.Routes().ByUUID {

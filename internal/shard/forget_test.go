@@ -12,8 +12,7 @@ import (
 func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, oneGroup, abc)
-		c.settled(abc...)
+		c := settledCluster(t, oneGroup)
 		leader, follower := "", ""
 		c.eventually("one leads", func() bool {
 			for _, name := range abc {

@@ -16,8 +16,7 @@ import (
 func TestProblemsOfGroupsEndWithTheirCause(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, hash1, abc)
-		c.settled(abc...)
+		c := settledCluster(t, hash1)
 		broken := errors.New("context deadline exceeded")
 		for _, name := range abc {
 			s := c.shards[name].shard

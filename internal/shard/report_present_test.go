@@ -14,8 +14,7 @@ import (
 func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, hash4, abc)
-		c.settled(abc...)
+		c := settledCluster(t, hash4)
 		c.fill(8, 100)
 		before := c.registry.now().Groups
 		for _, name := range abc {

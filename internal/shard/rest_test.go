@@ -24,8 +24,7 @@ func restless(f *fixture) (awake, looked int) {
 func TestAShardThatIsDownLetsOthersRest(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 12}, abc)
-		c.settled(abc...)
+		c := settledCluster(t, placement.Routing{Mode: placement.Hash, Groups: 12})
 		ledAsWanted := func() bool {
 			v := c.registry.now()
 			for name, g := range v.Groups {

@@ -32,8 +32,7 @@ func TestFailedSyncIsSurvivedOnce(t *testing.T) {
 }
 
 func TestFailedSyncsFailOnlyTheReplicaAndAcknowledgeNothing(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	bad, good := m.open("bad", nil), m.open("good", nil)
 	bad.must(t, put(1, "a"))
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
@@ -93,8 +92,7 @@ func TestADeposedLeaderWhoseDiskHangsLetsItsCallersGo(t *testing.T) {
 }
 
 func TestStopAnswersWhatIsOnItsWay(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	one := m.open("7", nil)
 	g := holdSyncs(faulty)
 	defer g.release()
@@ -122,8 +120,7 @@ func TestStopAnswersWhatIsOnItsWay(t *testing.T) {
 }
 
 func TestStopAbandonsWhatCannotBeWritten(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	one := m.open("7", nil)
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpWrite
@@ -143,8 +140,7 @@ func TestStopAbandonsWhatCannotBeWritten(t *testing.T) {
 }
 
 func TestCommitterCloseAnswersEverything(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	one := m.open("7", nil)
 	faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite }, Err: errNoSpace})
 	p := one.Propose(put(1, "a"))
@@ -160,8 +156,7 @@ func TestCommitterCloseAnswersEverything(t *testing.T) {
 
 // A membership that Raft has adopted is recorded in a new file, for which a full disk has no space.
 func TestMembershipWaitsForSpace(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	one := m.open("7", nil)
 	one.must(t, put(1, "a"))
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
@@ -186,8 +181,7 @@ func TestMembershipWaitsForSpace(t *testing.T) {
 }
 
 func TestInFlightBytesAreBounded(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	one := m.open("7", func(_ *group.Options, o *Options) { o.InFlightBytesMax = 10000 })
 	g := holdSyncs(faulty)
 	defer g.release()

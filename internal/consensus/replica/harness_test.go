@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/journal"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/leaktest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 func TestMain(m *testing.M) {
@@ -41,6 +42,12 @@ type member struct {
 	machine *machine
 	log     *group.Log
 	name    string
+}
+
+// newFaultyMachine returns a machine on a disk in memory, and that disk, to which faults can be added.
+func newFaultyMachine(t testing.TB) (*vfstest.Faulty, *machine) {
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
+	return faulty, newMachine(t, faulty, "/v")
 }
 
 func newMachine(t testing.TB, fs vfs.FS, dir string) *machine {

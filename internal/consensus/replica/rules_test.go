@@ -77,8 +77,7 @@ func TestRule1_AcknowledgedOnlyAfterTheSync(t *testing.T) {
 
 func TestRule1_SyncsSixteenGroupsInParallelAndNoMore(t *testing.T) {
 	const groups, parallel = 40, 16
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	members := make([]*member, groups)
 	for i := range members {
 		members[i] = m.open(name(i), func(o *group.Options, _ *Options) { o.Journal = nil })
@@ -114,8 +113,7 @@ func TestRule1_SyncsSixteenGroupsInParallelAndNoMore(t *testing.T) {
 
 // A slow sync delays only its own group.
 func TestASlowGroupHoldsUpNobody(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	slow, other := m.open("slow", nil), m.open("other", nil)
 	open, reached := make(chan struct{}), make(chan struct{}, 1)
 	held := faulty.Add(&vfstest.Fault{
@@ -133,8 +131,7 @@ func TestASlowGroupHoldsUpNobody(t *testing.T) {
 }
 
 func TestRule1_OneRoundServesAllThatWait(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	one := m.open("7", nil)
 	g := holdSyncs(faulty)
 	defer g.release()
@@ -157,8 +154,7 @@ func TestRule1_OneRoundServesAllThatWait(t *testing.T) {
 }
 
 func TestRule2_NothingIsSeenBeforeItIsCommitted(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	one := m.open("7", nil)
 	old := one.must(t, put(1, "old"))
 	g := holdSyncs(faulty)
@@ -265,8 +261,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 }
 
 func TestRule10_FullDiskRefusesEarlyAndSpaceIsNoticed(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	full := errors.New("full")
 	var refuse atomic.Bool
 	one := m.open("7", func(_ *group.Options, o *Options) {
@@ -323,8 +318,7 @@ func TestRule10_FullDiskRefusesEarlyAndSpaceIsNoticed(t *testing.T) {
 }
 
 func TestRule3_SyncedMarkOfAnIdleGroupIsWritten(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	one := m.open("7", nil)
 	written := make(chan struct{}, 64)
 	fault := faulty.Add(&vfstest.Fault{
@@ -352,8 +346,7 @@ func TestRule3_SyncedMarkOfAnIdleGroupIsWritten(t *testing.T) {
 }
 
 func TestRule10_FreedSpaceIsNoticedAtOnce(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	m := newMachine(t, faulty, "/v")
+	faulty, m := newFaultyMachine(t)
 	one := m.open("7", nil)
 	diskFull := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpWrite

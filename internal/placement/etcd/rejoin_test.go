@@ -41,7 +41,8 @@ type trio struct {
 	members map[string]*etcd.Member
 }
 
-func newTrio(t *testing.T) *trio {
+// newTrio starts the cluster and writes the key k. It returns the ids of its members, too.
+func newTrio(t *testing.T) (*trio, map[string]uint64) {
 	t.Helper()
 	r := &trio{t: t, configs: map[string]etcd.MemberConfig{}, members: map[string]*etcd.Member{}}
 	cluster := map[string]string{}
@@ -78,7 +79,8 @@ func newTrio(t *testing.T) *trio {
 		cfg.Existing = true // operators set Existing from now on
 		r.configs[name] = cfg
 	}
-	return r
+	r.put("k", "v")
+	return r, r.ids()
 }
 
 // stop stops the named member and keeps its folder.
@@ -111,6 +113,12 @@ func (r *trio) refused(name string, change func(*etcd.MemberConfig)) error {
 		r.t.Fatalf("member %s has started", name)
 	}
 	return err
+}
+
+// lose stops the named member, and its folder is gone.
+func (r *trio) lose(name string) {
+	r.stop(name)
+	r.wipe(name)
 }
 
 func (r *trio) wipe(name string) { r.must(os.RemoveAll(r.configs[name].Dir)) }
@@ -243,9 +251,7 @@ func (r *trio) rejoined(before map[string]uint64) {
 
 func TestAMemberThatWasDownIsNotReplaced(t *testing.T) {
 	t.Parallel()
-	r := newTrio(t)
-	r.put("k", "v")
-	before := r.ids()
+	r, before := newTrio(t)
 	r.stop("c")
 	r.put("k", "w")
 	r.start("c")
@@ -257,27 +263,21 @@ func TestAMemberThatWasDownIsNotReplaced(t *testing.T) {
 
 func TestAMemberWhoseDiskWasReplacedJoinsAgain(t *testing.T) {
 	t.Parallel()
-	r := newTrio(t)
-	r.put("k", "v")
-	before := r.ids()
-	r.stop("c")
-	r.wipe("c")
+	r, before := newTrio(t)
+	r.lose("c")
 	r.rejoined(before)
 }
 
 // An older program left this folder when it started on a replaced disk: the log contains nothing except the old id.
 func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	t.Parallel()
-	r := newTrio(t)
-	r.put("k", "v")
-	before := r.ids()
+	r, before := newTrio(t)
 	var view *etcd.View
 	again(t, "ask a quorum", func(ctx context.Context) (err error) {
 		view, err = etcd.Look(ctx, r.client())
 		return err
 	})
-	r.stop("c")
-	r.wipe("c")
+	r.lose("c")
 	cfg := r.configs["c"]
 	r.must(os.MkdirAll(filepath.Join(cfg.Dir, "member"), 0o700))
 	meta, err := proto.Marshal(&pb.Metadata{NodeID: new(before["c"]), ClusterID: new(view.ClusterID)})
@@ -300,9 +300,7 @@ func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 
 func TestTheFolderOfARemovedMemberIsReplaced(t *testing.T) {
 	t.Parallel()
-	r := newTrio(t)
-	r.put("k", "v")
-	before := r.ids()
+	r, before := newTrio(t)
 	r.stop("c")
 	r.remove(before["c"])
 	if err := r.refused("c", func(c *etcd.MemberConfig) {
@@ -356,11 +354,8 @@ func TestRejoiningGoesOnAfterACrash(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newTrio(t)
-			r.put("k", "v")
-			before := r.ids()
-			r.stop("c")
-			r.wipe("c")
+			r, before := newTrio(t)
+			r.lose("c")
 			reach(r, before["c"])
 			r.rejoined(before)
 		})
@@ -369,11 +364,8 @@ func TestRejoiningGoesOnAfterACrash(t *testing.T) {
 
 func TestWithoutAQuorumNothingIsReplaced(t *testing.T) {
 	t.Parallel()
-	r := newTrio(t)
-	r.put("k", "v")
-	before := r.ids()
-	r.stop("c")
-	r.wipe("c")
+	r, before := newTrio(t)
+	r.lose("c")
 	r.stop("b")
 	if err := r.refused("c", func(*etcd.MemberConfig) {}); !errors.Is(err, etcd.ErrEmptyExisting) {
 		t.Errorf("error %v", err)
@@ -418,9 +410,7 @@ func (h *firstWait) Handle(_ context.Context, record slog.Record) error {
 
 func TestAMemberThatAnswersIsNotTakenForLost(t *testing.T) {
 	t.Parallel()
-	r := newTrio(t)
-	r.put("k", "v")
-	before := r.ids()
+	r, before := newTrio(t)
 	// This is another process with the same name and a folder of its own, as if the member was started twice.
 	err := r.refused("c", func(c *etcd.MemberConfig) { c.Dir = filepath.Join(t.TempDir(), "second") })
 	if !strings.Contains(err.Error(), "answers at its address") {
@@ -434,11 +424,8 @@ func TestAMemberThatAnswersIsNotTakenForLost(t *testing.T) {
 // A member that lost its data does not form a new cluster, even if the initial cluster state is new.
 func TestAnEmptyMemberOfAClusterThatHasFormedFormsNoOther(t *testing.T) {
 	t.Parallel()
-	r := newTrio(t)
-	r.put("k", "v")
-	before := r.ids()
-	r.stop("c")
-	r.wipe("c")
+	r, before := newTrio(t)
+	r.lose("c")
 	cfg := r.configs["c"]
 	cfg.Existing = false
 	r.configs["c"] = cfg

@@ -236,78 +236,44 @@ func TestRebuildSaysWhatContradictsItself(t *testing.T) {
 	replica := func(name string, raft, term uint64) rescue.FoundReplica {
 		return rescue.FoundReplica{Name: name, UUID: group, Store: store, RaftID: raft, Voters: []uint64{raft}, Term: term}
 	}
+	type found = []rescue.FoundVolume
+	held := func(v found, replicas ...rescue.FoundReplica) {
+		for i, r := range replicas {
+			v[i].Replicas = []rescue.FoundReplica{r}
+		}
+	}
 	for name, c := range map[string]struct {
-		volumes func() []rescue.FoundVolume
+		volumes int
+		change  func(v found) // may be nil
 		given   *rescue.FoundFacts
-		fails   bool
+		passes  bool
 	}{
-		"nothing": {volumes: func() []rescue.FoundVolume { return nil }, fails: true},
-		"one":     {volumes: func() []rescue.FoundVolume { return volumes(1) }},
-		"another store": {volumes: func() []rescue.FoundVolume {
-			v := volumes(2)
-			v[1].Store = uuid.New()
-			return v
-		}, fails: true},
-		"a clone": {volumes: func() []rescue.FoundVolume {
-			v := volumes(2)
-			v[1].UUID = v[0].UUID
-			return v
-		}, fails: true},
-		"a name twice": {volumes: func() []rescue.FoundVolume {
-			v := volumes(2)
-			v[1].Shard = v[0].Shard
-			return v
-		}, fails: true},
-		"a bad name": {volumes: func() []rescue.FoundVolume {
-			v := volumes(1)
-			v[0].Shard = "A B"
-			return v
-		}, fails: true},
-		"other facts": {volumes: func() []rescue.FoundVolume {
-			v := volumes(2)
-			v[1].Facts.Routing.Groups = 3
-			return v
-		}, fails: true},
-		"no facts": {volumes: func() []rescue.FoundVolume {
-			v := volumes(1)
-			v[0].Facts = nil
-			return v
-		}, fails: true},
-		"facts given": {
-			volumes: func() []rescue.FoundVolume { v := volumes(1); v[0].Facts = nil; return v },
-			given:   &rescue.FoundFacts{Routing: hash, Copies: 1},
-		},
-		"facts given that are wrong": {
-			volumes: func() []rescue.FoundVolume { return volumes(1) }, fails: true,
-			given: &rescue.FoundFacts{Routing: placement.Routing{Mode: placement.Named}, Copies: 1},
-		},
-		"a group beyond the last": {volumes: func() []rescue.FoundVolume {
-			v := volumes(1)
-			v[0].Replicas = []rescue.FoundReplica{replica("2", 7, 1)}
-			return v
-		}, fails: true},
-		"a group of two UUIDs": {volumes: func() []rescue.FoundVolume {
-			v := volumes(2)
-			v[0].Replicas, v[1].Replicas = []rescue.FoundReplica{replica("0", 7, 1)},
-				[]rescue.FoundReplica{replica("0", 8, 1)}
+		"nothing":       {volumes: 0},
+		"one":           {volumes: 1, passes: true},
+		"another store": {volumes: 2, change: func(v found) { v[1].Store = uuid.New() }},
+		"a clone":       {volumes: 2, change: func(v found) { v[1].UUID = v[0].UUID }},
+		"a name twice":  {volumes: 2, change: func(v found) { v[1].Shard = v[0].Shard }},
+		"a bad name":    {volumes: 1, change: func(v found) { v[0].Shard = "A B" }},
+		"other facts":   {volumes: 2, change: func(v found) { v[1].Facts.Routing.Groups = 3 }},
+		"no facts":      {volumes: 1, change: func(v found) { v[0].Facts = nil }},
+		"facts given": {volumes: 1, change: func(v found) { v[0].Facts = nil },
+			given: &rescue.FoundFacts{Routing: hash, Copies: 1}, passes: true},
+		"facts given that are wrong": {volumes: 1,
+			given: &rescue.FoundFacts{Routing: placement.Routing{Mode: placement.Named}, Copies: 1}},
+		"a group beyond the last": {volumes: 1, change: func(v found) { held(v, replica("2", 7, 1)) }},
+		"a group of two UUIDs": {volumes: 2, change: func(v found) {
+			held(v, replica("0", 7, 1), replica("0", 8, 1))
 			v[1].Replicas[0].UUID = uuid.New()
-			return v
-		}, fails: true},
-		"two histories": {volumes: func() []rescue.FoundVolume {
-			v := volumes(2)
-			v[0].Replicas, v[1].Replicas = []rescue.FoundReplica{replica("0", 7, 1)},
-				[]rescue.FoundReplica{replica("0", 8, 2)}
-			return v
-		}, fails: true},
-		"a copied replica": {volumes: func() []rescue.FoundVolume {
-			v := volumes(2)
-			v[0].Replicas, v[1].Replicas = []rescue.FoundReplica{replica("0", 7, 1)},
-				[]rescue.FoundReplica{replica("0", 7, 1)}
-			return v
-		}, fails: true},
+		}},
+		"two histories":    {volumes: 2, change: func(v found) { held(v, replica("0", 7, 1), replica("0", 8, 2)) }},
+		"a copied replica": {volumes: 2, change: func(v found) { held(v, replica("0", 7, 1), replica("0", 7, 1)) }},
 	} {
-		out, err := rescue.Rebuild(store, c.volumes(), c.given)
-		if (err != nil) != c.fails {
+		v := volumes(c.volumes)
+		if c.change != nil {
+			c.change(v)
+		}
+		out, err := rescue.Rebuild(store, v, c.given)
+		if (err == nil) != c.passes {
 			t.Errorf("%s: error %v", name, err)
 		}
 		if err == nil && (len(out.Missing) != 2 || out.Meta.StoreUUID != store || out.Meta.EpochBase < 1<<32) {
