@@ -26,7 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// diskPlay is a play with one DiskSet, named after its namespace.
+// diskPlay simulates a cluster with one DiskSet. The name of the DiskSet is that of its namespace.
 type diskPlay struct {
 	*play
 	name   string

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// wipePlay is a play with one disk, whose claim was deleted.
+// wipePlay simulates a cluster with one disk, whose claim was deleted.
 type wipePlay struct {
 	*diskPlay
 	device, volume string

@@ -277,7 +277,8 @@ func (p *play) pod(ctx context.Context, shard string) *corev1.Pod {
 	return pod
 }
 
-// Describe makes play a ShardClient. Shards report that they serve, except for what a test changes.
+// Describe implements fleet.ShardClient. A simulated shard reports that it serves, unless a test has changed its
+// report.
 func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*recordv1.ShardStatus, error) {
 	ip, _, err := net.SplitHostPort(at.Address)
 	if err != nil {

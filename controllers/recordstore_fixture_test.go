@@ -75,7 +75,7 @@ var sharedEtcd = sync.OnceValues(func() (EtcdPlay, error) {
 
 var stopEtcd = func() error { return nil }
 
-// storePlay is a play with the controllers of stores and pools.
+// storePlay simulates a cluster in which the controllers of stores and pools run.
 type storePlay struct {
 	*play
 	etcd    EtcdPlay

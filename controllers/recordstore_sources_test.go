@@ -46,7 +46,7 @@ func certificateKind() *unstructured.Unstructured {
 	return out
 }
 
-// listCertificates returns the Certificates of the play's namespace.
+// listCertificates returns the Certificates in the namespace of the simulated cluster.
 func (p *storePlay) listCertificates(ctx context.Context) ([]unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(certificates)
@@ -186,7 +186,7 @@ func (p *storePlay) rounds(ctx context.Context, n int) {
 	}
 }
 
-// secretNames returns the names of the Secrets of the play's namespace.
+// secretNames returns the names of the Secrets in the namespace of the simulated cluster.
 func (p *storePlay) secretNames(ctx context.Context) (names []string) {
 	GinkgoHelper()
 	var list corev1.SecretList

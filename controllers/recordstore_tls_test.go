@@ -26,9 +26,9 @@ import (
 // deliveredFiles is the content of a pod's folder of certificates.
 type deliveredFiles map[string][]byte
 
-// playedTransports simulates the processes in the pods of a play, with regard to their certificates. The processes have
-// the files that the kubelet has delivered. These are the current contents of the Secret and the ConfigMap, unless a
-// test holds a delivery up. The processes use the code of the real ones (package certs).
+// playedTransports simulates how the processes in the pods of a simulated cluster use their certificates. The processes
+// have the files that the kubelet has delivered. These are the current contents of the Secret and the ConfigMap, unless
+// a test holds a delivery up. The processes use the code of the real ones (package certs).
 type playedTransports struct {
 	play *play
 	mu   sync.Mutex
@@ -140,7 +140,7 @@ func (p *playedTransports) project(ctx context.Context, from corev1.VolumeProjec
 	return nil
 }
 
-// secret reads a Secret of the play's namespace.
+// secret reads a Secret in the namespace of the simulated cluster.
 func (p *storePlay) secret(ctx context.Context, name string) *corev1.Secret {
 	GinkgoHelper()
 	secret := &corev1.Secret{}
@@ -234,7 +234,7 @@ func (p *storePlay) withoutField(ctx context.Context, path ...string) (restore f
 	}
 }
 
-// newNamespace creates a namespace in addition to that of the play.
+// newNamespace creates a second namespace in the simulated cluster.
 func newNamespace(ctx context.Context) string {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "callers-"}}
 	Expect(api.Create(ctx, namespace)).To(Succeed())

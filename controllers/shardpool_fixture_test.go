@@ -35,7 +35,7 @@ func makeClasses(ctx context.Context) {
 	}
 }
 
-// poolPlay is a play with a store and the reconciler of its pools.
+// poolPlay simulates a cluster with a store and the reconciler of its pools.
 type poolPlay struct {
 	*play
 	store *v1alpha1.RecordStore

@@ -60,7 +60,8 @@ func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*recordv1
 	return report, nil
 }
 
-// processes runs a real `sheaf shard` for each pod that play starts, each on its own address of the loopback network.
+// processes runs a real `sheaf shard` for each pod that the simulated cluster starts, each on its own address of the
+// loopback network.
 type processes struct {
 	binary, root, etcd string
 	apart              bool // each shard is a failure domain

@@ -7,9 +7,9 @@ type Ratio struct {
 	Labels []Label
 	Unit   string
 	Ours   []float64 // one figure for each round
-	Limit  []float64 // from the same rounds; empty: Ours itself is compared with Target
-	// Faster says that Ours and Limit are times or sizes. The ratio is then Limit / Ours, so that a greater ratio is
-	// better.
+	Limit  []float64 // from the same rounds; empty: the field Ours itself is compared with Target
+	// Faster says that the fields Ours and Limit are times or sizes. The ratio is then Limit / Ours, so that a greater
+	// ratio is better.
 	Faster bool
 	Target float64 // 0: no target, the ratio is only reported
 	AtMost bool    // the ratio must not exceed Target; otherwise it must not be less

@@ -108,7 +108,7 @@ func shardTable(shards []*recordv1.Shard) cli.Table {
 				memory += " of " + cli.FormatBytes(limit)
 			}
 			if s.GetCapacityBytes() <= 0 {
-				free = notKnown // the volume has not been looked at
+				free = notKnown // the shard has not reported its volume yet
 			}
 		}
 		t.Rows = append(t.Rows, []cli.Cell{

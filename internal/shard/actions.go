@@ -103,8 +103,8 @@ func (h actions) Create(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// MakeFolder implements follow.Actions. A folder in the way of the new one belongs to a replica that is no longer a
-// member, or never was one here.
+// MakeFolder implements follow.Actions. If the folder exists already, it belongs to a replica that is no longer a
+// member of the group, or never was a member on this shard; the folder is moved to the trash.
 func (h actions) MakeFolder(state placement.Group) error {
 	s := h.s
 	dir, raftID := s.volume.GroupDir(state.UUID), s.replicas.Here(state)[0].RaftID

@@ -96,7 +96,7 @@ func theTrashGoesWhereNothingIsCompacted(t testing.TB) {
 	f.putEach(40, 1_000_000)
 }
 
-// A group that moves to a volume gets the space of what has left the volume.
+// When a group moves to a volume whose trash holds deleted replicas, the space of the trash is freed for the group.
 func TestAReturningGroupGetsTheSpaceOfTheTrash(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { aReturningGroupGetsTheSpaceOfTheTrash(t) })

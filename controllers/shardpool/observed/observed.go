@@ -30,7 +30,8 @@ type Pool struct {
 	Claims  map[int32]*corev1.PersistentVolumeClaim
 	Objects map[int32]*v1alpha1.Shard      // Shards that are named after the pool and their number
 	Last    map[int32]v1alpha1.ShardStatus // the last observed status of all shards
-	// Misnamed are Shards that refer to the pool but are not named after it and a number: somebody else created them.
+	// Misnamed are Shards that refer to the pool, but whose name is not that of the pool followed by a number. The
+	// operator did not create them.
 	Misnamed []*v1alpha1.Shard
 	// Silent holds the names of the shards in the namespace whose disk did not answer.
 	Silent map[string]bool

@@ -51,9 +51,9 @@ const (
 	// Lease is the rule that a lease ends by the clock. Without it, a partitioned leader answers reads forever. The
 	// simulation finds this by "a lease ends".
 	Lease
-	// LeaseVote is the rule that a replica which has just started gives no vote for as long as a lease lasts, because
-	// it may have promised a lease. Without it, another leader is elected while a lease runs. The simulation finds
-	// this by "who may have promised a lease gives no vote".
+	// LeaseVote is the rule that a replica which has just started does not vote until the time of a lease has passed,
+	// because it may have promised a lease before it was restarted. Without it, another leader is elected while a lease
+	// runs. The simulation finds this by "who may have promised a lease gives no vote".
 	LeaseVote
 	// LeaseTransfer is the rule that a leader which transfers the leadership has no lease for the rest of its term.
 	// Without it, the member that was asked to campaign leads while the lease runs. The simulation finds this by "a

@@ -51,7 +51,8 @@ func (m *members) submitConfirmation() {
 	}
 }
 
-// committed reports whether the last change is confirmed now that entries up to an index are applied.
+// committed is called when entries up to index are applied. It ends the last membership change if this confirms the
+// change, and reports whether it does.
 func (m *members) committed(index uint64) bool {
 	if m.confirmation.index == 0 || index < m.confirmation.index {
 		return false

@@ -218,7 +218,7 @@ func (rd *round) mark() (written bool) {
 	if rd.phase == failed {
 		return false
 	}
-	// Entries that were made durable together with those of other groups need not be in the group's own segment yet.
+	// Entries may so far be durable only in the volume's journal. This sync makes them durable in the group's own segment.
 	if err := rd.log.Sync(); err != nil {
 		rd.logger.Error("the segment of an idle group cannot be synced: tried again", "error", err)
 		return false

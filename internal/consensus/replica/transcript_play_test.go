@@ -21,7 +21,7 @@ var (
 	errPanic  = errors.New("the log is to panic")
 )
 
-// play plays a script to one replica, and writes down what its rounds do.
+// play runs a script of inputs against one replica, and writes down what the replica's rounds do.
 type play struct {
 	t      *testing.T
 	voters []uint64

@@ -54,8 +54,9 @@ var paxKeys = strings.NewReplacer("%", "%25", "=", "%3D", "\x00", "%00")
 
 // WriteScanTar writes every record of a scan as a member of a tar archive. The member's name is GROUP/ID.bin. With
 // Paths, it is the path that export would give the record. Every member has the record's version, id, group and
-// attributes in PAX records SCHILY.xattr.user.sheaf.version, .id, .group and .attribute.KEY. Records that have no place
-// in one tree are counted and listed.
+// attributes in PAX records SCHILY.xattr.user.sheaf.version, .id, .group and .attribute.KEY. If a record cannot be a
+// member of the archive, for example because its path cannot exist next to another record's, the report counts and
+// lists it.
 func (c *Conn) WriteScanTar(ctx context.Context, out *Output, options *client.ScanOptions, opts TarOptions,
 	w io.Writer) (TarReport, error) {
 	t := &tarWriter{opts: opts, archive: tar.NewWriter(w)}

@@ -110,7 +110,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 		_, held := gateway.LastAnswer()
 		return held != ""
 	})
-	// This process starts with what the shard's volume remembers, as after a kill.
+	// The process starts again, as after a kill, with the mark that the shard's volume has kept.
 	restarted := sameStore(t, client, store)
 	first := <-restarted.Follow(ctx, placement.Progress{Store: meta.StoreUUID, Mark: view.Mark}, placement.Own{Shard: "b"})
 	if first.SetBack == "" {

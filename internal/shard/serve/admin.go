@@ -20,7 +20,7 @@ import (
 
 // Admin is the part of the shard that AdminService needs. Safe for concurrent use.
 type Admin interface {
-	// Shard returns the row of this shard.
+	// Shard returns this shard as AdminService lists it.
 	Shard() *recordv1.Shard
 	// Groups returns the rows of the shard's replicas, sorted by name. It begins after the name behind, and returns the
 	// rows of at most the given number of names; a most of 0 means all names. If only is not empty, Groups returns only

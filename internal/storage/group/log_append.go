@@ -180,7 +180,7 @@ func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []ta
 	err error) {
 	s, file := w.active, w.active.file.Load()
 	small := bytes <= smallBatchBytes
-	var buffer []byte // holds one piece at a time; nil if there is an image
+	var buffer []byte // for one piece at a time; nil: the frames are encoded in the segment's image
 	switch {
 	case s.image != nil:
 	case small:

@@ -199,7 +199,7 @@ type requestPiece struct {
 
 // requestsIn reads the requests in a part of the log that were committed at or after a given time.
 func (r *reader) requestsIn(lo, hi uint64, since int64) (p requestPiece, err error) {
-	// Damage found here is recorded, and the replica asks again when the damage is repaired.
+	// The log records damage that this walk finds. When the damage is repaired, the replica reads the requests again.
 	err = r.walkEntries(lo, hi, r.damages.note, func(e *format.Entry, _ index.Loc) bool {
 		if !e.Kind.IsVersion() && e.Kind != format.KindRequest || e.CommitTime < since {
 			return true

@@ -188,7 +188,7 @@ func (s *start) compare(ctx context.Context, l *life) error {
 	if err != nil {
 		return err
 	}
-	if value, there := found[probeID]; there && value != probeValue { // the probe of the start before
+	if value, there := found[probeID]; there && value != probeValue { // the previous start has put it
 		return fmt.Errorf("the record that a start puts has value %d", value)
 	}
 	delete(found, probeID)

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// sectorAt returns a sector of content, filled up with zeros after the end.
+// sectorAt returns sector i of content. Zeros stand for the bytes after the end of content.
 func sectorAt(content []byte, i int) []byte {
 	out := make([]byte, sector)
 	if i*sector < len(content) {
