@@ -188,7 +188,7 @@ var _ = Describe("Issuers of tokens", func() {
 			reconcile()
 			Expect(issuer.read()).To(Equal(2))
 			Expect(who("two", "ada")).To(Equal("may"))
-			for range 5 { // no token with another key was received since
+			for range 5 { // no token with another key has been received since
 				now = now.Add(2 * time.Minute)
 				reconcile()
 			}

@@ -361,7 +361,7 @@ func (w *streams) start() (stop func()) {
 		_, err := w.known.Download(ctx, client.Key{ID: int64(3_000_000 + turn%4)}, &got, nil)
 		switch {
 		case errors.Is(err, client.ErrNotFound) && turn < 100:
-			return nil // the record was not uploaded yet
+			return nil // the record has not been uploaded yet
 		case err == nil && !bytes.Equal(got.Bytes(), large):
 			return errors.New("other data")
 		}

@@ -209,7 +209,7 @@ func (r *restarts) follow(events *json.Decoder, shards int, started chan<- struc
 	}
 }
 
-// seen returns the shards that were restarted so far, in order.
+// seen returns the shards that have been restarted so far, in order.
 func (r *restarts) seen() []string {
 	GinkgoHelper()
 	r.mutex.Lock()

@@ -1,11 +1,11 @@
 package v1alpha1
 
-// Annotations of a ShardPool with which a person allows steps that cannot be undone.
+// Annotations of a ShardPool by which an administrator allows steps that cannot be undone.
 const (
 	// AnnotationForgetVolumes lists the UUIDs of lost volumes, separated by commas: a shard whose recorded volume
 	// is one of them may start on another one.
 	AnnotationForgetVolumes = "sheaf.dev/forget-volumes"
-	// AnnotationDeleteWithGroups with the value true lets a pool be deleted while its store lives and needs it.
+	// AnnotationDeleteWithGroups with the value true lets a pool be deleted while its store exists and needs it.
 	AnnotationDeleteWithGroups = "sheaf.dev/delete-with-groups"
 )
 

@@ -61,7 +61,7 @@ func walk(nodes []node, path string, part map[string]any) []node {
 	_, n.enum = part["enum"]
 	if strings.HasSuffix(path, "/scheduling/affinity") || strings.HasSuffix(path,
 		"/scheduling/topologySpreadConstraints") {
-		return append(nodes, n) // what is below is Kubernetes' own
+		return append(nodes, n) // the fields below this path are defined by Kubernetes
 	}
 	if properties, ok := part["properties"].(map[string]any); ok {
 		n.leaf = false

@@ -135,7 +135,7 @@ func (l *layout) axes(c canvas) {
 		c.polyline([]point{{l.left, y}, {l.right, y}}, gridColour, 1, nil)
 		c.text(point{l.left - 5, y + l.page.font*0.35}, l.y.tick(t), textStyle{size: l.page.font, anchor: 1, muted: true})
 	}
-	end := math.Inf(-1) // right end of the label before
+	end := math.Inf(-1) // right end of the previous label
 	for _, t := range l.x.ticks {
 		x := l.x.place(t, l.left, l.right)
 		c.polyline([]point{{x, l.bottom}, {x, l.bottom + 4}}, mutedColour, 1, nil)

@@ -150,8 +150,8 @@ func TestDevHTTP(t *testing.T) {
 }
 
 // After a SIGKILL, the old registration of a shard remains in etcd for some seconds. If another program listens on the
-// shard's address by then, the shard waits until that registration has expired. Meanwhile /readyz and the process say
-// so.
+// shard's address when the shard starts again, the shard waits until that registration has expired. Meanwhile /readyz
+// and the process say so.
 func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

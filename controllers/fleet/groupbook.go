@@ -48,7 +48,7 @@ type shardPage struct {
 
 // GroupSum summarizes the book for the groups of one store.
 type GroupSum struct {
-	// Known is true if every pool was asked since the operator started.
+	// Known is true if every pool has been asked since the operator started.
 	Known bool
 	// ElectionPending is true if a group has no leader and it is too early to say whether one will be elected.
 	ElectionPending bool

@@ -18,7 +18,7 @@ func TestAbsurdGrantsLeaveATable(t *testing.T) {
 	words := []string{"get", "put", "Certificate", "Anybody", "ServiceAccount", "OIDC", "https://idp.example.org", "team-",
 		"team-a-", "other-"}
 	fleettest.Absurdly(t, words, func(a *fleettest.Absurd) {
-		// Two states of the same objects: what the table before has of them stays in use.
+		// The table of the second state keeps the entries that the first table has for the same objects.
 		var before *access.Table
 		for version := int64(1); version <= 2; version++ {
 			var grants []v1alpha1.RecordGrant

@@ -11,8 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// TestOneBadGrantLeavesTheOthersInTheTable checks that objects which a table refuses keep no other object out. What the
-// table before has of them stays in use if the new state still names it, and ends otherwise.
+// TestOneBadGrantLeavesTheOthersInTheTable checks that objects which a table refuses keep no other object out. The
+// entries that the previous table has for a refused object stay in use if the new state of the object still names them,
+// and end otherwise.
 func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 	grant := func(name string, change func(*v1alpha1.RecordGrantSpec)) v1alpha1.RecordGrant {
 		out := v1alpha1.RecordGrant{Spec: v1alpha1.RecordGrantSpec{

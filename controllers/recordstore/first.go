@@ -114,8 +114,8 @@ func (a *arrivals) note(store types.UID, view placement.View, now time.Time) {
 	}
 }
 
-// last returns when the last new shard of a store was first observed as registered. It is zero if etcd was not read
-// yet.
+// last returns when the last new shard of a store was first observed as registered. It is zero if etcd has not been
+// read yet.
 func (a *arrivals) last(store types.UID) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

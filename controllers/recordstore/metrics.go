@@ -21,7 +21,7 @@ type storeFigures struct {
 	gateways             *readyCount // nil: not observed yet
 	etcd                 *readyCount // nil: not observed yet, or not managed
 	records, storedBytes int64
-	copyingBytes         *int64 // nil: the shards were not asked yet
+	copyingBytes         *int64 // nil: the shards have not been asked yet
 	// certificateEnds is the earliest end of a certificate in use, in Unix seconds; 0: no process has reported one.
 	certificateEnds float64
 	// processes counts the processes that run, and those that use the transport and authorities recorded for them; nil:

@@ -20,7 +20,7 @@ type places struct {
 	store    *v1alpha1.RecordStore
 	silent   map[string]bool // shards whose disk did not answer
 
-	view *fleet.Places // the first answer; nil: etcd was not asked yet, or did not answer
+	view *fleet.Places // the first answer; nil: etcd has not been asked yet, or has not answered
 	err  error
 }
 

@@ -19,7 +19,7 @@ import (
 const callersPause = 3 * time.Minute
 
 // State is the progress of changes of a store's certificates, as status.tls records it. The zero value is for a store
-// whose processes were not given any files yet.
+// whose processes have not been given any files yet.
 type State struct {
 	Transport v1alpha1.TLSTransport
 	Phase     v1alpha1.TLSPhase

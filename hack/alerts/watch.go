@@ -37,7 +37,7 @@ type Alert struct {
 }
 
 // Watch evaluates rules after every scrape, as a Prometheus does that scrapes once a minute. It does not use a clock:
-// each scrape is dated one minute after the one before. Therefore an alert with `for: 15m` fires when its expression
+// each scrape is dated one minute after the previous one. Therefore an alert with `for: 15m` fires when its expression
 // has held for sixteen scrapes, however short the real time between them was.
 type Watch struct {
 	engine *promql.Engine

@@ -76,7 +76,7 @@ func (c *connections) to(shard fleet.ShardAt) (_ *connection, kept bool, err err
 	return c.open[way], false, nil
 }
 
-// sweep closes connections that were not used for a while. The caller holds mu.
+// sweep closes connections that have not been used for a while. The caller holds mu.
 func (c *connections) sweep(now time.Time) {
 	if now.Sub(c.swept) < connectionRest/4 {
 		return

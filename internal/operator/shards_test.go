@@ -103,7 +103,7 @@ func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	describes(t, s, askedAt(t, address, "c"))
 }
 
-// A connection that was not used for a while is closed, so that deleted pods leave no connections behind.
+// A connection that has not been used for a while is closed, so that deleted pods leave no connections behind.
 func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)

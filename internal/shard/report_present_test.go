@@ -60,7 +60,7 @@ func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
 		c.settled(abc...)
 		c.fill(8, 100)
 		before := c.registry.now().Groups["0"]
-		for _, name := range abc { // whoever ran remembers where the members are
+		for _, name := range abc { // a running shard would remember where the members are
 			c.kill(name)
 		}
 		c.registry.change(func(v *placement.View) {

@@ -22,7 +22,7 @@ import (
 func (f *fixture) scan(in *recordv1.ScanRequest, most int) (records []*recordv1.Record, last []byte, err error) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.ctx())
-	defer cancel() // what is not read is not held
+	defer cancel() // the shard does not keep unread messages of the stream
 	stream, err := f.records.Scan(ctx, in)
 	must(f.t, err)
 	for n := 0; most == 0 || n < most; n++ {

@@ -93,7 +93,7 @@ func (s *Shard) findGroups() error {
 		if found[id].Phase == member.DamagedTail {
 			s.metrics.tails.WithLabelValues(tailFound).Inc()
 		}
-		if err := found[id].Err; vfs.IsShortage(err) { // the folder was not read: the start fails, and is tried again
+		if err := found[id].Err; vfs.IsShortage(err) { // the folder was not read: the start fails, and is retried
 			return fmt.Errorf("group %s: %w", id, format.MarkShortage(err))
 		}
 	}

@@ -264,7 +264,7 @@ func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 			t.Helper()
 			c.eventually("the changes come", func() bool {
 				names := slices.Sorted(maps.Keys(c.shards))
-				slices.Reverse(names) // d, which holds no copy at first, comes before whoever leads
+				slices.Reverse(names) // d, which holds no copy at first, is asked before the leader
 				for _, name := range names {
 					f := c.shards[name]
 					w := f.watch("0", from)

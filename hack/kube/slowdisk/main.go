@@ -53,7 +53,7 @@ func parseRate(text string) (int64, error) {
 	return rate << shift, nil
 }
 
-// gate delays requests to a given rate: each request gets the time interval after the one before.
+// gate delays requests to a given rate: each request gets the time interval after that of the previous request.
 type gate struct {
 	file string
 

@@ -50,7 +50,7 @@ type Progress struct {
 type Shard struct {
 	Domain string    // failure domain; empty: the shard counts as a domain of its own
 	Volume uuid.UUID // volume under which the shard is registered; zero if the shard is not registered
-	Alive  bool      // the shard is registered, or its peers hear it
+	Alive  bool      // the shard is registered, or its peers receive messages from it
 }
 
 // Kind is the kind of an Action.
@@ -80,7 +80,7 @@ type Action struct {
 	// Done has a meaning only for the kind Nothing. It says that the group is where the target wants it. If Done is
 	// false, the group waits, and Decide must be called again soon.
 	Done   bool
-	Reason string // the reason, in words for people
+	Reason string // the reason, as text for users
 }
 
 // Change returns the membership change to propose. It returns nil for the kinds that are not a membership change.

@@ -342,7 +342,7 @@ func TestBlobIsFetchedFromAnOffset(t *testing.T) {
 
 func TestFilesHaveAByteRate(t *testing.T) {
 	s := &store{files: map[string][]byte{"seg": random(chunkBytesMax + 1000)}}
-	a, f := fetchers(t, s, func(o *Options) { o.FetchBytesPerSecond = 1 }) // the burst passes, and then next to nothing
+	a, f := fetchers(t, s, func(o *Options) { o.FetchBytesPerSecond = 1 }) // after the burst, 1 byte a second
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error)
@@ -407,7 +407,7 @@ func (h hanging) Blob(ctx context.Context, _ uuid.UUID, _ []byte) (File, int64, 
 func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 	n := newNetwork(t)
 	source := hanging{&store{}, make(chan struct{}, 1)}
-	// b hears a only by the answers of a
+	// a sends nothing to b except answers
 	a := n.start("a", func(o *Options) { o.Source, o.pingEvery = source, time.Hour })
 	b := n.start("b", nil)
 	b.SetPeers([]string{"a"})

@@ -109,8 +109,8 @@ type Counters struct {
 // LinkStats describes the link to one peer.
 type LinkStats struct {
 	Shard    string
-	Alive    bool          // the peer was heard within silenceMax
-	Silence  time.Duration // time since the peer was last heard, or since the link was made
+	Alive    bool          // a message of the peer was received within silenceMax
+	Silence  time.Duration // time since the last message of the peer, or since the link was made
 	Messages int64         // messages that wait to be sent
 	Bytes    int64         // size of these messages
 }
@@ -132,7 +132,7 @@ type Hub struct {
 
 	mu      sync.Mutex
 	links   map[string]*link // by shard
-	reports []report         // reports that were not passed to their groups yet
+	reports []report         // reports that have not been passed to their groups yet
 	fetches map[*fetching]struct{}
 }
 
@@ -301,8 +301,8 @@ func (h *Hub) received(l *link) {
 	}
 }
 
-// clock returns the monotonic time of links. It is above 0 from the start, so a link with a receivedAt of 0 was never
-// heard.
+// clock returns the monotonic time of links. It is above 0 from the start, so a receivedAt of 0 means that the peer has
+// never sent a message.
 func (h *Hub) clock() time.Duration { return time.Since(h.zero) }
 
 // monitor reports which peers are alive and which messages were lost.
@@ -336,8 +336,8 @@ func (h *Hub) deliverReports() {
 type looks struct{ last, resumed time.Duration }
 
 // look records that the monitor looks now. It returns the time at which this process last resumed after it was held up,
-// or 0 if the process never was held up. The process was held up if the time between two looks is longer than most:
-// during that time, no peer could be heard.
+// or 0 if the process never was held up. If more time than the argument most is between two looks, the process was held
+// up, and could receive no message during that time.
 func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	if now-l.last > most {
 		l.resumed = now
@@ -347,8 +347,8 @@ func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 }
 
 // reportAlive reports which peers have fallen silent and which answer again. A peer that was alive when this process
-// was held up gets silenceMax once more, from the time at which the process resumed. But it counts as silent if it
-// was not heard for stallMax.
+// was held up gets silenceMax once more, from the time at which the process resumed. But it counts as silent if nothing
+// was received from it for stallMax.
 func (h *Hub) reportAlive(resumed time.Duration) {
 	type change struct {
 		shard string

@@ -86,7 +86,7 @@ func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	a.until(t, "b was silent and is alive", func() bool { return a.downs == 1 && a.alive["b"] })
 }
 
-// A process that was itself stopped has heard no peer meanwhile. It must not regard its peers as silent.
+// A process that was itself stopped has received nothing meanwhile. It must not regard its peers as silent.
 func TestAProcessThatWasHeldUpTakesNobodyForSilent(t *testing.T) {
 	const silenceMax = 3 * time.Second
 	n := newNetwork(t)

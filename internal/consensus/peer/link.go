@@ -39,7 +39,7 @@ type link struct {
 	queue  *queue
 	madeAt time.Duration // when the link was made, by Hub.clock
 
-	receivedAt atomic.Int64  // Hub.clock in ns when the peer was last heard; 0: never
+	receivedAt atomic.Int64  // Hub.clock in ns at the last message of the peer; 0: there was none
 	silent     atomic.Bool   // the peer is silent, according to the monitor's last look
 	begun      atomic.Bool   // the peer has restarted, and the monitor has not reported the restart yet
 	number     atomic.Uint64 // number of the peer's process
@@ -52,7 +52,7 @@ type link struct {
 	since     time.Time
 
 	mu       sync.Mutex
-	reported map[member]struct{} // members to which lost messages were reported since the last connection
+	reported map[member]struct{} // members to which lost messages have been reported since the last connection
 }
 
 // member is a member of a group.

@@ -28,7 +28,7 @@ func TestTheClockLooksAtNoReplicaThatRests(t *testing.T) {
 		}
 		n.stop(first)
 		n.down(first)
-		_, leader = n.lead() // the clocks of the others lead to an election
+		_, leader = n.lead() // the clocks of the other members make them elect a leader
 		leader.must(t, put(1, "b"))
 		until(t, "the marks are written, and the clock stops again", func() bool { return all() == 0 })
 	})

@@ -316,8 +316,8 @@ type fullLog struct {
 	wait  int   // ticks between the last two attempts
 }
 
-// retryTicksMax bounds the wait: a log without space is tried again after 1 tick, and then after twice as long each
-// time.
+// retryTicksMax is the longest wait between two attempts to write to a log without space. The first wait is 1 tick, and
+// each further wait is twice as long.
 const retryTicksMax = 10
 
 // set records the result of the last attempt.

@@ -195,8 +195,8 @@ func (rd *round) take(c *core) bool {
 
 // send passes messages of the Ready to the transport. Messages that promise something about this node's log are sent
 // after the sync (late). All others are sent before the sync, so that the other members work at the same time
-// (rules.Promise). A Ready that is tried again for lack of space sends no message again, because each answer would
-// begin another round.
+// (rules.Promise). When a Ready is processed again after a lack of space, no message is sent again, because each answer
+// would begin another round.
 func (rd *round) send(late bool) {
 	if len(rd.ready.Messages) == 0 {
 		return
@@ -329,7 +329,7 @@ type phase uint8
 
 const (
 	idling       phase = iota // no Ready was taken
-	taken                     // a Ready was taken from Raft, and nothing of it is done
+	taken                     // a Ready was taken from Raft, and none of its steps is done
 	sentEarly                 // the messages that need not wait for the sync were sent
 	visibleEarly              // the committed entries that were in the log before this Ready are visible
 	appliedEarly              // the memberships among these entries are recorded, and their writes are answered

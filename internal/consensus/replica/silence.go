@@ -19,15 +19,15 @@ type silence struct {
 	rules   rules.Off
 
 	down       map[uint64]bool // members whose shard is silent
-	receivedAt time.Time       // when the present leader was last heard; zero if it was not heard since the start
-	// leaderDown says that the leader's shard is silent: the leader is forgotten once it was not heard for
-	// silenceMin.
+	receivedAt time.Time       // time of the last message of the present leader; zero if none has arrived since the start
+	// leaderDown says that the leader's shard is silent: the leader is forgotten once nothing has been received from it
+	// for silenceMin.
 	leaderDown bool
 	early      earlyCampaign
 }
 
-// silenceMin is how long a leader must not have been heard before it is forgotten, regardless of reports about its
-// shard.
+// silenceMin is how long nothing must have been received from a leader before it is forgotten, regardless of reports
+// about its shard.
 const silenceMin = electionTimeout
 
 // received records a message from another member that Raft has accepted.
@@ -37,8 +37,8 @@ func (s *silence) received(m *raftpb.Message) {
 	}
 }
 
-// forgetLeader forgets a leader whose shard is silent, once this replica has itself heard nothing from the leader for
-// silenceMin. Until then the leader may serve reads by a lease that this replica has granted by an answer
+// forgetLeader forgets a leader whose shard is silent, once this replica has itself received nothing from the leader
+// for silenceMin. Until then the leader may serve reads by a lease that this replica has granted by an answer
 // (rules.Silence). Afterwards this member votes for others immediately, and campaigns soon. It returns true if it
 // forgot the leader.
 func (s *silence) forgetLeader() bool {

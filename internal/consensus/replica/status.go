@@ -62,7 +62,7 @@ type Member struct {
 	Learner      bool
 	Match        uint64            // the log of the member is known to hold everything up to this index
 	State        tracker.StateType // how the leader brings the log of the member up to date
-	RecentActive bool              // the member was heard within the last election timeout
+	RecentActive bool              // a message of the member arrived within the last election timeout
 	Down         bool              // the member's shard is silent according to PeerDown
 }
 

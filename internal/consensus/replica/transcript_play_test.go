@@ -93,7 +93,7 @@ func (p *play) note(format string, args ...any) {
 	fmt.Fprintf(p.out, "    "+format+"\n", args...)
 }
 
-// answers writes down which calls were answered since the last line.
+// answers writes down which calls have been answered since the last line.
 func (p *play) answers() {
 	left := p.waits[:0]
 	for _, w := range p.waits {

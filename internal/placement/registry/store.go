@@ -199,7 +199,7 @@ func (s *Store) SetTargets(ctx context.Context, targets []placement.Target) erro
 		if err != nil {
 			return err
 		}
-		// A target is tried again if the target or its group was written meanwhile.
+		// The write of a target is retried if the target or its group was written meanwhile.
 		if targets, err = s.setTargets(ctx, targets, func(name string) pair { return there[name] }); err != nil {
 			return err
 		}

@@ -338,7 +338,7 @@ func aDeletedGroupIsNoSetback(t *testing.T) {
 				more = false
 			}
 		}
-		etcd.BreakWatches() // whoever listed the group before lists again
+		etcd.BreakWatches() // a process that follows the store then lists the groups again
 	}
 	if len(last.Groups) != 0 || last.Deleted["t-1"] != g.UUID || last.Held() != "" ||
 		len(last.Targets["t-1"].Shards) != 0 {

@@ -68,8 +68,8 @@ func (k keys) noMeta() error {
 }
 
 // Watch sends a view as soon as the store exists, and a newer one after changes. Each view is consistent at one
-// revision. Its epoch is higher than that of the view before, or the same if only the weights of groups have changed. A
-// slow reader gets only the newest view. Watch continues after outages and compactions of etcd. The channel is closed
+// revision. Its epoch is higher than that of the previous view, or the same if only the weights of groups have changed.
+// A slow reader gets only the newest view. Watch continues after outages and compactions of etcd. The channel is closed
 // when ctx ends.
 //
 // If etcd has lost the store, holds another store, or was set back to an earlier state, no view is sent. The reader

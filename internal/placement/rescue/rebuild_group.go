@@ -91,7 +91,7 @@ func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uui
 }
 
 // newestOf returns the replica with the newest membership. An older one may say that the group has ended although the
-// group was resumed since.
+// group has been resumed since.
 func newestOf(found []located) located {
 	return slices.MaxFunc(found, func(a, b located) int { return cmp.Compare(a.ConfIndex, b.ConfIndex) })
 }

@@ -206,7 +206,7 @@ var loadAgain = backoff.Doubling{First: 200 * time.Millisecond, Most: 5 * time.S
 func (l *Loader) Load(ctx context.Context, g *replicas.Replica) { l.loadOne(ctx, g, nil) }
 
 // loadOne loads a group and serves it. The result is in the group's state. The argument durable becomes Options.Durable
-// of the group's log. A load that lacks descriptors, memory or free space is tried again until ctx ends.
+// of the group's log. A load that lacks descriptors, memory or free space is retried until ctx ends.
 func (l *Loader) loadOne(ctx context.Context, g *replicas.Replica, durable func() error) {
 	report, err := l.open(ctx, g, durable)
 	for tries := (&backoff.Tries{Doubling: loadAgain}); format.Passes(format.MarkShortage(err)); {

@@ -40,9 +40,9 @@ type late struct {
 }
 
 // Begin begins a call. If it returns nil, End must follow. If a quota is exceeded, the call is refused at once. If the
-// tenant is refused more often than its rate, the call instead waits for its turn and is tried again. It waits at most
-// half a second, or half of the time that ctx has left. holds is the number of bytes of memory that the call has taken.
-// Begin returns *Exceeded, ErrStopping, or the error of ctx.
+// tenant is refused more often than its rate, the call instead waits for its turn and is then decided again. It waits
+// at most half a second, or half of the time that ctx has left. holds is the number of bytes of memory that the call
+// has taken. Begin returns *Exceeded, ErrStopping, or the error of ctx.
 func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	now := t.set.now()
 	t.mu.Lock()

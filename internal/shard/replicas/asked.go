@@ -22,7 +22,7 @@ func (a *Asked[T]) add(r *Replica, how T) {
 	wake(a.Woken)
 }
 
-// Take returns the replicas that were added since the last Take.
+// Take returns the replicas that have been added since the last Take.
 func (a *Asked[T]) Take() map[*Replica]T {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -44,9 +44,9 @@ var absurdFields = map[string]func(m *format.Manifest, v uint64){
 	"voter": func(m *format.Manifest, v uint64) { m.Conf.Voters = []uint64{v} },
 }
 
-// TestAbsurdNumbersOfAGroup sets each number of a manifest or mark, with a correct checksum, to an absurd value.
-// Nothing must panic or run for ever. No more memory must be taken than the files justify: a size is compared with
-// the file before it is used. The test costs 6 s.
+// TestAbsurdNumbersOfAGroup sets each number of a manifest or mark, with a correct checksum, to an absurd value. No
+// operation may panic, run for ever, or take more memory than the sizes of the files justify: the log compares a size
+// in a file with the size of the file before it uses it. The test costs 6 s.
 func TestAbsurdNumbersOfAGroup(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 16<<10))

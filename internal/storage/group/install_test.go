@@ -192,7 +192,7 @@ func sameFlags(a, b *Log) error {
 				newest, _ := l.places.table.Get(r.id)
 				superseded := v.used.superseded(r.loc.Offset())
 				if superseded == (newest == r.loc) {
-					flags[i][r.index<<1] = true // appears as a difference, because the log itself is wrong
+					flags[i][r.index<<1] = true // the log contradicts itself: this extra flag makes the comparison fail
 				}
 				flags[i][r.index] = superseded
 			})

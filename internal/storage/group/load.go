@@ -221,7 +221,8 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 		return false, err
 	}
 	if size > m.Bytes {
-		// A sealed segment is too long if the manifest has truncated it, for example after a failed sync.
+		// The file of a sealed segment is longer than the manifest says if only the manifest was shortened, for example after
+		// a failed sync.
 		ld.folder.logger.Debug("segment is longer than the manifest says", "segment", m.Number)
 	}
 	ld.sizes[i] = min(size, m.Bytes) // not the size in the manifest, because memory is allocated for this size

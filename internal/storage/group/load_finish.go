@@ -254,8 +254,8 @@ func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 }
 
 // endInstall completes an Install that crashed after its commit point, and removes the files gathered for an install
-// that the log does not need any more. Errors are ignored: if there is a manifest, a replica file that says joining is
-// read as a member's; the other files only take space.
+// that the log does not need any more. Errors are ignored: a replica file that still says joining counts as that of a
+// member if there is a manifest, and the other files only take space.
 func (ld *loading) endInstall() error {
 	err := ld.endJoining()
 	if slices.Contains(ld.names, format.IncomingName) {

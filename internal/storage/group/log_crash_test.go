@@ -28,7 +28,7 @@ type modelEntry struct {
 // model knows the operations on a log, and which of them the log must not lose.
 type model struct {
 	mu      sync.Mutex
-	byIndex map[uint64][]modelEntry // all entries ever appended with an index; the last one counts
+	byIndex map[uint64][]modelEntry // by index, all entries that were ever appended; the last one is valid
 	last    uint64
 	synced  uint64 // entries up to here were synced and not truncated since then
 	applied uint64 // entries up to here were acknowledged

@@ -449,7 +449,7 @@ func TestRule4_EverySectorZeroedAndSwapped(t *testing.T) {
 	b := newDamageBed(t)
 	type swap struct {
 		name string
-		a, b int64 // b < 0: bytes from a on are zeroed
+		a, b int64 // sector a is exchanged with sector b; b < 0: sector a is zeroed
 	}
 	var swaps []swap
 	for name := range b.frames {

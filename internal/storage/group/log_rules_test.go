@@ -198,7 +198,7 @@ func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 	}{
 		"with the volume": {func(m *vfstest.Mem) error { return m.SyncAll(".") }, false, true},
 		"by itself":       {func(*vfstest.Mem) error { return syscall.EIO }, true, true},
-		// Without this case, the test would prove nothing.
+		// This case shows that the write is really lost without a sync.
 		"not at all": {func(*vfstest.Mem) error { return nil }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {

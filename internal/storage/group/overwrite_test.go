@@ -239,7 +239,7 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 // The file returns an error before, or halfway through, a batch that makes synced entries void. The log continues in
 // a new segment. That segment must begin with the batch, not after the entries that the batch makes void.
 func TestABatchThatTruncatesTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
-	t.Run("halfway", func(t *testing.T) { // the half that was written cannot be truncated either
+	t.Run("halfway", func(t *testing.T) { // truncating the written half fails too
 		truncatesInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)
 	})
 	t.Run("before", func(t *testing.T) { // the old segment has no space for the batch, and is synced first

@@ -62,8 +62,8 @@ func TestABatchOfSeveralPieces(t *testing.T) {
 	})
 }
 
-// TestAPieceThatCannotBeWritten makes a piece in the middle fail. No entry of the batch may remain, and the batch can
-// be tried again.
+// TestAPieceThatCannotBeWritten makes a piece in the middle fail. No entry of the batch may remain, and a second
+// attempt to append the batch must succeed.
 func TestAPieceThatCannotBeWritten(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		fs := vfstest.NewFaulty(vfstest.NewMem())
@@ -171,7 +171,7 @@ func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 		if given != records || len(bounds) < 20 {
 			t.Errorf("%s: %d records in %d splits", what, given, len(bounds)-1)
 		}
-		if n := bytesRead.Load(); n > 4*records*size { // reads ahead are large, and start at one of few places
+		if n := bytesRead.Load(); n > 4*records*size { // read-ahead reads some bytes twice
 			t.Errorf("%s: %d MiB were read for %d MiB", what, n>>20, records*size>>20)
 		}
 	}

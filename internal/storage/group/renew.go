@@ -25,8 +25,8 @@ type renewal struct {
 	reader *reader
 }
 
-// run reads the small files and rewrites bad ones. The argument found is the damage that was found so far, including
-// damage of hints. The result is the additional damage.
+// run reads the small files and rewrites bad ones. The argument found is the damage that has been found so far,
+// including damage of hints. The result is the additional damage.
 func (r *renewal) run(found []format.Damage) ([]format.Damage, error) {
 	var bad []format.Damage
 	for _, do := range []func() ([]format.Damage, error){r.manifest, r.replica, r.mark} {

@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// Bytes of small files go bad under an open log. This must be reported, the file must be durably rewritten, and
-// nothing must count as damaged.
+// Bytes of small files go bad under an open log. The bad bytes must be reported, the file must be durably rewritten,
+// and no entry may count as damaged.
 func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 	for _, kind := range []string{format.ManifestName, format.MarkName, format.ReplicaName, format.HintPrefix} {
 		t.Run(kind, func(t *testing.T) {

@@ -77,7 +77,7 @@ func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	case !known:
 	case k.term != 0 && k.term != e.Term:
 		what = fmt.Sprintf("term %d was %d", e.Term, k.term)
-	// The peer has compacted the entry.
+	// Compaction at the peer has replaced the version by its request.
 	case k.version && e.Kind == format.KindRequest && k.id == e.ID && k.tombstone == format.RequestOf(e).Delete:
 	case k.version != e.Kind.IsVersion() || k.id != e.ID || k.version && k.tombstone != (e.Kind == format.KindDelete):
 		what = fmt.Sprintf("it is a %s now, and was another entry or of another record", e.Kind)

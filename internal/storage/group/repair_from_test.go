@@ -56,7 +56,7 @@ func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 		for _, f := range frames {
 			at := f.offset + f.bytes - 1
 			if f.kind == format.KindDelete {
-				at = f.offset + 30 // the frame is only a header
+				at = f.offset + 30 // the frame of a delete is only a header
 			}
 			if (f.kind == format.KindPut || f.kind == format.KindDelete) && f.id == id {
 				ok(t, b.inflict(disk, name, func(file vfs.File) error { return flip(file, at) }, false))

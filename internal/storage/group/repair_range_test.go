@@ -278,7 +278,7 @@ func (b *damageBed) damagedEntry(t *testing.T, at uint64) (*vfstest.Mem, *Log) {
 			}
 			disk, err := b.damaged(func(file vfs.File) error { return flip(file, f.offset+f.bytes-1) }, name)
 			ok(t, err)
-			if f.kind == format.KindDelete { // the frame is only a header
+			if f.kind == format.KindDelete { // the frame of a delete is only a header
 				disk, err = b.damaged(func(file vfs.File) error { return flip(file, f.offset+30) }, name)
 				ok(t, err)
 			}
@@ -333,9 +333,9 @@ func TestRepairRefusesOtherEntries(t *testing.T) {
 	if err := sameLogs(twin, l); err != nil {
 		t.Error(err)
 	}
-	ok(t, l.RepairRange(t.Context(), repairs[0], good, applied)) // again, with nothing left to do
+	ok(t, l.RepairRange(t.Context(), repairs[0], good, applied)) // the second repair finds nothing to do
 	l.hints.writing.Wait()
-	for range 2 { // damaged again, twice, so that places go from one segment to the other and back
+	for range 2 { // each further damage and repair moves the places from one segment to the other
 		name := format.SegmentName(l.state.segments[0].number)
 		f, err := l.folder.fs.OpenWrite(path.Join(l.folder.dir, name))
 		ok(t, err)

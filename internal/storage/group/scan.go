@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// A scan sees the newest version of every record at the index of its snapshot. Compaction keeps the versions that
-// open snapshots need. A snapshot expires if it holds back too much, or was not used for its time to live. If free
+// A scan sees the newest version of every record at the index of its snapshot. Compaction keeps the versions that open
+// snapshots need. A snapshot expires if it holds back too much, or has not been used for its time to live. If free
 // space is low, the shard gives snapshots up earlier (Scans, CloseScan).
 
 // snapshotHeldPart and snapshotHeldMin limit how many bytes one snapshot may hold back: the stored bytes divided by
@@ -76,7 +76,7 @@ func (s *snapshot) moved(from, to index.Loc, at uint64) {
 }
 
 // OpenScan takes a snapshot and returns its id. If there are snapshotsMax snapshots already, OpenScan gives up the
-// one that was not used for the longest time. It prefers snapshots that have no readers.
+// least recently used one. It prefers snapshots that have no readers.
 func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	if err := l.enter(); err != nil {
 		return ScanID{}, err

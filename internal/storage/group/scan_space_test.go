@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A group has a bounded number of snapshots. At the limit, the one that was not used for the longest time is given
-// up, unless it is being read.
+// A group has a bounded number of snapshots. At the limit, the least recently used one is given up, unless it is being
+// read.
 func TestAGroupHasOnlySoManySnapshots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))

@@ -58,9 +58,9 @@ func (s *opsSeen) bytes(prefix string) (sum int64) {
 	return sum
 }
 
-// transcript lists the operations on each file together, in their order, without the requested sizes. Syncs are the
-// last ones, because they run concurrently with the reads. For the same reason, the order across files, which comes
-// first, has neither reads nor syncs of files.
+// transcript returns two lists of operations, without the requested sizes. The first list has the operations on all
+// files in their order. It has no reads and no syncs of files, because these run concurrently. The second list has all
+// operations of each file together, the syncs last.
 func (s *opsSeen) transcript(dir string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -36,7 +36,7 @@ type state struct {
 	lastCommit  int64 // greatest commit time of an entry; the leader continues from it
 	conf        *raftpb.ConfState
 	confIndex   uint64
-	confsAhead  []uint64 // indexes of applied membership changes that were not passed to SetConf yet
+	confsAhead  []uint64 // indexes of applied membership changes that have not been passed to SetConf yet
 	snapshots   map[ScanID]*snapshot
 	placesMax   int    // snapshotPlacesMax; tests use less
 	closed      uint64 // number of snapshots that were closed or have expired, and are no longer in snapshots
@@ -224,7 +224,7 @@ func (st *state) edgeOf(s *segment, at uint64) index.Loc {
 	return index.MakeLoc(s.ordinal|1, index.OffsetMax, 0, false)
 }
 
-// expireSnapshots drops the snapshots that were not used within their time to live. The caller holds mu.
+// expireSnapshots drops the snapshots that have not been used within their time to live. The caller holds mu.
 func (st *state) expireSnapshots(now time.Time) {
 	for id, s := range st.snapshots {
 		if s.isOver(now) {

@@ -10,11 +10,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// TestTheWalksAgree compares the answers to one question: which entries of a log count after leaders truncated it,
-// and which of them bad bytes may hide. Load, reads, verify, the survey of a repair, RepairDir and AcceptLoss ask
-// this question. On random logs with truncations, compaction, damage and torn tails they must give the same answer as
-// a simple model. By default the test uses the first logs and the telling ones. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS
-// choose others. `make soak-log` uses 10,000 logs.
+// TestTheWalksAgree compares the answers to one question: which entries of a log count after leaders truncated it, and
+// which of them bad bytes may hide. Load, reads, verify, the survey of a repair, RepairDir and AcceptLoss ask this
+// question. On random logs with truncations, compaction, damage and torn tails they must give the same answer as a
+// simple model. By default the test uses the first logs, and those of the seeds in the variable telling.
+// SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS select other logs. `make soak-log` uses 10,000 logs.
 func TestTheWalksAgree(t *testing.T) {
 	first, seeds := uint64(0), uint64(2400)
 	switch {
@@ -39,8 +39,8 @@ func TestTheWalksAgree(t *testing.T) {
 	}
 }
 
-// telling holds seeds of later logs. Each seed is the only one that detects the loss of its fix: 2535 has a void bad
-// frame that must not raise the last index.
+// telling holds further seeds. Each of them makes a log that detects the loss of one fix, which the first logs do not
+// detect: the log of seed 2535 has a void bad frame that must not raise the last index.
 var telling = []uint64{2535}
 
 // For nine of 100,000 logs the answers are known to differ, mostly because Load refuses a log with several damages

@@ -31,7 +31,7 @@ type writer struct {
 	end    int64              // offset of the next frame
 	last   uint64             // index of the last entry by place in the active segment; first - 1 if there is none
 	hard   format.StateRecord // term, vote, commit as given by Raft
-	dirty  bool               // something was written since the last sync
+	dirty  bool               // something has been written since the last sync
 	// suspect is the error of a failed write or sync of the active file; nil if none failed. While suspect is set, the
 	// file must not be continued.
 	suspect    error

@@ -32,7 +32,7 @@ const (
 	spareShare = 16
 	// yields is how often a goroutine yields to other goroutines before it writes a batch. Meanwhile, goroutines whose
 	// last write has just ended answer their callers and add their next write to the batch. Without yields, a batch
-	// contained hardly half of the groups that had something to write. See docs/adr/0015-cheaper-rounds.md.
+	// contained less than half of the groups that had something to write. See docs/adr/0015-cheaper-rounds.md.
 	yields = 4
 	// tryAgain is the delay before the next attempt after a file could not be made.
 	tryAgain = time.Minute
@@ -82,7 +82,7 @@ type Journal struct {
 
 	before []Range // ranges of the last record
 	made   bool    // says that Begin was called
-	uses   uint64  // number of times that a file was begun so far
+	uses   uint64  // number of times that a file has been begun
 	buffer []byte
 	failed time.Time // time of the last failure to make a file
 }

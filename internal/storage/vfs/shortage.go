@@ -16,8 +16,8 @@ var lacks = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, sysc
 var harmless = []string{"open", "openat", "create", "mkdir", "rename", "stat", "lstat", "list", "fdopendir"}
 
 // IsShortage reports whether an operation failed because the system lacked descriptors or memory at that moment, before
-// the operation changed anything. Such an operation may be tried again. A failed write or sync never counts as a
-// shortage, because it is unknown what it did. If several errors are joined, the first one counts.
+// the operation changed anything. Such an operation may be retried. A failed write or sync never counts as a shortage,
+// because it is unknown what it did. If several errors are joined, the first one counts.
 func IsShortage(err error) bool {
 	var path *fs.PathError
 	var link *os.LinkError

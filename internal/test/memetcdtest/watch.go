@@ -37,7 +37,7 @@ type watch struct {
 	from     int64 // the first revision whose events the watch receives
 	previous bool  // events include the key before the change
 	progress bool
-	quiet    bool // nothing was sent since progress was last due
+	quiet    bool // nothing has been sent since progress was last due
 	hidden   map[mvccpb.Event_EventType]bool
 }
 

@@ -111,7 +111,7 @@ func (c *cluster) requests(t *testing.T) requests {
 	return maps.Clone(c.audited.requests)
 }
 
-// audited holds what was counted so far.
+// audited holds the counts so far.
 type audited struct {
 	bytes    int64 // bytes of the log that were read
 	requests requests

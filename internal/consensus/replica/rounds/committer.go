@@ -107,7 +107,7 @@ func (c *Committer) Close() {
 	}
 }
 
-// SpaceFreed signals that space was freed on the volume, so that logs without space are tried again immediately.
+// SpaceFreed signals that space was freed on the volume, so that writes to logs without space are retried immediately.
 func (c *Committer) SpaceFreed() {
 	var stuck []*Seat
 	c.mu.Lock()

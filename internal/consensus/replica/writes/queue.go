@@ -59,7 +59,7 @@ type Queue struct {
 
 	lastCommitTime int64
 	inFlightBytes  int64
-	answered       []*Pending // writes whose answer is set, and whose callers were not woken yet
+	answered       []*Pending // writes whose answer is set, and whose callers have not been woken yet
 }
 
 // New makes an empty queue.

@@ -24,8 +24,8 @@ type RepairReport struct {
 	NextIndex   uint64       // index of the next entry if entries were given up; 0 if none were
 }
 
-// RepairDir gives up the damaged parts of a group that no log has open, so that the rest loads without damage. It
-// must only run on the request of a person, because data that a peer or a backup still has should be restored from
+// RepairDir gives up the damaged parts of a group that no log has open, so that the rest loads without damage. It may
+// run only if an administrator requests it, because data that a peer or a backup still has should be restored from
 // there instead. RepairDir first copies bad ranges and their files to the folder quarantine/ of the group;
 // docs/format.md has the steps. The argument progress is as in VerifyDir. If nothing is damaged, nothing is changed.
 //

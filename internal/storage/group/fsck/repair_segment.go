@@ -62,8 +62,8 @@ func (r *repairer) writeActive(first uint64) error {
 	return nil
 }
 
-// writeSegment decides what happens to one segment: it is kept, sealed, replaced, or dropped because no entry of it
-// is left.
+// writeSegment decides what happens to one segment: it is kept, sealed, replaced, or dropped because none of its
+// entries is left.
 func (r *repairer) writeSegment(s *segmentScan) error {
 	m := s.manifest
 	if !r.rewrite[s] && !m.Sealed() && !r.lost {

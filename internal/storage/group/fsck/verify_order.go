@@ -54,8 +54,8 @@ func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
 	}
 }
 
-// truncateBefore makes entries of earlier segments void: those that segment i truncates by its first index. The
-// argument commit is the greatest commit in state records before the segment.
+// truncateBefore makes an entry of an earlier segment void if its index is at or above the first index of segment i,
+// because the log was truncated there. The argument commit is the greatest commit in state records before the segment.
 func (v *verifier) truncateBefore(i int, commit uint64) {
 	first := v.scans[i].manifest.FirstIndex
 	if first <= commit {
