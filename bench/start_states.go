@@ -76,7 +76,7 @@ func (d *dataset) writeAndKill(ctx context.Context) error {
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: d.dir})
 	loaded := make(logs, len(d.groups))
 	defer func() { _ = loaded.close() }() // the journal is closed first, so closing the logs makes nothing durable
-	defer j.Close()                       //nolint:errcheck // it says that it is not clean
+	defer j.Close()                       //nolint:errcheck // the error says that the journal is not clean
 	for i := range d.groups {
 		opts := d.options(i)
 		opts.Journal = j

@@ -170,7 +170,7 @@ func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) s
 // awaitWork waits until canceled work has ended, for at most requestMax.
 func awaitWork(done <-chan error) {
 	select {
-	case <-done: //nolint:errcheck // it is the error of the context
+	case <-done: //nolint:errcheck // the error is that of the context
 	case <-time.After(requestMax):
 	}
 }

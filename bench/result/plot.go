@@ -141,7 +141,7 @@ func (l *layout) axes(c canvas) {
 		c.polyline([]point{{x, l.bottom}, {x, l.bottom + 4}}, mutedColour, 1, nil)
 		half := widthOf(l.x.tick(t), l.page.font) / 2
 		if x-half < end+6 {
-			continue // it would overlap the previous label
+			continue // the label would overlap the previous one
 		}
 		c.text(point{min(x, l.page.width-half-2), l.bottom + l.page.font*1.4}, l.x.tick(t), style)
 		end = x + half

@@ -323,7 +323,7 @@ func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container
 		LimitBytes: new(int64(logBytesMax))}
 	name := fmt.Sprintf("logs/%s/%s.log", pod.Name, container)
 	if previous {
-		options.SinceSeconds = nil // it may have ended before that time
+		options.SinceSeconds = nil // the previous container may have ended before that time
 		name = fmt.Sprintf("logs/%s/%s.previous.log", pod.Name, container)
 	}
 	r.addRead(ctx, "read "+name, name, a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options))

@@ -153,7 +153,7 @@ func TestZeroIsNoTimeLimit(t *testing.T) {
 		return ctx.Err()
 	})
 	o, _ := kubefindingtest.Well()
-	if err := a.objects.Delete(t.Context(), &o.Pods[0]); err != nil { // its log would need a kubelet
+	if err := a.objects.Delete(t.Context(), &o.Pods[0]); err != nil { // reading the pod's log would need a kubelet
 		t.Fatal(err)
 	}
 	err := a.call(t.Context(), "report", "quotes", "--source-timeout=0", "--live-timeout=0", "--output=-")

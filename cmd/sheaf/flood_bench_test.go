@@ -105,7 +105,7 @@ func keepHalfOpen(a attacker) {
 		if err != nil {
 			continue
 		}
-		_, _ = conn.Write([]byte{22, 3, 1}) // it may have been closed already
+		_, _ = conn.Write([]byte{22, 3, 1}) // the server may have closed the connection
 		if held[i] != nil {
 			_ = held[i].Close()
 		}

@@ -337,7 +337,7 @@ func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
 	w.bound("data-p-1-0", "1Gi")
 	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0")
 	w.o.givenUp["claim-data-p-1-0"] = true
-	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0") // it remains bound while the claim exists
+	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0") // the disk remains bound while the claim exists
 	w.forget("data-p-1-0")
 	w.claim("data-p-1-0", "1Gi")
 	d := w.settle()

@@ -126,7 +126,7 @@ var storeSteps = []step.Step[work]{
 	noted("gateway objects", func(ctx context.Context, w *work) step.Outcome {
 		return applyGateway(ctx, w.writer, w.seen)
 	}),
-	noted("etcd objects", func(ctx context.Context, w *work) step.Outcome { // its image follows that of the gateways
+	noted("etcd objects", func(ctx context.Context, w *work) step.Outcome { // etcd gets a new image after the gateways
 		return etcdObjects{w.writer, w.seen, w.now}.apply(ctx)
 	}),
 	noted("budgets", func(ctx context.Context, w *work) step.Outcome { return applyBudgets(ctx, w.writer, w.seen) }),
@@ -269,7 +269,7 @@ func (seen *observed) again(out step.Outcome) step.Outcome {
 		out = out.Again(min(cmp.Or(out.After(), step.PauseShort), step.PauseShort))
 	}
 	well := seen.etcdWell()
-	if well > len(seen.members)/2 && well < len(seen.members) { // their readiness is watched, the reason for it is not
+	if well > len(seen.members)/2 && well < len(seen.members) { // no watch tells why a member is not ready
 		out = out.Again(min(out.After(), step.PauseShort))
 	}
 	return out

@@ -23,7 +23,7 @@ type observed struct {
 	hasPools bool
 	first    firstPlacement
 	reported fleet.GroupSum // what shards reported about the groups of the store
-	keeps    bool           // it is too early to write a status in which only numbers changed
+	keeps    bool           // it is too early to write the status if only numbers have changed
 
 	// secret
 	access workload.EtcdAccess

@@ -126,7 +126,7 @@ func (p placing) replaceLost(ctx context.Context, states map[string]v1alpha1.Poo
 	}
 	places := fleet.Places{Planned: planned, SilentDisks: seen.shards.Silent()}
 	if len(places.Undecided(func(m placement.Member) bool { return lost[m.Shard] })) > 0 {
-		return nil // the message of each shard names these groups
+		return nil // the message of each lost shard names the undecided groups
 	}
 	for name := range lost {
 		states[name] = v1alpha1.PoolDrained

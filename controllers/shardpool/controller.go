@@ -183,7 +183,7 @@ func noted(name string, do func(context.Context, *work) step.Outcome) step.Step[
 	}}
 }
 
-// checkNumber reports a number of shards that no pool may have. Nothing is made or removed for it.
+// checkNumber reports a number of shards that no pool may have. The operator then neither creates nor removes shards.
 func checkNumber(_ context.Context, w *work) step.Outcome {
 	n := fleet.WantedShards(w.pool)
 	if fleet.ValidShards(n) {

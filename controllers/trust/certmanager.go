@@ -177,7 +177,7 @@ func (k *Keeper) ensureCertificate(ctx context.Context, store *v1alpha1.RecordSt
 	if err != nil {
 		return nil, err
 	}
-	return wanted, nil // its issuer cannot have answered yet
+	return wanted, nil // the issuer of a new Certificate cannot have answered yet
 }
 
 // certificateOf returns the wanted Certificate.

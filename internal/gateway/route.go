@@ -253,7 +253,7 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 			continue
 		}
 		if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID != m.VolumeUUID {
-			continue // that shard returned with another volume, without the group
+			continue // the shard of this member has another volume now, without the group
 		}
 		out.voters, out.members = append(out.voters, s.address), append(out.members, s)
 		if out.told == nil || m.Shard == g.Leader {

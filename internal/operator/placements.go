@@ -98,7 +98,7 @@ func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *K
 	out := &placed{access: access, credentials: credentials, keys: keys, own: keys.of(key)}
 	cfg := etcd.ClientConfig{Endpoints: access.Endpoints}
 	if access.Own && out.own != nil {
-		cfg.Credentials = etcd.Credentials(out.own) // they follow the current transport of the store
+		cfg.Credentials = etcd.Credentials(out.own) // these credentials follow changes of the store's transport
 	}
 	if access.Secret != "" {
 		if err := out.writeCredentials(&cfg); err != nil {

@@ -25,7 +25,8 @@ type Mark struct {
 	Cluster    uint64 // id of etcd's cluster; 0 if unknown
 }
 
-// Behind says why the earlier mark seen is later than this mark. The result is empty if that mark is not later.
+// Behind compares this mark with seen, a mark that was observed before. It returns the reason if this mark is from an
+// earlier state of etcd than seen, and an empty text otherwise.
 func (m Mark) Behind(seen Mark) string {
 	switch {
 	case m.Base > seen.Base:

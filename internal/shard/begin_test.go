@@ -180,7 +180,7 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 				faulty := vfstest.NewFaulty(vfstest.NewMem())
 				c.add("d", func(cfg *Config) { cfg.FS = faulty })
 				hit := make(chan struct{})
-				var dead atomic.Bool // the process is gone: from the first hit on nothing is done any more
+				var dead atomic.Bool // the process counts as dead from the first hit on: no operation changes the disk
 				first := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 					if match(op) && dead.CompareAndSwap(false, true) {
 						close(hit)
@@ -217,7 +217,7 @@ func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 		Err: syscall.ENOSPC,
 		Before: func(vfstest.Op) {
 			if tries++; tries == most {
-				full.Remove() // what never ends would take all the memory there is
+				full.Remove() // an endless repetition would use up the memory
 			}
 		},
 	})

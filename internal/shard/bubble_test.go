@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// bubble is a test, or a part of one, in the virtual time of testing/synctest. The shards that start starts in it have
-// disks and connections in memory. A test outside a bubble says why it is outside.
+// bubble is a test, or a part of one, in the virtual time of testing/synctest. The shards that the function start
+// starts in a bubble have disks and connections in memory. A test outside a bubble says why it is outside.
 type bubble struct {
 	*testing.T
 	network *bubbletest.Net
@@ -23,7 +23,7 @@ type bubble struct {
 	part    bool
 
 	mu   sync.Mutex // guards what follows
-	ends []func()   // of a part: what Cleanup was given
+	ends []func()   // for a part: the functions that Cleanup received
 }
 
 // inBubble runs a test in a bubble of its own.

@@ -50,7 +50,7 @@ type Config struct {
 	Listen    string // host:port for gRPC; port 0 takes a free one
 	Advertise string // host:port under which others reach the shard; empty: the address it listens on
 	Domain    string // failure domain; empty: the node, else the name of the shard
-	Node      string // node it runs on, for the registration and status; may be empty
+	Node      string // node on which the shard runs, for the registration and status; may be empty
 	Zone      string
 
 	// Wanted is what the volume must satisfy; it is checked before the volume is touched.
@@ -73,7 +73,7 @@ type Config struct {
 	// NoReadLease makes leaders ask a majority of copies before each read, see replica.Options.Lease. It is for
 	// machines whose clocks may stand still while other clocks run.
 	NoReadLease bool
-	// Audit records what Secure refuses and what is done. If it is nil, nothing is recorded.
+	// Audit is the audit log for the calls that Secure checks (guard.Event). If it is nil, no event is written.
 	Audit *guard.Audit
 	// PeerCredentials returns the credentials for connections to another shard, by the name of that shard. If it is
 	// nil, TLS is not used.
@@ -102,7 +102,7 @@ type Config struct {
 	ServerOptions []grpc.ServerOption
 	Tracer        trace.Tracer // for spans inside traced calls; nil: no spans
 
-	watched bool // Secure has set credentials that count messages without an end
+	watched bool // Secure has set credentials that count incomplete messages
 
 	tables *tables        // where Secure follows the table of grants
 	server *host.Server   // the server of a Host; nil: the shard has its own
@@ -149,8 +149,7 @@ type Limits struct {
 	FetchBytesPerSecond     int64 // total rate of files sent to other shards; 0: no limit
 }
 
-// unfinishedMax bounds the memory of messages that have not come to their end. Above it, the connection that holds the
-// most is closed.
+// unfinishedMax bounds the memory of incomplete messages. Above it, the connection that holds the most is closed.
 func (l *Limits) unfinishedMax() int64 {
 	return max(cmp.Or(l.BytesInFlightMax, bytesInFlightMax)/2, 2*message.RefusedBytesMax)
 }

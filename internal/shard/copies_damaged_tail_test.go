@@ -30,7 +30,7 @@ type tailDamage int
 
 const (
 	lastEntry tailDamage = iota // an entry of a batch that was synced; it may have completed a quorum
-	lastVote                    // the record behind it, of term, vote and commit
+	lastVote                    // the state record after that entry: term, vote and commit
 	manifest
 )
 
@@ -95,7 +95,7 @@ func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (ent
 	if size, err = file.Size(); err != nil {
 		t.Fatal(err)
 	}
-	var last segio.FrameStep // an entry, until a state record stands behind it
+	var last segio.FrameStep // the last entry before the next state record
 	frames := segio.NewFrameReader(file, id, format.SegmentHeaderBytes, size)
 	for frames.Next() {
 		step := frames.Step()
@@ -155,7 +155,7 @@ func comesBack(t testing.TB, what tailDamage) {
 	c.fill(18, 1000)
 	c.kill("b")
 	c.put(18, data(18, 1000))
-	synctest.Wait()           // c has heard of that commit, and records it with the next entry
+	synctest.Wait()           // c knows of that commit, and records it with the next entry
 	c.put(19, data(19, 1000)) // see lastBatch
 	c.kill("c")
 	f := c.stopped["c"]
@@ -258,7 +258,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 		c.fill(3, 1000)
 		c.kill("b")
 		c.put(3, data(3, 1000))
-		synctest.Wait()         // c has heard of that commit, and records it with the next entry
+		synctest.Wait()         // c knows of that commit, and records it with the next entry
 		c.put(4, data(4, 1000)) // see lastBatch
 		c.kill("a")
 		c.kill("c")
@@ -295,7 +295,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	})
 }
 
-// Only a learner is given up, or a voter that the others are numerous enough to remove.
+// A replica is given up only if it is a learner, or if the other voters are enough to remove it.
 func TestWhoIsGivenUp(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -361,7 +361,7 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 		todo := s.replicas.Decide(v)
 		return fmt.Sprint("make folder ", len(todo.MakeFolder), ", confess ", len(todo.Missing))
 	}
-	s.replicas.Retire(view(9)) // as it was when the shard started
+	s.replicas.Retire(view(9)) // as at the start of the shard
 	if got := does(view(9)); got != "make folder 0, confess 1" {
 		t.Errorf("a learner that was recorded before the start: %s", got)
 	}

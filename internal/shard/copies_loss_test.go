@@ -92,7 +92,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 		blob := data(500, 2<<20)
 		c.upload(500, blob)
 		id := c.registry.now().Groups["0"].UUID
-		c.eventually("all have everything", func() bool { // a majority would do for an answer
+		c.eventually("all have everything", func() bool { // a put is answered when only a majority has it
 			applied := map[uint64]bool{}
 			for _, name := range abc {
 				if sv := c.shards[name].shard.replicas.Routes().Served(id); sv != nil {

@@ -118,7 +118,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			var wait sync.WaitGroup
 			wait.Go(func() { s.compactor.Run(ctx) })
-			_ = s.compactor.AdmitWithSpace(ctx, 1) // there is none in the end either
+			_ = s.compactor.AdmitWithSpace(ctx, 1) // the call fails: no space becomes free
 			cancel()
 			wait.Wait()
 		}

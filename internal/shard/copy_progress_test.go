@@ -16,7 +16,7 @@ func TestBlobsCountOnlyWhenTheyAreHere(t *testing.T) {
 		missing []transfer.File
 		want    int64
 	}{
-		{[]transfer.File{segment}, 530 - 400 - 70}, // 130 of segments and 400 of a blob nobody knows of yet
+		{[]transfer.File{segment}, 530 - 400 - 70}, // 130 bytes of segments are there; the blob of 400 is not known yet
 		{[]transfer.File{blob}, 130},
 		{nil, 530},
 	} {

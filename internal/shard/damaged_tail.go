@@ -101,8 +101,8 @@ func isReplaceable(state placement.Group, raftID uint64) bool {
 	return role != placement.Voter || voters >= 3
 }
 
-// isLed asks the shard that etcd names as a group's leader whether it leads. If it does, a majority is
-// elsewhere, because a leader that does not hear a majority steps down.
+// isLed asks the shard that etcd names as a group's leader whether it leads. If it does, a majority is elsewhere,
+// because a leader that a majority does not answer steps down.
 func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	address, known := i.replicas.Address(state.Leader)
 	if !known {
@@ -131,7 +131,7 @@ func (i *installer) withdraw(ctx context.Context, sv *replicas.Served, why error
 	g := sv.Group
 	closed, err := i.pause(ctx, g, sv)
 	if !closed {
-		return // another change has stopped it, and takes care of it
+		return // another change has stopped the replica, and continues with it
 	}
 	defer g.EndChange()
 	g.NoteMissing(errors.Join(fmt.Errorf("%w: %w", group.ErrTailDamaged, why), err))

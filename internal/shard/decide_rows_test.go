@@ -12,9 +12,9 @@ import (
 // decideCase is a group whose folder shard a may have, and what etcd says of the group.
 type decideCase struct {
 	name    string
-	folder  func(g *replicas.State) // nil: there is none; it gets a folder of Raft id 1 with the membership of index 7
+	folder  func(g *replicas.State) // nil: no folder; it changes a folder with Raft id 1 and membership 7
 	members []placement.Member      // volume 1 is that of shard a
-	index   int64                   // of this membership; -1: nobody wrote one
+	index   int64                   // index of this membership in etcd; -1: none was written
 	target  string                  // shards
 	early   bool                    // the first load has not begun
 	unknown bool                    // to etcd
@@ -207,7 +207,7 @@ var decideCases = []decideCase{
 	}, members: with(memberOn("a", 1, 1)), want: "stray", held: "stray"},
 }
 
-// all returns a change of a folder that makes all these changes.
+// all combines several changes of a folder into one.
 func all(folder ...func(*replicas.State)) func(*replicas.State) {
 	return func(g *replicas.State) {
 		for _, f := range folder {

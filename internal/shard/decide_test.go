@@ -185,7 +185,7 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 		name    string
 		voters  []uint64
 		file    func(f *format.ReplicaFile) // nil: there is none
-		words   string                      // of the error; empty: it may run
+		words   string                      // part of the error; empty: the replica may run
 		foreign bool
 	}{
 		{name: "the only voter", voters: []uint64{1}},
@@ -271,7 +271,7 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 	s := lone(t)
 	for range cap(s.installer.slots) {
-		s.installer.slots <- struct{}{} // others are installed: it waits for its turn
+		s.installer.slots <- struct{}{} // all slots are taken, so the replica waits for its turn
 	}
 	g := holding(s, uuid.New(), replicas.State{Replica: member.Replica{Name: "0", RaftID: 1, KnownIndex: 7,
 		Phase: member.Serving, Serves: true}})
@@ -290,7 +290,7 @@ func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 		if !g.State().Fetching {
 			return false, replicas.Work{}
 		}
-		g.TakeOut(nil) // paused, as for the end of an install
+		g.TakeOut(nil) // stops the replica, as the end of an install does
 		g.EndChange()
 		return true, decide()
 	}

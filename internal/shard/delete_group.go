@@ -59,9 +59,8 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *replicas.Served, want uuid.
 	return nil
 }
 
-// deletable returns what etcd has about a group that is led here. It fails if etcd does not have the group with the
-// UUID want under this name, if etcd does not have the group that is led here, or if no group may be deleted now. The
-// zero UUID stands for any group.
+// deletable returns etcd's state of a group that is led here. It fails if no group may be deleted now, if etcd has no
+// group of this name or another one, or if the UUID want is not zero and is not that of the group.
 func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UUID) (placement.Group, error) {
 	if s.meta.Routing.Mode == placement.Hash {
 		return placement.Group{}, answer.Fail(codes.FailedPrecondition, reason.HashRouting,

@@ -73,7 +73,8 @@ func (d *deletion) sleep(mostMs int) {
 	time.Sleep(time.Duration(d.random(mostMs+1)) * time.Millisecond)
 }
 
-// leader returns the group on a shard that believes that it leads it; nil: none does.
+// leader returns a shard that believes that it leads the group, and the group there. It returns nil if there is no such
+// shard.
 func (d *deletion) leader() (*Shard, *replicas.Served) {
 	first := d.random(len(abc))
 	for i := range abc {
@@ -171,8 +172,8 @@ func TestDeletesBesideFailoversLoseNoPut(t *testing.T) {
 	}
 }
 
-// TestAGroupThatEndedAndIsNotDeletedGoesOn checks that the leader resumes a group that has ended, where etcd does not
-// say that the group is deleted, and that reads in a group that has ended are refused until then.
+// TestAGroupThatEndedAndIsNotDeletedGoesOn checks that the leader resumes a group that has ended if etcd does not say
+// that the group is deleted. Until the group is resumed, its reads are refused.
 func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -228,7 +229,8 @@ func TestADeletionByUUIDSparesOtherGroups(t *testing.T) {
 }
 
 // TestADeletionBesideAMembershipChangeIsTriedAgain checks that a deletion is refused as UNAVAILABLE while another
-// membership change of the group is in progress. A client repeats such a call, but no INTERNAL one.
+// membership change of the group is in progress. A client repeats a call that fails with UNAVAILABLE, but not one that
+// fails with INTERNAL.
 func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -29,7 +29,7 @@ const (
 	oracleKept     oracle = "acknowledged"  // acknowledged data is there
 	oracleInvented oracle = "invented"      // no other data is there
 	oracleDamage   oracle = "damage"        // without rot nothing is damaged
-	oracleAgree    oracle = "copies agree"  // the copies of a group hold the same
+	oracleAgree    oracle = "copies agree"  // the copies of a group have equal contents
 	oracleStuck    oracle = "comes to rest" // each group has its wanted members, no learner, and a leader that answers
 	oracleStop     oracle = "stops"         // stops and kills end
 	oracleStart    oracle = "starts"        // a shard starts on the surviving disk
@@ -46,7 +46,7 @@ func (x *exploration) rests() bool {
 		view := x.registry.now()
 		for name, g := range view.Groups {
 			if x.deleter != nil && x.deleter.works.Load() && strings.HasPrefix(name, sparePrefix) {
-				continue // it may have been created just now, or be about to be deleted
+				continue // the group may be new, or about to be deleted
 			}
 			wanted := slices.Sorted(slices.Values(view.Targets[name].Shards))
 			var have []string

@@ -89,7 +89,7 @@ func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	m.disarm()
 	select {
 	case <-again:
-		if m.disk == disk { // the start succeeded all the same, or the machine was hit after it
+		if m.disk == disk { // the machine died only after the start, or not at all
 			m.die(how)
 			m.start(how)
 		}
@@ -154,7 +154,7 @@ func (x *exploration) stoppedWhileItCannotBegin() bool {
 	var once sync.Once
 	fault := m.faulty.Add(x.unbegun(func(vfstest.Op) {
 		once.Do(func() { close(hit) })
-		select { // the answer of the disk comes when the shard stops already
+		select { // the disk answers only after the shard has begun to stop
 		case <-s.ctx.Done():
 		case <-time.After(3 * time.Second):
 		}

@@ -57,7 +57,7 @@ func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 		t.Skip("of the long run")
 	}
 	t.Parallel()
-	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 200) // far more than any rule takes
+	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 200) // far more seeds than any rule needs
 	for _, rule := range exploreRules {
 		if rule.long && !soaktest.Long() {
 			continue
@@ -83,8 +83,8 @@ func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 	}
 }
 
-// TestEveryRuleOfShardsHolds runs the same faults with the rules on. So what is found without a rule has no other
-// cause.
+// TestEveryRuleOfShardsHolds runs the same faults with the rules on. So a violation that is found with a rule switched
+// off has no other cause.
 func TestEveryRuleOfShardsHolds(t *testing.T) {
 	soaktest.Only(t, "raft", "TestExplore has all of these faults")
 	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 30)

@@ -83,7 +83,7 @@ func TestDamageHitsOnlyItsRecord(t *testing.T) {
 			if err != nil || len(verified.GetDamages()) == 0 {
 				t.Errorf("verify: %v, %v", verified, err)
 			}
-			// A newer version of the record repairs the damage, as far as it goes.
+			// A newer version makes the record readable again. The damage of the old version remains until the loss is accepted.
 			f.put(hit, []byte("new"))
 			f.holds(hit, []byte("new"))
 			accepted, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name})
@@ -237,7 +237,7 @@ func fullDiskIsRefusedEarly(t testing.TB) {
 	var ballast string
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 96)
-		must(t, c.FS.MkdirAll(filepath.Join(c.Dir, "lost+found"))) // where a volume may have other files
+		must(t, c.FS.MkdirAll(filepath.Join(c.Dir, "lost+found"))) // a volume may have other files there
 		ballast = filepath.Join(c.Dir, "lost+found", "ballast")
 		vfstest.Write(t, c.FS, ballast, make([]byte, 24<<20))
 		c.SegmentBytes = 4 << 20
@@ -499,7 +499,7 @@ func TestEtcdStoreIsARegistry(t *testing.T) {
 	f.again(nil).ready()
 	f.holdsAll(there)
 	f.stop()
-	f.eventually("it is not registered any more", func() bool { // where etcd was slow, its lease has to run out
+	f.eventually("it is not registered any more", func() bool { // if etcd was slow, the shard's lease has to expire first
 		view, err := store.View(ctx)
 		return err == nil && len(view.Shards) == 0
 	})

@@ -126,7 +126,7 @@ func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
 func onASmallVolumeLessIsSuperseded(t testing.TB) {
 	// The volume is so large that free space never gets scarce here, which would compact everything.
 	const volumeMiB = 384
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { // segments of 256 MiB, at 64 MiB superseded
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { // defaults: 256 MiB a segment, 64 MiB superseded
 		smallDisk(t, c, volumeMiB)
 		c.SegmentBytes, c.Compaction = 0, Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}
 	}).ready()

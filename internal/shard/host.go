@@ -62,7 +62,7 @@ func (c *Config) serverOptions() host.ServerOptions {
 			Logger: c.Logger})
 		if c.Registry != nil {
 			for _, of := range floods.Collectors() {
-				_ = c.Registry.Register(of) // it fails where another shard of this process has registered its own
+				_ = c.Registry.Register(of) // fails if another shard of this process is registered
 			}
 		}
 		extra = slices.Concat(guard.Plaintext(),

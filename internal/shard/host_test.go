@@ -536,7 +536,7 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 				f.put(1, "one")
 				f.reaches(serving)
 				if !served {
-					f.stop() // with the usual patience: the disk answers, if late
+					f.stop() // with the default StopPatience: the disk answers, but late
 					f.cfg.times.StopPatience = patience
 				}
 				lossy.mu.Lock()
@@ -564,8 +564,8 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 					t.Error("it waits for the disk")
 				}
 				answers()
-				// No goroutine of this test may still run next to other tests. Each stop is as impatient as before, until the disk
-				// answers one of them in time.
+				// No goroutine of this test may still run next to other tests. Each Stop gives up as early as before, so the test
+				// repeats it until the disk answers in time.
 				for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
 					if ctx.Err() != nil {
 						t.Fatalf("with a disk that answers: %v", err)

@@ -93,7 +93,7 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 			}
 		})
 		for name, c := range map[string]struct {
-			bad     func(needed int64) (from, to int64) // by the offset of a record whose bytes no segment has
+			bad     func(needed int64) (from, to int64) // needed: offset of a record whose bytes no segment has
 			refused bool                                // at least one record must be refused
 		}{
 			"its first block":            {func(int64) (int64, int64) { return 0, block }, false},

@@ -19,7 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestGroupsServeAsSoonAsTheyAreLoaded blocks the reads of one group: the others serve, and it says that it is loading.
+// TestGroupsServeAsSoonAsTheyAreLoaded blocks the reads of one group. The other groups serve, and the blocked group
+// reports that it is loading.
 func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

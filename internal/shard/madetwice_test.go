@@ -10,8 +10,8 @@ import (
 // gated is a registry to which a shard reports no groups until the gate is opened.
 type gated struct {
 	*memRegistry
-	came chan struct{} // closed as it is about to tell of the first one
-	let  chan struct{} // closed when it may
+	came chan struct{} // closed when the shard is about to report its first group
+	let  chan struct{} // closed to open the gate
 }
 
 func newGated(r *memRegistry) *gated {

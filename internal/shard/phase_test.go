@@ -63,7 +63,7 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 	}{
 		{"nothing was decided", func(*Shard, *replicas.Replica) {}, member.Serving},
 		{"it was set aside", func(s *Shard, g *replicas.Replica) {
-			g.Serve(nil, nil, 1, nil) // its node runs a moment before its load is known to have ended
+			g.Serve(nil, nil, 1, nil) // the node of a replica runs a moment before the end of its load is known
 			s.replicas.Decide(placement.View{})
 		}, member.Pending},
 		{"it lacks entries", func(s *Shard, g *replicas.Replica) { g.Happens(member.Forgot) }, member.MissingEntries},

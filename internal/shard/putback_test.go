@@ -53,7 +53,7 @@ func (f *fixture) settles() {
 		if err != nil || sb.Step != last || f.registered(sb.Volume) != placement.Step(sb.Step) {
 			last, since, looks = sb.Step, time.Now(), 0
 		}
-		looks++ // in a process that stood still, time alone says nothing
+		looks++ // if the process was suspended, the time that passed proves nothing
 		return looks > 20 && time.Since(since) > 20*f.cfg.stepEvery
 	})
 }

@@ -110,7 +110,7 @@ func unreadDownload(id int64) unreadCall {
 func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) error {
 	stream, err := c.Watch(ctx, &recordv1.WatchRequest{Group: "0"})
 	if err == nil {
-		_, err = stream.Recv() // it begins before there is something to tell
+		_, err = stream.Recv() // the first message arrives before there are changes
 	}
 	return err
 }

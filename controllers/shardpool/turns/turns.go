@@ -28,7 +28,7 @@ type Turn struct {
 	Outdated bool
 	Mine     bool      // the shard belongs to the pool that makes the choice
 	Since    time.Time // when its pod was created
-	Begun    bool      // its StatefulSet has a newer template than its pod, so its restart has begun
+	Begun    bool      // the StatefulSet has a newer template than the pod, so the restart has begun
 	Report   *recordv1.ShardStatus
 }
 

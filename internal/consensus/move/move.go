@@ -56,7 +56,7 @@ type Shard struct {
 // Kind is the kind of an Action.
 type Kind int
 
-// These are the kinds. Each kind except Nothing is one step, after which Decide must be called again.
+// These are the kinds of actions. Each kind except Nothing is one step, after which Decide must be called again.
 const (
 	Nothing        Kind = iota
 	RecordMembers       // write Action.Members to etcd, see registry.Store.PutGroupAsLeader

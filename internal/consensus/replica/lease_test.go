@@ -106,7 +106,7 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 			ok(t, one.Step(m))
 			synctest.Wait()
 		}
-		synctest.Wait() // answers of the third member in the meantime must not count as votes for this one
+		synctest.Wait() // late answers of the third member must not be counted as answers to the call below
 		before := votes()
 		call()
 		if votes() != before {

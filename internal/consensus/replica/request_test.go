@@ -111,7 +111,7 @@ func TestALateDuplicateOfAWriteThatDidNothingDoesNothing(t *testing.T) {
 func wantRefusal(t *testing.T, err, why error, current uint64) {
 	t.Helper()
 	var refusal *ConditionError
-	if !errors.As(err, &refusal) || refusal.Err != why || //nolint:errorlint // it is given as it is
+	if !errors.As(err, &refusal) || refusal.Err != why || //nolint:errorlint // ConditionError holds the error unwrapped
 		refusal.Current != current {
 		t.Fatalf("got %v, want %v of version %d", err, why, current)
 	}

@@ -109,7 +109,7 @@ type look struct {
 	absent    map[string]bool                // shards that are silent or refuse to serve according to a gateway
 	pools     map[string]int                 // by pool: why the shards are not emptied, or that they are empty
 	lostDisks []int                          // the findings about shards whose disk is lost
-	domains   *int                           // that there are too few failure domains; nil: there are enough
+	domains   *int                           // the finding about too few failure domains; nil: there are enough
 	paused    bool                           // the update of a pool is paused
 	etcdWords string                         // start of the gateway's text about etcd that an object explains, or empty
 }

@@ -416,7 +416,7 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 	switch {
 	case good && code == codes.OK || code == codes.InvalidArgument || code == codes.OutOfRange ||
 		code == codes.PermissionDenied:
-	case code == codes.NotFound && strings.HasPrefix(group, prefixOf(tenant)): // its own group does not exist
+	case code == codes.NotFound && strings.HasPrefix(group, prefixOf(tenant)): // the tenant's own group does not exist
 	default:
 		p.t.Fatalf("a %s %s, of tenant %d, about %q, handed back by tenant %d: %v", kind, how, from, group, tenant, err)
 	}

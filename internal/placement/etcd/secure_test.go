@@ -258,7 +258,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 	must.OK(t, err)
 	round := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
-		InsecureSkipVerify: true}}} //nolint:gosec // it is the server that must look
+		InsecureSkipVerify: true}}} //nolint:gosec // the test is about the server's check of the client
 	if answer, err := round.Get("https://" + s.configs["a"].ListenPeerTLS + "/members"); err == nil {
 		_ = answer.Body.Close()
 		t.Errorf("a shard speaks to the port of members: %s", answer.Status)

@@ -184,8 +184,8 @@ func (r *registration) try(ctx context.Context, lease clientv3.LeaseID) (bool, e
 	return err == nil && put.Succeeded, err
 }
 
-// notLive rejects a volume that is registered live under the key of another shard. It returns the condition that this
-// key has not changed.
+// notLive returns an error if a live shard with the given key is registered with this volume. Otherwise it returns the
+// condition for a transaction that the key has not changed.
 func (r *registration) notLive(ctx context.Context, key string) (unchanged clientv3.Cmp, err error) {
 	answer, err := r.client.Get(ctx, r.prefix+key)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// lone makes the Compactor of a volume in memory, on which the group "0" is served that holds nothing.
+// lone makes the Compactor of a volume in memory. The volume has one served group, "0", which is empty.
 func lone(t *testing.T) *Compactor {
 	t.Helper()
 	logger, fs := slog.New(slog.DiscardHandler), vfstest.NewMem()
@@ -46,8 +46,8 @@ func lone(t *testing.T) *Compactor {
 		Problems: problems.New(logger), Logger: logger})
 }
 
-// A compaction that failed is a problem, and the reason why superseded data is still stored, until the group has
-// nothing to compact.
+// After a failed compaction, the shard reports a problem, and gives the failure as the reason why superseded data is
+// still stored. Both end when the group has nothing to compact.
 func TestAFailedCompactionIsAProblemForAWhile(t *testing.T) {
 	c := lone(t)
 	c.Problems.Note(problems.Compacting+"0", format.ErrNoSpace)

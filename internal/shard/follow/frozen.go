@@ -87,7 +87,7 @@ func (f *Watcher) remember(view placement.View) error {
 	there.Format, there.Store = 0, uuid.Nil
 	if m.newer || there == facts || markOf(facts).Behind(placement.Mark{Base: there.EtcdBase,
 		Revision: there.EtcdRevision}) != "" {
-		return nil // the remembered facts are as new
+		return nil // the facts on the volume are equally new or newer
 	}
 	err := f.Volume().WriteFacts(facts)
 	if err == nil {

@@ -377,7 +377,7 @@ func (h *Host) look(id *Identity, shard Shard, opened volume.Superblock) error {
 		case err := <-done:
 			shard.Problem(VolumeSilent, nil)
 			shard.Problem("looking at the volume", nil)
-			if vfs.IsShortage(err) { // this process cannot look, which says nothing about the disk
+			if vfs.IsShortage(err) { // the process lacks resources, so the disk may be well
 				shard.Problem("looking at the volume", err)
 				err = nil
 			}

@@ -37,7 +37,7 @@ const (
 	stepsAtOnce     = 32 // steps of one group before other groups get their turn
 	handOverTime    = 3 * time.Second
 	handOverWait    = 50 * time.Millisecond // between two attempts to hand over
-	leaveSilentWait = time.Second           // between two looks whether the volume answers, and two attempts to leave
+	leaveSilentWait = time.Second           // between two checks of the volume, and two attempts to leave
 	// leadRest is how long a new leader keeps the leadership although the target wants another leader. It exists
 	// because the previous leader may be about to stop while it is still registered.
 	leadRest = 5 * time.Second

@@ -175,7 +175,7 @@ func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		since time.Time
-		come  string // the shard that has come besides
+		come  string // a further shard that has registered
 		id    uint64
 		wait  bool
 	}{

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// A shard that begins to stop while a call waits to accept a loss leaves the replica as it is: what was restarted then
-// would only have to be closed again.
+// A shard that begins to stop while a call waits to accept a loss leaves the replica as it is, because a replica that
+// is restarted at that moment would have to be closed again.
 func TestALossIsNotAcceptedInAShardThatStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stopping atomic.Bool

@@ -16,7 +16,7 @@ type View struct {
 	Shard  string    // this shard
 	Volume uuid.UUID // volume of this shard
 
-	Known bool            // etcd has the group. Otherwise Group and Target are empty
+	Known bool            // etcd has the group; otherwise Group and Target are empty
 	Group placement.Group // the group as etcd has it
 	// Unread says why etcd's key of the group cannot be used. It is empty if the key can be used, or if there is no
 	// key. If the key cannot be used, nobody knows where the group is, and what is on this volume remains as it is.
@@ -47,14 +47,14 @@ type Replica struct {
 
 	// Facts of the folder. Several of them may hold, in any phase.
 
-	Foreign    bool   // it was made on another volume, or for another group: it never runs
+	Foreign    bool   // the replica was made on another volume, or for another group: it never runs
 	Exchanged  string // why the folder holds the files of another group; empty: it does not
-	Unreadable bool   // it has no readable manifest
-	Empty      bool   // it has no file of a replica: a kill left it while a replica was being made. Then it is Unreadable
+	Unreadable bool   // the folder has no readable manifest
+	Empty      bool   // the folder has no file of a replica, as after a kill while one was made; also Unreadable
 
 	// What this shard reported to etcd. A later view does not change it.
 
-	NeverReported bool   // this process made it for a new group, and etcd never listed it here: it has never served
+	NeverReported bool   // this process made the replica of a new group, which etcd never listed here: it never served
 	Confirmed     uint64 // epoch at which this process reported to etcd that the group is here; 0: it did not
 
 	// Activities that may run in any phase that has files.
@@ -71,7 +71,7 @@ type Replica struct {
 // Kind is the kind of an Action.
 type Kind int
 
-// These are the kinds.
+// These are the kinds of actions.
 const (
 	Nothing       Kind = iota
 	Load               // load the folder and serve the group

@@ -5,15 +5,15 @@ type Phase int
 
 // These are the phases.
 const (
-	Pending        Phase = iota // its folder is here and not loaded: not yet, or no longer
-	Joining                     // its folder holds a Raft id and nothing else: it is being installed from another copy
-	Loading                     // its log is being read, or read again after files were replaced
-	Serving                     // its node runs
-	Failed                      // it could not be loaded; a new start tries again
-	DamagedTail                 // what it acknowledged or voted for may be missing (rule 7): it is being reinstalled
-	MissingEntries              // its leader counts on entries that are missing: it waits until the others can replace it
-	GivenUp                     // nothing here can repair it: its loss is reported to etcd, and its leader replaces it
-	Lost                        // etcd lists it here, but it is missing: it never serves as if it were empty
+	Pending        Phase = iota // the folder of the replica is here, but is not loaded
+	Joining                     // the folder holds only a Raft id: the replica is being installed from another copy
+	Loading                     // the log is being read, or read again after files were replaced
+	Serving                     // the Raft node of the replica runs
+	Failed                      // the load has failed; a new start tries again
+	DamagedTail                 // acknowledged data or a vote may be missing (rule 7): the replica is being reinstalled
+	MissingEntries              // entries on which the leader counts are missing: the others replace the replica later
+	GivenUp                     // not repairable here: the shard reports the loss to etcd, and the leader replaces it
+	Lost                        // etcd lists the replica here, but it is missing: no empty one serves in its place
 	phases                      // number of phases
 )
 
@@ -35,16 +35,16 @@ type Event int
 
 // These are the events.
 const (
-	LoadBegins Event = iota // its load begins
+	LoadBegins Event = iota // the load of the replica begins
 	Installed               // the files of another copy are installed
-	Loaded                  // its load has ended, and its node runs
-	Failing                 // its load has ended with an error
-	Tearing                 // its load has ended with an error: its tail is damaged
-	Paused                  // its log was closed, to be loaded again or because it lacks entries
-	Forgot                  // its leader counts on entries that it lacks
-	Abandoned               // it is given up
-	SetAside                // etcd places it elsewhere: it stops serving
-	Missing                 // etcd lists it here, but it is missing
+	Loaded                  // the load has ended, and the Raft node runs
+	Failing                 // the load has ended with an error
+	Tearing                 // the load has ended with an error: the tail is damaged
+	Paused                  // the log was closed, to be loaded again or because it lacks entries
+	Forgot                  // entries on which the leader counts are missing
+	Abandoned               // the replica is given up
+	SetAside                // etcd places the replica elsewhere: it stops serving
+	Missing                 // etcd lists the replica here, but it is missing
 	events                  // number of events
 )
 
@@ -78,7 +78,7 @@ var transitions = map[Phase]map[Event]Phase{
 // then remains p.
 func (p Phase) After(e Event) (Phase, bool) {
 	if p == Lost || e == Missing {
-		return Lost, true // it stays lost until another replica is begun in its place
+		return Lost, true // a replica stays lost until another one is begun in its place
 	}
 	next, legal := transitions[p][e]
 	if !legal {

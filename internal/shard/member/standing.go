@@ -5,24 +5,24 @@ type Reason int
 
 // These are the reasons.
 const (
-	Ours        Reason = iota // etcd lists it here: it is not a stray
-	Unconfirmed               // it was created here for a new group, and etcd does not list it here yet
-	SetBack                   // etcd was set back, and does not list it here yet
+	Ours        Reason = iota // etcd lists the replica here: it is not a stray
+	Unconfirmed               // the replica was created here for a new group, and etcd does not list it here yet
+	SetBack                   // etcd was set back, and does not list the replica here yet
 	Unread                    // etcd's key of the group cannot be used, as Detail says
-	HasLeft                   // it was a member, and no longer is
+	HasLeft                   // the replica was a member, and no longer is
 	Unknown                   // etcd does not know the group
 	Elsewhere                 // etcd names other shards
 	OtherVolume               // etcd names this shard with another volume
-	Replaceable               // etcd knows that it was given up; its leader has not replaced it yet
+	Replaceable               // etcd knows that the replica was given up; the leader has not replaced it yet
 	OtherName                 // etcd knows the group by the name in Detail
 	OtherGroup                // the files are those of another group, as Detail says
 	Foreign                   // the files were made on another volume or for another group, as Detail says
 )
 
-// Standing is what etcd says of a replica that is on the volume. The zero value: etcd lists it here.
+// Standing is what etcd says of a replica that is on the volume. The zero value says that etcd lists the replica here.
 type Standing struct {
 	Reason Reason
-	Detail string // for OtherName: that name; for Unread, OtherGroup and Foreign: an explanation for people
+	Detail string // for OtherName: that name; for Unread, OtherGroup and Foreign: an explanation for users
 }
 
 // Stray reports whether the replica has no route, because etcd does not list it here.

@@ -94,7 +94,7 @@ func TestCallersThatObeyAreNotKept(t *testing.T) {
 			refused++
 			wait = exceeded(t, err, access.CallsPerSecond, true).RetryAfter
 		}
-		next[who] = p.clock.Now().Add(wait + wait*time.Duration(refused%8)/16) // and up to half as long again
+		next[who] = p.clock.Now().Add(wait + wait*time.Duration(refused%8)/16) // up to half of the wait is added
 	}
 	if n := a.Usage().Waited[access.CallsPerSecond]; n > 0 {
 		t.Errorf("%d calls of callers that obey were kept", n)
@@ -146,7 +146,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	}
 	of := func(group string) *Tenant {
 		a := s.Group(group).Tenant()
-		for a.Usage().Refused[access.CallsPerSecond] < limit/2 { // those that are refused at once
+		for a.Usage().Refused[access.CallsPerSecond] < limit/2 { // these calls are refused at once
 			if begin(a) == nil {
 				a.End()
 			}

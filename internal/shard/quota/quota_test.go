@@ -402,9 +402,9 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
-// TestOddLedgersAreReplaced checks a ledger with values that cannot be read or are impossible. They keep no tenant from
-// its quota, and give nobody more than the quota. The look that finds them names them in its error, and writes the
-// ledger without them.
+// TestOddLedgersAreReplaced checks a ledger with values that cannot be read or are impossible. Such values neither keep
+// a tenant from using its quota nor give it more than the quota. The look that finds them names them in its error, and
+// writes the ledger without them.
 func TestOddLedgersAreReplaced(t *testing.T) {
 	const limit = 1000
 	for name, value := range map[string]string{
@@ -438,7 +438,7 @@ func TestOddLedgersAreReplaced(t *testing.T) {
 				t.Error("a put within the quota is refused")
 			}
 			p.look(t, "s", "o", "s")
-			// From now on no shard has anything to write, and the odd share is of one that never comes back.
+			// From now on no shard has anything to write. The odd share belongs to a shard that never comes back.
 			l := p.etcd.ledgers["a"]
 			l.Value = []byte(strings.Replace(string(l.Value), `{"shards":{`, `{"shards":{"gone":{"groups":-1},`, 1))
 			p.etcd.ledgers["a"] = l
@@ -495,7 +495,7 @@ func TestLedgersHold(t *testing.T) {
 		shards := []string{"s0", "s1", "s2", "s3"}[:rapid.IntRange(1, 4).Draw(t, "shards")]
 		p := newPlay(access.Quotas{StoredBytes: limit, Records: records}, rapid.IntRange(1, 6).Draw(t, "groups"), shards...)
 		groups := slices.Sorted(maps.Keys(p.leader))
-		var before Amount // a tenant may be one of groups that hold much
+		var before Amount // groups may hold data before they get a tenant
 		if rapid.Bool().Draw(t, "filled") {
 			for _, g := range groups {
 				p.stored[g] = Amount{Bytes: rapid.Int64Range(0, 6000).Draw(t, "there"), Records: rapid.Int64Range(0, 60).
@@ -510,8 +510,8 @@ func TestLedgersHold(t *testing.T) {
 				t.Fatalf("%+v are stored", sum)
 			}
 		}
-		// All shards look before the next move. Shares record how many groups they contain, and not which, so a group
-		// in two shares hides one that is in none.
+		// All shards look before the next move. A share records only the number of its groups. So if one group is in two
+		// shares, a group that is in no share is not noticed.
 		moving := true
 		for range rapid.IntRange(10, 120).Draw(t, "steps") {
 			switch rapid.IntRange(0, 9).Draw(t, "step") {

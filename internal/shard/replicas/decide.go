@@ -52,7 +52,7 @@ func (s *Set) Decide(view placement.View) Work {
 			known[r] = true
 			r.Learn(state.Members)
 			if r.Name == "" {
-				r.Name = name // its manifest is unreadable or missing
+				r.Name = name // the manifest, which has the name, is unreadable or missing
 			}
 		}
 		v.Known = true

@@ -196,7 +196,7 @@ func (s *Set) See(view placement.View) {
 	if view.Held() == "" || s.view.Groups == nil || s.view.Held() != "" {
 		if s.view.Meta.EpochBase != view.Meta.EpochBase {
 			for _, r := range s.all {
-				r.stored = placement.Group{} // its revision belongs to a different etcd
+				r.stored = placement.Group{} // the revision in it belongs to a different etcd
 			}
 		}
 		s.view = view

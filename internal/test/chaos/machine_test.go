@@ -65,7 +65,7 @@ func (m *machine) dropMounts() {
 			return at == path || strings.HasPrefix(at, path+"/")
 		})
 		if !needed && !system {
-			_, _ = m.run("umount", "--lazy", at) // its owner may have unmounted it already
+			_, _ = m.run("umount", "--lazy", at) // the owner of the mount may have unmounted it already
 		}
 	}
 }

@@ -207,7 +207,7 @@ func startGuard(dir string) (*exec.Cmd, io.Closer, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("kubetest: %w", err)
 	}
-	guard := exec.Command(self) //nolint:noctx // it has to outlive every context
+	guard := exec.Command(self) //nolint:noctx // the guard has to outlive every context
 	guard.Env = append(os.Environ(), guardVariable+"="+dir)
 	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C at a terminal must not end it first
 	pipe, err := guard.StdinPipe()

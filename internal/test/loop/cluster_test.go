@@ -153,8 +153,8 @@ done
 `)
 }
 
-// A kubelet that is killed leaves the loop devices that it has attached for raw block volumes. They keep the devices of
-// the disks below them.
+// A kubelet that is killed does not detach the loop devices that it attached to raw block volumes. While these loop
+// devices exist, the devices of the disks cannot be detached.
 func TestDownDetachesWhatAKubeletHasAttached(t *testing.T) {
 	runWithLoops(t, `set -euo pipefail
 state=$PWD/state here=$PWD

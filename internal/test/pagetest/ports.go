@@ -11,7 +11,7 @@ import (
 type Port struct {
 	Process string // the command
 	At      string // the flag with the address, or words if there is no flag
-	TLS     bool   // it accepts only TLS; otherwise it speaks HTTP
+	TLS     bool   // the port accepts only TLS; otherwise it speaks plaintext HTTP
 }
 
 // Ports reads the table "Ports" of docs/security.md below a root.

@@ -31,7 +31,7 @@ const (
 	cutsOfSoak       = 2000
 	cutsOfARecording = 50
 	writesRecorded   = 1500
-	wrongMax         = 5 // the test stops after this many
+	wrongMax         = 5 // the test stops after this many wrong cuts
 )
 
 // cutsWanted returns the number of cuts on each file system.

@@ -168,7 +168,7 @@ func (w *world) verifyDisks() {
 			continue
 		}
 		if len(m.rots) > 0 && !w.members[m.raftID] {
-			continue // it was removed from the group, so its damage is not repaired
+			continue // the member was removed from the group, so its damage is not repaired
 		}
 		report, err := fsck.VerifyDir(context.Background(), m.disk, groupDir, nil)
 		if err != nil || len(report.Damages) > 0 {

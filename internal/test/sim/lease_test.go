@@ -112,8 +112,8 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// await waits until the trap catches a message. Until then it calls the function meanwhile repeatedly. It returns nil
-// if no such message was sent in time.
+// await waits until the trap catches a message. While it waits, it repeatedly calls the function in the argument
+// meanwhile. It returns nil if the trap catches no message within the time most.
 func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhile func()) *raftpb.Message {
 	defer w.layTrap(nil)
 	for end := time.Now().Add(most); time.Now().Before(end); {

@@ -83,7 +83,7 @@ type process struct {
 	replica    *replica.Replica
 	neighbours []*neighbour    // other groups on the volume
 	loaded     []format.Damage // found by Load
-	orderly    bool            // it was asked to stop, not killed
+	orderly    bool            // the process was asked to stop, not killed
 	// writesFailed is true once a write or sync of the process has failed.
 	writesFailed atomic.Bool
 	full         atomic.Int32 // number of active faults of a full disk

@@ -63,7 +63,7 @@ func TestVerifyNamesEveryBitFlipped(t *testing.T) {
 		must.OK(t, err)
 		stride := 1
 		if name == format.ManifestName || name == format.MarkName || strings.HasPrefix(name, format.BlobPrefix) {
-			stride = 13 // their codecs are tested bit by bit
+			stride = 13 // other tests flip every bit of these files
 		}
 		for at := 0; at < int(info.Size()); at += stride {
 			undo := g.Change(t, name, int64(at), func(b []byte) { b[0] ^= 1 << rnd.IntN(8) }, 1)

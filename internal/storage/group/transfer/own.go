@@ -18,7 +18,7 @@ type ownLog struct {
 	fs       vfs.FS
 	dir      string
 	manifest *format.Manifest   // nil if there is none; then nothing in the folder counts
-	hard     format.StateRecord // that of the manifest; readTail adds the state records of the active segment
+	hard     format.StateRecord // from the manifest; readTail adds the state records of the active segment
 
 	// readTail sets the fields below. An entry that may exist counts as existing.
 	last uint64       // index of the last entry
