@@ -12,7 +12,8 @@ import (
 )
 
 // The operator learns from the exit code of a member of etcd that its data are gone. A member of an earlier version
-// says so only in its last words, which the operator understands as long as such a member may run.
+// reports this only in the last message of its process. The operator must understand this message as long as such a
+// member may run.
 func TestTheOperatorUnderstandsAMemberOfEtcdWithoutItsData(t *testing.T) {
 	programs, err := clitest.Programs(t.Context(), t.TempDir(), "sheaf.dev/sheaf/cmd/sheaf")
 	must.OK(t, err)

@@ -614,7 +614,7 @@ func (t *fakeObjects) Apply(gvr schema.GroupVersionResource, wanted runtime.Obje
 		return err
 	}
 	if u, ok := wanted.(runtime.Unstructured); ok {
-		delete(u.UnstructuredContent(), "status") // controller-runtime's fake puts the live one here
+		delete(u.UnstructuredContent(), "status") // controller-runtime's fake puts the live status here
 	}
 	old, err := t.Get(gvr, ns, at.GetName())
 	fresh := apierrors.IsNotFound(err)

@@ -71,7 +71,7 @@ type issuers struct {
 	play      *storePlay
 	by        map[string]*authority.Authority
 	change    func(data map[string][]byte)           // changes the data of each Secret; nil: no change
-	condition func(name string) (status, why string) // of an unsigned Certificate; nil: none
+	condition func(name string) (status, why string) // condition of an unsigned Certificate; nil: it has none
 }
 
 // issue signs each Certificate that its issuer has not signed yet as requested.

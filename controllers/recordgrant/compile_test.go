@@ -147,7 +147,7 @@ func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
 }
 
 // TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow checks that a tenant whose new state is refused keeps its earlier
-// one only where no other tenant has its prefix by now: the table would be refused as a whole otherwise.
+// state only if no other tenant has its prefix now. Two tenants with one prefix would make the whole table invalid.
 func TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow(t *testing.T) {
 	bad, one := access.Quotas{Records: -1}, access.Quotas{Records: 1}
 	for name, c := range map[string]struct {

@@ -44,13 +44,13 @@ type plays struct {
 	tenants  []v1alpha1.RecordTenant
 	tables   map[string][]byte
 	statuses map[string]client.Object // by kind and namespace/name
-	refuses  string                   // the name of an object whose status is not written
-	answer   error                    // to such a write
-	writes   int                      // of statuses, also those that are not written
-	issuers  []v1alpha1.TokenIssuer   // of each store
-	keys     []byte                   // of each issuer, in a ConfigMap
-	noKeys   error                    // instead of the ConfigMap
-	noTable  error                    // instead of a write of a table
+	refuses  string                   // name of the object whose status the API server does not write
+	answer   error                    // error of such a write
+	writes   int                      // attempts to write a status, including failed ones
+	issuers  []v1alpha1.TokenIssuer   // issuers of each store
+	keys     []byte                   // keys of each issuer, in a ConfigMap
+	noKeys   error                    // error of reading the ConfigMap; nil: it can be read
+	noTable  error                    // error of writing a table; nil: it can be written
 }
 
 func newPlays(t *testing.T) *plays {
@@ -162,8 +162,8 @@ func (p *plays) reconciler() *Reconciler {
 	return &Reconciler{Client: p.client(), Live: p.client(), Tables: p, Keys: keys}
 }
 
-// Whatever RecordGrants and RecordTenants are called, also as each other and as those of another namespace, the table
-// is valid, has each of them once, and each condition is that of its own object.
+// RecordGrants and RecordTenants may have any names. A grant, a tenant and objects of another namespace may even have
+// the same name. The table is valid in any case, and has each object once. Each condition describes its own object.
 func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 	for _, bad := range oddNames {
 		p := newPlays(t)
@@ -171,7 +171,8 @@ func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 			p.add("prod", name, n+1)
 			p.add("test", name, n+1)
 		}
-		// In one namespace, the grant of this name cannot be in a table. In the other one, the tenant cannot.
+		// In namespace prod, a table refuses the grant of this name. In the other namespace, it refuses the tenant of this
+		// name.
 		for i := range p.grants {
 			if p.grants[i].Name == bad && p.grants[i].Namespace == "prod" {
 				p.grants[i].Spec.Verbs = []v1alpha1.GrantVerb{"dream"}
@@ -215,8 +216,9 @@ func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 	}
 }
 
-// An object whose status the API server refuses, for example because a later version of its kind made it, keeps no
-// other object from being told. An API server that does not answer is not asked for each object.
+// If the API server refuses the status of one object, for example because a later version of its kind made the object,
+// the statuses of the other objects are still written. If the API server does not answer, the operator does not try to
+// write the other statuses.
 func TestAStatusThatIsRefusedKeepsNoOtherFromBeingWritten(t *testing.T) {
 	kind := schema.GroupKind{Group: "sheaf.dev", Kind: "RecordGrant"}
 	for name, c := range map[string]struct {
@@ -254,7 +256,8 @@ func TestAStatusThatIsRefusedKeepsNoOtherFromBeingWritten(t *testing.T) {
 	}
 }
 
-// More tenants than a table holds keep the others in it, and every change of a grant, such as the end of a right.
+// If there are more tenants than a table can hold, only the youngest are left out. The other tenants, and every change
+// of a grant, such as the end of a right, still reach the table.
 func TestTooManyTenantsAreRefusedOneByOne(t *testing.T) {
 	p := newPlays(t)
 	for n := range 1003 {

@@ -67,7 +67,8 @@ func TestGrantsBeyondTheSizeOfATableAreRefusedOneByOne(t *testing.T) {
 		}
 	}
 
-	// The youngest is small. It would have to leave again once an older one fits.
+	// The youngest grant is small, and would fit. It is left out nevertheless, because it would have to leave the table
+	// again as soon as an older grant fits.
 	p.add("prod", "small", 100)
 	if got := p.grantsIn(t, r); !slices.Equal(got, names) {
 		t.Errorf("with a small one that is younger, in the table are %q", got)
@@ -77,7 +78,7 @@ func TestGrantsBeyondTheSizeOfATableAreRefusedOneByOne(t *testing.T) {
 		t.Errorf("after the end of the oldest, in the table are %q", got)
 	}
 
-	// One that is too large on its own, as a later version may allow, keeps no younger one out.
+	// A grant that is too large on its own, as a later version may allow, keeps no younger grant out of the table.
 	p.grants = slices.DeleteFunc(p.grants, func(g v1alpha1.RecordGrant) bool { return g.Name < "g16" })
 	p.add("prod", "huge", 0)
 	huge := &p.grants[len(p.grants)-1].Spec

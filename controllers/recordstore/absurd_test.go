@@ -53,7 +53,7 @@ func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
 		seen := fleet.Observed{}
 		for i := range pools {
 			pools[i].Name = names[i]
-			for j := range pools[i].Status.Conditions { // the API server takes only these, with a reason
+			for j := range pools[i].Status.Conditions { // the API server accepts only these statuses, and only with a reason
 				c := &pools[i].Status.Conditions[j]
 				c.Status, c.Reason = statuses[a.IntN(len(statuses))], cmp.Or(c.Reason, "Odd")
 			}

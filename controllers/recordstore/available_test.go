@@ -76,7 +76,7 @@ func TestUnasked(t *testing.T) {
 		return sum
 	}
 	for name, c := range map[string]struct {
-		cutOff  string // shards that cannot be reached; in capitals: their pods are not ready either
+		cutOff  string // shards that cannot be reached; a capital letter: the pod is not ready either
 		serving int32
 		noView  bool
 		heard   fleet.GroupSum

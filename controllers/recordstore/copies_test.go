@@ -95,7 +95,7 @@ func TestCountCopies(t *testing.T) {
 	}
 }
 
-// A settled store needs no reconcile soon, unless its groups are named by callers.
+// A settled store needs no reconcile soon. With Named routing it does, because callers create groups.
 func TestPauseOfASettledStore(t *testing.T) {
 	for routing, want := range map[v1alpha1.RoutingMode]time.Duration{v1alpha1.RoutingHash: 30 * time.Second,
 		v1alpha1.RoutingNamed: 2 * time.Second} {

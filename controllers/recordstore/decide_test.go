@@ -330,8 +330,8 @@ func TestArrivals(t *testing.T) {
 		{5, nil, 0},
 		{10, []string{"a"}, 10},
 		{20, []string{"a"}, 10},
-		{30, []string{"b"}, 30},      // as many as before, and another one
-		{40, []string{"a", "b"}, 30}, // it is back
+		{30, []string{"b"}, 30},      // as many shards as before, but a new one
+		{40, []string{"a", "b"}, 30}, // shard a is back
 		{50, []string{"c", "a"}, 50},
 	} {
 		a.note("store", waiting(look.alive...), second(look.at))

@@ -28,7 +28,7 @@ const (
 	loading = v1alpha1.ShardLoading
 )
 
-// with returns a scene of one copy that was changed.
+// with returns a function that makes the scene of a store with one copy and then changes it.
 func with(change func(s *scene)) func() *scene {
 	return func() *scene {
 		s := newScene()

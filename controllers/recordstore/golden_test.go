@@ -334,8 +334,8 @@ func indented(text string) string {
 	return strings.ReplaceAll(out.String(), "lastTransitionTime: null\n", "")
 }
 
-// What is observed of a store leads to this status, these events, these writes and this pause. Run with -rewrite after
-// a change that is meant, and review the difference.
+// TestStatusGolden compares the status, the events, the writes and the pause of each scene with a golden file. Run the
+// test with -rewrite after an intended change, and review the difference.
 func TestStatusGolden(t *testing.T) {
 	t.Setenv("TZ", "UTC")
 	for name, s := range scenes() {

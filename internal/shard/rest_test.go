@@ -6,7 +6,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// restless counts the groups of a shard that do not rest, and reports with 1 that some are checked repeatedly.
+// restless returns the number of a shard's groups that do not rest, and 1 if the shard checks any group repeatedly,
+// otherwise 0.
 func restless(f *fixture) (awake, looked int) {
 	for _, g := range f.shard.replicas.Routes().ByUUID {
 		if sv := g.Served(); sv == nil || !sv.Replica().Members().Quiet {

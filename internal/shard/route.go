@@ -30,7 +30,7 @@ func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, 
 	}
 	view := r.View
 	if r.Held {
-		return answer.Loading(name, follow.SafeModeRetry) // etcd may not know its location yet
+		return answer.Loading(name, follow.SafeModeRetry) // etcd may not know the location of the group yet
 	}
 	behind := epoch > r.Epoch // the caller has seen a newer view than this shard
 	if view.Own && (behind || !replicas.IsOwn(view, name, s.cfg.Name)) {

@@ -35,7 +35,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	var there map[int64][]byte
 	var cursors [][]byte
 	for range 6 { // each scan sees a different state, of 20 MB
-		// No two scans are of the same time, because the oldest are given up first.
+		// No two scans begin at the same time, because the oldest scans are given up first.
 		time.Sleep(time.Second)
 		_, cut, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1) // the caller disconnects after the first message
 		must(t, err)

@@ -46,7 +46,7 @@ func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
 		f.stalled(10)
 		f.eventually("no further scan of such records fits", func() bool { return f.shard.calls.AnswerBytes() >= 3<<20 })
 		f.put(100, data(100, 1000))
-		for f.shard.calls.StreamAnswers().Take(10_000, 0) == nil { // as streams of small messages do
+		for f.shard.calls.StreamAnswers().Take(10_000, 0) == nil { // takes the answer memory, as streams of small messages do
 			continue
 		}
 		f.put(101, data(101, 400_000))

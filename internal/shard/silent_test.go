@@ -50,7 +50,7 @@ func TestAHangingDiskIsReportedInTime(t *testing.T) {
 				}
 				took := time.Since(began)
 				answers()
-				time.Sleep(step) // until the read that waited is done
+				time.Sleep(step) // the waiting read ends in this time
 				switch {
 				case lasts < 10*time.Second && took < lasts:
 					t.Errorf("a disk that stalls for %v is reported after %v", lasts, took)

@@ -22,8 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden transcripts")
 
-// TestTranscriptOfStarts compares with a golden file what becomes of each replica when a shard starts, and when etcd
-// then changes its word: the order of the phases and standings of each group, and what calls of the group are answered.
+// TestTranscriptOfStarts compares with a golden file what happens to each replica when a shard starts, and when what
+// etcd says changes afterwards: the phases and standings of each group in order, and the answers to calls of the group.
 // Two groups load; the tail of one is damaged; one is a stray; one is a learner that joins; the data of one are lost.
 func TestTranscriptOfStarts(t *testing.T) {
 	t.Parallel()

@@ -75,7 +75,7 @@ func (f *fixture) unreadConn() recordv1.RecordServiceClient {
 
 func heapBytes() int64 {
 	runtime.GC()
-	runtime.GC() // a pool keeps what it has over one collection
+	runtime.GC() // the second collection frees the objects in pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
@@ -90,7 +90,7 @@ func unreadScan(ctx context.Context, c recordv1.RecordServiceClient, _ int) erro
 }
 
 func unreadBatchGet(records int) unreadCall {
-	in := &recordv1.BatchGetRequest{} // gRPC's client keeps it: one for all streams
+	in := &recordv1.BatchGetRequest{} // one for all streams, because gRPC's client keeps it
 	for id := range int64(records) {
 		in.Gets = append(in.Gets, &recordv1.GetRequest{Key: key(id)})
 	}
@@ -174,7 +174,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 			}
 			client := f.unreadConn()
 			first, end := context.WithCancel(f.ctx())
-			if err := unreadBatchGet(1)(first, client, 0); err != nil { // what the first call makes is not counted
+			if err := unreadBatchGet(1)(first, client, 0); err != nil { // memory that the first call allocates is not counted
 				t.Fatal(err)
 			}
 			end()

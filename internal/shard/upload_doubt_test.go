@@ -108,7 +108,7 @@ func TestWhatSurelyWasNotApplied(t *testing.T) {
 	for code := codes.OK; code <= codes.Unauthenticated; code++ {
 		want := code == codes.Aborted || code == codes.AlreadyExists || code == codes.Unavailable ||
 			code == codes.ResourceExhausted ||
-			code == codes.InvalidArgument // of a write: its request id is that of a different write
+			code == codes.InvalidArgument // the request id of the write belongs to a different write
 		if got := answer.SurelyNotApplied(answer.Fail(code, "", "")); got != want {
 			t.Errorf("%v: surely not applied: %t", code, got)
 		}

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// Whatever is known about a pool and its shards, the status is one that the API server takes: one condition that it
-// refuses would keep the whole status from being written.
+// Whatever is known about a pool and its shards, the API server accepts the status. A single condition that it refuses
+// would keep the whole status from being written.
 func TestTheStatusOfAnAbsurdPoolCanBeWritten(t *testing.T) {
 	reason := regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`) // of the CRDs
 	words := []string{"ssd-0", "ssd-1", string(v1alpha1.PoolDrained), "Dreaming", "not a state",

@@ -183,7 +183,7 @@ func (r *Replica) NoteMissing(err error) {
 	r.set.Wake()
 }
 
-// tailError adds to the reason why a tail is damaged what becomes of the replica.
+// tailError extends the error about a damaged tail: the text then also says what happens to the replica.
 func tailError(err error) error {
 	return fmt.Errorf("%w; it does not vote, and is installed again from another copy, or replaced; where it stays so, "+
 		"start the shards that hold the other copies: a replacement needs a majority without this one", err)

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// puts are requests with every field of a put, and with the fields missing.
+// puts returns requests in which each field of a put is present or absent.
 func puts() []*recordv1.PutRequest {
 	return []*recordv1.PutRequest{
 		{},
