@@ -112,7 +112,7 @@ func TestGroupsAreListed(t *testing.T) {
 	}
 }
 
-// Groups that hold something stay, and the others are deleted all the same, as by sheaf groups delete.
+// Groups that hold something remain. The other groups are deleted nevertheless, as `sheaf groups delete` does.
 func TestGroupsAreDeleted(t *testing.T) {
 	g := &gatewayOf{}
 	a, out, words := groupsApp(t, g)

@@ -16,7 +16,7 @@ import (
 
 func TestAttributesUpToTheirLimit(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
-	most := strings.Repeat("v", 64<<10-2-4-1) // minus the lengths of key and value, and the key
+	most := strings.Repeat("v", 64<<10-2-4-1) // the limit, minus the fields for both lengths, minus the key
 	p.do(t, "data", "put", "-9223372036854775808", "--attr", "k="+most).Want(t, 0)
 	p.do(t, "", "put", "9223372036854775807", "--attr", "k="+most).Want(t, 0) // empty data
 	p.do(t, "data", "put", "1", "--attr", "k="+most+"v").Want(t, 2).Has(t, "attributes")

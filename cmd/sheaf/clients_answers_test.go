@@ -99,7 +99,7 @@ func (s *scriptedStore) next(method string) int {
 func (a oneAnswer) status() *status.Status {
 	st := status.New(a.code, "as the script says")
 	var details []protoadapt.MessageV1
-	if a.wait > 0 { // first, so that a client that reads only the first detail misses the reason
+	if a.wait > 0 { // RetryInfo comes first, so that a client that reads only one detail misses the reason
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(a.wait)})
 	}
 	if a.reason != "" {

@@ -26,7 +26,7 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 		return sb.Step
 	}
 	image := t.TempDir()
-	must(t, a.cmd.Process.Signal(syscall.SIGSTOP)) // for an image of one moment
+	must(t, a.cmd.Process.Signal(syscall.SIGSTOP)) // so that the image shows a single moment
 	must(t, os.CopyFS(image, os.DirFS(right)))
 	must(t, a.cmd.Process.Signal(syscall.SIGCONT))
 	before := step()

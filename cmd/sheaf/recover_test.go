@@ -255,7 +255,7 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 	c.etcd.kill()
 	await(t, failed, 10*time.Second) // leases last 6 s
 	c.startEtcd("existing")
-	await(t, failed, 10*time.Second) // what expires now would be removed now
+	await(t, failed, 10*time.Second) // a lease that etcd did not keep would expire in this time
 	close(stop)
 	if words, bad := <-failed; bad {
 		t.Fatal(words)

@@ -40,7 +40,7 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 		group    func(g *recordv1.Group)
 		severity Severity
 		where    string
-		words    []string // of what is wrong and what to do
+		words    []string // words in the text of the finding: what is wrong, and what to do
 	}{
 		"silent shard": {shard: func(s *recordv1.Shard) {
 			s.Alive = false
@@ -246,7 +246,7 @@ func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
 	}
 }
 
-// A lack that passes needs no restart.
+// A temporary lack, for example of file descriptors, needs no restart. The finding must not ask for one.
 func TestALackThatPassesAsksForNoRestart(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Message = WritesWait + "open segment-2: too many open files"
@@ -269,7 +269,8 @@ func TestALearnerThatHasNotAnsweredIsNoCopyLess(t *testing.T) {
 	}
 }
 
-// A learner that has its files waits for nothing but its leader. If the leader does not hear it, that is a finding.
+// A learner that has its files waits for nothing but its leader. If the leader receives no messages from it, that is a
+// finding.
 func TestALearnerWithItsFilesThatIsNotHeardIsSilent(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Members = []*recordv1.Member{{Shard: "a", Active: true},
@@ -354,7 +355,8 @@ func TestLostDataIsRestoredOnlyIfNoCopyServes(t *testing.T) {
 	}
 }
 
-// A copy that says what is wrong with it is one cause: that its leader does not hear it is no other finding.
+// If a copy reports what is wrong with it, that is the only finding. There is no second finding that its leader
+// receives no messages from it.
 func TestACopyThatIsBrokenIsNotSilentToo(t *testing.T) {
 	for name, state := range map[string]recordv1.GroupState{
 		"manifest is gone":                         recordv1.GroupState_GROUP_STATE_FAILED,
@@ -395,7 +397,7 @@ func TestAMemoryLimitThatIsTooSmallIsOneFinding(t *testing.T) {
 	if len(found) != 1 || found[0].Kind != ShardState || found[0].What != want {
 		t.Errorf("%+v", found)
 	}
-	alone := Facts{Shards: []*recordv1.Shard{limited}} // the shard itself does not know what others serve
+	alone := Facts{Shards: []*recordv1.Shard{limited}} // a shard alone does not know what other shards serve
 	for _, row := range seen.Groups {
 		if row.GetShard() == "b" {
 			alone.Groups = append(alone.Groups, row)

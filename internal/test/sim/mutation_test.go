@@ -220,8 +220,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestEveryRuleHolds runs the same faults with the rule switched on. This shows that what is found without the rule has
-// no other cause.
+// TestEveryRuleHolds runs the same faults with the rule switched on. This shows that a violation that is found with the
+// rule switched off has no other cause.
 func TestEveryRuleHolds(t *testing.T) {
 	soaktest.Only(t, "raft", "TestSeeds has all of these faults")
 	first, seeds := soaktest.Seed(t, 1), number(t, "SHEAF_SIM_MUTATION_SEEDS", 300)
