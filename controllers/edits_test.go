@@ -107,7 +107,7 @@ func another(item any) any {
 	return item
 }
 
-// words are families of values. A field with a value of a family may accept the other values of that family.
+// words holds sets of values. If a field has one value of a set, it may also accept the other values of the set.
 var words = [][]string{
 	{"ClusterIP", "NodePort", "None", "ClientIP"}, {"TCP", "UDP"}, {"HTTP", "HTTPS"}, {"Cluster", "Local"},
 	{"ClusterFirst", "Default"},

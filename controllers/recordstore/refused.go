@@ -22,7 +22,8 @@ func etcdAway(store *v1alpha1.RecordStore, reason, message string) step.Outcome 
 	return step.Wait(reason, message, 2*step.PauseShort) // a managed etcd is watched
 }
 
-// etcdUnreachable is etcdAway for an etcd that does not answer. Its message names the endpoints that were asked.
+// etcdUnreachable returns the outcome if etcd does not answer. The message of the outcome names the endpoints that were
+// asked.
 func (seen *observed) etcdUnreachable(err error) step.Outcome {
 	message := fmt.Sprintf("etcd at %s cannot be reached: %v", strings.Join(seen.access.Endpoints, ", "), err)
 	if seen.store.Spec.Etcd.External != nil {

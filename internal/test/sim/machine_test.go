@@ -74,7 +74,7 @@ type process struct {
 	machine    *machine
 	raftID     uint64
 	epoch      int  // the epoch of the machine when the process began
-	dead       bool // guarded by world.mu; what a dead process does has no effect that anybody can see
+	dead       bool // actions of a dead process have no visible effect; guarded by world.mu
 	disk       *vfstest.Mem
 	faulty     *vfstest.Faulty // the disk as the process sees it
 	committer  *replica.Committer
