@@ -27,8 +27,8 @@ type edit struct {
 	tries [][]jsonOp
 }
 
-// editsOf returns manual changes of an object: each field changed, removed, and added to, and new fields that the
-// operator does not set.
+// editsOf returns manual changes of an object. They change each field, remove it, and add something to it. They also
+// add fields that the operator does not set.
 func editsOf(o client.Object) []edit {
 	var e edits
 	fields := fieldsOfObject(o)

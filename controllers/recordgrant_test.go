@@ -27,7 +27,7 @@ type silentTables struct {
 	recordgrant.Tables
 	store string
 	asked chan context.Context // receives the context of a call
-	over  chan struct{}        // once it is closed, calls return
+	over  chan struct{}        // closing this channel makes all calls return
 }
 
 func (t *silentTables) Table(ctx context.Context, store *v1alpha1.RecordStore) ([]byte, int64, error) {

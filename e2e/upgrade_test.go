@@ -332,7 +332,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		s.useImage(image)
 		held := s.awaitHeld(before, nil)
 		s.useImage(nextImage)
-		s.awaitObserved() // do this before the shard has loaded and another one may restart
+		s.awaitObserved() // the operator must see the image before another shard may restart
 		s.throttleAll("off")
 		s.awaitUpdated(nextImage)
 		Expect(changed(before, s.pods(shardPods))).To(Equal([]string{held + "-0"}), "only the first one was restarted")

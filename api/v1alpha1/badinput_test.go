@@ -20,7 +20,7 @@ type badCase struct {
 	with fields
 	// update makes the case a change of a stored object that has the fields of with.
 	update bool
-	// at is the field that the error names, if it is not field itself.
+	// at is the field that the error names. It is empty if the error names the changed field.
 	at string
 	// says is a part of the error message, which must say what to do.
 	says string

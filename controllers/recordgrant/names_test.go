@@ -282,8 +282,8 @@ func TestTooManyTenantsAreRefusedOneByOne(t *testing.T) {
 	}
 }
 
-// A grant without a subject is refused as such. It once was left out of the table as one whose issuers are unknown, and
-// its condition said that it was there.
+// A grant without a subject is refused for that reason. In an earlier version, the table left such a grant out as if
+// its issuers were unknown, while the condition of the grant said that it was in the table.
 func TestAGrantWithoutASubjectIsNotSaidToBeInTheTable(t *testing.T) {
 	p := newPlays(t)
 	p.add("prod", "empty", 1)

@@ -147,7 +147,7 @@ func (ld *loading) findDataEnd() (err error) {
 // makeLog takes the memory that the load needs, and makes the log with its segments.
 func (ld *loading) makeLog() (err error) {
 	plan := ld.opts.Plan
-	ld.opts.Plan = nil // the open log changes the folder
+	ld.opts.Plan = nil // drops the plan, because the open log changes the folder that it describes
 	var need Need
 	if plan != nil && plan.mark != nil {
 		need = plan.Need
