@@ -27,7 +27,8 @@ func answered() *finding.Facts {
 }
 
 // TestOneEngineDecidesWhatAGatewayShows checks that kubectl sheaf finds in a gateway's answer what sheaf doctor finds
-// there, and that one cause has one finding: what the objects of Kubernetes explain better is theirs.
+// there, and that one cause has one finding: if an object of Kubernetes explains the cause better, the finding about
+// the object remains.
 func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
 	silent := func(f *finding.Facts) {
 		f.Shards[1].Alive, f.Groups[1].State = false, recordv1.GroupState_GROUP_STATE_UNAVAILABLE
