@@ -312,7 +312,7 @@ const (
 	ShardForeign ShardState = "Foreign"
 	// ShardFormatBlocked is a shard with a device that the kubelet refuses to format because it is not blank.
 	ShardFormatBlocked ShardState = "FormatBlocked"
-	// ShardFileSystemMismatch is a shard with a volume with another file system or other mount options than asked for.
+	// ShardFileSystemMismatch is a shard whose volume has another file system or other mount options than asked for.
 	ShardFileSystemMismatch ShardState = "FileSystemMismatch"
 	// ShardMemoryTooSmall is a shard whose memory limit is below the need of its groups.
 	ShardMemoryTooSmall ShardState = "MemoryTooSmall"

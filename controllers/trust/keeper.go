@@ -70,8 +70,8 @@ type leaf struct {
 	under               string            // underOf when the leaf was found to be as wanted; empty: not checked
 }
 
-// underOf identifies the authorities that issue and are trusted in a state. A certificate that was found good under
-// other authorities is not yet renewed for these.
+// underOf identifies the authorities that issue and are trusted in a state. If a certificate was last found good under
+// other authorities, it has to be checked again, and may have to be renewed.
 func underOf(status *v1alpha1.TLSStatus) string {
 	return fmt.Sprintf("%s %s %d", status.Bundle, status.ClientBundle, StateOf(status).InUse().IssueBy)
 }

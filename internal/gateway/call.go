@@ -56,7 +56,7 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 	case err == nil:
 		return nil
 	case errors.Is(err, placement.ErrNoGroup) && creates:
-		return nil // this call shared the lookup of a read, which creates nothing: the next attempt creates the group
+		return nil // the shared lookup was that of a read, which creates nothing; the next attempt creates the group
 	case errors.Is(err, placement.ErrNoGroup):
 		return fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", name)
 	default:

@@ -267,7 +267,7 @@ func (l *Loader) Status() *recordv1.Load {
 		st.BytesDone += bytes
 		switch {
 		case phase.Broken():
-			st.GroupsFailed++ // no more of its bytes are read
+			st.GroupsFailed++ // no further bytes of a failed group are read
 		case outcome == group.Damaged:
 			st.GroupsDamaged++
 			fallthrough
