@@ -17,7 +17,7 @@ import (
 //
 //   - 64-bit integers are numbers, because scripts compare and add them. Ids of records (sfixed64) are strings, as in
 //     protojson, because a program that reads numbers as doubles would change them.
-//   - Enums are their words, such as Serving for GROUP_STATE_SERVING.
+//   - Enums are written as words, such as Serving for GROUP_STATE_SERVING.
 //   - Numbers that are zero are left out of the row of a shard that does not answer, and of a replica that does not
 //     serve: they are not known.
 

@@ -1,10 +1,10 @@
 // Package rules names the safety rules that a test can switch off, to prove that a test would notice a violation.
 //
-// Production code calls Off.Keeps where a rule decides. The Off of a program is always the zero value, with which every
-// rule is kept: the linter lets no program import this package. A rule belongs here if a test can notice its absence.
-// TestEveryRuleIsNeeded in internal/test/sim and TestEveryRuleOfShardsIsNeeded in internal/shard switch each rule off,
-// and fail if no seed finds a violation. docs/raft.md says which code keeps a rule that is an addition to Raft, and why
-// the rule is needed.
+// Production code calls Off.Keeps at each place where a rule decides what happens. The Off of a program is always the
+// zero value, with which every rule is kept: the linter lets no program import this package. A rule belongs here if a
+// test can notice its absence. TestEveryRuleIsNeeded in internal/test/sim and TestEveryRuleOfShardsIsNeeded in
+// internal/shard switch each rule off, and fail if no seed finds a violation. docs/raft.md says which code keeps a rule
+// that is an addition to Raft, and why the rule is needed.
 package rules
 
 // Off is a set of rules that are switched off. The zero value keeps all rules.
