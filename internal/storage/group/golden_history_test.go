@@ -6,7 +6,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
-	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The group with a manifest of version 2 must always be readable, too.
@@ -23,14 +23,14 @@ func TestGoldenManifestOfVersion2IsRead(t *testing.T) {
 		t.Errorf("%+v, %v", report, err)
 	}
 	m, err := format.ReadManifest(mem, "/g")
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	l, _, err := Load(t.Context(), Options{FS: mem, Dir: "/g", Identity: m.Identity}, nil)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	wantFloor(t, l, 6, true)
-	grouptest.Must(t, l.Close(false))
+	must.OK(t, l.Close(false))
 	old := readGolden(t, goldenV2)
 	l, _, err = Load(t.Context(), Options{FS: old, Dir: "/g", Identity: m.Identity}, nil)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	wantFloor(t, l, 0, false)
-	grouptest.Must(t, l.Close(false))
+	must.OK(t, l.Close(false))
 }

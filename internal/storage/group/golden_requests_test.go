@@ -66,7 +66,7 @@ func requestFiles(t *testing.T, change func(*format.Manifest)) map[string][]byte
 		Terms: []format.TermRun{{FirstIndex: 3, Term: 1}, {FirstIndex: 5, Term: 2}}}
 	var err error
 	files[format.HintName(3)], err = hint.Encode()
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	change(m)
 	files[format.ManifestName], err = m.Encode()
 	must.OK(t, err)
@@ -85,8 +85,8 @@ func sameGolden(t *testing.T, folder string, files map[string][]byte) {
 	for name, want := range files {
 		golden := filepath.Join(folder, name)
 		if *update {
-			grouptest.Must(t, os.MkdirAll(folder, 0o755))
-			grouptest.Must(t, os.WriteFile(golden, want, 0o644))
+			must.OK(t, os.MkdirAll(folder, 0o755))
+			must.OK(t, os.WriteFile(golden, want, 0o644))
 		}
 		got, err := os.ReadFile(golden)
 		must.OK(t, err)
@@ -95,7 +95,7 @@ func sameGolden(t *testing.T, folder string, files map[string][]byte) {
 		}
 	}
 	entries, err := os.ReadDir(folder)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	if len(entries) != len(files) {
 		t.Errorf("%d golden files, %d written", len(entries), len(files))
 	}
@@ -105,13 +105,13 @@ func sameGolden(t *testing.T, folder string, files map[string][]byte) {
 func readGolden(t *testing.T, folder string) *vfstest.Mem {
 	t.Helper()
 	mem := vfstest.NewMem()
-	grouptest.Must(t, mem.MkdirAll("/g"))
+	must.OK(t, mem.MkdirAll("/g"))
 	entries, err := os.ReadDir(folder)
-	grouptest.Must(t, err)
+	must.OK(t, err)
 	for _, e := range entries {
 		b, err := os.ReadFile(filepath.Join(folder, e.Name()))
-		grouptest.Must(t, err)
-		grouptest.Must(t, format.WriteReplace(mem, "/g", e.Name(), b))
+		must.OK(t, err)
+		must.OK(t, format.WriteReplace(mem, "/g", e.Name(), b))
 	}
 	return mem
 }

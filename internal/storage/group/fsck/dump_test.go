@@ -91,7 +91,7 @@ func TestDumpNamesBadPlaces(t *testing.T) {
 func TestDumpPrintsTheHistoryFloor(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 	g.Manifest.HistoryKnown, g.Manifest.HistoryFloor = true, 17
-	grouptest.Must(t, format.WriteManifest(g.FS, g.Dir, g.Manifest))
+	must.OK(t, format.WriteManifest(g.FS, g.Dir, g.Manifest))
 	if lines := dumped(t, g, format.ManifestName); !strings.Contains(lines[0], "version 2,") ||
 		!slices.Contains(lines, "history floor 17") {
 		t.Errorf("%q", lines)
