@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/placement/survey"
+	"sheaf.dev/sheaf/internal/security/access/guard"
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
@@ -132,7 +133,8 @@ func recoverPlacement(ctx context.Context, out *cli.Output, f recoverFlags) (err
 	}
 	volumes := make([]rescue.FoundVolume, 0, len(f.shards))
 	for _, address := range f.shards {
-		v, err := survey.Volume(ctx, address, speaks)
+		// On Kubernetes, the command runs in the pod of a gateway, with the gateway's certificate.
+		v, err := survey.Volume(guard.AsProcess(ctx), address, speaks)
 		if err != nil {
 			return fmt.Errorf("asking the shard at %s: %w (all shards must answer, also those that do not serve)", address, err)
 		}

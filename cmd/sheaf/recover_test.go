@@ -306,3 +306,23 @@ func TestEtcdCommandRefusesBadFlags(t *testing.T) {
 	sheaf(t, nil, "etcd", "--name", "a", "--dir", dir, "--http", "", "--quota", "1").Want(t, 1).Has(t, "16 MiB")
 	sheaf(t, nil, "shard", "--name", "a", "--dir", dir, "--http", "", "--store-uid", "x").Want(t, 2).Has(t, "store-uid")
 }
+
+// On Kubernetes, the command runs in the pod of a gateway, with the gateway's certificate. Shards refuse calls with it
+// that do not say for whom the gateway calls.
+func TestRecoverPlacementWithTheCertificateOfAGateway(t *testing.T) {
+	t.Parallel()
+	r, gateway, _ := startGranted(t, 0)
+	shard := r.members[len(r.members)-1]
+	var store string
+	eventually(t, func() bool {
+		store = statusOf(t, shard.process.http).Shard.GetStoreUuid()
+		return store != uuid.Nil.String()
+	})
+	look := []string{"recover", "placement", "--etcd", r.etcd, "--etcd-insecure", "--store", "quotes", "--store-uid",
+		store, "--tls-dir", gateway.folder}
+	o := sheaf(t, nil, look...)
+	o.Want(t, 0).Has(t, "Nothing was written")
+	if strings.Count(o.Stdout, "\n") != 3 {
+		t.Errorf("it shows %s", o.Stdout)
+	}
+}

@@ -41,6 +41,7 @@ type rotating struct {
 	members   []*member
 	issued    int // number of certificates issued, so that no two expire at the same time
 	mode      certs.Mode
+	etcd      string // addresses of etcd, as in the flag --etcd
 	authority *authority.Authority
 	key       *ecdsa.PrivateKey // key of the token issuer
 	loads     []*load
@@ -95,7 +96,8 @@ func startGrantedAs(t *testing.T, memory int64, create ...string) (r *rotating, 
 	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)
 	t.Cleanup(server.Close)
-	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--etcd-insecure",
+	r.etcd = strings.Join(server.Endpoints(), ",")
+	common := []string{"--etcd", r.etcd, "--store", "quotes", "--etcd-insecure",
 		"--tls-look", "20ms", "--audit-log", filepath.Join(r.dir, "audit.log")}
 	gateway, loader = r.add("gateway", identity.Gateway, ""), r.add("loader", identity.Client, "loader")
 	serveAs := func(m *member, args ...string) {

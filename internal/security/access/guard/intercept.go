@@ -187,9 +187,16 @@ func forward(ctx context.Context) context.Context {
 	case call == access.Everybody:
 		return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedEverybody)
 	case call.Caller().IsProcess():
-		return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedProcess)
+		return AsProcess(ctx)
 	}
 	return metadata.AppendToOutgoingContext(ctx, callerHeader, call.Caller().String())
+}
+
+// AsProcess returns a context for calls to shards that a command makes with a gateway's certificate and for nobody else.
+// Shards refuse a call with this certificate that does not say for whom the gateway calls. With other certificates, the
+// context has no effect.
+func AsProcess(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedProcess)
 }
 
 // Credentials returns server credentials that accept callers without a certificate only while the table of grants has
