@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/base/units"
 )
 
 // A shard has to keep bulkRecords records of bulkBytes each in memory, or has to read them from a slow disk.
@@ -67,7 +68,7 @@ var _ = Describe("a memory limit below the need", func() {
 		Expect(shard.MemoryLimitBytes).To(BeNumerically(">", 0))
 		Expect(shard.MemoryNeedBytes).To(BeNumerically(">", shard.MemoryLimitBytes))
 		s.awaitCondition("main", v1alpha1.ConditionMemoryFits, "False", time.Minute,
-			fmt.Sprint(shard.MemoryNeedBytes), fmt.Sprint(shard.MemoryLimitBytes), "raise the limit")
+			units.Bytes(shard.MemoryNeedBytes), units.Bytes(shard.MemoryLimitBytes), "raise the limit")
 		Expect(s.pod("main-0-0").Status.ContainerStatuses[0].RestartCount).To(BeZero(), "the shard ended, say out of memory")
 
 		s.limitMemory("768Mi")

@@ -118,14 +118,18 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 	})
 
 	It("tells that the authorities are missing, and takes them back", func() {
-		content, err := s.secret("q-authority")
-		Expect(err).NotTo(HaveOccurred())
+		var backup struct {
+			Metadata struct{ Labels map[string]string }
+			Data     map[string][]byte
+		}
+		Expect(get(&backup, "secret", "q-authority", "-n", s.name)).To(Succeed())
 		alerts := s.watchAlerts()
 		kubectl("delete", "secret", "q-authority", "-n", s.name)
 		alerts.await(alertCertificates, firing)
 		Expect(s.get("q", 1)).To(Equal("by TLS"), "what there is serves on")
 		object := map[string]any{"apiVersion": "v1", "kind": "Secret",
-			"metadata": map[string]any{"name": "q-authority", "namespace": s.name}, "data": content}
+			"metadata": map[string]any{"name": "q-authority", "namespace": s.name, "labels": backup.Metadata.Labels},
+			"data":     backup.Data}
 		yaml, err := json.Marshal(object)
 		Expect(err).NotTo(HaveOccurred())
 		apply(string(yaml))

@@ -134,8 +134,8 @@ func (c *certificates) authorities(ctx context.Context) (*trust.Authorities, ste
 		reason = reasonOtherAuthority
 	}
 	message := fmt.Sprintf(
-		"%v, and certificates are not renewed. Put the Secret back from a backup, or have new authorities made, which takes "+
-			"a few minutes and no restart of shards: set spec.tls.rotate to another value than %q", err,
+		"%v, and certificates are not renewed. Put the Secret back from a backup, with its labels, or have new authorities "+
+			"made, which takes a few minutes and no restart of shards: set spec.tls.rotate to another value than %q", err,
 		cmp.Or(status.Rotating, status.Rotated))
 	seen.certificates(false, reason, message)
 	return nil, step.Fail(reason, message)
