@@ -145,7 +145,7 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 // refused gives a machine a new identity, as a shard gets one if its volume was set back. Called with world.mu held.
 func (m *machine) refused() {
 	w := m.world
-	if m.aged == uuid.Nil {
+	if m.aged == uuid.Nil && !m.cloned { // a copy of the machine's own disk may have come back to it
 		w.found(oracleDisk, fmt.Sprintf("%v: its volume is refused, and was never set back", m))
 	}
 	w.fired["volume set back, and noticed"]++
