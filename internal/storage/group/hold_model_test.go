@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -244,4 +245,59 @@ func TestHistoryAboveTheFloorEqualsTheModel(t *testing.T) {
 		}
 	}
 	t.Log(counts)
+}
+
+// TestHistoryBesideWrites compacts again and again under a hold that follows the writes, like an archive that reads the
+// log a little late. After each compaction, the state as of the hold and of the floor equals the model.
+func TestHistoryBesideWrites(t *testing.T) {
+	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 8<<10), 0)
+	var mu sync.Mutex // guards model
+	model := map[uint64]version{}
+	done := make(chan struct{})
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		defer close(done)
+		random := rand.New(rand.NewPCG(1, 2))
+		for range 3000 {
+			e := format.Entry{ID: random.Int64N(20), Kind: format.KindPut, Data: payload(1, 60)}
+			if random.IntN(5) == 0 {
+				e = format.Entry{ID: e.ID, Kind: format.KindDelete}
+			}
+			mu.Lock()
+			model[d.last()+1] = version{id: e.ID, index: d.last() + 1, deleted: e.Kind == format.KindDelete}
+			mu.Unlock()
+			d.put(e)
+		}
+	})
+	dropped := int64(0)
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		at := d.log.AppliedIndex()
+		d.log.SetHold(Hold{Index: at, On: true})
+		ok(t, d.log.Seal())
+		report, err := d.log.Compact(t.Context(), CompactOptions{All: true})
+		ok(t, err)
+		dropped += report.EntriesDropped
+		floor, known := d.log.HistoryFloor()
+		if !known || floor > at {
+			t.Fatalf("history floor %d, %t, above the hold %d", floor, known, at)
+		}
+		have, _ := stored(t, d.log)
+		mu.Lock()
+		for _, as := range []uint64{floor, at} {
+			if want, got := asOf(model, as), asOf(have, as); !maps.Equal(want, got) {
+				t.Errorf("as of %d, floor %d, hold %d: %v, want %v", as, floor, at, got, want)
+			}
+		}
+		mu.Unlock()
+	}
+	wait.Wait()
+	if dropped < 1000 {
+		t.Errorf("only %d versions were dropped", dropped)
+	}
+	ok(t, d.log.Close(false))
 }
