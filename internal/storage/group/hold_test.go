@@ -197,7 +197,7 @@ func TestTheHistoryFloorIsKnownWhenItIsDurable(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	d := newDriver(t, driverOptions(faulty, Index, 64<<10))
 	d.put(format.Entry{ID: 1}, format.Entry{ID: 1})
-	version := func() uint32 {
+	versionOnDisk := func() uint32 {
 		m, err := format.ReadManifest(faulty, d.opts.Dir)
 		ok(t, err)
 		return m.Version()
@@ -207,7 +207,7 @@ func TestTheHistoryFloorIsKnownWhenItIsDurable(t *testing.T) {
 	ok(t, d.log.Seal())
 	compactAll(t, d.log)
 	wantFloor(t, d.log, 0, false)
-	if got := version(); got != 1 {
+	if got := versionOnDisk(); got != 1 {
 		t.Errorf("version %d without a hold", got)
 	}
 	d.log.SetHold(Hold{On: true})
