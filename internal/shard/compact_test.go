@@ -12,7 +12,6 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/shard/care"
-	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // onDisk returns the size of the files of a shard's groups, including space allocated ahead.
@@ -78,29 +77,6 @@ func aFullDiskFreesWhatWasOverwritten(t testing.TB) {
 	for id, d := range f.overwrite(ids, 100, 200_000) { // twice the disk
 		f.holds(id, d)
 	}
-}
-
-// A hold gives way to a write that finds no space: the history that only the hold keeps goes, and the log says so.
-func TestAFullDiskFreesWhatAHoldKeeps(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(t *bubble) {
-		f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
-			smallDisk(t, c, 96)
-			c.SegmentBytes = 64 << 20 // none is ever full
-			c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
-		}).ready()
-		for number := range 4 {
-			f.served(number).Log().SetHold(group.Hold{On: true})
-		}
-		ids := idsOf(hash4, 0, 10)
-		for id, d := range f.overwrite(ids, 100, 200_000) { // twice the disk
-			f.holds(id, d)
-		}
-		log := f.served(0).Log()
-		if floor, known := log.HistoryFloor(); !known || floor == 0 || floor > log.AppliedIndex() {
-			t.Errorf("history floor %d, %t", floor, known)
-		}
-	})
 }
 
 // holds0 returns the bytes that group 0 accounts for, by reason.
