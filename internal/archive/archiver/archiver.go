@@ -2,14 +2,12 @@ package archiver
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/archive/bucket"
-	"sheaf.dev/sheaf/internal/archive/object"
 )
 
 // Archiver keeps the archive of one store. One goroutine (Run) owns everything but the board and the copies.
@@ -20,6 +18,7 @@ type Archiver struct {
 	board   board
 	chain   chain
 	groups  map[uuid.UUID]*group
+	damaged map[uuid.UUID]uint64 // groups all of whose catalogues are damaged, with the number of the newest; of the start
 	copies  copies
 	cache   cache // bodies of small log objects, for rolling
 	pending int64 // bytes of the news in memory, of all groups
@@ -34,7 +33,7 @@ func New(opts Options) (*Archiver, error) {
 }
 
 func newArchiver(opts Options, limits limits) *Archiver {
-	a := &Archiver{opts: opts, limits: limits, groups: make(map[uuid.UUID]*group)}
+	a := &Archiver{opts: opts, limits: limits, groups: make(map[uuid.UUID]*group), damaged: make(map[uuid.UUID]uint64)}
 	a.cache.bytesMax = limits.cacheBytes
 	a.objects = &objects{
 		bucket: bucket.Under(opts.Bucket, opts.Store.String()), store: opts.Store, key: opts.Key, keys: opts.Keys,
@@ -50,20 +49,11 @@ func (a *Archiver) Status() Status { return a.board.read() }
 
 // Run archives until ctx ends, and returns the cause of that. It returns earlier only if it must not go on: a
 // *TakenOverError if another archiver writes this archive, and an error that wraps object.ErrForeign, object.ErrVersion
-// or object.ErrKey if the archive is not one that this process may write. It is called once.
+// or object.ErrKey if the archive is not one that this process may write, or object.ErrCorrupt if archive.json does not
+// say which one it is. It is called once.
 func (a *Archiver) Run(ctx context.Context) error {
-	tries := backoff.Tries{Doubling: pauses}
-	for {
-		err := a.start(ctx)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, object.ErrCorrupt) || !tries.Wait(ctx) {
-			return err
-		}
-		clear(a.groups)
-		a.chain.number.Store(0)
-		a.chain.previous, a.chain.epoch = 0, 0
+	if err := a.start(ctx); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})

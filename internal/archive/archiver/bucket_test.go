@@ -105,17 +105,24 @@ func newView(m *memory, seed uint64, rate float64) *view {
 	return &view{memory: m, rng: rand.New(rand.NewPCG(seed, 1)), rate: rate, fired: make(map[fault]int)}
 }
 
+// change changes what goes wrong from now on.
+func (v *view) change(change func(v *view)) {
+	v.memory.mu.Lock()
+	defer v.memory.mu.Unlock()
+	change(v)
+}
+
 // step begins a call. The memory's mutex also guards the view. after is to be called when the effect of the call took
 // place: it returns the error of a process that was killed there.
 func (v *view) step(op, name string) (after func() error, err error) {
 	v.memory.mu.Lock()
-	blocked := v.blocked
+	blocked, hook := v.blocked, v.hook
 	v.memory.mu.Unlock()
 	if blocked != nil {
 		<-blocked
 	}
-	if v.hook != nil {
-		v.hook(op, name)
+	if hook != nil {
+		hook(op, name)
 	}
 	v.memory.mu.Lock()
 	defer v.memory.mu.Unlock()

@@ -72,6 +72,7 @@ func (c *chain) named(ctx context.Context, err error) error {
 }
 
 // read reads a log object that continues the chain, and moves the chain behind it. It returns false if there is none.
+// An object that stays damaged is passed over: what it had is asked for again, and the next catalogues are behind it.
 func (c *chain) read(ctx context.Context, each func(number uint64, e object.Envelope, l *object.Log)) (bool, error) {
 	number := c.number.Load() + 1
 	var l *object.Log
@@ -82,6 +83,11 @@ func (c *chain) read(ctx context.Context, each func(number uint64, e object.Enve
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
+	case errors.Is(err, object.ErrCorrupt):
+		c.objects.board.failed(ReasonGap, err)
+		c.number.Store(number)
+		c.previous = 0
+		return true, nil
 	case err != nil:
 		return false, err
 	}

@@ -145,10 +145,11 @@ func (a *Archiver) copyGroup(ctx context.Context, id uuid.UUID) (g *group, err e
 	catalogue := object.Catalogue{
 		Group: id, Name: m.Identity.Name, Segments: c.refs, Through: d.Index, Floor: c.floor, Log: a.chain.number.Load(),
 	}
-	if err := a.claimCatalogue(ctx, 1, &catalogue); err != nil {
+	number := a.damaged[id] + 1
+	if err := a.claimCatalogue(ctx, number, &catalogue); err != nil {
 		return nil, err
 	}
-	return &group{id: id, name: m.Identity.Name, catalogue: catalogue, number: 1, next: d.Index}, nil
+	return &group{id: id, name: m.Identity.Name, catalogue: catalogue, number: number, next: d.Index}, nil
 }
 
 // copier turns the files of a replica into segment objects that have neither state records nor void entries.

@@ -42,7 +42,8 @@ type group struct {
 	goneNoted    bool // a piece or a catalogue says so
 
 	skipped  bool // for the rest of the round: its news made no sense, or cannot be had
-	isBroken bool // at the start: pieces are missing, and those behind the gap do not count
+	hasGap   bool // at the start: pieces are missing, and those behind the gap do not count
+	isBroken bool // objects are missing or damaged, so a new catalogue is wanted soon
 }
 
 // loose is a piece in a log object that is in no segment yet.

@@ -77,6 +77,8 @@ func (a *Archiver) isDue(g *group) bool {
 		return false
 	case g.gone:
 		return g.goneNoted && !g.catalogue.Gone
+	case g.isBroken:
+		return true
 	case len(g.loose) > 0 && (time.Since(g.loose[0].at) >= a.opts.Roll || g.looseBytes() >= a.limits.looseBytes):
 		return true
 	}
@@ -106,7 +108,7 @@ func (a *Archiver) writeCatalogue(ctx context.Context, g *group) error {
 	if err := a.claimCatalogue(ctx, g.number+1, &c); err != nil {
 		return err
 	}
-	g.number, g.catalogue, g.loose, g.fresh = g.number+1, c, nil, nil
+	g.number, g.catalogue, g.loose, g.fresh, g.isBroken = g.number+1, c, nil, nil, false
 	return nil
 }
 

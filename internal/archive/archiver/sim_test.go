@@ -40,9 +40,13 @@ type process struct {
 var errKilled = errors.New("killed")
 
 // begin starts an archiver. v may be killed by its own killAt.
-func begin(m *model, v *view, l limits) *process {
+func begin(m *model, v *view, l limits, change ...func(o *Options)) *process {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	p := &process{Archiver: newArchiver(mustComplete(options(m, v)), l), view: v, ended: make(chan error, 1)}
+	o := options(m, v)
+	for _, c := range change {
+		c(&o)
+	}
+	p := &process{Archiver: newArchiver(mustComplete(o), l), view: v, ended: make(chan error, 1)}
 	p.stop = func() { cancel(errKilled) }
 	v.kill = p.stop
 	go func() { p.ended <- p.Run(ctx) }()
@@ -134,15 +138,11 @@ func (w *world) phase(seed uint64) {
 		w.fired["two at once"]++
 	case 1: // the first one stands still, and goes on when a second one has taken over
 		blocked := make(chan struct{})
-		w.memory.mu.Lock()
-		v.blocked = blocked
-		w.memory.mu.Unlock()
+		v.change(func(v *view) { v.blocked = blocked })
 		w.lives(time.Minute)
 		running = append(running, begin(w.model, newView(w.memory, seed+1, 0.05), smallLimits))
 		w.lives(3 * time.Minute)
-		w.memory.mu.Lock()
-		v.blocked = nil
-		w.memory.mu.Unlock()
+		v.change(func(v *view) { v.blocked = nil })
 		close(blocked)
 		w.lives(2 * time.Minute)
 		w.fired["paused"]++
@@ -207,7 +207,7 @@ func seeds() int {
 	if n, err := strconv.Atoi(os.Getenv("SHEAF_ARCHIVER_SEEDS")); err == nil {
 		return n
 	}
-	return 6
+	return 4
 }
 
 // After any faults, kills, pauses and second archivers, the bucket alone has all that was written, nothing that was not

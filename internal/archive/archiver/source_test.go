@@ -267,7 +267,9 @@ func (m *model) Copy(_ context.Context, id uuid.UUID) (GroupCopy, error) {
 	manifest := format.Manifest{Identity: format.Identity{Store: m.store, Group: id, Name: g.name}, Sequence: 1}
 	var entries []format.Entry
 	for _, e := range g.kept {
-		void := format.Entry{Kind: format.KindPut, ID: 1, Index: e.Index, Term: 1, CommitTime: e.CommitTime, Data: []byte("void")}
+		void := format.Entry{
+			Kind: format.KindPut, ID: 1, Index: e.Index, Term: 1, CommitTime: e.CommitTime, Data: []byte("void"),
+		}
 		switch m.rng.IntN(8) {
 		case 0:
 			void.Index++

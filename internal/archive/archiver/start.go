@@ -32,10 +32,6 @@ func (a *Archiver) start(ctx context.Context) error {
 		return err
 	}
 	for _, g := range a.groups {
-		if g.number == 0 {
-			delete(a.groups, g.id) // pieces of a group whose catalogues are lost: it is copied again
-			continue
-		}
 		g.next, g.marked, g.isMarked = g.covered(), g.covered(), true
 	}
 	a.publish()
@@ -120,24 +116,52 @@ func (a *Archiver) readCatalogue(ctx context.Context, id uuid.UUID) error {
 	}
 	g := &group{id: id}
 	for number := max(last, 1); ; number++ {
-		var c object.Catalogue
-		_, err := a.objects.header(ctx, object.CatalogueName(id, number), object.KindCatalogue, func() object.Header {
-			c = object.Catalogue{}
-			return &c
-		})
-		if errors.Is(err, fs.ErrNotExist) {
+		found, err := a.useCatalogue(ctx, g, number)
+		if err != nil {
+			return err
+		}
+		if !found {
 			break
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", object.CatalogueName(id, number), err)
-		}
-		g.name, g.catalogue, g.number, g.holes = c.Name, c, number, c.Holes
-		g.gone, g.goneNoted = c.Gone, c.Gone
+		g.number = number
 	}
-	if g.number > 0 {
+	for number := g.number; number > 1 && g.catalogue.Group != id; number-- {
+		if _, err := a.useCatalogue(ctx, g, number-1); err != nil { // the newest one is damaged
+			return err
+		}
+	}
+	switch {
+	case g.catalogue.Group == id:
 		a.groups[id] = g
+	case g.number > 0:
+		a.damaged[id] = g.number
 	}
 	return nil
+}
+
+// useCatalogue reads a catalogue into the group. It returns false if it does not exist. One that stays damaged leaves
+// the group as it is, and asks for a new one.
+func (a *Archiver) useCatalogue(ctx context.Context, g *group, number uint64) (bool, error) {
+	var c object.Catalogue
+	name := object.CatalogueName(g.id, number)
+	_, err := a.objects.header(ctx, name, object.KindCatalogue, func() object.Header {
+		c = object.Catalogue{}
+		return &c
+	})
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case errors.Is(err, object.ErrCorrupt):
+		a.board.failed(ReasonGap, err)
+		g.isBroken = true
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("%s: %w", name, err)
+	case c.Group != g.id:
+		return false, fmt.Errorf("%w: %s is of group %s", object.ErrForeign, name, c.Group)
+	}
+	g.name, g.catalogue, g.holes, g.gone, g.goneNoted = c.Name, c, c.Holes, c.Gone, c.Gone
+	return true, nil
 }
 
 // readChain reads the log objects that have pieces which are in no catalogue, up to the first gap.
@@ -181,11 +205,11 @@ func (a *Archiver) recover(number uint64, e object.Envelope, l *object.Log) {
 		at := offset
 		offset += p.Bytes
 		g := a.groups[p.Group]
-		if g == nil || number <= g.catalogue.Log || g.isBroken {
+		if g == nil || number <= g.catalogue.Log || g.hasGap {
 			continue
 		}
 		if p.After > g.covered() {
-			g.isBroken = true
+			g.hasGap, g.isBroken = true, true
 			a.board.failed(ReasonGap, fmt.Errorf("group %s: %s has its entries from %d on, those after %d are missing",
 				p.Name, object.LogName(number), p.After, g.covered()))
 			continue

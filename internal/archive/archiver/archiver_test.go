@@ -1,0 +1,476 @@
+package archiver
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/base/crc32c"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// scene is a store, a bucket without faults and one archiver, in virtual time.
+type scene struct {
+	t      *testing.T
+	model  *model
+	memory *memory
+	view   *view
+	*process
+}
+
+func inScene(t *testing.T, groups int, l limits, run func(s *scene)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &scene{t: t, model: newModel(7, groups), memory: newMemory()}
+		s.model.asked = func(marks map[uuid.UUID]uint64) {
+			if t.Failed() {
+				return
+			}
+			if _, err := s.model.check(s.memory, marks); err != nil {
+				t.Errorf("the marks %v are not true: %v", marks, err)
+			}
+		}
+		for i := range groups {
+			s.model.write(s.model.one(byte(i)), 100)
+		}
+		s.restart(l)
+		run(s)
+		if err := s.end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// restart begins the next archiver.
+func (s *scene) restart(l limits, change ...func(o *Options)) {
+	s.view = newView(s.memory, 1, 0)
+	s.process = begin(s.model, s.view, l, change...)
+	time.Sleep(time.Second)
+	synctest.Wait()
+}
+
+// current is all of the store, and checks that the archive has it.
+func (s *scene) current() *archive {
+	s.t.Helper()
+	all := make(map[uuid.UUID]uint64)
+	for id, g := range s.model.groups {
+		all[id] = g.applied()
+	}
+	a, err := s.model.check(s.memory, all)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return a
+}
+
+func (s *scene) created() int { return len(s.memory.names("")) }
+
+func TestWhatIsWrittenIsArchivedWithinTwoIntervals(t *testing.T) {
+	inScene(t, 3, standardLimits, func(s *scene) {
+		t := s.t
+		for range 30 {
+			s.model.write(s.model.one(1), 1000)
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			a := s.current()
+			if r := a.groups[s.model.one(1).id]; len(r.holes) > 0 {
+				t.Fatalf("holes %v", r.holes)
+			}
+		}
+		st := s.Status()
+		lag := time.Since(st.ArchivedThrough)
+		if lag > 11*time.Second || st.Groups != 3 || st.Waiting != 0 || st.LastError != "" || st.Epoch != 1 ||
+			st.Objects != int64(s.created()) || st.Number < 30 {
+			t.Errorf("status %+v, lag %v", st, lag)
+		}
+	})
+}
+
+// Requests cost money. They are few when nothing happens, and in a trickle.
+func TestRequestsAreFew(t *testing.T) {
+	inScene(t, 6, standardLimits, func(s *scene) {
+		t := s.t
+		if err := s.end(); err != nil {
+			t.Fatal(err)
+		}
+		s.model.asked = nil // it would take long
+		s.restart(standardLimits, func(o *Options) { o.Idle, o.Roll = 0, 0 })
+		time.Sleep(time.Hour + time.Minute)
+		before := s.created()
+		time.Sleep(24 * time.Hour)
+		if n := s.created() - before; n < 140 || n > 150 {
+			t.Errorf("an idle day makes %d objects", n)
+		}
+		before = s.created()
+		for range 360 {
+			for i := range byte(6) {
+				s.model.write(s.model.one(i), 10)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		blobs := 0
+		for _, name := range s.memory.names("") {
+			if strings.Contains(name, "/blob/") {
+				blobs++
+			}
+		}
+		// one log object for each interval, and at most one segment and one catalogue for each group and hour
+		if n := s.created() - before - blobs; n < 355 || n > 365+2*2*6 {
+			t.Errorf("a busy hour of 6 groups makes %d objects beside blobs", n)
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		for id, r := range s.current().groups {
+			if r.pieces > 0 {
+				t.Errorf("group %s has %d pieces that were not rolled", id, r.pieces)
+			}
+		}
+	})
+}
+
+// A quiet group gets a catalogue now and then, so that nobody reads the whole log for its sake.
+func TestACatalogueNeverFallsFarBehind(t *testing.T) {
+	inScene(t, 2, smallLimits, func(s *scene) {
+		t := s.t
+		for range 100 {
+			s.model.write(s.model.one(0), 10)
+			time.Sleep(20 * time.Second)
+		}
+		synctest.Wait()
+		a := s.current()
+		if r := a.groups[s.model.one(1).id]; a.last-r.log > smallLimits.renewAfter || r.catalogues < 4 || r.catalogues > 8 {
+			t.Errorf("the quiet group's catalogue %d names log object %d of %d", r.catalogues, r.log, a.last)
+		}
+	})
+}
+
+func TestAnArchiverThatIsTakenOverStopsAndNamesTheOther(t *testing.T) {
+	inScene(t, 2, standardLimits, func(s *scene) {
+		t := s.t
+		first := s.process
+		s.restart(standardLimits)
+		s.model.write(s.model.one(0), 10)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		err := first.end()
+		var other *TakenOverError
+		if !errors.As(err, &other) || other.Writer != s.chain.writer || other.Epoch != 2 {
+			t.Errorf("the first archiver ended by %v", err)
+		}
+		if _, ended := s.hasEnded(); ended || s.Status().Epoch != 2 {
+			t.Error("the second archiver has ended")
+		}
+		s.current()
+	})
+}
+
+// An answer that was lost is no other archiver: the same bytes are created again.
+func TestALostAnswerIsNoOtherArchiver(t *testing.T) {
+	for _, only := range []fault{faultLost, faultRefused, faultPartial, faultSlow} {
+		inScene(t, 2, smallLimits, func(s *scene) {
+			t := s.t
+			s.view.change(func(v *view) { v.rate, v.only = 0.7, only })
+			for range 50 {
+				s.model.write(s.model.one(0), 200)
+				time.Sleep(5 * time.Second)
+			}
+			s.view.change(func(v *view) { v.rate = 0 })
+			time.Sleep(15 * time.Minute)
+			synctest.Wait()
+			if err, ended := s.hasEnded(); ended || s.current().epochs[2] != uuid.Nil || s.view.fired[only] < 3 {
+				t.Errorf("%s, %d times: the archiver ended with %v", only, s.view.fired[only], err)
+			}
+		})
+	}
+}
+
+// A log object that has our number but other bytes is never taken for ours, not even if only its last byte differs.
+func TestOtherBytesAreNotOurs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(1, 0)
+		v := newView(newMemory(), 1, 0)
+		a := newArchiver(mustComplete(options(m, v)), standardLimits)
+		content, err := a.objects.encode(&object.Log{Epoch: 1, Pieces: []object.Piece{}}, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := a.objects.encode(&object.Log{Epoch: 1, Pieces: []object.Piece{}}, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := object.LogName(1)
+		path := m.store.String() + "/" + name
+		var taken *TakenOverError
+		v.memory.put(path, other)
+		if err := a.objects.claim(t.Context(), name, content); !errors.As(err, &taken) {
+			t.Errorf("another object: %v", err)
+		}
+		v.memory.put(path, content)
+		if err := a.objects.claim(t.Context(), name, content); err != nil {
+			t.Errorf("our own object: %v", err)
+		}
+		end := len(content) - 1
+		for _, changed := range [][]byte{append(bytes.Clone(content), 0), content[:end], flip(content, end)} {
+			v.memory.put(path, changed)
+			if err := a.objects.isOurs(t.Context(), name, content); err == nil || errors.As(err, &taken) {
+				t.Errorf("our own object with a damage: %v", err)
+			}
+		}
+	})
+}
+
+func flip(b []byte, at int) []byte {
+	b = bytes.Clone(b)
+	b[at] ^= 1
+	return b
+}
+
+func TestAForeignArchiveIsRefusedAndNothingIsWritten(t *testing.T) {
+	archiveOf := func(t *testing.T, store uuid.UUID, h object.Header) []byte {
+		e, err := object.NewEncoder(object.Spec{Store: store, Header: h})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	good := object.Archive{Store: "quotes", Routing: "hash", Groups: 4, Lanes: 1}
+	named := object.Archive{Store: "quotes", Routing: "named", Lanes: 1}
+	fewer := good
+	fewer.Groups = 3
+	m := newModel(1, 1)
+	newer := newerVersion(archiveOf(t, m.store, &good))
+	for name, c := range map[string]struct {
+		objects map[string][]byte
+		want    error
+	}{
+		"another store":      {map[string][]byte{object.ArchiveName: archiveOf(t, uuid.UUID{9}, &good)}, object.ErrForeign},
+		"another routing":    {map[string][]byte{object.ArchiveName: archiveOf(t, m.store, &named)}, object.ErrForeign},
+		"another number":     {map[string][]byte{object.ArchiveName: archiveOf(t, m.store, &fewer)}, object.ErrForeign},
+		"a newer version":    {map[string][]byte{object.ArchiveName: newer}, object.ErrVersion},
+		"a newer log object": {map[string][]byte{object.LogName(1): newer}, object.ErrVersion},
+		"a newer catalogue":  {map[string][]byte{object.CatalogueName(uuid.UUID{2}, 1): newer}, object.ErrVersion},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := newView(newMemory(), 1, 0)
+				for name, b := range c.objects {
+					v.memory.put(m.store.String()+"/"+name, b)
+				}
+				p := begin(m, v, standardLimits)
+				time.Sleep(time.Hour)
+				err, ended := p.hasEnded()
+				if !ended || !errors.Is(err, c.want) {
+					t.Errorf("error %v", err)
+				}
+				if names := v.memory.names(""); len(names) != 1 {
+					t.Errorf("it wrote %v", names)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
+// newerVersion returns an object as a newer program would write it.
+func newerVersion(b []byte) []byte {
+	b = bytes.Clone(b)
+	b[8] = 2
+	crc := crc32.Update(format.Checksum(b[:12]), crc32c.Table, b[16:object.EnvelopeBytes])
+	binary.LittleEndian.PutUint32(b[12:], crc)
+	return b
+}
+
+// The store is not slowed down, and memory stays bounded, while the bucket is away for hours. Afterwards the archive
+// catches up without a hole.
+func TestTheBucketIsAwayForHours(t *testing.T) {
+	inScene(t, 3, smallLimits, func(s *scene) {
+		t := s.t
+		time.Sleep(time.Minute)
+		s.view.change(func(v *view) { v.rate, v.only = 1, faultRefused })
+		before := s.created()
+		for n := range 600 {
+			g := s.model.one(byte(n % 3))
+			s.model.write(g, 300)
+			if n%50 == 0 {
+				s.model.compact(g, false)
+			}
+			time.Sleep(20 * time.Second)
+		}
+		st := s.Status()
+		if s.created() != before || st.Errors[ReasonCreate] < 100 || !strings.HasPrefix(st.LastError, "create: ") {
+			t.Errorf("%d objects were created; status %+v", s.created()-before, st)
+		}
+		s.view.change(func(v *view) { v.rate = 0 })
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		for _, r := range s.current().groups {
+			if len(r.holes) > 0 {
+				t.Errorf("holes %v", r.holes)
+			}
+		}
+		if st := s.Status(); time.Since(st.ArchivedThrough) > 11*time.Second || st.LastError != "" {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// Large news are uploaded once, as segments, and the news in memory stay below their bound.
+func TestLargeNewsAreUploadedOnce(t *testing.T) {
+	inScene(t, 1, smallLimits, func(s *scene) {
+		t := s.t
+		var most int64
+		s.view.change(func(v *view) { v.hook = func(string, string) { most = max(most, s.pending) } })
+		g := s.model.one(0)
+		time.Sleep(time.Minute)
+		before := s.size()
+		written := 0
+		for range 30 {
+			for range 40 {
+				written += 80 + len(s.model.write(g, 400).Data)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if uploaded := s.size() - before; float64(uploaded) > 1.4*float64(written) { // headers are large here
+			t.Errorf("%d bytes were uploaded for %d", uploaded, written)
+		}
+		if most > smallLimits.pendingBytes || most < smallLimits.atOnceBytes {
+			t.Errorf("%d bytes of news were in memory, allowed are %d", most, smallLimits.pendingBytes)
+		}
+		s.current()
+	})
+}
+
+// size returns the bytes of all segments and log objects without their headers.
+func (s *scene) size() (sum int) {
+	for _, name := range s.memory.names("") {
+		if b, _ := s.memory.get(name); strings.Contains(name, "/seg/") || strings.Contains(name, "/log/") {
+			e, err := object.DecodeEnvelope(b)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			sum += int(e.ContentBytes - e.HeaderBytes)
+		}
+	}
+	return sum
+}
+
+func TestHoles(t *testing.T) {
+	inScene(t, 2, smallLimits, func(s *scene) {
+		t := s.t
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		full, unknown := s.model.one(0), s.model.one(1)
+		marked := full.hold
+		for range 60 {
+			s.model.write(full, 10)
+			s.model.write(unknown, 10)
+		}
+		s.model.compact(full, true)
+		s.model.mu.Lock()
+		unknown.known = false
+		s.model.mu.Unlock()
+		floor := full.floor
+		time.Sleep(15 * time.Minute)
+		synctest.Wait()
+		a := s.current()
+		if h := a.groups[full.id].holes; len(h) != 1 || h[0] != (object.Hole{From: marked, To: floor}) {
+			t.Errorf("the disk was full from %d to %d: holes %v", marked, floor, h)
+		}
+		if h := a.groups[unknown.id].holes; len(h) != 1 || h[0].To != unknown.applied() || h[0].From > 2<<32+2 {
+			t.Errorf("nothing is known up to %d: holes %v", unknown.applied(), h)
+		}
+		if n := s.Status().Holes; n != 2 {
+			t.Errorf("%d holes in the status", n)
+		}
+	})
+}
+
+// An object is deleted or damaged by somebody. The loss has a name, what the object had is asked for again, and soon a
+// reader needs it no more.
+func TestAnObjectIsLost(t *testing.T) {
+	remove := func(m *memory, name string) { delete(m.objects, name) }
+	damage := func(m *memory, prefix string) {
+		for name, b := range m.objects {
+			if strings.HasPrefix(name, prefix) {
+				m.objects[name] = flip(b, len(b)-1)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		lose func(m *memory, name string)
+		name func(s *scene) string
+	}{
+		"a log object is deleted": {remove, func(s *scene) string { return object.LogName(s.chain.number.Load() - 1) }},
+		"a log object is damaged": {damage, func(s *scene) string { return object.LogName(s.chain.number.Load() - 1) }},
+		"the last one is damaged": {damage, func(s *scene) string { return object.LogName(s.chain.number.Load()) }},
+		"all catalogues of a group are damaged": {damage, func(s *scene) string {
+			return object.CataloguePrefix(s.model.one(1).id)
+		}},
+		"the second catalogue is damaged": {damage, func(s *scene) string {
+			return object.CatalogueName(s.model.one(0).id, 2)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inScene(t, 2, smallLimits, func(s *scene) {
+				t := s.t
+				s.model.asked = nil // the archive is not whole at first
+				time.Sleep(30 * time.Second)
+				synctest.Wait()
+				for g := s.groups[s.model.one(0).id]; g.number < 2 || len(g.loose) < 3; synctest.Wait() {
+					s.model.write(s.model.one(0), 10)
+					time.Sleep(10 * time.Second)
+				}
+				lost := c.name(s)
+				if err := s.end(); err != nil {
+					t.Fatal(err)
+				}
+				s.memory.mu.Lock()
+				c.lose(s.memory, s.model.store.String()+"/"+lost)
+				s.memory.mu.Unlock()
+				errs := int64(0)
+				for range 3 { // a process may have to begin again
+					s.restart(smallLimits)
+					s.model.write(s.model.one(0), 10)
+					s.model.write(s.model.one(1), 10)
+					time.Sleep(time.Minute)
+					synctest.Wait()
+					errs += s.Status().Errors[ReasonGap]
+					if err, ended := s.hasEnded(); !ended {
+						break
+					} else if other := (*TakenOverError)(nil); !errors.As(err, &other) {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				if st := s.Status(); errs == 0 || st.Groups != 2 || time.Since(st.ArchivedThrough) > 11*time.Second {
+					t.Errorf("status %+v, %d errors", st, errs)
+				}
+				for _, g := range s.groups { // a reader that begins at the catalogues finds everything
+					all := &archive{memory: s.memory, store: s.model.store, groups: make(map[uuid.UUID]*readable)}
+					if err := all.catalogue(g.id, g.number); err != nil {
+						t.Fatal(err)
+					}
+					if err := s.model.groups[g.id].compare(all.groups[g.id], g.marked); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
