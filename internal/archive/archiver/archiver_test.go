@@ -2,10 +2,12 @@ package archiver
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"io"
+	"iter"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -473,4 +475,115 @@ func TestAnObjectIsLost(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The leaders hear of nothing that the bucket has not answered.
+func TestMarksWaitForTheAnswer(t *testing.T) {
+	inScene(t, 1, standardLimits, func(s *scene) {
+		t := s.t
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		g := s.groups[s.model.one(0).id]
+		var during uint64
+		s.view.change(func(v *view) {
+			v.hook = func(op, name string) {
+				if op == "create" && strings.Contains(name, "log/") {
+					during = g.marked
+				}
+			}
+		})
+		before := g.marked
+		s.model.write(s.model.one(0), 10)
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if during != before || g.marked <= before {
+			t.Errorf("the mark was %d before, %d during and %d after the creation", before, during, g.marked)
+		}
+	})
+}
+
+// An archiver stands still while the next one archives everything and the store compacts it. When it goes on, it finds
+// that much is missing, but it is not the one to say so: its segments must not bring a hole into the archive.
+func TestAPausedArchiverNotesNoHole(t *testing.T) {
+	inScene(t, 1, smallLimits, func(s *scene) {
+		t := s.t
+		g := s.model.one(0)
+		time.Sleep(30 * time.Second)
+		for range 60 {
+			s.model.write(g, 10)
+		}
+		first := s.process
+		source := &pausing{Source: s.model, blocked: make(chan struct{})}
+		first.stop()
+		<-first.ended
+		s.process = begin(s.model, s.view, smallLimits, func(o *Options) { o.Source = source })
+		time.Sleep(time.Minute) // it has read how far the archive is, and waits for the store
+		paused := s.process
+		s.restart(smallLimits)
+		time.Sleep(time.Minute)
+		s.model.compact(g, false)
+		for range 40 {
+			s.model.write(g, 400)
+		}
+		close(source.blocked)
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		var other *TakenOverError
+		if err := paused.end(); !errors.As(err, &other) {
+			t.Errorf("the paused archiver ended by %v", err)
+		}
+		if err, ended := s.hasEnded(); ended {
+			t.Errorf("the second archiver ended by %v", err)
+		}
+		if r := s.current().groups[g.id]; len(r.holes) > 0 || source.floor <= source.position {
+			t.Errorf("holes %v; the paused archiver asked from %d, the floor was %d", r.holes, source.position, source.floor)
+		}
+	})
+}
+
+// pausing is a store that answers late.
+type pausing struct {
+	Source
+	blocked         chan struct{}
+	position, floor uint64 // of the first news
+}
+
+func (p *pausing) Round(ctx context.Context, positions map[uuid.UUID]uint64) iter.Seq2[News, error] {
+	<-p.blocked
+	return func(yield func(News, error) bool) {
+		for n, err := range p.Source.Round(ctx, positions) {
+			if p.floor == 0 {
+				p.position, p.floor = positions[n.Group], n.Floor
+			}
+			if !yield(n, err) {
+				return
+			}
+		}
+	}
+}
+
+// A list that is out of date must not make an archiver take its predecessor's objects for those of another one.
+func TestAStaleListHidesNothing(t *testing.T) {
+	inScene(t, 2, smallLimits, func(s *scene) {
+		t := s.t
+		for range 20 {
+			s.model.write(s.model.one(0), 2000)
+			s.model.write(s.model.one(0), 2000)
+			s.model.write(s.model.one(0), 2000)
+			time.Sleep(10 * time.Second)
+		}
+		if err := s.end(); err != nil {
+			t.Fatal(err)
+		}
+		s.view = newView(s.memory, 1, 1)
+		s.view.only = faultStale
+		s.process = begin(s.model, s.view, smallLimits)
+		s.model.write(s.model.one(0), 6000)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if err, ended := s.hasEnded(); ended || s.view.fired[faultStale] == 0 {
+			t.Errorf("the archiver ended by %v", err)
+		}
+		s.current()
+	})
 }
