@@ -82,7 +82,7 @@ var bucketFaults = []fault{faultRefused, faultLost, faultPartial, faultSlow, fau
 
 var errBucket = errors.New("503 slow down")
 
-// view is the bucket as one archiver sees it.
+// view is the bucket as one archiver sees it. It waits in the bubble of the test that uses it (sim_test.go).
 type view struct {
 	memory *memory
 	rng    *rand.Rand

@@ -16,11 +16,13 @@ var inBubbles = []string{
 	"internal/test/clienttest", "internal/local/dev", "internal/gateway", "internal/storage/group",
 	"internal/storage/index", "internal/storage/journal", "internal/consensus/move", "internal/consensus/peer",
 	"internal/placement/registry", "internal/consensus/replica", "internal/shard", "internal/test/sim",
+	"internal/archive/archiver",
 }
 
 // outside lists the files of these packages that run outside of bubbles, with the reason. The file itself must also
 // explain in a comment why it cannot run in a bubble.
 var outside = map[string]string{
+	"internal/archive/archiver/bucket_test.go":      "is in the bubbles of sim_test.go",
 	"internal/test/clienttest/tls_test.go":          "certificates are files, which are read again when they change",
 	"internal/local/dev/folder_test.go":             "settings are a file of the operating system",
 	"internal/local/dev/tls_test.go":                "a whole `sheaf dev` on files and sockets, with certificates",
