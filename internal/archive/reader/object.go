@@ -1,0 +1,80 @@
+package reader
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+)
+
+// Object is the fixed part of one object.
+type Object struct {
+	Envelope object.Envelope
+	Header   object.Header
+}
+
+// Object reads a whole object with a name in the folder of the store, and checks its bytes. It returns fs.ErrInvalid if
+// no object of an archive has such a name, or none of a kind that this program reads.
+func (a *Archive) Object(ctx context.Context, name string) (Object, error) {
+	kind, ok := KindOf(name)
+	var to object.Header
+	switch kind {
+	case object.KindArchive:
+		to = &object.Archive{}
+	case object.KindLog:
+		to = &object.Log{}
+	case object.KindSegment:
+		to = &object.Segment{}
+	case object.KindBlob:
+		to = &object.Blob{}
+	case object.KindCatalogue:
+		to = &object.Catalogue{}
+	}
+	if !ok || to == nil {
+		return Object{}, fmt.Errorf("%q is not the name of an archive.json, log, segment, blob or catalogue object of a "+
+			"store's folder: %w", name, fs.ErrInvalid)
+	}
+	info, err := a.folder.stat(ctx, name)
+	if err != nil {
+		return Object{}, err
+	}
+	c, err := a.folder.openContent(ctx, name, kind, info.Bytes, to, nil)
+	if err != nil {
+		return Object{}, err
+	}
+	defer c.close()
+	e := c.chunks.Envelope()
+	if _, err := io.Copy(io.Discard, c.part(ctx, 0, e.ContentBytes)); err != nil {
+		return Object{}, c.named(err)
+	}
+	return Object{Envelope: e, Header: to}, nil
+}
+
+// Source is a segment object, or a piece of a log object, as part of a group's history.
+type Source struct {
+	object.Range
+	Object string // name of the object
+	Bytes  int64  // size of the object
+}
+
+// Sources yields what the group's history is made of, in the order of the log. Pieces without entries are left out. It
+// reads the header of each segment. After an error it ends.
+func (g *Group) Sources(ctx context.Context) iter.Seq2[Source, error] {
+	return func(yield func(Source, error) bool) {
+		for _, s := range g.sources {
+			if s.Last == 0 {
+				continue
+			}
+			if err := s.describe(ctx, g.archive.folder); err != nil {
+				yield(Source{}, err)
+				return
+			}
+			if !yield(Source{Range: s.Range, Object: s.name, Bytes: s.bytes}, nil) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package archivecli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/client/call/routing"
+	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/call/cursor"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// CatOptions say which version of which record Cat prints.
+type CatOptions struct {
+	ID    string
+	Group string // name or UUID; empty: the one that Hash routing says, or the only one that has the record
+	At    string // as ParseAt reads it; empty: the end of the archive
+}
+
+// At is a point of a group: an index, a time, or the end of the archive.
+type At struct {
+	Time  time.Time // zero: not by time
+	Index uint64    // 0: not by index
+}
+
+// ParseAt reads a time as in RFC 3339, or an index as "index:" and a number. An empty text is the end of the archive.
+func ParseAt(text string) (at At, err error) {
+	if text == "" {
+		return at, nil
+	}
+	if digits, ok := strings.CutPrefix(text, "index:"); ok {
+		at.Index, err = strconv.ParseUint(digits, 10, 62)
+		if err != nil || at.Index == 0 {
+			return at, cli.Usagef("%q: give a number from 1 on behind index:", text)
+		}
+		return at, nil
+	}
+	at.Time, err = time.Parse(time.RFC3339, text)
+	if err != nil || at.Time.Year() < 1970 || at.Time.Year() > 2200 {
+		return at, cli.Usagef("%q is not a point in time: give one such as 2026-11-01T12:00:00Z, or index:NUMBER", text)
+	}
+	return at, nil
+}
+
+// index returns the index that a point stands for in a group.
+func (at At) index(ctx context.Context, g *reader.Group) (uint64, error) {
+	switch {
+	case at.Index != 0:
+		return at.Index, nil
+	case !at.Time.IsZero():
+		return g.At(ctx, at.Time)
+	}
+	return g.Through, nil
+}
+
+// Cat writes the data of a record as of a point to Out; with JSON, one line with its metadata and its data in base64.
+// What was written before an error is not the whole record.
+func Cat(ctx context.Context, out *cli.Output, s Source, opts CatOptions) error {
+	id, err := cli.ParseID(opts.ID)
+	if err != nil {
+		return err
+	}
+	at, err := ParseAt(opts.At)
+	if err != nil {
+		return err
+	}
+	a, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	groups, err := groupsOf(ctx, a, id, opts)
+	if err != nil {
+		return coded(err)
+	}
+	v, g, err := find(ctx, groups, id, at)
+	if err != nil {
+		return fmt.Errorf("cat %d: %w", id, err)
+	}
+	src, err := v.Open(ctx)
+	if err != nil {
+		return fmt.Errorf("cat %d: %w", id, err)
+	}
+	return errors.Join(write(out, v, g, src), src.Close())
+}
+
+// groupsOf returns the groups that may have a record.
+func groupsOf(ctx context.Context, a *reader.Archive, id int64, opts CatOptions) ([]*reader.Group, error) {
+	name := opts.Group
+	if h := a.Header(); name == "" && h.Routing == "hash" {
+		name = strconv.Itoa(routing.Routing{Mode: routing.Hash, Groups: h.Groups}.GroupOf(id))
+	}
+	if name == "" {
+		return a.Groups(ctx)
+	}
+	g, err := a.Find(ctx, name)
+	return []*reader.Group{g}, err
+}
+
+// find returns the version of a record as of a point. A record that several groups have is refused, because the caller
+// has to say which one is meant. A group that cannot be read as of this point may have it, too.
+func find(ctx context.Context, groups []*reader.Group, id int64, at At) (v reader.Version, in *reader.Group, err error) {
+	for _, g := range groups {
+		index, err := at.index(ctx, g)
+		if err != nil {
+			return v, nil, err
+		}
+		one, ok, err := g.Record(ctx, id, index)
+		switch {
+		case err != nil:
+			return v, nil, err
+		case ok && in != nil:
+			return v, nil, cli.Usagef("the groups %s and %s have this record: give the group", in.Name, g.Name)
+		case ok:
+			v, in = one, g
+		}
+	}
+	if in == nil {
+		return v, nil, cli.NotFoundf("the archive has no such record as of this point")
+	}
+	return v, in, nil
+}
+
+func write(out *cli.Output, v reader.Version, g *reader.Group, src io.Reader) error {
+	if !out.JSON {
+		_, err := io.Copy(out.Out, src)
+		return err
+	}
+	record, err := recordOf(v, g)
+	if err != nil {
+		return err
+	}
+	// A line of JSON is written only when all data were read, so that an error leaves no half line.
+	var data bytes.Buffer
+	if _, err := io.Copy(&data, src); err != nil {
+		return err
+	}
+	return cli.WriteJSONLine(out.Out, record, &data)
+}
+
+// recordOf returns a version in the shape in which the commands of sheaf print records.
+func recordOf(v reader.Version, g *reader.Group) (client.Record, error) {
+	e := &v.Entry
+	attributes, err := format.DecodeAttributes(e.Attributes)
+	if err != nil {
+		return client.Record{}, fmt.Errorf("%s: index %d: %w", g, e.Index, err)
+	}
+	return client.Record{
+		Key: client.Key{Group: g.Name, ID: e.ID}, Version: cursor.Version(e.Index), Size: v.Size,
+		Timestamp: time.Unix(0, e.Timestamp).UTC(), CommitTime: time.Unix(0, e.CommitTime).UTC(), Attributes: attributes,
+		Deleted: v.Deleted(),
+	}, nil
+}
