@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -130,6 +131,18 @@ func (a *Archive) Groups(ctx context.Context) ([]*Group, error) {
 	}
 	slices.SortStableFunc(groups, func(a, b *Group) int { return strings.Compare(a.Name, b.Name) })
 	return groups, nil
+}
+
+// Covered returns the time up to which all of these groups are archived. It is zero if it is not known for one of them,
+// or if there is none. A group that is gone holds nothing behind, so it is covered for ever.
+func Covered(groups []*Group) (covered time.Time) {
+	first := true
+	for _, g := range groups {
+		if !g.Gone && (first || g.Covered.Before(covered)) {
+			covered, first = g.Covered, false
+		}
+	}
+	return covered
 }
 
 // Find returns the group with a name or a UUID. If several groups had this name, the one that still exists counts.

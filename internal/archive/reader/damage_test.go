@@ -347,3 +347,38 @@ func TestAFrameOfAnotherPlaceIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// Two blobs of a group with the same size are exchanged. Nothing but the checksum in the entry tells them apart, so the
+// end of the data is never handed out.
+func TestABlobOfAnotherRecordIsRefused(t *testing.T) {
+	for _, size := range []int{50, 2 * object.ChunkBytes} {
+		b := archivetest.NewMemory()
+		w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
+		g := w.NewGroup("one", 1)
+		for id, fill := range []byte{1, 2} {
+			g.PutBlob(int64(id), bytes.Repeat([]byte{fill}, size))
+		}
+		w.Log(g)
+		var blobs []string
+		for _, name := range b.Names() {
+			if strings.Contains(name, "/blob/") {
+				blobs = append(blobs, name)
+			}
+		}
+		one, other := b.Get(blobs[0]), b.Get(blobs[1])
+		b.Set(blobs[0], other)
+		b.Set(blobs[1], one)
+		v, ok, err := group(t, open(t, b, w), g).Record(t.Context(), 0, 2)
+		if err != nil || !ok {
+			t.Fatal(err)
+		}
+		src, err := v.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(src)
+		if !errors.Is(err, object.ErrForeign) || !names(err, blobs[0]) || len(data) >= size {
+			t.Errorf("%d of %d bytes were handed out, error %v", len(data), size, err)
+		}
+	}
+}

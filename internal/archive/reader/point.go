@@ -127,6 +127,53 @@ func (g *Group) At(ctx context.Context, t time.Time) (uint64, error) {
 // bounds returns the indexes between which the last entry is that was committed at or before a time.
 func (g *Group) bounds(ctx context.Context, t time.Time) (lo, hi uint64, err error) {
 	nanos := t.UnixNano()
+	if g.overlaps() {
+		lo, hi, err = g.boundsOfAll(ctx, nanos)
+	} else {
+		lo, hi, err = g.boundsInOrder(ctx, nanos)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	// Each piece was read after all entries up to the index from which it continues.
+	for _, p := range g.reads {
+		if p.readAt != 0 && p.readAt <= nanos && p.after <= hi {
+			lo = max(lo, p.after)
+		}
+	}
+	return lo, max(hi, lo), nil
+}
+
+// overlaps reports whether an index may be in several sources.
+func (g *Group) overlaps() bool {
+	last := uint64(0)
+	for _, s := range g.sources {
+		if s.Last != 0 && s.First <= last {
+			return true
+		}
+		last = max(last, s.Last)
+	}
+	return false
+}
+
+// boundsOfAll finds the index of the last put or delete at or before a time, and the index before the first one behind
+// it, in all sources.
+func (g *Group) boundsOfAll(ctx context.Context, nanos int64) (lo, hi uint64, err error) {
+	hi = g.Through
+	err = g.versionsUpTo(ctx, g.Through, func(e *format.Entry, _ *source) error {
+		if e.CommitTime <= nanos {
+			lo = max(lo, e.Index)
+		} else {
+			hi = min(hi, e.Index-1)
+		}
+		return nil
+	})
+	return lo, hi, err
+}
+
+// boundsInOrder does the same as boundsOfAll for sources that follow each other. It reads only the two sources between
+// which the time is.
+func (g *Group) boundsInOrder(ctx context.Context, nanos int64) (lo, hi uint64, err error) {
 	at, err := g.firstSource(ctx, func(s *source) bool { return s.LastCommit > nanos })
 	if err != nil {
 		return 0, 0, err
@@ -159,13 +206,7 @@ func (g *Group) bounds(ctx context.Context, t time.Time) (lo, hi uint64, err err
 			lo = last.Index
 		}
 	}
-	// Each piece was read after all entries up to the index from which it continues.
-	for _, p := range g.reads {
-		if p.readAt != 0 && p.readAt <= nanos && p.after <= hi {
-			lo = max(lo, p.after)
-		}
-	}
-	return lo, max(hi, lo), nil
+	return lo, hi, nil
 }
 
 // firstSource returns the first source with a version for which found is true. It must be true for all later sources,

@@ -308,6 +308,34 @@ func TestGroupsAndStores(t *testing.T) {
 	}
 }
 
+// An index may be in several segments, as docs/archive.md says. It counts once.
+func TestAnIndexInSeveralSegments(t *testing.T) {
+	b := archivetest.NewMemory()
+	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
+	g := w.NewGroup("twice", 1)
+	for i := range int64(9) {
+		g.Put(i%4, fmt.Sprint("data ", i))
+	}
+	w.Copy(g, 9)
+	w.Copy(g, 3)
+	opened := group(t, open(t, b, w), g)
+	for index := range uint64(10) {
+		if err := state(t.Context(), opened, g, index); err != nil {
+			t.Error(err)
+		}
+		at := archivetest.Begin.Add(time.Duration(index) * time.Second)
+		if got, err := opened.At(t.Context(), at); err != nil || got != index {
+			t.Errorf("%s stands for index %d, not %d: %v", at, got, index, err)
+		}
+	}
+	for id := range int64(4) {
+		versions, err := opened.Versions(t.Context(), id)
+		if want := g.Versions(id); err != nil || len(versions) != len(want) {
+			t.Errorf("record %d has %d versions, not %d: %v", id, len(versions), len(want), err)
+		}
+	}
+}
+
 // A state needs no more than 24 bytes for each record, and reads each object twice. Random ids come many times.
 func TestAStateOfManyRecords(t *testing.T) {
 	b := archivetest.NewMemory()

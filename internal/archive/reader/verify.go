@@ -221,7 +221,8 @@ func (v *verifier) groups(ctx context.Context) {
 	}
 	all := slices.SortedFunc(maps.Keys(ids), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
 	v.report.Groups = len(all)
-	for i, id := range all {
+	var read []*Group
+	for _, id := range all {
 		if ctx.Err() != nil {
 			return
 		}
@@ -231,10 +232,9 @@ func (v *verifier) groups(ctx context.Context) {
 			continue
 		}
 		v.group(ctx, g)
-		if i == 0 || !g.Gone && (v.report.Covered.IsZero() || g.Covered.Before(v.report.Covered)) {
-			v.report.Covered = g.Covered
-		}
+		read = append(read, g)
 	}
+	v.report.Covered = Covered(read)
 }
 
 func (v *verifier) count(e *format.Entry) {

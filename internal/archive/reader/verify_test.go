@@ -36,8 +36,8 @@ func TestVerifyCountsWhatItChecked(t *testing.T) {
 		got := verify(t, b, w, reader.VerifyOptions{})
 		archive := int64(len(b.Get(w.Name(object.ArchiveName))))
 		want := reader.Report{
-			Store: w.Store, Name: "quotes", Groups: 4, Logs: 6, Catalogues: 3, Segments: 4, Blobs: 2, Bytes: bytesTotal - archive,
-			Unused: 1, Covered: w.Now(), Problems: []reader.Problem{},
+			Store: w.Store, Name: "quotes", Groups: 4, Logs: 6, Catalogues: 3, Segments: 4, Blobs: 2,
+			Bytes: bytesTotal - archive, Unused: 1, Covered: w.Now(), Problems: []reader.Problem{},
 		}
 		for _, g := range w.Groups {
 			entries := g.Entries()

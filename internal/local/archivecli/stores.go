@@ -46,7 +46,8 @@ func (s Source) store(ctx context.Context) (uuid.UUID, error) {
 	case 1:
 		return stores[0], nil
 	}
-	return uuid.Nil, cli.Usagef("the URL has archives of %d stores: give the UUID of one, such as %s", len(stores), stores[0])
+	return uuid.Nil, cli.Usagef("the URL has archives of %d stores: give the UUID of one, such as %s", len(stores),
+		stores[0])
 }
 
 func (s Source) open(ctx context.Context) (*reader.Archive, error) {
@@ -148,14 +149,10 @@ func storeRow(ctx context.Context, s Source, store uuid.UUID) (StoreRow, error) 
 	if err != nil {
 		return row, err
 	}
-	var covered time.Time
 	for _, g := range groups {
 		row.Groups = append(row.Groups, groupRow(g))
-		if !g.Gone && (covered.IsZero() || g.Covered.Before(covered)) {
-			covered = g.Covered
-		}
 	}
-	row.Covered = formatTime(covered)
+	row.Covered = formatTime(reader.Covered(groups))
 	return row, nil
 }
 
