@@ -17,6 +17,7 @@ CONTROLLER_GEN_VERSION     := v0.22.0
 CRD_REF_DOCS_VERSION       := v0.3.0
 KWOK_VERSION               := v0.8.0
 GOVULNCHECK_VERSION        := v1.9.0
+VERSITYGW_VERSION          := v1.8.0
 # This is the Go vulnerability database as a module. Update it together with the modules in go.mod.
 VULNDB_VERSION             := v0.0.0-20261105234957-e22db6528018
 
@@ -33,11 +34,12 @@ ARGS  ?=
 # FUZZTIME is the time for each decoder in `make fuzz`.
 FUZZTIME ?= 30s
 
-# Images are named IMAGE_PREFIX:IMAGE_TAG, IMAGE_PREFIX-operator:IMAGE_TAG and IMAGE_PREFIX-bench:IMAGE_TAG.
+# Images are named IMAGE_PREFIX:IMAGE_TAG, IMAGE_PREFIX-operator:IMAGE_TAG, IMAGE_PREFIX-bench:IMAGE_TAG and
+# IMAGE_PREFIX-archive:IMAGE_TAG.
 # PLATFORMS="linux/amd64 linux/arm64" packs both platforms.
 IMAGE_PREFIX      ?= localhost/sheaf
 IMAGE_TAG         ?= $(VERSION)
-IMAGES            ?= sheaf sheaf-operator sheaf-bench
+IMAGES            ?= sheaf sheaf-operator sheaf-bench sheaf-archive
 PLATFORMS         ?= linux/$(shell go env GOARCH)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 REVISION          ?= $(shell git rev-parse HEAD 2>/dev/null)
@@ -61,8 +63,9 @@ help: ## Show this help.
 ##@ Build and run
 
 .PHONY: build
-build: ## Build the static binaries bin/sheaf, bin/sheaf-bench, bin/sheaf-operator and bin/kubectl-sheaf, with their version.
+build: ## Build the static binaries bin/sheaf, sheaf-bench, sheaf-operator, kubectl-sheaf and sheaf-archive, with their version.
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/... ./bench/sheaf-bench
+	cd cmd/sheaf-archive && go build -ldflags '$(LDFLAGS)' -o ../../bin/ .
 
 .PHONY: image
 image: ## Pack OCI archives bin/images/*.tar of static binaries, without a container engine.
@@ -80,6 +83,11 @@ run: build ## Start a store, import a real tree, crash it, reload it, report (AR
 test: $(TOOLS)/gotestsum $(if $(PKG),,build) ## Run all tests except those of test-api and of soaks (FOCUS=name, PKG=./internal/storage/group/...).
 	FOCUS='$(FOCUS)' TESTFLAGS="$(TESTFLAGS)" $(if $(PKG),,SHEAF_BIN=$(CURDIR)/bin) hack/test.sh $(or $(PKG),$(LONGEST))
 	@echo 'Not among them: what needs a real API server (make test-api), and what is long or by chance (make soak).'
+
+# The buckets of archives, on a server of S3 that is built from its module: that takes two minutes of processor time once.
+.PHONY: test-archive
+test-archive: $(TOOLS)/versitygw ## Test the module of sheaf-archive, with a real S3 server behind a proxy that injects faults (FOCUS=name).
+	cd cmd/sheaf-archive && SHEAF_VERSITYGW=$(CURDIR)/$(TOOLS)/versitygw go test $(TESTFLAGS) $(if $(CI),-count=1) -timeout 10m $(if $(FOCUS),-run '$(FOCUS)') ./...
 
 # API_PKG are the packages with tests that need a real API server, namely those whose tests import
 # internal/test/kubetest. internal/test/scaletest has a target of its own. The other tests of these packages also run
@@ -162,7 +170,8 @@ check-image: ## Test the packer, build the images twice, and fail if they differ
 .PHONY: vulncheck
 vulncheck: $(TOOLS)/govulncheck ## Fail if code here reaches a known vulnerability in a module; list those in Go itself.
 	@db=$$(cd / && go mod download -json golang.org/x/vulndb@$(VULNDB_VERSION) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
-	  GOGC=400 $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... sheaf.dev/sheaf/client/... ./bench/sheaf-bench | go run ./hack/vulncheck
+	  { GOGC=400 $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... sheaf.dev/sheaf/client/... ./bench/sheaf-bench; \
+	    GOGC=400 $(TOOLS)/govulncheck -C cmd/sheaf-archive -format json -db "file://$$db/data/osv" ./...; } | go run ./hack/vulncheck
 
 # FOCUS and PKG go on to a part of the soak. PKG only does if the command line or the environment sets it, because it
 # has a default here.
@@ -223,6 +232,7 @@ bench-peers-test: $(TOOLS)/golangci-lint ## Lint and test the module of bench-pe
 lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto, shell and the subjects of new commits.
 	$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
 	cd client && ../$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
+	cd cmd/sheaf-archive && ../../$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
 	$(TOOLS)/buf lint
 	$(TOOLS)/buf breaking api --against api/baseline.binpb
 	@for script in hack/*.sh hack/*/*.sh examples/*/*.sh hack/cluster/cluster .ci/run; do bash -n "$$script"; done
@@ -244,9 +254,10 @@ generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc bin/pr
 	  $(TOOLS)/crd-ref-docs --source-path=api/v1alpha1 --config=hack/crd-ref-docs/config.yaml --templates-dir=hack/crd-ref-docs/templates --renderer=markdown --output-path=docs/reference.md --log-level=ERROR "$${samples[@]}"
 	go mod tidy
 	cd client && go mod tidy
+	cd cmd/sheaf-archive && go mod tidy
 
 # GENERATED are the files that `make generate` writes.
-GENERATED := api client config docs/reference.md charts go.mod go.sum
+GENERATED := api client config docs/reference.md charts go.mod go.sum cmd/sheaf-archive/go.mod cmd/sheaf-archive/go.sum
 
 .PHONY: charts
 charts: $(TOOLS)/helm-docs ## Write what the charts take from config/: CRDs, RBAC rules, schema; and their README.md.
@@ -292,6 +303,7 @@ $(eval $(call tool,helm-docs,github.com/norwoodj/helm-docs/cmd/helm-docs,$(HELM_
 $(eval $(call tool,controller-gen,sigs.k8s.io/controller-tools/cmd/controller-gen,$(CONTROLLER_GEN_VERSION)))
 $(eval $(call tool,crd-ref-docs,github.com/elastic/crd-ref-docs,$(CRD_REF_DOCS_VERSION)))
 $(eval $(call tool,kwok,sigs.k8s.io/kwok/cmd/kwok,$(KWOK_VERSION)))
+$(eval $(call tool,versitygw,github.com/versity/versitygw/cmd/versitygw,$(VERSITYGW_VERSION)))
 $(eval $(call tool,kubeconform,github.com/yannh/kubeconform/cmd/kubeconform,$(KUBECONFORM_VERSION)))
 
 ##@ A real Kubernetes

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the static binaries and packs each into an OCI archive. `make image` sets these variables:
-#   IMAGE_PREFIX IMAGE_TAG   the images are IMAGE_PREFIX:IMAGE_TAG, IMAGE_PREFIX-operator:IMAGE_TAG and
-#                            IMAGE_PREFIX-bench:IMAGE_TAG
-#   IMAGES                   the images to build: "sheaf sheaf-operator sheaf-bench", or some of them
+#   IMAGE_PREFIX IMAGE_TAG   the images are IMAGE_PREFIX:IMAGE_TAG, IMAGE_PREFIX-operator:IMAGE_TAG,
+#                            IMAGE_PREFIX-bench:IMAGE_TAG and IMAGE_PREFIX-archive:IMAGE_TAG
+#   IMAGES                   the images to build: "sheaf sheaf-operator sheaf-bench sheaf-archive", or some of them
 #   PLATFORMS                such as "linux/amd64 linux/arm64"
 #   VERSION REVISION         written into binaries and labels
 #   SOURCE_DATE_EPOCH        the time of everything in the images, which is that of the commit
@@ -23,7 +23,7 @@ pack() { # pack FOLDER IMAGE DESCRIPTION
     # recognizes this by its inputs and does not link it again.
     mkdir -p "${file%/*}" && cp "bin/$binary" "$file" 2>/dev/null || true
     CGO_ENABLED=0 GOOS="${platform%/*}" GOARCH="${platform#*/}" \
-      go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$file" "./$folder"
+      go build -C "$folder" -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$file" . # it may be a module of its own
     binaries+=(--binary "$platform=$file")
   done
   "$out/.pack" --name "$image:$IMAGE_TAG" "${binaries[@]}" --entrypoint "/$binary" --output "$out/$binary.tar" \
@@ -33,3 +33,4 @@ pack() { # pack FOLDER IMAGE DESCRIPTION
 pack cmd/sheaf "$IMAGE_PREFIX" "Sheaf: shard, gateway, etcd and command line"
 pack cmd/sheaf-operator "$IMAGE_PREFIX-operator" "Sheaf: the Kubernetes operator"
 pack bench/sheaf-bench "$IMAGE_PREFIX-bench" "Sheaf: measures a machine and its disks"
+pack cmd/sheaf-archive "$IMAGE_PREFIX-archive" "Sheaf: archives of stores in buckets"

@@ -177,6 +177,42 @@ func TestTheClientBringsNoServer(t *testing.T) {
 	}
 }
 
+// The libraries of cloud providers hold credentials, and double the size of a program. They are in sheaf-archive alone.
+func TestCloudLibrariesAreInTheArchiveAlone(t *testing.T) {
+	clouds := []string{"gocloud.dev/", "cloud.google.com/", "google.golang.org/api/", "github.com/aws/",
+		"github.com/Azure/azure-sdk-for-go/"}
+	deps := func(dir string, packages ...string) (found []string) {
+		list := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps"}, packages...)...)
+		list.Dir = filepath.Join(root, dir)
+		out, err := list.Output()
+		if err != nil {
+			t.Fatalf("go list in %s: %v", dir, err)
+		}
+		for pkg := range strings.Lines(string(out)) {
+			pkg = strings.TrimSpace(pkg) + "/"
+			if slices.ContainsFunc(clouds, func(cloud string) bool { return strings.HasPrefix(pkg, cloud) }) {
+				found = append(found, pkg)
+			}
+		}
+		return found
+	}
+	if found := deps(".", "./cmd/...", "./bench/sheaf-bench"); len(found) > 0 {
+		t.Errorf("programs beside sheaf-archive contain %q", found)
+	}
+	if found := deps("cmd/sheaf-archive", "."); len(found) < 20 {
+		t.Errorf("only %d packages of clouds are in sheaf-archive: are they named as here?", len(found))
+	}
+	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cloud := range clouds {
+		if bytes.Contains(text, []byte("\t"+strings.TrimSuffix(cloud, "/"))) {
+			t.Errorf("go.mod of the servers requires %s", cloud)
+		}
+	}
+}
+
 func TestJudge(t *testing.T) {
 	floors := []floor{
 		{name: "base", folder: "internal/base", allow: []string{"internal/base"}},
