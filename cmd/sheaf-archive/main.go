@@ -60,7 +60,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found. Data goes to stdout, w
 		Version: version,
 	}
 	root.PersistentFlags().DurationVar(&a.timeout, "timeout", 2*time.Minute,
-		"end the command after this time, whatever it does; 0: never")
+		"end the command after this time, whatever it does; 0: never. Unless it is given, only probe has an end")
 	a.Flags(root)
 	a.Check = func() error {
 		if a.timeout < 0 {
@@ -68,7 +68,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found. Data goes to stdout, w
 		}
 		return nil
 	}
-	root.AddCommand(probeCommand(a), versionCommand(a))
+	root.AddCommand(listCommand(a), showCommand(a), verifyCommand(a), catCommand(a), probeCommand(a), versionCommand(a))
 	return root
 }
 

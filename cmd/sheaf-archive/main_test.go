@@ -5,6 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
 // of runs a command line, and returns its exit code and outputs.
@@ -26,6 +31,73 @@ func TestProbeOfAFolder(t *testing.T) {
 	}
 	if left, err := os.ReadDir(filepath.Join(dir, "archive", "probe")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// archiveOfTests writes an archive with two groups into a folder, and returns its URL.
+func archiveOfTests(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "archive")
+	b, err := bucket.OpenFolder(vfs.OS{}, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := archivetest.NewMemory()
+	archivetest.Sample(t, from, object.Key{}, 50)
+	for info, err := range from.List(t.Context(), "", "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := from.Open(t.Context(), info.Name, 0, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Create(t.Context(), info.Name, info.Bytes, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return "file://" + dir
+}
+
+func TestCommandsReadAnArchive(t *testing.T) {
+	url := archiveOfTests(t)
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"list", url}, 0, "alpha"},
+		{[]string{"list", url, "-o", "json"}, 0, `"group": "alpha"`},
+		{[]string{"show", url, "--group", "alpha"}, 0, "alpha"},
+		{[]string{"show", url, "--group", "alpha", "--id", "1"}, 0, ""},
+		{[]string{"show", url, "log/00/0000000000000000004"}, 0, "log"},
+		{[]string{"show", url}, 2, "or --group"},
+		{[]string{"show", url, "--group", "none"}, 3, "none"},
+		{[]string{"verify", url}, 0, "checked"},
+		{[]string{"verify", url, "--sample", "101"}, 2, "1 to 100 percent"},
+		{[]string{"cat", url, "12", "--group", "beta"}, 0, ""},
+		{[]string{"cat", url, "12", "--group", "beta", "--at", "tomorrow"}, 2, "is not a point in time"},
+		{[]string{"cat", url, "-99", "--group", "beta"}, 3, "no such record"},
+		{[]string{"list", url, "--store", "11111111-2222-4333-8444-000000000000"}, 3, "the URL has no archive"},
+	} {
+		code, out, errs := of(t, c.args...)
+		if code != c.code || !strings.Contains(out+errs, c.says) {
+			t.Errorf("%q: %d, %q, %q", c.args, code, out, errs)
+		}
+	}
+	// One flipped byte is found.
+	store := filepath.Join(strings.TrimPrefix(url, "file://"), archivetest.SampleStore.String())
+	log := filepath.Join(store, "log/00/0000000000000000004")
+	content, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)/2] ^= 1
+	if err := os.WriteFile(log, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := of(t, "verify", url); code != 1 || !strings.Contains(errs, "problem") {
+		t.Errorf("verify of a harmed archive: %d, %q", code, errs)
 	}
 }
 

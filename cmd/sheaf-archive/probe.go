@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/cmd/sheaf-archive/cloud"
 	"sheaf.dev/sheaf/internal/archive/bucket"
-	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 func probeCommand(a *app) *cobra.Command {
@@ -23,14 +20,7 @@ overwrite each other in it.`,
 		Example: "  sheaf-archive probe 's3://backups/quotes?region=eu-central-1'\n" +
 			"  sheaf-archive probe file:///mnt/backups/quotes",
 		Args: cobra.ExactArgs(1),
-		RunE: a.Body(func(ctx context.Context, args []string) (err error) {
-			ctx, cancel := cli.Within(ctx, a.timeout)
-			defer cancel()
-			b, err := cloud.Open(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, b.Close()) }()
+		RunE: a.onBucket(func(ctx context.Context, b bucket.Bucket, _ []string) error {
 			probed, err := bucket.Probe(ctx, b)
 			if err != nil {
 				return err
@@ -45,6 +35,6 @@ overwrite each other in it.`,
 				Deletable bool   `json:"deletable"`
 				Kept      string `json:"kept,omitempty"`
 			}{probed.Object, probed.Kept == nil, kept}, "the bucket can keep an archive\n")
-		}),
+		}, true),
 	}
 }
