@@ -70,7 +70,7 @@ func TestCommandsReadAnArchive(t *testing.T) {
 		{[]string{"list", url, "-o", "json"}, 0, `"group": "alpha"`},
 		{[]string{"show", url, "--group", "alpha"}, 0, "alpha"},
 		{[]string{"show", url, "--group", "alpha", "--id", "1"}, 0, ""},
-		{[]string{"show", url, "log/00/0000000000000000004"}, 0, "log"},
+		{[]string{"show", url, "log/00/0000000000000000004"}, 0, "READ AT"},
 		{[]string{"show", url}, 2, "or --group"},
 		{[]string{"show", url, "--group", "none"}, 3, "none"},
 		{[]string{"verify", url}, 0, "checked"},
