@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"path"
 	"slices"
@@ -161,13 +160,7 @@ func TestAnExpectedVolumeThatWasRolledBackIsRefused(t *testing.T) {
 		f.again(nil).stop()
 		id := f.registry.now().Groups["0"].Members[0].VolumeUUID
 		f.cfg.Dir, f.cfg.Wanted.Volume = earlier, id
-		s, err := Start(f.ctx(), f.cfg)
-		if err == nil {
-			s.Kill()
-		}
-		if !errors.Is(err, placement.ErrRolledBack) {
-			t.Errorf("start: %v", err)
-		}
+		f.rolledBack("start")
 		if sb, err := volume.FreshSuperblock(f.cfg.FS, earlier); err != nil || sb.Volume != id {
 			t.Errorf("it is volume %s now, was %s: %v", sb.Volume, id, err)
 		}

@@ -26,6 +26,18 @@ func TestMemRegistryHasTheRulesOfEtcd(t *testing.T) {
 // soon configures a shard to take its steps often.
 func soon(cfg *Config) { cfg.stepEvery = 10 * time.Millisecond }
 
+// rolledBack checks that the shard does not start, because its volume is of the past.
+func (f *fixture) rolledBack(what string) {
+	f.t.Helper()
+	s, err := Start(f.ctx(), f.cfg)
+	if err == nil {
+		s.Kill()
+	}
+	if !errors.Is(err, placement.ErrRolledBack) {
+		f.t.Fatalf("%s: %v", what, err)
+	}
+}
+
 // image copies the disk of a shard. Nothing may be written to the disk meanwhile: a real image shows a single moment.
 func (f *fixture) image() string {
 	f.t.Helper()
@@ -80,13 +92,7 @@ func TestRule7_AnImageOfARunningDiskIsNoticed(t *testing.T) {
 		id := f.registry.now().Groups["0"].Members[0].VolumeUUID
 		right := f.cfg.Dir
 		f.cfg.Dir, f.cfg.Wanted.Volume = image, id
-		s, err := Start(f.ctx(), f.cfg)
-		if err == nil {
-			s.Kill()
-		}
-		if !errors.Is(err, placement.ErrRolledBack) {
-			t.Fatalf("start on the image: %v", err)
-		}
+		f.rolledBack("start on the image")
 		f.cfg.Dir = right
 		f.again(nil).ready()
 		f.holds(1, data(1, 200))
@@ -106,13 +112,7 @@ func TestRule7_ABackupOfTheLastRunIsNoticed(t *testing.T) {
 		f.put(1, data(1, 200))
 		f.stop()
 		f.cfg.Dir, f.cfg.Wanted.Volume = image, f.registry.now().Groups["0"].Members[0].VolumeUUID
-		s, err := Start(f.ctx(), f.cfg)
-		if err == nil {
-			s.Kill()
-		}
-		if !errors.Is(err, placement.ErrRolledBack) {
-			t.Fatalf("start on the backup: %v", err)
-		}
+		f.rolledBack("start on the backup")
 	})
 }
 

@@ -26,17 +26,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// freePort returns an address on which no process listens.
-func freePort(t *testing.T) string {
-	t.Helper()
-	address, err := loopback.FreeAddress()
-	must.OK(t, err)
-	return address
-}
-
 func memberConfig(t *testing.T, name string) etcd.MemberConfig {
-	return etcd.MemberConfig{Name: name, Dir: filepath.Join(t.TempDir(), "etcd"), ListenClient: freePort(t),
-		ListenPeer: freePort(t), Token: "t1"}
+	return etcd.MemberConfig{Name: name, Dir: filepath.Join(t.TempDir(), "etcd"), ListenClient: loopback.Free(t),
+		ListenPeer: loopback.Free(t), Token: "t1"}
 }
 
 func startMember(t *testing.T, cfg etcd.MemberConfig) *etcd.Member {
@@ -137,7 +129,7 @@ func TestAnEmptyMemberFormsNoNewCluster(t *testing.T) {
 	if _, err := etcd.StartMember(testContext(t), cfg); !errors.Is(err, etcd.ErrEmptyExisting) {
 		t.Errorf("alone: error %v", err)
 	}
-	cfg.Cluster = map[string]string{"a": cfg.ListenPeer, "b": freePort(t), "c": freePort(t)}
+	cfg.Cluster = map[string]string{"a": cfg.ListenPeer, "b": loopback.Free(t), "c": loopback.Free(t)}
 	if _, err := etcd.StartMember(testContext(t), cfg); !errors.Is(err, etcd.ErrEmptyExisting) {
 		t.Errorf("with members that do not answer: error %v", err)
 	}

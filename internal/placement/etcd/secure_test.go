@@ -19,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/loopback"
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
@@ -80,7 +81,7 @@ func newSecured(t *testing.T, mode certs.Mode) *secured {
 	s := &secured{trio: &trio{t: t, configs: map[string]etcd.MemberConfig{}, members: map[string]*etcd.Member{}}, by: by,
 		dir:   t.TempDir(),
 		store: identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.New()}}
-	_, peer, _ := net.SplitHostPort(freePort(t))
+	_, peer, _ := net.SplitHostPort(loopback.Free(t))
 	cluster := map[string]string{}
 	for n, name := range []string{"a", "b", "c"} {
 		cfg, ip := memberConfig(t, name), fmt.Sprintf("127.0.0.%d", n+2)

@@ -67,6 +67,15 @@ func mustInit(t *testing.T, ctx context.Context, store *registry.Store, meta pla
 	}))
 }
 
+// madeStore returns an etcd in memory, and a store that was made in it.
+func madeStore(t *testing.T, ctx context.Context, meta placement.Meta) (*memetcdtest.Server, *registry.Store) {
+	t.Helper()
+	server := memetcdtest.New(t)
+	store := newStore(t, server.Client(t))
+	mustInit(t, ctx, store, meta)
+	return server, store
+}
+
 // mustTarget writes targets.
 func mustTarget(t *testing.T, ctx context.Context, store *registry.Store, targets ...placement.Target) {
 	t.Helper()
@@ -190,8 +199,7 @@ func TestPutGroupWritesOnlyWhatIsUnchanged(t *testing.T) {
 
 func putGroupWritesOnlyWhatIsUnchanged(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, memetcdtest.New(t).Client(t))
-	mustInit(t, ctx, store, namedMeta())
+	_, store := madeStore(t, ctx, namedMeta())
 	g, created, err := store.CreateGroup(ctx, placement.NewGroup(placement.Routing{Mode: placement.Named}, "day", 0))
 	if err != nil || !created || g.Revision == 0 {
 		t.Fatalf("CreateGroup: %+v, %v, %v", g, created, err)
@@ -459,10 +467,8 @@ func TestWatchAndRegistrationOutliveEtcd(t *testing.T) {
 
 func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	ctx := testContext(t)
-	server := memetcdtest.New(t)
-	store := newStore(t, server.Client(t))
 	meta := namedMeta()
-	mustInit(t, ctx, store, meta)
+	server, store := madeStore(t, ctx, meta)
 	me := shard("a")
 	stop, err := store.RegisterShard(ctx, me)
 	must.OK(t, err)

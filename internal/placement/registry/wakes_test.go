@@ -14,7 +14,6 @@ import (
 
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
-	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 // countedWatcher counts what etcd delivers to the watches of a client, except that of the one shard that keeps all
@@ -89,9 +88,7 @@ func TestAShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	t.Cleanup(cancel)
-	server := memetcdtest.New(t)
-	store := newStore(t, server.Client(t))
-	mustInit(t, ctx, store, namedMeta())
+	server, store := madeStore(t, ctx, namedMeta())
 	const shards, writes = 8, 25
 	var followers []*follower
 	var groups []placement.Group
@@ -141,9 +138,7 @@ func TestAShardIsInformedOfAGroupWhoseFolderItHas(t *testing.T) {
 
 func aShardIsInformedOfAGroupWhoseFolderItHas(t *testing.T) {
 	ctx := testContext(t)
-	server := memetcdtest.New(t)
-	store := newStore(t, server.Client(t))
-	mustInit(t, ctx, store, namedMeta())
+	_, store := madeStore(t, ctx, namedMeta())
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-a", 0)
 	g.Members = []placement.Member{{Shard: "a", VolumeUUID: uuid.New(), RaftID: 1}}
 	mustPut(t, ctx, store, g)
@@ -173,9 +168,7 @@ func TestAShardIsInformedOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 
 func aShardIsInformedOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	ctx := testContext(t)
-	server := memetcdtest.New(t)
-	store := newStore(t, server.Client(t))
-	mustInit(t, ctx, store, namedMeta())
+	_, store := madeStore(t, ctx, namedMeta())
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-a", 0)
 	g.Members = []placement.Member{{Shard: "a", VolumeUUID: uuid.New(), RaftID: 1}}
 	mustPut(t, ctx, store, g)

@@ -159,10 +159,8 @@ func TestWhatAShardReceives(t *testing.T) { synctest.Test(t, whatAShardReceives)
 func whatAShardReceives(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	t.Cleanup(cancel)
-	server := memetcdtest.New(t)
-	store := newStore(t, server.Client(t))
 	meta := namedMeta()
-	mustInit(t, ctx, store, meta)
+	server, store := madeStore(t, ctx, meta)
 	mine, stray := led(t, ctx, store, "mine", "a"), led(t, ctx, store, "stray", "b")
 	foreign := led(t, ctx, store, "foreign", "b")
 	f := &follower{name: "a", store: sameStore(t, server.Client(t), store)}

@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync/atomic"
+
+	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // The ports are below those that Linux assigns to connections and to listeners on port 0 (from 32768 on), and below the
@@ -23,6 +25,14 @@ const (
 var next atomic.Uint32
 
 func init() { next.Store(rand.Uint32N(ports)) }
+
+// Free is FreeAddress for a test, which ends if there is none.
+func Free(t must.T) string {
+	t.Helper()
+	address, err := FreeAddress()
+	must.OK(t, err)
+	return address
+}
 
 // FreeAddress returns an address on 127.0.0.1 at which nothing listens at the moment, and which FreeAddress has not
 // returned before in this process. Safe for concurrent use.

@@ -29,6 +29,17 @@ const (
 // Long reports whether this run is a soak, in which a test runs all its cases.
 func Long() bool { return os.Getenv(Variable) != "" }
 
+// Pick returns how much a test does: normal in `make test`, long in a soak, and short with -short.
+func Pick[N any](normal, long, short N) N {
+	switch {
+	case Long():
+		return long
+	case testing.Short():
+		return short
+	}
+	return normal
+}
+
 // Only skips a test outside of a soak. It is for tests that load the whole machine, draw random cases, or take long.
 // The argument part names the soak that runs the test (log, raft, proc, kube or eco), and why is the reason in a few
 // words.

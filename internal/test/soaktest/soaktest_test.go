@@ -33,6 +33,21 @@ func TestASeedIsFixedOutsideASoak(t *testing.T) {
 	}
 }
 
+func TestASoakDoesMore(t *testing.T) {
+	t.Setenv(Variable, "")
+	want := 2
+	if testing.Short() {
+		want = 1
+	}
+	if got := Pick(2, 3, 1); got != want {
+		t.Fatalf("%d outside a soak, want %d", got, want)
+	}
+	t.Setenv(Variable, "1")
+	if got := Pick(2, 3, 1); got != 3 {
+		t.Fatalf("%d in a soak", got)
+	}
+}
+
 func TestOnlySkipsOutsideASoak(t *testing.T) {
 	t.Setenv(Variable, "")
 	skipped := false

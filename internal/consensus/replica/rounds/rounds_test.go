@@ -56,10 +56,17 @@ func enter(t *testing.T, c *Committer, f *fake) *Seat {
 	return s
 }
 
-func TestARoundThatIsAskedForMeanwhileComesBehind(t *testing.T) {
+// committing runs a test in a bubble, with a committer that is closed at its end.
+func committing(t *testing.T, test func(t *testing.T, c *Committer)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCommitter()
 		defer c.Close()
+		test(t, c)
+	})
+}
+
+func TestARoundThatIsAskedForMeanwhileComesBehind(t *testing.T) {
+	committing(t, func(t *testing.T, c *Committer) {
 		held := make(chan struct{})
 		f := &fake{round: func() { <-held }}
 		s := enter(t, c, f)
@@ -84,9 +91,7 @@ func TestARoundThatIsAskedForMeanwhileComesBehind(t *testing.T) {
 // TestNoRoundBeginsBesideTheFirst checks that a round that the clock requests while a replica starts waits for the
 // first round of the replica, also if the request came before that round.
 func TestNoRoundBeginsBesideTheFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := NewCommitter()
-		defer c.Close()
+	committing(t, func(t *testing.T, c *Committer) {
 		f := &fake{}
 		f.round = func() { time.Sleep(time.Second) }
 		s := &Seat{}
@@ -109,9 +114,7 @@ func TestNoRoundBeginsBesideTheFirst(t *testing.T) {
 }
 
 func TestAtMost64RoundsAtATimeAndASlowOneHoldsUpNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := NewCommitter()
-		defer c.Close()
+	committing(t, func(t *testing.T, c *Committer) {
 		held := make(chan struct{})
 		var inside atomic.Int32
 		var all []*fake
@@ -138,9 +141,7 @@ func TestAtMost64RoundsAtATimeAndASlowOneHoldsUpNobody(t *testing.T) {
 }
 
 func TestLeaveWaitsForTheRoundAndLetsNoneBegin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := NewCommitter()
-		defer c.Close()
+	committing(t, func(t *testing.T, c *Committer) {
 		held := make(chan struct{})
 		f := &fake{round: func() { <-held }}
 		s := enter(t, c, f)
@@ -165,9 +166,7 @@ func TestLeaveWaitsForTheRoundAndLetsNoneBegin(t *testing.T) {
 }
 
 func TestTheClockWritesAMarkOnceAndRests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := NewCommitter()
-		defer c.Close()
+	committing(t, func(t *testing.T, c *Committer) {
 		f := &fake{}
 		f.rests.Store(true)
 		f.badMark.Store(true)
@@ -201,9 +200,7 @@ func TestTheClockWritesAMarkOnceAndRests(t *testing.T) {
 }
 
 func TestFreedSpaceWakesThoseThatAreStuck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := NewCommitter()
-		defer c.Close()
+	committing(t, func(t *testing.T, c *Committer) {
 		stuck, other := &fake{}, &fake{}
 		stuck.stuck.Store(true)
 		enter(t, c, stuck)
@@ -248,9 +245,7 @@ func (l *fakeLog) Sync() error { l.syncs.Add(1); <-l.hold; return nil }
 func (l *fakeLog) SyncShared() bool { l.shared.Add(1); return l.shares }
 
 func TestSyncsAreSharedWhereSeveralRoundsAreUnderWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := NewCommitter()
-		defer c.Close()
+	committing(t, func(t *testing.T, c *Committer) {
 		one := &fakeLog{shares: true, hold: make(chan struct{})}
 		close(one.hold)
 		if err := c.Sync(one, false); err != nil || one.syncs.Load() != 1 || one.shared.Load() != 0 || c.Synced() != 1 {
