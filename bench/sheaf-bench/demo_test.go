@@ -13,6 +13,7 @@ import (
 
 	"sheaf.dev/sheaf/bench/demo"
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/test/loopback"
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
@@ -28,7 +29,7 @@ func TestRunDemoOnceReportsAndLeavesNothingBehind(t *testing.T) {
 			must.OK(t, os.WriteFile(name, bytes.Repeat([]byte(strconv.Itoa(n+1000*i)), n*10), 0o644))
 		}
 	}
-	server, httpAddress := freeAddress(t), freeAddress(t)
+	server, httpAddress := loopback.Free(t), loopback.Free(t)
 	for _, residency := range []string{"resident", "index"} {
 		o := measure(t, "demo", "--once", "--listen", server, "--http", httpAddress, "--residency", residency, one, two,
 			filepath.Join(tmp, "no-such")).Want(t, 0)
@@ -81,7 +82,7 @@ func TestRunDemoComparesWhatItImported(t *testing.T) {
 		}
 	}}
 	err := demo.Run(t.Context(), demo.Options{
-		Trees: []string{tree}, Listen: freeAddress(t), HTTP: freeAddress(t), Residency: "index", Once: true,
+		Trees: []string{tree}, Listen: loopback.Free(t), HTTP: loopback.Free(t), Residency: "index", Once: true,
 		Out: &cli.Output{Out: said, Err: io.Discard}, Program: filepath.Join(filepath.Dir(benchBinary), "sheaf"),
 	})
 	must.OK(t, err)

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/test/clitest"
-	"sheaf.dev/sheaf/internal/test/loopback"
-	"sheaf.dev/sheaf/internal/test/must"
 )
 
 // benchBinary is the path of the built program. The program sheaf is in the same folder.
@@ -23,11 +21,4 @@ func TestMain(m *testing.M) {
 func measure(t testing.TB, args ...string) clitest.Outcome {
 	t.Helper()
 	return clitest.Run(t, nil, nil, append([]string{benchBinary}, args...)...)
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	address, err := loopback.FreeAddress()
-	must.OK(t, err)
-	return address
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,36 +82,14 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 // TestVerifyReportsGroupsInOrder checks that the report lists the groups of a volume in order, although they are
 // checked at the same time.
 func TestVerifyReportsGroupsInOrder(t *testing.T) {
-	dir := t.TempDir()
-	store := uuid.New()
-	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true,
-		ReserveBytes: 16 << 20})
-	must.OK(t, err)
 	const groups, bad = 9, 4
-	var damaged string
-	for i := range groups {
-		id := uuid.New()
-		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id,
-			Name: fmt.Sprint(i)}}
-		must.OK(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
-		log, _, err := group.Load(context.Background(), opts, nil)
-		must.OK(t, err)
-		for at := range uint64(i + 1) {
-			must.OK(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true,
-				ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
-		}
-		must.OK(t, log.Sync())
-		must.OK(t, log.Close(true))
-		if i == bad {
-			damaged = opts.Dir
-			segment, err := os.OpenFile(filepath.Join(opts.Dir, format.SegmentName(1)), os.O_RDWR, 0)
-			must.OK(t, err)
-			_, err = segment.WriteAt([]byte("X"), format.SegmentHeaderBytes+format.FrameHeaderBytes) // the first entry
-			must.OK(t, err)
-			must.OK(t, segment.Close())
-		}
-	}
-	must.OK(t, v.Close())
+	dir, folders := plainVolume(t, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+	damaged := folders[bad]
+	segment, err := os.OpenFile(filepath.Join(damaged, format.SegmentName(1)), os.O_RDWR, 0)
+	must.OK(t, err)
+	_, err = segment.WriteAt([]byte("X"), format.SegmentHeaderBytes+format.FrameHeaderBytes) // the first entry
+	must.OK(t, err)
+	must.OK(t, segment.Close())
 
 	var said bytes.Buffer
 	out := &Output{Out: &said, Err: &said}

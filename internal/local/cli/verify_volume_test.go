@@ -21,22 +21,22 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// plainVolume makes a volume with three groups of some entries, and returns the folders of the groups.
-func plainVolume(t *testing.T) (dir string, groups []string) {
+// plainVolume makes a volume with a group for each number of entries, and returns the folders of the groups.
+func plainVolume(t *testing.T, entries ...int) (dir string, groups []string) {
 	t.Helper()
 	dir = t.TempDir()
 	store := uuid.New()
 	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true,
 		ReserveBytes: 16 << 20})
 	must.OK(t, err)
-	for i := range 3 {
+	for i, n := range entries {
 		id := uuid.New()
 		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id,
 			Name: fmt.Sprint(i)}}
 		must.OK(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 		log, _, err := group.Load(context.Background(), opts, nil)
 		must.OK(t, err)
-		for at := range uint64(5) {
+		for at := range uint64(n) {
 			must.OK(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true,
 				ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
 		}
@@ -94,7 +94,7 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 			if err != nil || report.Bad() != 0 {
 				t.Errorf("with replica files: %+v, %v", report, err)
 			}
-			other, _ := plainVolume(t)
+			other, _ := plainVolume(t, 5, 5, 5)
 			exchange(t, filepath.Join(dir, "superblock"), filepath.Join(other, "superblock"))
 		}, says: "and 3 of 3 groups were made on volume", places: 1},
 		{name: "the mark is another group's", harm: func(_ string, groups []string) {
@@ -109,7 +109,7 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 			says: "was the folder exchanged with another, or renamed?", places: 2, refused: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir, groups := plainVolume(t)
+			dir, groups := plainVolume(t, 5, 5, 5)
 			out := &Output{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}
 			if report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, out); err != nil || report.Bad() != 0 {
 				t.Fatalf("before: %+v, %v", report, err)
@@ -174,8 +174,8 @@ func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
 	must.OK(t, err)
 	marked := func(n uint64) []byte { return bytes.Repeat([]byte{byte(n)}, 3000) }
 	for n := uint64(1); n <= 5; n++ {
-		must.OK(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(n),
-			Index: n, Term: 1, Data: marked(n)})}))
+		must.OK(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true,
+			ID: int64(n), Index: n, Term: 1, Data: marked(n)})}))
 		if !log.SyncShared() {
 			t.Fatal("the journal did not take it")
 		}

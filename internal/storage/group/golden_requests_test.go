@@ -1,7 +1,6 @@
 package group
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"slices"

@@ -163,11 +163,16 @@ func goldenPieces(s format.ManifestSegment, image []byte) []*format.HintPiece {
 }
 
 func TestGoldenFilesOfVersion1AreWrittenTheSame(t *testing.T) {
-	files := goldenFiles(t)
+	writtenTheSame(t, goldenV1, goldenFiles(t))
+}
+
+// writtenTheSame checks that the codec writes the golden files of a folder, and no others. With -update it writes them.
+func writtenTheSame(t *testing.T, dir string, files map[string][]byte) {
+	t.Helper()
 	for name, want := range files {
-		golden := filepath.Join(goldenV1, name)
+		golden := filepath.Join(dir, name)
 		if *update {
-			must.OK(t, os.MkdirAll(goldenV1, 0o755))
+			must.OK(t, os.MkdirAll(dir, 0o755))
 			must.OK(t, os.WriteFile(golden, want, 0o644))
 		}
 		got, err := os.ReadFile(golden)
@@ -176,7 +181,7 @@ func TestGoldenFilesOfVersion1AreWrittenTheSame(t *testing.T) {
 			t.Errorf("%s is not what the codec writes now", golden)
 		}
 	}
-	entries, err := os.ReadDir(goldenV1)
+	entries, err := os.ReadDir(dir)
 	must.OK(t, err)
 	if len(entries) != len(files) {
 		t.Errorf("%d golden files, %d written", len(entries), len(files))

@@ -20,13 +20,7 @@ import (
 // joining and over an older log of the same replica. Afterwards the folder is in its old or in its new state, and the
 // install can be completed.
 func TestInstallSurvivesACrashAtEveryOperation(t *testing.T) {
-	seeds := uint64(2)
-	switch {
-	case soaktest.Long():
-		seeds = 40
-	case testing.Short():
-		seeds = 1
-	}
+	seeds := soaktest.Pick(uint64(2), 40, 1)
 	for seed := range seeds {
 		for _, over := range []bool{false, true} {
 			t.Run(fmt.Sprintf("seed %d over %t", seed, over), func(t *testing.T) {

@@ -414,13 +414,7 @@ func TestRule4_EveryTruncation(t *testing.T) {
 			cuts = append(cuts, cut{name, size})
 		}
 	}
-	step := int64(7)
-	switch {
-	case soaktest.Long():
-		step = 1
-	case testing.Short():
-		step = 101
-	}
+	step := soaktest.Pick(int64(7), 1, 101)
 	each(t, int64(len(cuts))/step, func(i int64) error {
 		c := cuts[i*step]
 		residency := Residency(i % 2)
@@ -461,13 +455,7 @@ func TestRule4_EverySectorZeroedAndSwapped(t *testing.T) {
 			}
 		}
 	}
-	step := int64(3)
-	switch {
-	case soaktest.Long():
-		step = 1
-	case testing.Short():
-		step = 37
-	}
+	step := soaktest.Pick(int64(3), 1, 37)
 	var damaged atomic.Int64
 	each(t, int64(len(swaps))/step, func(i int64) error {
 		s := swaps[i*step]

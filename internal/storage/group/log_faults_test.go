@@ -40,13 +40,7 @@ func TestRule6_EveryOperationThatFailsOnceIsSurvived(t *testing.T) {
 			}
 		}
 	}
-	step := int64(5)
-	switch {
-	case soaktest.Long():
-		step = 1
-	case testing.Short():
-		step = 23
-	}
+	step := soaktest.Pick(int64(5), 1, 23)
 	var fired atomic.Int64
 	each(t, int64(len(all))/step, func(i int64) error {
 		f := all[i*step]

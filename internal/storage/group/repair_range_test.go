@@ -190,13 +190,7 @@ func TestRule4_EveryDamageIsRepairedFromATwin(t *testing.T) {
 		}
 		add("gone", name, nil)
 	}
-	step := int64(127)
-	switch {
-	case soaktest.Long():
-		step = 1
-	case testing.Short():
-		step = 2999
-	}
+	step := soaktest.Pick(int64(127), 1, 2999)
 	var seen, whole atomic.Int64
 	each(t, int64(len(damages))/step, func(i int64) error {
 		d := damages[i*step]
