@@ -215,11 +215,8 @@ func TestALeaderAtRestWakesWhenAShardFallsSilentOrComesBack(t *testing.T) {
 // A member that cannot rest reports that, and its leader wakes.
 func TestAMemberThatCannotRestWakesItsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newQuietNetwork(t)
-		first, leader := n.lead()
+		n, first, leader := newRestingNetwork(t)
 		id, one := n.follower(first)
-		leader.must(t, put(1, "a"))
-		n.rest(3)
 		m := one.Members()
 		c := one.state.lock()
 		answer, err := c.step(&raftpb.Message{

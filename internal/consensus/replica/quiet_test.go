@@ -19,6 +19,15 @@ func newQuietNetwork(t *testing.T) *network {
 	return n
 }
 
+// newRestingNetwork starts three voters that rest after one write. It returns their leader and its id, too.
+func newRestingNetwork(t *testing.T) (n *network, id uint64, leader *member) {
+	n = newQuietNetwork(t)
+	id, leader = n.lead()
+	leader.must(t, put(1, "a"))
+	n.rest(3)
+	return n, id, leader
+}
+
 func (n *network) resting() (count int) {
 	for _, one := range n.members {
 		if one.Members().Quiet {
@@ -62,10 +71,7 @@ func (n *network) up(back uint64) {
 
 func TestGroupWithoutWorkRestsAndAnyWorkWakesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newQuietNetwork(t)
-		first, leader := n.lead()
-		leader.must(t, put(1, "a"))
-		n.rest(3)
+		n, first, leader := newRestingNetwork(t)
 		before, term := n.messages(), leader.Members().Term
 		time.Sleep(time.Hour)
 		if after := n.messages(); after != before {
@@ -94,10 +100,7 @@ func TestGroupWithoutWorkRestsAndAnyWorkWakesIt(t *testing.T) {
 
 func TestRestEndsWhenTheLeadersShardFallsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newQuietNetwork(t)
-		first, leader := n.lead()
-		leader.must(t, put(1, "a"))
-		n.rest(3)
+		n, first, _ := newRestingNetwork(t)
 		n.stop(first)
 		n.down(first)
 		begin := time.Now()
@@ -129,10 +132,7 @@ func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
 	for _, leads := range []bool{true, false} {
 		t.Run(fmt.Sprintf("it led %v", leads), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newQuietNetwork(t)
-				gone, leader := n.lead()
-				leader.must(t, put(1, "a"))
-				n.rest(3)
+				n, gone, _ := newRestingNetwork(t)
 				if !leads {
 					gone, _ = n.follower(gone)
 				}
@@ -190,10 +190,7 @@ func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 // A leader that is killed and restarted within the election timeout is silent for too short a time to be noticed.
 func TestLeaderBackSoonDoesNotLeaveTheOthersAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newQuietNetwork(t)
-		first, leader := n.lead()
-		leader.must(t, put(1, "a"))
-		n.rest(3)
+		n, first, _ := newRestingNetwork(t)
 		n.stop(first)
 		n.start(first)
 		_, now := n.lead()
@@ -241,10 +238,7 @@ func TestLostMarkCostsNoMoreThanAnElection(t *testing.T) {
 // member to rest.
 func TestMarkThatDoesNotFitIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newQuietNetwork(t)
-		first, leader := n.lead()
-		leader.must(t, put(1, "a"))
-		n.rest(3)
+		n, first, leader := newRestingNetwork(t)
 		id, follower := n.follower(first)
 		m := follower.Members()
 		mark := func(index, term uint64) *raftpb.Message {
