@@ -27,8 +27,8 @@ type DiskSet struct {
 	// Spec says which disks to use, and how.
 	// +required
 	Spec DiskSetSpec `json:"spec"`
-	// Status is what the operator observed about the disks; the operator writes it. Until the operator has seen the
-	// object, a default of the API server says that it has not.
+	// Status is what the operator observed about the disks; the operator writes it. A new object has a default status,
+	// which says that the operator has not seen the object yet.
 	// +optional
 	// +kubebuilder:default={total: 0, free: 0, bound: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DiskSetStatus `json:"status,omitzero"`

@@ -35,8 +35,8 @@ type RecordStore struct {
 	// Spec describes the wanted store.
 	// +required
 	Spec RecordStoreSpec `json:"spec"`
-	// Status is what the operator observed about the store; the operator writes it. Until the operator has seen the
-	// object, a default of the API server says that it has not.
+	// Status is what the operator observed about the store; the operator writes it. A new object has a default status,
+	// which says that the operator has not seen the object yet.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RecordStoreStatus `json:"status,omitzero"`

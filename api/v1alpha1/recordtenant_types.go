@@ -29,8 +29,8 @@ type RecordTenant struct {
 	// Spec says which groups are limited, and how.
 	// +required
 	Spec RecordTenantSpec `json:"spec"`
-	// Status says whether the tenant's quotas are in force; the operator writes it. Until the operator has seen the
-	// object, a default of the API server says that it has not.
+	// Status says whether the tenant's quotas are in force; the operator writes it. A new object has a default status,
+	// which says that the operator has not seen the object yet.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RecordTenantStatus `json:"status,omitzero"`

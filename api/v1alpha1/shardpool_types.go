@@ -39,8 +39,8 @@ type ShardPool struct {
 	// Spec describes the wanted pool.
 	// +required
 	Spec ShardPoolSpec `json:"spec"`
-	// Status is what the operator observed about the pool; the operator writes it. Until the operator has seen the
-	// object, a default of the API server says that it has not.
+	// Status is what the operator observed about the pool; the operator writes it. A new object has a default status,
+	// which says that the operator has not seen the object yet.
 	// +optional
 	// +kubebuilder:default={shards: 0, serving: 0, updated: 0, conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}, {type: "Reconciling", status: "True", reason: "Pending", message: "Waiting for the operator. Where this stays, see whether it runs and watches this namespace", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ShardPoolStatus `json:"status,omitzero"`

@@ -58,7 +58,7 @@ type route struct {
 
 	members []*shard              // the voting members
 	tenure  *liveness.Tenure      // tenure of told as the leader
-	lead    atomic.Pointer[shard] // destination of calls: told, unless answers named another shard
+	lead    atomic.Pointer[shard] // destination of calls: the shard in told, unless an answer has named another shard
 }
 
 // leader returns the destination of calls, or nil if none is known. It avoids a leader that hangs if another member

@@ -228,8 +228,8 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	}
 }
 
-// TestADeletedGroupIsNotReconciled checks that replicas that have not seen the deletion of their group yet do not bring
-// it back, and that a group that etcd does not know as deleted is brought back.
+// TestADeletedGroupIsNotReconciled checks two cases. If etcd records that a group was deleted, replicas that have not
+// seen the deletion yet do not bring the group back. If etcd does not know the group at all, it is brought back.
 func TestADeletedGroupIsNotReconciled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)

@@ -28,7 +28,7 @@ type View struct {
 	Target    []string
 	EpochBase uint64 // the group's revision plus EpochBase is an epoch
 
-	SetBack   bool // etcd was set back: nothing is created, moved or deleted on its word (rule 9)
+	SetBack   bool // etcd was set back: nothing is created, moved or deleted because of what it says (rule 9)
 	LoadBegun bool // the first load after the start has begun
 	// Retired are the Raft ids that were, or may have been, begun on this volume before. A replica with such an id may
 	// have acknowledged entries or voted, so no new replica gets the id (rule 7).
