@@ -190,7 +190,7 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 		}
 		var refused refusedError
 		if errors.As(err, &refused) {
-			// one answer for all remaining reads: thousands of answers would need memory that is not there
+			// one answer for all remaining reads: for thousands of answers there is not enough memory
 			return refused.error
 		}
 		if err != nil {
