@@ -157,7 +157,7 @@ type Groups struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
 	Count *int32 `json:"count,omitempty"`
-	// Max is the largest number of groups in routing Named, 1 to 65536; absent: 10000.
+	// Max is the number of groups in routing Named beyond which no put creates a group, 1 to 65536; absent: 100000.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536

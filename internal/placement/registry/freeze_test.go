@@ -45,8 +45,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// An etcd is set back under processes that follow it, and under processes that start to follow it, even if the revision
-// of etcd has grown beyond the one that these processes saw.
+// etcd is set back while processes follow it or begin to follow it. They notice this even if the revision of etcd has
+// grown beyond the one that they saw.
 func TestAnOlderEtcdIsFrozenUntilItIsReconciled(t *testing.T) {
 	for name, grown := range map[string]bool{"its revision is lower": false, "its revision has grown": true} {
 		t.Run(name, func(t *testing.T) {

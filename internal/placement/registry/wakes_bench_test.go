@@ -21,10 +21,10 @@ import (
 // process.
 const watchersPerConnection = 25
 
-// TestWritesToManyWatchers writes each of many groups once while as many watchers listen. The first watchers watch
-// all groups and only count the answers; the second ones are shards that follow their own groups. The test prints the
-// time until each watcher has received its changes, from a real etcd and in real time. SHEAF_WATCHERS=1000 is the
-// size of a large store.
+// TestWritesToManyWatchers writes to each of many groups once, while as many watchers listen. It does so twice: first
+// with watchers that watch all groups and only count the answers, then with shards that follow only their own groups.
+// The test prints the time until each watcher has received its changes, from a real etcd and in real time.
+// SHEAF_WATCHERS=1000 is the size of a large store.
 func TestWritesToManyWatchers(t *testing.T) {
 	n := 40
 	if words := os.Getenv("SHEAF_WATCHERS"); words != "" {
