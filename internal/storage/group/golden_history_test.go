@@ -13,7 +13,7 @@ import (
 var goldenHistory = filepath.Join("testdata", "history")
 
 func TestGoldenManifestOfVersion2IsWrittenTheSame(t *testing.T) {
-	sameGolden(t, goldenHistory, requestFiles(t, func(m *format.Manifest) { m.HistoryKnown, m.HistoryFloor = true, 6 }))
+	writtenTheSame(t, goldenHistory, requestFiles(t, func(m *format.Manifest) { m.HistoryKnown, m.HistoryFloor = true, 6 }))
 }
 
 func TestGoldenManifestOfVersion2IsRead(t *testing.T) {

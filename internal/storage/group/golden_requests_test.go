@@ -75,29 +75,7 @@ func requestFiles(t *testing.T, change func(*format.Manifest)) map[string][]byte
 }
 
 func TestGoldenFilesOfVersion2AreWrittenTheSame(t *testing.T) {
-	sameGolden(t, goldenV2, goldenRequestFiles(t))
-}
-
-// sameGolden compares the files of a folder with what the codec writes.
-func sameGolden(t *testing.T, folder string, files map[string][]byte) {
-	t.Helper()
-	for name, want := range files {
-		golden := filepath.Join(folder, name)
-		if *update {
-			must.OK(t, os.MkdirAll(folder, 0o755))
-			must.OK(t, os.WriteFile(golden, want, 0o644))
-		}
-		got, err := os.ReadFile(golden)
-		must.OK(t, err)
-		if !bytes.Equal(got, want) {
-			t.Errorf("%s is not what the codec writes now", golden)
-		}
-	}
-	entries, err := os.ReadDir(folder)
-	must.OK(t, err)
-	if len(entries) != len(files) {
-		t.Errorf("%d golden files, %d written", len(entries), len(files))
-	}
+	writtenTheSame(t, goldenV2, goldenRequestFiles(t))
 }
 
 // readGolden copies the files of a folder to the folder /g of a disk in memory.
