@@ -149,7 +149,7 @@ func TestTheNextLeaderGoesOnWithTheHold(t *testing.T) {
 
 // holdOf starts a shard with two groups, of which an archiver has nothing yet. Group 0 has much history, and group 1 has
 // a little.
-func holdOf(t *bubble, bytesMax int64) (*fixture, *archiver) {
+func holdOf(t *bubble, bytesMax int64) (*fixture, *askingArchiver) {
 	t.Helper()
 	two := placement.Routing{Mode: placement.Hash, Groups: 2}
 	c := &cluster{t: t, registry: newRegistry(two, "a"), shards: map[string]*fixture{}}

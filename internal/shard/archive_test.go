@@ -27,8 +27,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// archiver follows all shards of a cluster, and keeps in memory what they say.
-type archiver struct {
+// askingArchiver follows all shards of a cluster, and keeps in memory what they say.
+type askingArchiver struct {
 	*cluster
 	calls  map[string]*followed
 	groups map[uuid.UUID]*archivedGroup
@@ -53,8 +53,8 @@ type archivedGroup struct {
 	news    int    // messages of the last round
 }
 
-func newArchiver(c *cluster) *archiver {
-	return &archiver{cluster: c, calls: map[string]*followed{}, groups: map[uuid.UUID]*archivedGroup{}}
+func newArchiver(c *cluster) *askingArchiver {
+	return &askingArchiver{cluster: c, calls: map[string]*followed{}, groups: map[uuid.UUID]*archivedGroup{}}
 }
 
 func (c *cluster) archiveHeader(shard string) *archivev1.Header {
@@ -64,7 +64,7 @@ func (c *cluster) archiveHeader(shard string) *archivev1.Header {
 
 // round makes a round at the given shards, at all if there are none. It asks about the deletion of each group of which
 // the last round had no news.
-func (a *archiver) round(shards ...string) {
+func (a *askingArchiver) round(shards ...string) {
 	in := &archivev1.FollowRequest{}
 	for id, g := range a.groups {
 		p := &archivev1.Position{Group: id[:], After: g.through}
@@ -88,7 +88,7 @@ func (a *archiver) round(shards ...string) {
 	}
 }
 
-func (a *archiver) ask(name string, in *archivev1.FollowRequest) error {
+func (a *askingArchiver) ask(name string, in *archivev1.FollowRequest) error {
 	f := a.shards[name]
 	call := a.calls[name]
 	if call == nil || call.conn != f.conn {
@@ -114,7 +114,7 @@ func (a *archiver) ask(name string, in *archivev1.FollowRequest) error {
 }
 
 // take takes a message about a group. Entries must come in order, and none of them twice from one shard.
-func (a *archiver) take(m *archivev1.FollowResponse) {
+func (a *askingArchiver) take(m *archivev1.FollowResponse) {
 	a.t.Helper()
 	id := uuid.UUID(m.GetGroup())
 	g := a.groups[id]
@@ -150,7 +150,7 @@ func (a *archiver) take(m *archivev1.FollowResponse) {
 }
 
 // of returns what the archiver has of the newest group of a name.
-func (a *archiver) of(name string) *archivedGroup {
+func (a *askingArchiver) of(name string) *archivedGroup {
 	a.t.Helper()
 	g := a.groups[a.registry.now().Groups[name].UUID]
 	if g == nil {
@@ -189,7 +189,7 @@ func (w *writer) puts(n, size int) {
 
 // missing returns how many puts were acknowledged before the archive's time of their group and are not in the archive,
 // and how many are in it.
-func (w *writer) missing(a *archiver) (missing, there int) {
+func (w *writer) missing(a *askingArchiver) (missing, there int) {
 	w.t.Helper()
 	for _, one := range w.acks {
 		g := a.of(placement.GroupName(w.registry.now().Meta.Routing.GroupOf(one.id)))
@@ -428,7 +428,7 @@ func TestAnArchiverThatDoesNotReadHoldsOnlyItself(t *testing.T) {
 func (f *fixture) fetchGroup(header *archivev1.Header, id uuid.UUID) (archivev1.ArchiveService_FetchGroupClient,
 	*format.Manifest, error) {
 	f.t.Helper()
-	stream, err := archivev1.NewArchiveServiceClient(f.conn).FetchGroup(f.ctx())
+	stream, err := archivev1.NewArchiveServiceClient(f.conn).FetchGroup(f.t.Context())
 	if err != nil {
 		f.t.Fatal(err)
 	}

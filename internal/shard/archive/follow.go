@@ -255,9 +255,9 @@ func (f *follow) send(ctx context.Context, one *fresh) error {
 			at = piece.Through
 		}
 		out.Through, out.More = at, at < one.through
+		// The floor is read after the entries: a compaction that dropped some of them before they were read has raised it.
+		out.HistoryFloor, out.FloorKnown = one.HistoryFloor()
 		if !out.GetMore() {
-			// The floor is read after the entries: a compaction that dropped some of them before they were read has raised it.
-			out.HistoryFloor, out.FloorKnown = one.HistoryFloor()
 			out.ReadAtUnixNs = one.readAt.UnixNano()
 		}
 		if err := f.stream.Send(out); err != nil || !out.GetMore() {

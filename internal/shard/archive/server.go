@@ -79,8 +79,8 @@ type Options struct {
 const (
 	// GroupsMax is the number of groups that are sent to archivers at a time, not counting small ones.
 	GroupsMax = 1
-	// IdleMax is the usual Options.IdleMax.
-	IdleMax = time.Minute
+	// IdleMax is the usual Options.IdleMax. An archiver writes what it fetches to a bucket, which may be away for minutes.
+	IdleMax = 10 * time.Minute
 )
 
 // Server implements ArchiveService. Safe for concurrent use.

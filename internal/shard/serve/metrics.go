@@ -37,6 +37,7 @@ type methodMetrics struct {
 	name    string
 	long    bool          // the default deadline does not apply
 	stream  bool          // a side sends more than one message
+	patient bool          // a message may wait longer than usual until the caller takes it
 	slowMin time.Duration // calls that take longer are reported as slow
 
 	vectors  *callMetrics
@@ -80,6 +81,7 @@ func newCallMetrics(slowMin time.Duration) *callMetrics {
 			// A stream lasts as long as both sides continue it, and a Watch may last for hours.
 			method := m.newMethod(stream.StreamName)
 			method.slowMin, method.stream = neverSlow, true
+			method.patient = service == &archivev1.ArchiveService_ServiceDesc && stream.StreamName != "Follow"
 			m.methods["/"+service.ServiceName+"/"+stream.StreamName] = method
 		}
 	}

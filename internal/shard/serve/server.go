@@ -223,12 +223,20 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return s.sendWithin(srv, ss, method, handler)
 }
 
+// patience is how many times longer than Options.SendTimeout a message of a patient method may wait. Archivers write
+// what they fetch to a bucket, which may be away for minutes, and would have to begin again.
+const patience = 10
+
 // sendWithin runs the handler of a stream, and counts the memory held for its answers. It ends the stream if a message
 // takes longer than Options.SendTimeout, or if the shard stops while no message is received or sent. When the stream
 // has ended, the waiting message is dropped, so that the handler ends, too.
 func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics,
 	handler grpc.StreamHandler) error {
-	out := message.NewStream(stream, message.Codec{}, s.StreamAnswers(), s.opts.SendTimeout)
+	most := s.opts.SendTimeout
+	if method.patient {
+		most *= patience
+	}
+	out := message.NewStream(stream, message.Codec{}, s.StreamAnswers(), most)
 	ended := make(chan error, 1)
 	s.streams.Go(func() {
 		var err error
@@ -240,7 +248,7 @@ func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMet
 	err := out.Await(ended, s.stopping.Done())
 	switch {
 	case errors.Is(err, message.ErrSlow):
-		return answer.SlowReader(s.opts.SendTimeout)
+		return answer.SlowReader(most)
 	case errors.Is(err, message.ErrStopping):
 		return answer.Stopping()
 	}

@@ -225,13 +225,14 @@ type FollowResponse struct {
 	// The piece continues in the next message.
 	More bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
 	// Reads of this group as of an index at or above the floor are exact, from what the shard has. A floor above the
-	// position means that compaction has dropped versions that were superseded between the two.
+	// position means that compaction has dropped versions that were superseded between the two. The floor may rise while
+	// a piece is sent. Each message has the floor behind which its own entries were read.
 	HistoryFloor uint64 `protobuf:"varint,6,opt,name=history_floor,json=historyFloor,proto3" json:"history_floor,omitempty"`
 	// history_floor is known. Otherwise no hold was ever set for this replica, and all versions that were superseded may
 	// be missing.
 	FloorKnown bool `protobuf:"varint,7,opt,name=floor_known,json=floorKnown,proto3" json:"floor_known,omitempty"`
-	// The time before the read barrier behind which the entries were read, by the clock of the shard: every write that
-	// was acknowledged before it is at or below `through`. Unix time in nanoseconds.
+	// In the last message of a piece: the time before the read barrier behind which the entries were read, by the clock
+	// of the shard. Every write that was acknowledged before it is at or below `through`. Unix time in nanoseconds.
 	ReadAtUnixNs int64 `protobuf:"varint,8,opt,name=read_at_unix_ns,json=readAtUnixNs,proto3" json:"read_at_unix_ns,omitempty"`
 	// The caller sent no position of this group: it must fetch the group first. From now on the shard holds the history
 	// of the group, as if the caller had sent the present index.

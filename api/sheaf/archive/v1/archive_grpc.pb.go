@@ -49,8 +49,8 @@ type ArchiveServiceClient interface {
 	Follow(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowRequest, FollowResponse], error)
 	// FetchGroup streams the files of a replica as of its applied index, as PeerService.FetchGroup does. A group that the
 	// caller does not archive yet begins with these files. RESOURCE_EXHAUSTED: the shard already sends a group to an
-	// archiver, so try again; NOT_FOUND: it has no replica of this group that serves; DEADLINE_EXCEEDED: the caller took
-	// or wanted nothing for a minute.
+	// archiver, so try again; NOT_FOUND: it has no replica of this group that serves; UNAVAILABLE with the reason
+	// SLOW_READER, or DEADLINE_EXCEEDED: the caller took or wanted nothing for ten minutes, and must begin again.
 	FetchGroup(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FetchGroupRequest, FetchGroupResponse], error)
 	// FetchBlob streams one blob file of a group. NOT_FOUND: it is not here.
 	FetchBlob(ctx context.Context, in *FetchBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchBlobResponse], error)
@@ -131,8 +131,8 @@ type ArchiveServiceServer interface {
 	Follow(grpc.BidiStreamingServer[FollowRequest, FollowResponse]) error
 	// FetchGroup streams the files of a replica as of its applied index, as PeerService.FetchGroup does. A group that the
 	// caller does not archive yet begins with these files. RESOURCE_EXHAUSTED: the shard already sends a group to an
-	// archiver, so try again; NOT_FOUND: it has no replica of this group that serves; DEADLINE_EXCEEDED: the caller took
-	// or wanted nothing for a minute.
+	// archiver, so try again; NOT_FOUND: it has no replica of this group that serves; UNAVAILABLE with the reason
+	// SLOW_READER, or DEADLINE_EXCEEDED: the caller took or wanted nothing for ten minutes, and must begin again.
 	FetchGroup(grpc.BidiStreamingServer[FetchGroupRequest, FetchGroupResponse]) error
 	// FetchBlob streams one blob file of a group. NOT_FOUND: it is not here.
 	FetchBlob(*FetchBlobRequest, grpc.ServerStreamingServer[FetchBlobResponse]) error

@@ -1,0 +1,162 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"sheaf.dev/sheaf/internal/archive/archiver"
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/remote"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// remoteSource is the cluster as the source of an archive. A shard that is killed and started again has another
+// address, which the source finds as it finds those of new shards.
+func (c *cluster) remoteSource(t *bubble) *remote.Source {
+	s := remote.New(remote.Options{
+		Store: c.registry.now().Meta.StoreUUID,
+		Shards: func(context.Context) (addresses []string, err error) {
+			for _, shard := range c.registry.now().Shards {
+				addresses = append(addresses, shard.Address)
+			}
+			return addresses, nil
+		},
+		Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(t.network.Dial)},
+	})
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// An archiver archives a store of three shards over gRPC, through a failover, and beginning with the files of the
+// groups.
+func TestAStoreIsArchivedOverTheWire(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, hash4, abc)
+		c.settled(abc...)
+		w := &writer{cluster: c}
+		w.puts(20, 300)
+		large := data(7, 3<<20)
+		c.upload(7, large)
+		folder, err := bucket.OpenFolder(vfstest.NewMem(), "/bucket")
+		if err != nil {
+			t.Fatal(err)
+		}
+		archive, err := archiver.New(archiver.Options{
+			Bucket: folder, Source: c.remoteSource(t), Store: c.registry.now().Meta.StoreUUID, Name: "quotes", Routing: "hash",
+			Groups: hash4.Groups, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := archive.Run(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("the archiver has ended: %v", err)
+			}
+		})
+		defer running.Wait()
+		defer cancel()
+		time.Sleep(time.Minute)
+		w.puts(20, 300)
+		c.kill("a")
+		w.puts(20, 300)
+		time.Sleep(time.Minute)
+		var objects []byte
+		blobs := 0
+		for info, err := range folder.List(t.Context(), "", "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := folder.Open(t.Context(), info.Name, 0, info.Bytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			content, err := io.ReadAll(r)
+			if err := errors.Join(err, r.Close()); err != nil {
+				t.Fatal(err)
+			}
+			objects = append(objects, content...)
+			if strings.Contains(info.Name, "/blob/") && bytes.Contains(content, large[:1<<19]) {
+				blobs++
+			}
+		}
+		missing := 0
+		for _, one := range w.acks {
+			if !bytes.Contains(objects, one.data) {
+				missing++
+			}
+		}
+		if missing > 0 || blobs != 1 {
+			t.Errorf("%d of %d records are not in the archive, and %d blobs of one", missing, len(w.acks), blobs)
+		}
+	})
+}
+
+// What a source is asked for and no shard has does not exist; what a shard cannot say now is an error of another kind.
+func TestARemoteSourceSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, oneGroup, abc)
+		c.settled(abc...)
+		s := c.remoteSource(t)
+		group := c.registry.now().Groups["0"].UUID
+		if _, err := s.Blob(t.Context(), group, format.BlobRef{ID: uuid.New(), Size: 1}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a blob that is nowhere: %v", err)
+		}
+		if _, err := s.Copy(t.Context(), uuid.New()); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a group that is nowhere: %v", err)
+		}
+		round := func() (news []archiver.News, errs []error) {
+			for one, err := range s.Round(t.Context(), map[uuid.UUID]uint64{group: 0}) {
+				if err != nil {
+					errs = append(errs, err)
+				} else {
+					news = append(news, one)
+				}
+			}
+			return news, errs
+		}
+		if news, errs := round(); len(news) != 1 || len(errs) > 0 || news[0].Through == 0 || news[0].ReadAt.IsZero() {
+			t.Errorf("the news are %+v, %v", news, errs)
+		}
+		// An iteration that ends early leaves no half of an answer for the next round.
+		for range s.Round(t.Context(), map[uuid.UUID]uint64{}) {
+			break
+		}
+		if news, errs := round(); len(news) != 1 || len(errs) > 0 || news[0].Unknown {
+			t.Errorf("after a round that ended early, the news are %+v, %v", news, errs)
+		}
+		// A shard is dead, but etcd does not say so yet.
+		dead := c.registry.now().Shards["a"]
+		c.kill("a")
+		c.registry.change(func(v *placement.View) { v.Shards["a"] = dead })
+		if _, errs := round(); len(errs) == 0 {
+			t.Error("a shard that does not answer is no error")
+		}
+		if _, err := s.Blob(t.Context(), group, format.BlobRef{ID: uuid.New(), Size: 1}); err == nil ||
+			errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a blob that a silent shard may have: %v", err)
+		}
+	})
+}

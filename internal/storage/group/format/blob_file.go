@@ -1,0 +1,56 @@
+package format
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+)
+
+// BlobFileReader returns the blob file of a record's data as a reader, for data that came without its file. The
+// checksums are computed from the data, so they detect no damage of it; the checksum in the reference does. The reader
+// holds one chunk of 1 MiB. If data has fewer bytes than the reference says, it returns io.ErrUnexpectedEOF.
+func BlobFileReader(ref BlobRef, data io.Reader) io.Reader {
+	return &blobFileReader{ref: ref, data: data, left: ref.Size, ready: encodeBlobHeader(ref)}
+}
+
+// blobFileReader implements the reader of BlobFileReader.
+type blobFileReader struct {
+	ref    BlobRef
+	data   io.Reader
+	left   int64  // bytes of data that were not read yet
+	number int64  // of the next chunk
+	chunk  []byte // memory of the chunks
+	ready  []byte // what Read returns next
+}
+
+// Read implements io.Reader.
+func (r *blobFileReader) Read(p []byte) (int, error) {
+	if len(r.ready) == 0 {
+		if err := r.fill(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, r.ready)
+	r.ready = r.ready[n:]
+	return n, nil
+}
+
+// fill reads the next chunk.
+func (r *blobFileReader) fill() error {
+	if r.left == 0 {
+		return io.EOF
+	}
+	if r.chunk == nil {
+		r.chunk = make([]byte, min(r.left, BlobChunkBytes)+BlobCRCBytes)
+	}
+	n := min(r.left, BlobChunkBytes)
+	if _, err := io.ReadFull(r.data, r.chunk[:n]); errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	} else if err != nil {
+		return err
+	}
+	sum := blobChunkChecksum(r.chunk[:n], r.ref.ID, r.number)
+	binary.LittleEndian.PutUint32(r.chunk[n:], sum)
+	r.ready, r.left, r.number = r.chunk[:n+BlobCRCBytes], r.left-n, r.number+1
+	return nil
+}
