@@ -131,7 +131,7 @@ func (s *Source) connect(addresses []string) (all []*shard, err error) {
 	for _, address := range slices.Compact(slices.Sorted(slices.Values(addresses))) {
 		sh := s.shards[address]
 		if sh == nil {
-			conn, err := grpc.NewClient("passthrough:///"+address, s.opts.Dial...)
+			conn, err := grpc.NewClient("passthrough:///"+address, append(slices.Clone(s.opts.Dial), grpc.WithNoProxy())...)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("shard %s: %w", address, err))
 				continue
