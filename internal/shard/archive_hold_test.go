@@ -117,7 +117,7 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 	})
 }
 
-// A leader goes on with the hold of its predecessor, even if it never heard of a hold before. Without an archive there
+// A leader goes on with the hold of its predecessor, even if it never heard of a hold before. Without an archive, there
 // is no hold.
 func TestTheNextLeaderGoesOnWithTheHold(t *testing.T) {
 	t.Parallel()
