@@ -147,8 +147,8 @@ func TestTheNextLeaderGoesOnWithTheHold(t *testing.T) {
 	})
 }
 
-// holdOf starts a shard with two groups, of which an archiver has nothing yet. Group 0 has much history, and group 1 has
-// a little.
+// holdOf starts a shard with two groups, of which an archiver has nothing yet. Group 0 has much history, and group 1
+// has a little.
 func holdOf(t *bubble, bytesMax int64) (*fixture, *askingArchiver) {
 	t.Helper()
 	two := placement.Routing{Mode: placement.Hash, Groups: 2}
