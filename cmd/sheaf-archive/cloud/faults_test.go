@@ -276,6 +276,9 @@ func TestAnswersThatAreNotTheObject(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if _, err := read(t.Context(), b, "x", 0, 1000); err != nil {
+		t.Fatal(err)
+	}
 	size := len(content)
 	whole := func() error {
 		got, err := b.Open(t.Context(), "x", 0, -1)
@@ -303,6 +306,8 @@ func TestAnswersThatAreNotTheObject(t *testing.T) {
 		"a part is cut":            {bucketproxy.AnswerCut(999), part},
 		"a short answer":           {bucketproxy.AnswerShort(size - 1), whole},
 		"a short part":             {bucketproxy.AnswerShort(999), part},
+		"another part":             {bucketproxy.Shifted(), part},
+		"a long part":              {bucketproxy.AnswerLong(), part},
 		"the whole for a part":     {bucketproxy.Whole(), part},
 		"a flipped envelope":       {bucketproxy.Flipped(20), whole},
 		"a flipped content":        {bucketproxy.Flipped(size / 2), whole},

@@ -105,6 +105,15 @@ func AnswerShort(n int) *Fault {
 	})
 }
 
+// AnswerLong answers with one byte more than the server did, and with that length.
+func AnswerLong() *Fault {
+	return changed(func(a *answer) ([]byte, bool) {
+		a.header = a.header.Clone()
+		a.header.Set("Content-Length", fmt.Sprint(len(a.body)+1))
+		return append(slices.Clone(a.body), 0), true
+	})
+}
+
 // Flipped changes one bit of the byte at an offset of the body of an answer.
 func Flipped(at int) *Fault {
 	return changed(func(a *answer) ([]byte, bool) {
@@ -136,6 +145,19 @@ func Whole() *Fault {
 	return instead(func(p *Proxy, r *http.Request) (answer, bool) {
 		a, ok := p.remembered()[asked{uri: r.URL.RequestURI()}]
 		return a, ok && r.Header.Get("Range") != ""
+	})
+}
+
+// Shifted answers with another range of the object than was asked for. Remember must have been called before the other
+// range was read.
+func Shifted() *Fault {
+	return instead(func(p *Proxy, r *http.Request) (answer, bool) {
+		for what, a := range p.remembered() {
+			if what.uri == r.URL.RequestURI() && what.ranged != "" && what.ranged != r.Header.Get("Range") {
+				return a, true
+			}
+		}
+		return answer{}, false
 	})
 }
 
