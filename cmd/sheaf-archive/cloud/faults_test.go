@@ -259,8 +259,8 @@ func sealed(t *testing.T, seed byte) []byte {
 	return all.Bytes()
 }
 
-// An answer that is not the object is found: by the bucket if it is too short or for another range, by the checks of the
-// object otherwise. The same call made again returns the object.
+// An answer that is not the object is found: by the bucket if it is too short or for another range, by the checks of
+// the object otherwise. The same call made again returns the object.
 func TestAnswersThatAreNotTheObject(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)

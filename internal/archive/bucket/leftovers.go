@@ -9,8 +9,8 @@ import (
 )
 
 // RemoveLeftovers removes what Creates of killed processes have left behind, if they began before a time: parts of
-// objects that have no name and cost money or space. It returns the number of Creates whose parts are gone now. A Create
-// of a living process that began before that time fails, and can be made again. Buckets that remove such parts
+// objects that have no name and cost money or space. It returns the number of Creates whose parts are gone now. A
+// Create of a living process that began before that time fails, and can be made again. Buckets that remove such parts
 // themselves have nothing to do.
 func RemoveLeftovers(ctx context.Context, b Bucket, before time.Time) (removed int, err error) {
 	if l, ok := b.(interface {

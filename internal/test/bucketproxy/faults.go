@@ -161,7 +161,8 @@ func Shifted() *Fault {
 	})
 }
 
-// Other answers with the whole of another object, as the server has sent it. Remember must have been called before that.
+// Other answers with the whole of another object, as the server has sent it. Remember must have been called before
+// that.
 func (p *Proxy) Other(path string) *Fault {
 	kept := p.remembered()
 	return instead(func(*Proxy, *http.Request) (answer, bool) {
