@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -509,7 +510,7 @@ func TestAPausedArchiverNotesNoHole(t *testing.T) {
 		t := s.t
 		g := s.model.one(0)
 		time.Sleep(30 * time.Second)
-		for range 60 {
+		for range 40 { // fewer than make a catalogue, which would stop the paused archiver by itself
 			s.model.write(g, 10)
 		}
 		first := s.process
@@ -587,3 +588,60 @@ func TestAStaleListHidesNothing(t *testing.T) {
 		s.current()
 	})
 }
+
+// A replica may have a long tail that a new leader replaced. Its entries are void, even if segment objects have them
+// already when the first entry of the new leader comes.
+func TestAFirstCopyHasNoVoidEntries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(1, 1)
+		g := m.one(0)
+		for at := uint64(1); at <= 420; at++ {
+			g.all = append(g.all, format.Entry{
+				Kind: format.KindPut, ID: int64(at % 6), Index: at, Term: 2, CommitTime: int64(at), Data: make([]byte, 100),
+			})
+		}
+		entries := slices.Clone(g.all[:150])
+		for at := uint64(151); at <= 400; at++ {
+			entries = append(entries, format.Entry{Kind: format.KindEmpty, Index: at, Term: 1})
+		}
+		s := format.ManifestSegment{Number: 1, ID: format.NewSegmentID(), FirstIndex: 1, LastIndex: 420}
+		file := format.SegmentHeader{Store: m.store, Group: g.id, ID: s.ID, FirstIndex: 1}.Encode()
+		for _, e := range append(entries, g.all[150:]...) {
+			file = format.AppendFrame(file, s.ID, int64(len(file)), &e)
+		}
+		s.Bytes = int64(len(file))
+		manifest, err := (&format.Manifest{
+			Identity: format.Identity{Store: m.store, Group: g.id, Name: g.name}, Sequence: 1, NextSegment: 2,
+			Segments: []format.ManifestSegment{s},
+		}).Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		files := &modelCopy{
+			model: m, d: CopyDescription{Manifest: manifest, Index: 420, FloorKnown: true},
+			files: map[string][]byte{format.SegmentName(1): file},
+		}
+		v := newView(newMemory(), 1, 0)
+		p := begin(m, v, smallLimits, func(o *Options) { o.Source = copied{Source: m, files: files} })
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if err := p.end(); err != nil {
+			t.Error(err)
+		}
+		a, err := m.check(v.memory, map[uuid.UUID]uint64{g.id: 420})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(v.memory.names(m.store.String() + "/g/" + g.id.String() + "/seg")); n <= a.groups[g.id].segments {
+			t.Errorf("%d segment objects, %d in the catalogue: no void entry was archived", n, a.groups[g.id].segments)
+		}
+	})
+}
+
+// copied is a store with given files of its group.
+type copied struct {
+	Source
+	files GroupCopy
+}
+
+func (c copied) Copy(context.Context, uuid.UUID) (GroupCopy, error) { return c.files, nil }
