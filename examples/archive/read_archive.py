@@ -81,7 +81,7 @@ def read_segment(root, name, b, head):
 
 def read_group(root, group, logs):
     """Returns what the archive says of a group, its entries in order, and (readAt, after) of its pieces."""
-    g = {"segments": [], "log": 0, "through": 0, "floor": None, "holes": [], "gone": False}
+    g = {"segments": [], "log": 0, "through": 0, "floor": None, "holes": []}
     for catalogue in sorted((root / "g" / group / "cat").glob("*"))[-1:]:
         g.update(read_object(root, f"g/{group}/cat/{catalogue.name}", 5)[0])
     parts, reads = [], []
@@ -101,12 +101,12 @@ def read_group(root, group, logs):
             if g["floor"] is None:
                 g["floor"] = p["floor"]
             gap = [{"from": p["after"] + 1, "to": p["floor"]}] if p["floor"] > max(p["after"], g["floor"]) else []
-            g.update(name=p["name"], through=max(g["through"], p["through"]), gone=g["gone"] or p.get("gone", False),
-                     holes=g["holes"] + p.get("holes", []) + gap)
-            reads.append((p["readAt"], p["after"]))
+            g["holes"] += p.get("holes", []) + gap
+            g.update(name=p["name"], through=max(g["through"], p["through"]))
+            reads.append((0 if p.get("gone") else p["readAt"], p["after"]))
             parts += [(name, piece, p)] if piece else []
-    times = [p["readAt"] for p in earlier] + [at for at, _ in reads] + [header["lastCommit"] for _, _, header in parts]
-    g["covered"] = max(times, default=0)
+    times = [p["readAt"] for p in earlier if not p.get("gone")] + [at for at, _ in reads]
+    g["covered"] = max(times + [header["lastCommit"] for _, _, header in parts], default=0)
     entries = {e[0]: e for part in parts for e in read_segment(root, *part)}
     return g, [entries[index] for index in sorted(entries)], reads
 
@@ -115,7 +115,7 @@ def refusal(g, entries, reads, time):
     """Returns why a group cannot be read exactly as of a time; None if it can be read."""
     lo = hi = g["through"]
     if time is not None:
-        if time > g["covered"] and not g["gone"]:
+        if time > g["covered"]:
             return "not archived yet"
         hi = min([e[0] - 1 for e in entries if e[4] > time], default=hi)
         lo = max([e[0] for e in entries if e[4] <= time] + [a for at, a in reads if 0 < at <= time and a <= hi] + [0])

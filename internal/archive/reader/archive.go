@@ -134,7 +134,7 @@ func (a *Archive) Groups(ctx context.Context) ([]*Group, error) {
 }
 
 // Covered returns the time up to which all of these groups are archived. It is zero if it is not known for one of them,
-// or if there is none. A group that is gone holds nothing behind, so it is covered for ever.
+// or if there is none. Groups that are gone do not count: behind their own Covered they hold nothing, or did not exist.
 func Covered(groups []*Group) (covered time.Time) {
 	first := true
 	for _, g := range groups {

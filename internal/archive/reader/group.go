@@ -95,7 +95,6 @@ func (g *Group) readPieces(ctx context.Context) error {
 	first := g.number == 0
 	for _, o := range logs {
 		if p, offset := o.piece(g.UUID); p != nil && g.Missing == "" {
-			g.Covered = later(g.Covered, p.ReadAt)
 			g.add(o, p, offset, first)
 			first = false
 		}
@@ -110,7 +109,7 @@ func (g *Group) readPieces(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if p, _ := o.piece(g.UUID); p != nil {
+		if p, _ := o.piece(g.UUID); p != nil && !p.Gone {
 			g.Covered = later(g.Covered, p.ReadAt)
 		}
 	}
@@ -195,6 +194,9 @@ func (g *Group) add(l *logObject, p *object.Piece, offset int64, first bool) {
 		g.Holes = append(g.Holes, object.Hole{From: p.After + 1, To: p.Floor})
 	}
 	g.Through = max(g.Through, p.Through)
+	if !p.Gone { // what was written before the group was deleted may not have been read any more
+		g.Covered = later(g.Covered, p.ReadAt)
+	}
 }
 
 func later(t time.Time, unix int64) time.Time {

@@ -102,8 +102,11 @@ func (g *Group) check(ctx context.Context, asked string, lo, hi uint64) error {
 // beyond refuses a read as of a point that is not archived.
 func (g *Group) beyond(asked string) error {
 	why := "is not archived yet"
-	if g.Missing != "" {
+	switch {
+	case g.Missing != "":
 		why = "is not archived: " + g.Missing
+	case g.Gone:
+		why = "is not archived: the group was deleted"
 	}
 	refused := g.refuse(asked, why)
 	refused.Earlier = Point{Index: g.Through, Time: g.Covered}
@@ -118,7 +121,7 @@ func (g *Group) At(ctx context.Context, t time.Time) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if t.After(g.Covered) && !g.Gone {
+	if t.After(g.Covered) {
 		return 0, g.beyond(asked)
 	}
 	return lo, g.check(ctx, asked, lo, hi)

@@ -104,7 +104,7 @@ func TestAProgramByThePageReadsTheSame(t *testing.T) {
 		times := []time.Time{{}}
 		if blobBytes == 50 {
 			begin := archivetest.Begin
-			for _, second := range []int{0, 4, 9, 13, 15, 19, 20, 24, 32, 99} {
+			for _, second := range []int{4, 13, 19, 24, 99} {
 				times = append(times, begin.Add(time.Duration(second)*time.Second))
 			}
 		}
