@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -74,8 +75,12 @@ func TestWhatCommandsPrint(t *testing.T) {
 	_ = w
 }
 
+// sizes are left out of golden files in JSON: those of log objects depend on checksums that their headers have.
+var sizes = regexp.MustCompile(`"bytes": [0-9]+`)
+
 func golden(t *testing.T, name, got string) {
 	t.Helper()
+	got = sizes.ReplaceAllString(got, `"bytes": 0`)
 	path := filepath.Join("testdata", name)
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
@@ -113,6 +118,8 @@ func TestCat(t *testing.T) {
 		"below the floor":          {CatOptions{ID: "3", Group: "alpha", At: at(3)}, "below the history floor, index 4", 1},
 		"in the hole":              {CatOptions{ID: "12", Group: "beta", At: "index:6"}, "index 4, time 2026-11-01T12:00:14", 1},
 		"a hole may hide it":       {CatOptions{ID: "3", At: "index:6"}, "in the hole from index 5 to 7", 1},
+		"before it was deleted":    {CatOptions{ID: "5", At: "2026-11-01T12:00:13Z"}, "five", 0},
+		"a deleted group":          {CatOptions{ID: "5", Group: "gamma", At: at(10)}, "the group was deleted", 1},
 		"a bad id":                 {CatOptions{ID: "x"}, "x", 2},
 		"a bad time":               {CatOptions{ID: "3", At: "yesterday"}, "is not a point in time", 2},
 		"a bad index":              {CatOptions{ID: "3", At: "index:0"}, "from 1 on", 2},
