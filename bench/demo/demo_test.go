@@ -105,16 +105,9 @@ func fakeRun(t *testing.T, how string) (opts Options, said *bytes.Buffer, temp s
 	t.Setenv("TMPDIR", temp)
 	said = &bytes.Buffer{}
 	return Options{
-		Trees: []string{t.TempDir()}, Listen: free(t), HTTP: free(t), Residency: "index", Once: true, StallMax: stallMax,
-		Out: &cli.Output{Out: said, Err: said},
+		Trees: []string{t.TempDir()}, Listen: loopback.Free(t), HTTP: loopback.Free(t), Residency: "index", Once: true,
+		StallMax: stallMax, Out: &cli.Output{Out: said, Err: said},
 	}, said, temp
-}
-
-func free(t *testing.T) string {
-	t.Helper()
-	address, err := loopback.FreeAddress()
-	must.OK(t, err)
-	return address
 }
 
 // A store that never becomes ready ends the demo with an explanation and evidence.

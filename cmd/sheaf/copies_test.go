@@ -19,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/test/etcdserver"
+	"sheaf.dev/sheaf/internal/test/loopback"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -45,7 +46,7 @@ func newCopiesStoreOf(t *testing.T, program string) *copiesStore {
 	must(t, err)
 	t.Cleanup(server.Close)
 	s := &copiesStore{
-		t: t, program: program, address: freeAddress(t), common: []string{"--etcd", strings.Join(server.Endpoints(), ","),
+		t: t, program: program, address: loopback.Free(t), common: []string{"--etcd", strings.Join(server.Endpoints(), ","),
 			"--store", "quotes"},
 		shards: map[string]*process{}, dirs: map[string]string{},
 	}
@@ -59,7 +60,7 @@ func newCopiesStoreOf(t *testing.T, program string) *copiesStore {
 
 // startGateway starts the gateway, always at the same address.
 func (s *copiesStore) startGateway() {
-	http := freeAddress(s.t)
+	http := loopback.Free(s.t)
 	s.gateway = serveProgram(s.t, nil, s.program, append([]string{
 		"gateway", "--listen", s.address, "--http", http, "--create", "--groups", strconv.Itoa(copiesGroups), "--copies", "3",
 		"--shards-min", "3",
@@ -70,9 +71,9 @@ func (s *copiesStore) startGateway() {
 
 // start starts the named shard, each time at new addresses.
 func (s *copiesStore) start(name string) {
-	http := freeAddress(s.t)
+	http := loopback.Free(s.t)
 	s.shards[name] = serveProgram(s.t, nil, s.program, append([]string{
-		"shard", "--name", name, "--dir", s.dirs[name], "--listen", freeAddress(s.t), "--http", http, "--segment-bytes",
+		"shard", "--name", name, "--dir", s.dirs[name], "--listen", loopback.Free(s.t), "--http", http, "--segment-bytes",
 		"1MiB",
 	}, s.common...)...)
 	s.shards[name].http = http

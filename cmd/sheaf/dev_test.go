@@ -14,6 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/local/dev"
 	"sheaf.dev/sheaf/internal/test/clitest"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 func TestDevRemembersOverStopAndKill(t *testing.T) {
@@ -47,11 +48,11 @@ func TestASecondDevIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir)
 	p.do(t, "x", "put", "1").Want(t, 0)
-	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)).Want(t, 1).
+	sheaf(t, nil, "dev", "--dir", dir, "--listen", loopback.Free(t), "--http", loopback.Free(t)).Want(t, 1).
 		Has(t, "another sheaf dev runs on")
-	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", p.server, "--http", freeAddress(t)).Want(t, 1).
+	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", p.server, "--http", loopback.Free(t)).Want(t, 1).
 		Has(t, "--listen")
-	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", freeAddress(t), "--http", p.http).Want(t, 1).Has(t, "--http")
+	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", loopback.Free(t), "--http", p.http).Want(t, 1).Has(t, "--http")
 	if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != "x" {
 		t.Errorf("the first one was disturbed: %q", o.Stdout)
 	}
@@ -61,12 +62,10 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := startDev(t, dir, "--shards", "4", "--groups", "8")
-	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
-		p.do(t, id, "put", id).Want(t, 0)
-	}
+	p.putEach(t, "1 2 3 4 5 6 7 8", 1)
 	p.stop(t)
 	again := func(flags ...string) outcome {
-		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)},
+		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", loopback.Free(t), "--http", loopback.Free(t)},
 			flags...)...)
 	}
 	again("--groups", "9").Want(t, 1).Has(t, "--groups 8").Has(t, "--dir")
@@ -76,23 +75,19 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 	// Flags that fit the store are accepted: the same flags, no flags, and more shards.
 	for _, flags := range [][]string{{"--shards", "4", "--groups", "8"}, {}, {"--shards", "5"}} {
 		p := startDev(t, dir, flags...)
-		for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
-			if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != id {
-				t.Errorf("%v: get %s: %q", flags, id, o.Stdout)
-			}
-		}
+		p.holdsEach(t, "1 2 3 4 5 6 7 8", 1)
 		p.stop(t)
 	}
 
 	foreign := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(foreign, "thesis.tex"), []byte("mine"), 0o644))
-	sheaf(t, nil, "dev", "--dir", foreign, "--listen", freeAddress(t), "--http", freeAddress(t)).Want(t, 1).
+	sheaf(t, nil, "dev", "--dir", foreign, "--listen", loopback.Free(t), "--http", loopback.Free(t)).Want(t, 1).
 		Has(t, "thesis.tex").Has(t, "empty folder")
 	if names, err := os.ReadDir(foreign); err != nil || len(names) != 1 {
 		t.Errorf("something was written into a foreign folder: %v", names)
 	}
-	sheaf(t, nil, "dev", "--dir", filepath.Join(dir, "shards", "shard-0"), "--listen", freeAddress(t), "--http",
-		freeAddress(t)).
+	sheaf(t, nil, "dev", "--dir", filepath.Join(dir, "shards", "shard-0"), "--listen", loopback.Free(t), "--http",
+		loopback.Free(t)).
 		Want(t, 1).Has(t, "sheaf shard")
 
 	must(t, os.RemoveAll(filepath.Join(dir, "etcd")))
@@ -102,7 +97,7 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 func TestDevWithoutAFolderRemovesItsOwn(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
-	server, httpAddress := freeAddress(t), freeAddress(t)
+	server, httpAddress := loopback.Free(t), loopback.Free(t)
 	p := launchWith(t, server, httpAddress, "dev", "--listen", server, "--http", httpAddress)
 	p.waitReady(t)
 	names, err := os.ReadDir(tmp)
@@ -169,7 +164,7 @@ func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 		l, err := net.Listen("tcp", status.Shards[1].GetShard().GetAddress())
 		must(t, err)
 		defer l.Close()
-		p = launch(t, dir, freeAddress(t), freeAddress(t))
+		p = launch(t, dir, loopback.Free(t), loopback.Free(t))
 		seen = p.saysUntilReady(t, func(words string) bool { // shard-1 is named, possibly among others
 			left, found := strings.CutPrefix(words, waits)
 			return found && strings.Contains(left, "shard-1") && left != "shard-0, shard-1, shard-2"
@@ -212,9 +207,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := startDev(t, dir, "--shards", "2", "--groups", "4")
-	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
-		p.do(t, strings.Repeat(id, 5000), "put", id).Want(t, 0)
-	}
+	p.putEach(t, "1 2 3 4 5 6 7 8", 5000)
 	sheaf(t, nil, "verify", dir).Want(t, 1).Has(t, "a process serves")
 	p.stop(t)
 	sheaf(t, nil, "verify", dir).Want(t, 0).Has(t, "4 groups")
@@ -262,11 +255,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	// The neighbours are still served; the damaged record answers DATA_LOSS.
 	p = startDev(t, dir)
 	p.do(t, "", "get", "5").Want(t, 1).Has(t, "DATA_LOSS")
-	for id := range strings.FieldsSeq("1 2 3 4 6 7 8") {
-		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, 5000) {
-			t.Errorf("get %s: %d bytes", id, len(o.Stdout))
-		}
-	}
+	p.holdsEach(t, "1 2 3 4 6 7 8", 5000)
 	p.do(t, "", "status").Want(t, 1)
 	p.do(t, "", "group", "accept-loss", "0").Want(t, 2).Has(t, "--yes")
 	p.stop(t)
@@ -277,11 +266,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	sheaf(t, nil, "verify", dir).Want(t, 0)
 	p = startDev(t, dir)
 	p.do(t, "", "get", "5").Want(t, 3)
-	for id := range strings.FieldsSeq("1 2 3 4 6 7 8") {
-		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, 5000) {
-			t.Errorf("after the repair, get %s: %d bytes", id, len(o.Stdout))
-		}
-	}
+	p.holdsEach(t, "1 2 3 4 6 7 8", 5000)
 	p.do(t, "", "status").Want(t, 0)
 	p.stop(t)
 	sheaf(t, nil, "verify", t.TempDir()).Want(t, 1).Has(t, "neither a volume nor a group")
@@ -293,7 +278,7 @@ func TestPortTakenBySomethingElse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer l.Close()
-	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", l.Addr().String(), "--http", freeAddress(t)).Want(t, 1).
+	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", l.Addr().String(), "--http", loopback.Free(t)).Want(t, 1).
 		Has(t, "in use")
 }
 
@@ -301,7 +286,7 @@ func TestDevWithCopies(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	dev := func(flags ...string) outcome {
-		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)},
+		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", loopback.Free(t), "--http", loopback.Free(t)},
 			flags...)...)
 	}
 	dev("--copies", "2").Want(t, 2).Has(t, "--copies 2")
@@ -311,19 +296,13 @@ func TestDevWithCopies(t *testing.T) {
 	dev("--copies", "3", "--shards", "2").Want(t, 2).Has(t, "--shards 3 or more")
 
 	p := startDev(t, dir, "--copies", "3", "--groups", "4")
-	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
-		p.do(t, id, "put", id).Want(t, 0)
-	}
+	p.putEach(t, "1 2 3 4 5 6 7 8", 1)
 	p.do(t, string(pattern(1, 2<<20)), "put", "9").Want(t, 0)
 	p.kill()
 	dev("--copies", "1").Want(t, 1).Has(t, "--copies 3")
 	dev("--shards", "2").Want(t, 1).Has(t, "--shards 3")
 	p = startDev(t, dir) // the folder stores the settings
-	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
-		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != id {
-			t.Errorf("get %s: %q", id, o.Stdout)
-		}
-	}
+	p.holdsEach(t, "1 2 3 4 5 6 7 8", 1)
 	if o := p.do(t, "", "get", "9").Want(t, 0); o.Stdout != string(pattern(1, 2<<20)) {
 		t.Error("a large record is gone")
 	}
@@ -364,6 +343,6 @@ func TestDevWithAnotherShard(t *testing.T) {
 		}
 	}
 	p.stop(t)
-	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t), "--shards", "3").Want(t, 1).
-		Has(t, "--shards 4")
+	sheaf(t, nil, "dev", "--dir", dir, "--listen", loopback.Free(t), "--http", loopback.Free(t), "--shards", "3").
+		Want(t, 1).Has(t, "--shards 4")
 }

@@ -145,18 +145,18 @@ func TestEachPortIsInTheTable(t *testing.T) {
 		p.http = args[slices.Index(args, "--http")+1]
 		return p
 	}
-	clients := freeAddress(t)
+	clients := loopback.Free(t)
 	runs := []*process{
 		run(r.add("etcd", identity.Etcd, ""), "etcd", "--name", "e0", "--dir", filepath.Join(t.TempDir(), "etcd"),
-			"--listen-client", clients, "--listen-peer", freeAddress(t), "--listen-peer-tls", freeAddress(t),
-			"--http", freeAddress(t)),
+			"--listen-client", clients, "--listen-peer", loopback.Free(t), "--listen-peer-tls", loopback.Free(t),
+			"--http", loopback.Free(t)),
 		run(r.add("gateway", identity.Gateway, ""), "gateway", "--store", "quotes", "--create", "--groups", "1", "--etcd",
-			clients, "--listen", freeAddress(t), "--http", freeAddress(t), "--pprof", freeAddress(t)),
+			clients, "--listen", loopback.Free(t), "--http", loopback.Free(t), "--pprof", loopback.Free(t)),
 		run(r.add("a", identity.Shard, "a"), "shard", "--name", "a", "--dir", t.TempDir(), "--store", "quotes", "--etcd",
-			clients, "--listen", freeAddress(t), "--http", freeAddress(t), "--pprof", freeAddress(t), "--stay"),
+			clients, "--listen", loopback.Free(t), "--http", loopback.Free(t), "--pprof", loopback.Free(t), "--stay"),
 	}
 	devDir := t.TempDir()
-	runs = append(runs, startDev(t, devDir, "--tls", "--pprof", freeAddress(t), "--shards", "2", "--groups", "2"))
+	runs = append(runs, startDev(t, devDir, "--tls", "--pprof", loopback.Free(t), "--shards", "2", "--groups", "2"))
 	shows := func(by *authority.Authority, of identity.Store, role identity.Role) *tls.Config {
 		cert, key, err := by.Issue(authority.Leaf{Identity: identity.Identity{Store: of, Role: role}, Client: true,
 			Server: true, Now: time.Now(), Lifetime: time.Hour,

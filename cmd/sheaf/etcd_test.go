@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // etcdTrio runs three members of etcd as separate processes.
@@ -34,7 +35,7 @@ func newEtcdTrio(t *testing.T) *etcdTrio {
 		runs: map[string]*process{}}
 	for _, name := range []string{"a", "b", "c"} {
 		r.dirs[name] = filepath.Join(t.TempDir(), "etcd")
-		r.peers[name], r.clients[name] = freeAddress(t), freeAddress(t)
+		r.peers[name], r.clients[name] = loopback.Free(t), loopback.Free(t)
 	}
 	for name := range r.dirs {
 		r.start(name, "new")
@@ -51,7 +52,7 @@ func (r *etcdTrio) start(name, state string) *process {
 		r.peers[name],
 		"--initial-cluster", fmt.Sprintf("a=%s,b=%s,c=%s", r.peers["a"], r.peers["b"], r.peers["c"]),
 		"--initial-cluster-state", state,
-		"--http", freeAddress(r.t))
+		"--http", loopback.Free(r.t))
 	p.http = p.cmd.Args[len(p.cmd.Args)-1]
 	r.runs[name] = p
 	return p
@@ -224,10 +225,10 @@ func TestTheMembersOfEtcdAreShownOverTLS(t *testing.T) {
 		certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: by.CertificatePEM(),
 		certs.ModeFile: []byte(certs.Required),
 	}))
-	address := freeAddress(t)
+	address := loopback.Free(t)
 	p := serve(t, "etcd", "--name", "a", "--dir", filepath.Join(t.TempDir(), "etcd"), "--listen-client", address,
-		"--listen-peer", freeAddress(t),
-		"--listen-peer-tls", freeAddress(t), "--tls-dir", dir, "--http", freeAddress(t))
+		"--listen-peer", loopback.Free(t),
+		"--listen-peer-tls", loopback.Free(t), "--tls-dir", dir, "--http", loopback.Free(t))
 	p.http = p.cmd.Args[len(p.cmd.Args)-1]
 	p.waitReady(t)
 	members := []string{"etcd", "members", "--etcd", address, "--timeout", "20s"}

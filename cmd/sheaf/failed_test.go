@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // A command on a failed group ends immediately, and says what failed, where, and what to do.
@@ -22,7 +23,7 @@ func TestAGroupThatFailedIsReportedByTheCommands(t *testing.T) {
 		t.Fatalf("%d manifests", len(manifests))
 	}
 	must(t, os.Remove(manifests[0]))
-	p = launch(t, dir, freeAddress(t), freeAddress(t), "--groups", "2")
+	p = launch(t, dir, loopback.Free(t), loopback.Free(t), "--groups", "2")
 	var lines []string
 	eventually(t, func() bool {
 		lines = nil

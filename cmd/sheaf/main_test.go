@@ -75,13 +75,6 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	address, err := loopback.FreeAddress()
-	must(t, err)
-	return address
-}
-
 // launch starts sheaf dev without waiting for it.
 func launch(t testing.TB, dir, server, httpAddress string, flags ...string) *process {
 	t.Helper()
@@ -107,7 +100,7 @@ func launchWith(t testing.TB, server, httpAddress string, args ...string) *proce
 // startDev starts sheaf dev on free ports and waits until it serves every group.
 func startDev(t testing.TB, dir string, flags ...string) *process {
 	t.Helper()
-	p := launch(t, dir, freeAddress(t), freeAddress(t), flags...)
+	p := launch(t, dir, loopback.Free(t), loopback.Free(t), flags...)
 	p.waitReady(t)
 	return p
 }
@@ -131,14 +124,7 @@ func (p *process) waitReady(t testing.TB) {
 	}
 }
 
-func (p *process) ready() bool {
-	response, err := http.Get("http://" + p.http + "/readyz")
-	if err != nil {
-		return false
-	}
-	defer response.Body.Close()
-	return response.StatusCode == http.StatusOK
-}
+func (p *process) ready() bool { return p.answers("/readyz") }
 
 // kill ends the process by SIGKILL and returns when it is gone.
 func (p *process) kill() {
@@ -162,6 +148,34 @@ func (p *process) stop(t testing.TB) int {
 func (p *process) do(t testing.TB, stdin string, args ...string) outcome {
 	t.Helper()
 	return sheaf(t, strings.NewReader(stdin), append(args, "--server", p.server)...)
+}
+
+// putEach puts records, the data of each of which are its id so many times.
+func (p *process) putEach(t testing.TB, ids string, times int) {
+	t.Helper()
+	for id := range strings.FieldsSeq(ids) {
+		p.do(t, strings.Repeat(id, times), "put", id).Want(t, 0)
+	}
+}
+
+// holdsEach checks that the records are there as putEach has put them.
+func (p *process) holdsEach(t testing.TB, ids string, times int) {
+	t.Helper()
+	for id := range strings.FieldsSeq(ids) {
+		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, times) {
+			t.Errorf("get %s: %d bytes, which begin with %.20q", id, len(o.Stdout), o.Stdout)
+		}
+	}
+}
+
+// answers reports whether the process answers a request for path with 200.
+func (p *process) answers(path string) bool {
+	response, err := http.Get("http://" + p.http + path)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	return response.StatusCode == http.StatusOK
 }
 
 // dial connects to a server that may restart (see reconnect).

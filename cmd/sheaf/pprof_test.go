@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/test/etcdserver"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // TestProfilesAreServedOnWish checks that profiles are served only on request, and only at a loopback address.
@@ -22,14 +23,15 @@ func TestProfilesAreServedOnWish(t *testing.T) {
 	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)
 	defer server.Close()
-	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--listen", freeAddress(t),
-		"--http", freeAddress(t)}
+	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--listen", loopback.Free(t),
+		"--http", loopback.Free(t)}
 	for _, command := range [][]string{
 		append([]string{"gateway", "--create"}, common...),
 		append([]string{"shard", "--name", "a", "--dir", t.TempDir()}, common...),
-		{"dev", "--listen", freeAddress(t), "--http", freeAddress(t), "--shards", "1", "--groups", "1", "--dir", t.TempDir()},
+		{"dev", "--listen", loopback.Free(t), "--http", loopback.Free(t), "--shards", "1", "--groups", "1", "--dir",
+			t.TempDir()},
 	} {
-		address := freeAddress(t)
+		address := loopback.Free(t)
 		p := serve(t, append(command, "--pprof", address)...)
 		eventually(t, func() bool {
 			select {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/test/etcdserver"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // serve starts sheaf shard or sheaf gateway.
@@ -41,10 +42,10 @@ func TestRealProcesses(t *testing.T) {
 	endpoints := strings.Join(server.Endpoints(), ",")
 	common := []string{"--etcd", endpoints, "--store", "quotes"}
 
-	sheaf(t, nil, append([]string{"gateway", "--listen", freeAddress(t), "--http", ""}, common...)...).Want(t, 1).
+	sheaf(t, nil, append([]string{"gateway", "--listen", loopback.Free(t), "--http", ""}, common...)...).Want(t, 1).
 		Has(t, "--create")
 
-	gateway := serve(t, append([]string{"gateway", "--listen", freeAddress(t), "--http", freeAddress(t), "--create",
+	gateway := serve(t, append([]string{"gateway", "--listen", loopback.Free(t), "--http", loopback.Free(t), "--create",
 		"--groups", "6"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
 	gateway.waitReady(t)
@@ -54,8 +55,8 @@ func TestRealProcesses(t *testing.T) {
 	shards := map[string]*process{}
 	dirs := map[string]string{"a": t.TempDir(), "b": t.TempDir()}
 	startShard := func(name string) {
-		p := serve(t, append([]string{"shard", "--name", name, "--dir", dirs[name], "--listen", freeAddress(t), "--http",
-			freeAddress(t)}, common...)...)
+		p := serve(t, append([]string{"shard", "--name", name, "--dir", dirs[name], "--listen", loopback.Free(t), "--http",
+			loopback.Free(t)}, common...)...)
 		p.http = p.cmd.Args[9]
 		shards[name] = p
 	}
@@ -64,7 +65,7 @@ func TestRealProcesses(t *testing.T) {
 	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8 9 10 11 12") {
 		eventually(t, func() bool { return sheaf(t, strings.NewReader(id), "put", id, "--server", gateway.server).Code == 0 })
 	}
-	sheaf(t, nil, "shard", "--name", "a", "--dir", dirs["b"], "--listen", freeAddress(t), "--etcd", endpoints, "--store",
+	sheaf(t, nil, "shard", "--name", "a", "--dir", dirs["b"], "--listen", loopback.Free(t), "--etcd", endpoints, "--store",
 		"quotes", "--http", "").Want(t, 1)
 
 	// One shard is killed and the other one is stopped. Both are started again.

@@ -4,6 +4,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // TestNoProcessGoesThroughAProxyOfTheEnvironment sets HTTPS_PROXY and HTTP_PROXY to a proxy, as a company may do on all
@@ -13,15 +15,15 @@ import (
 // process reads the variables only once, at its start. The test costs 1 s of a processor.
 func TestNoProcessGoesThroughAProxyOfTheEnvironment(t *testing.T) {
 	for name, args := range map[string][]string{
-		"shard": {"shard", "--name", "a", "--dir", t.TempDir(), "--listen", freeAddress(t), "--http", "", "--stay",
+		"shard": {"shard", "--name", "a", "--dir", t.TempDir(), "--listen", loopback.Free(t), "--http", "", "--stay",
 			"--etcd", "TARGET", "--store", "q"},
-		"gateway": {"gateway", "--listen", freeAddress(t), "--http", "", "--etcd", "TARGET", "--store", "q"},
+		"gateway": {"gateway", "--listen", loopback.Free(t), "--http", "", "--etcd", "TARGET", "--store", "q"},
 		"status":  {"status", "--server", "TARGET"},
 		"get":     {"get", "1", "--server", "TARGET"},
-		"recover from a shard": {"recover", "placement", "--shards", "TARGET", "--etcd", freeAddress(t), "--store", "q",
+		"recover from a shard": {"recover", "placement", "--shards", "TARGET", "--etcd", loopback.Free(t), "--store", "q",
 			"--store-uid", "11111111-1111-4111-8111-111111111111"},
-		"etcd": {"etcd", "--name", "e", "--dir", t.TempDir(), "--listen-client", freeAddress(t), "--listen-peer",
-			freeAddress(t), "--advertise-peer", "0.0.0.0:1", "--http", "", "--initial-cluster", "e=0.0.0.0:1,f=TARGET"},
+		"etcd": {"etcd", "--name", "e", "--dir", t.TempDir(), "--listen-client", loopback.Free(t), "--listen-peer",
+			loopback.Free(t), "--advertise-peer", "0.0.0.0:1", "--http", "", "--initial-cluster", "e=0.0.0.0:1,f=TARGET"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -30,11 +30,7 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 	must(t, os.CopyFS(image, os.DirFS(right)))
 	must(t, a.cmd.Process.Signal(syscall.SIGCONT))
 	before := step()
-	for _, id := range clusterIDs {
-		eventually(t, func() bool {
-			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).Code == 0
-		})
-	}
+	c.putAll()
 	// The shard takes its second step once etcd knows about the first.
 	eventually(t, func() bool {
 		sheaf(t, strings.NewReader("r1"), "put", clusterIDs[0], "--server", c.gateway.server)

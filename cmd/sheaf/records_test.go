@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 func pattern(seed uint64, n int) []byte {
@@ -111,7 +113,7 @@ func TestWrongUsageIsExitCode2(t *testing.T) {
 }
 
 func TestNobodyAnswersIsExitCode1AndSaysWhatToDo(t *testing.T) {
-	sheaf(t, nil, "get", "1", "--server", freeAddress(t)).Want(t, 1).Has(t, "sheaf dev")
+	sheaf(t, nil, "get", "1", "--server", loopback.Free(t)).Want(t, 1).Has(t, "sheaf dev")
 }
 
 func TestCommandsOnRecords(t *testing.T) {

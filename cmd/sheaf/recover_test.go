@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // cluster is a store of real processes: etcd, shards and a gateway.
@@ -34,33 +34,39 @@ func newCluster(t *testing.T) *cluster {
 
 func newClusterOf(t *testing.T, shards []string, gateway ...string) *cluster {
 	c := &cluster{
-		t: t, etcdDir: filepath.Join(t.TempDir(), "etcd"), endpoint: freeAddress(t), dirs: map[string]string{},
+		t: t, etcdDir: filepath.Join(t.TempDir(), "etcd"), endpoint: loopback.Free(t), dirs: map[string]string{},
 		address: map[string]string{},
 		shards:  map[string]*process{},
 	}
 	for _, name := range shards {
-		c.dirs[name], c.address[name] = t.TempDir(), freeAddress(t)
+		c.dirs[name], c.address[name] = t.TempDir(), loopback.Free(t)
 	}
 	c.startEtcd("new")
 	c.startGateway(append([]string{"--create", "--groups", "4"}, gateway...)...)
 	for _, name := range shards {
 		c.startShard(name)
 	}
-	for _, id := range clusterIDs {
-		eventually(t, func() bool {
-			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).Code == 0
-		})
-	}
+	c.putAll()
 	return c
 }
 
 var clusterIDs = strings.Fields("1 2 3 4 5 6 7 8 9 10 11 12")
 
+// putAll puts each of clusterIDs, as soon as its shard takes it.
+func (c *cluster) putAll() {
+	c.t.Helper()
+	for _, id := range clusterIDs {
+		eventually(c.t, func() bool {
+			return sheaf(c.t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).Code == 0
+		})
+	}
+}
+
 func (c *cluster) startEtcd(state string) {
 	c.t.Helper()
-	http := freeAddress(c.t)
+	http := loopback.Free(c.t)
 	c.etcd = serve(c.t, "etcd", "--name", "e", "--dir", c.etcdDir, "--listen-client", c.endpoint, "--listen-peer",
-		freeAddress(c.t),
+		loopback.Free(c.t),
 		"--initial-cluster-state", state, "--http", http)
 	c.etcd.http = http
 	c.etcd.waitReady(c.t)
@@ -68,7 +74,7 @@ func (c *cluster) startEtcd(state string) {
 
 func (c *cluster) startGateway(more ...string) {
 	c.t.Helper()
-	server, http := freeAddress(c.t), freeAddress(c.t)
+	server, http := loopback.Free(c.t), loopback.Free(c.t)
 	c.gateway = serve(c.t, append([]string{"gateway", "--listen", server, "--http", http, "--etcd", c.endpoint, "--store",
 		"quotes"}, more...)...)
 	c.gateway.server, c.gateway.http = server, http
@@ -77,7 +83,7 @@ func (c *cluster) startGateway(more ...string) {
 
 func (c *cluster) startShard(name string, more ...string) {
 	c.t.Helper()
-	http := freeAddress(c.t)
+	http := loopback.Free(c.t)
 	c.shards[name] = serve(c.t, append([]string{
 		"shard", "--name", name, "--dir", c.dirs[name], "--listen", c.address[name], "--http", http,
 		"--etcd", c.endpoint, "--store", "quotes", "--stay",
@@ -110,10 +116,7 @@ func statusOf(t *testing.T, address string) (out struct {
 	Revision int64           // of a member of etcd
 }) {
 	t.Helper()
-	response, err := http.Get("http://" + address + "/status")
-	must(t, err)
-	defer response.Body.Close()
-	must(t, json.NewDecoder(response.Body).Decode(&out))
+	must(t, json.Unmarshal([]byte(get(t, address, "/status")), &out))
 	return out
 }
 
@@ -129,7 +132,7 @@ func TestRecoverPlacement(t *testing.T) {
 	must(t, os.RemoveAll(c.etcdDir))
 	c.holds("etcd is gone", false)
 	o := sheaf(t, nil, "etcd", "--name", "e", "--dir", c.etcdDir, "--listen-client", c.endpoint, "--listen-peer",
-		freeAddress(t),
+		loopback.Free(t),
 		"--initial-cluster-state", "existing", "--http", "")
 	o.Want(t, 5).Has(t, "recover placement")
 	c.startEtcd("new")
@@ -156,11 +159,7 @@ func TestRecoverPlacement(t *testing.T) {
 	sheaf(t, nil, append(all, "--yes")...).Want(t, 0).Has(t, "4 groups")
 	c.holds("recovered", true)
 	sheaf(t, nil, append(all, "--yes")...).Want(t, 1).Has(t, "nothing is lost")
-	for _, id := range clusterIDs {
-		eventually(t, func() bool {
-			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).Code == 0
-		})
-	}
+	c.putAll()
 
 	// All processes are restarted.
 	for _, p := range []*process{c.shards["a"], c.shards["b"], c.gateway, c.etcd} {
@@ -214,14 +213,7 @@ func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 }
 
 // alive reports whether /healthz answers.
-func (p *process) alive() bool {
-	response, err := http.Get("http://" + p.http + "/healthz")
-	if err != nil {
-		return false
-	}
-	defer response.Body.Close()
-	return response.StatusCode == http.StatusOK
-}
+func (p *process) alive() bool { return p.answers("/healthz") }
 
 // etcd is unreachable for longer than the shards' leases last. No call fails, neither during that time nor when etcd is
 // back.
@@ -277,18 +269,18 @@ func TestASecondStoreOnOneNameIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	for _, flag := range []string{"--groups=8", "--copies=3", "--routing=named"} {
-		o := sheaf(t, nil, "gateway", "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes",
+		o := sheaf(t, nil, "gateway", "--listen", loopback.Free(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes",
 			"--create", flag)
 		o.Want(t, 1).Has(t, "holds another store")
 		o.Has(t, "--etcd-prefix")
 	}
 	store := statusOf(t, c.shards["a"].http).Shard.GetStoreUuid()
-	o := sheaf(t, nil, "shard", "--name", "a", "--dir", c.dirs["b"], "--listen", freeAddress(t), "--http", "", "--etcd",
-		c.endpoint, "--store", "quotes")
+	o := sheaf(t, nil, "shard", "--name", "a", "--dir", c.dirs["b"], "--listen", loopback.Free(t), "--http", "",
+		"--etcd", c.endpoint, "--store", "quotes")
 	o.Want(t, 1).Has(t, "shard \"b\"")
 	other := newCluster(t)
 	other.shards["a"].kill()
-	o = sheaf(t, nil, "shard", "--name", "a", "--dir", other.dirs["a"], "--listen", freeAddress(t), "--http", "", "--etcd",
+	o = sheaf(t, nil, "shard", "--name", "a", "--dir", other.dirs["a"], "--listen", loopback.Free(t), "--http", "", "--etcd",
 		c.endpoint, "--store", "quotes")
 	o.Want(t, 1).Has(t, store)
 	c.holds("after all that", false)

@@ -30,6 +30,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/security/identity"
 	"sheaf.dev/sheaf/internal/test/etcdserver"
+	"sheaf.dev/sheaf/internal/test/loopback"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -101,7 +102,7 @@ func startGrantedAs(t *testing.T, memory int64, create ...string) (r *rotating, 
 		"--tls-look", "20ms", "--audit-log", filepath.Join(r.dir, "audit.log")}
 	gateway, loader = r.add("gateway", identity.Gateway, ""), r.add("loader", identity.Client, "loader")
 	serveAs := func(m *member, args ...string) {
-		listen, pages := freeAddress(t), freeAddress(t)
+		listen, pages := loopback.Free(t), loopback.Free(t)
 		args = append(append(args, "--listen", listen, "--http", pages, "--tls-dir", m.folder), common...)
 		if memory == 0 {
 			m.process = serve(t, args...)

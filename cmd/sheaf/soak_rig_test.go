@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/test/etcdserver"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // These are the limits of the soak. The live data is a tenth of the disk, and is overwritten many times over.
@@ -46,7 +47,7 @@ func newSoakStore(t *testing.T) *soakStore {
 	s.dir = filepath.Join(s.disk, "volume")
 	for _, name := range []string{"gateway", "shard"} {
 		s.limits[name] = newMemoryCgroup(t, "sheaf-soak-"+name+"-"+strconv.Itoa(os.Getpid()), soakMemory)
-		s.addresses[name] = [2]string{freeAddress(t), freeAddress(t)}
+		s.addresses[name] = [2]string{loopback.Free(t), loopback.Free(t)}
 	}
 	s.startGateway()
 	s.gateway.waitReady(t)

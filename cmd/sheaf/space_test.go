@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client/recordv1"
+	"sheaf.dev/sheaf/internal/test/loopback"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -90,7 +91,7 @@ func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 	}
 	repeat("after the compactions")
 	p.kill()
-	p = launch(t, dir, p.server, freeAddress(t), flags...)
+	p = launch(t, dir, p.server, loopback.Free(t), flags...)
 	p.waitReady(t)
 	reconnect(t, cc)
 	repeat("after a kill and a start")

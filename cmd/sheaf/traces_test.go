@@ -24,6 +24,7 @@ import (
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/test/etcdserver"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // collector receives spans as an OpenTelemetry collector does, by OTLP over gRPC.
@@ -96,12 +97,12 @@ func TestTraces(t *testing.T) {
 	defer server.Close()
 	env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + url, "OTEL_BSP_SCHEDULE_DELAY=20"}
 	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes"}
-	gateway := serveProgram(t, env, sheafBinary, append([]string{"gateway", "--listen", freeAddress(t), "--http",
-		freeAddress(t), "--create", "--groups", "1"}, common...)...)
+	gateway := serveProgram(t, env, sheafBinary, append([]string{"gateway", "--listen", loopback.Free(t), "--http",
+		loopback.Free(t), "--create", "--groups", "1"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
 	gateway.waitReady(t) // the gateway has created the store, without which a shard ends
 	shard := serveProgram(t, env, sheafBinary, append([]string{"shard", "--name", "a", "--dir", t.TempDir(), "--listen",
-		freeAddress(t), "--http", freeAddress(t)}, common...)...)
+		loopback.Free(t), "--http", loopback.Free(t)}, common...)...)
 	shard.http = shard.cmd.Args[9]
 	eventually(t, func() bool {
 		return sheaf(t, strings.NewReader("x"), "put", "1", "--server", gateway.server).Code == 0
@@ -197,7 +198,7 @@ func TestTracesAreSentOnWish(t *testing.T) {
 		"none":    {endpoint, "OTEL_TRACES_EXPORTER=none"},
 		"sampler": {endpoint, "OTEL_TRACES_SAMPLER=always_off"},
 	} {
-		p := serveProgram(t, env, sheafBinary, "dev", "--listen", freeAddress(t), "--http", "", "--shards", "1", "--groups",
+		p := serveProgram(t, env, sheafBinary, "dev", "--listen", loopback.Free(t), "--http", "", "--shards", "1", "--groups",
 			"1", "--dir", t.TempDir())
 		eventually(t, func() bool {
 			return sheaf(t, strings.NewReader("x"), "put", "1", "--server", p.cmd.Args[3]).Code == 0
@@ -213,7 +214,7 @@ func TestTracesAreSentOnWish(t *testing.T) {
 		}
 	}
 	p := serveProgram(t, []string{endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"}, sheafBinary, "dev", "--listen",
-		freeAddress(t), "--http", "", "--dir", t.TempDir())
+		loopback.Free(t), "--http", "", "--dir", t.TempDir())
 	<-p.ended
 	if code := p.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.stderr.String(), "http/protobuf") {
 		t.Errorf("exit code %d: %s", code, p.stderr)

@@ -108,6 +108,14 @@ func describeTree(t testing.TB, root string) map[string]string {
 	return lines
 }
 
+// exports checks that an export is the same as the tree below root.
+func (p *process) exports(t *testing.T, root string) {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "out")
+	p.do(t, "", "export", out).Want(t, 0)
+	compareTrees(t, describeTree(t, out), describeTree(t, root))
+}
+
 func compareTrees(t testing.TB, got, want map[string]string) {
 	t.Helper()
 	for name, line := range want {
@@ -345,9 +353,7 @@ func TestImportResumeAndUpdate(t *testing.T) {
 			if r.Updated != 1 || r.AlreadyThere != 2 {
 				t.Errorf("--update: %+v", r)
 			}
-			out := filepath.Join(t.TempDir(), "out")
-			p.do(t, "", "export", out).Want(t, 0)
-			compareTrees(t, describeTree(t, out), describeTree(t, root))
+			p.exports(t, root)
 		})
 	}
 }

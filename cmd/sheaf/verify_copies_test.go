@@ -15,9 +15,7 @@ func TestGroupVerifyReadsAllCopies(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := startDev(t, dir, "--copies", "3", "--groups", "1")
-	for id := range strings.FieldsSeq("0 1 2 3") {
-		p.do(t, strings.Repeat(id, 5000), "put", id).Want(t, 0)
-	}
+	p.putEach(t, "0 1 2 3", 5000)
 	p.do(t, "", "group", "verify", "0").Want(t, 0)
 	for n := range 3 {
 		hit := false
@@ -54,9 +52,5 @@ func TestGroupVerifyReadsAllCopies(t *testing.T) {
 		}
 		o = p.do(t, "", "group", "verify", "0")
 	}
-	for id := range strings.FieldsSeq("0 1 2 3") {
-		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, 5000) {
-			t.Errorf("get %s: %d bytes", id, len(o.Stdout))
-		}
-	}
+	p.holdsEach(t, "0 1 2 3", 5000)
 }

@@ -165,38 +165,32 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 		"a node is down, and copies are missing": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			down(f, 1)
 			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
-			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, "False", "CopiesMissing",
-				"64 of 64 groups have fewer than 3 copies; not registered in etcd: quotes-ssd-1")
+			copiesMissing(o, "; not registered in etcd: quotes-ssd-1")
 		}, []want{{Warning, "shard quotes-ssd-1", "node n2 is not ready", "describe node n2"}}},
 		"a shard is silent, and copies are missing": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			down(f, 1)
-			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, "False", "CopiesMissing",
-				"64 of 64 groups have fewer than 3 copies; not registered in etcd: quotes-ssd-1")
+			copiesMissing(o, "; not registered in etcd: quotes-ssd-1")
 		}, []want{{Problem, "shard quotes-ssd-1", "it does not answer", "logs quotes-ssd-1-0"}}},
 		"a shard is parked, and copies are missing": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			down(f, 1)
 			o.Pools[0].Spec.Parked = []int32{1}
 			shardIs(v1alpha1.ShardParked, "it is parked")(t, o)
-			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, "False", "CopiesMissing",
-				"64 of 64 groups have fewer than 3 copies; not registered in etcd: quotes-ssd-1")
+			copiesMissing(o, "; not registered in etcd: quotes-ssd-1")
 		}, []want{{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"},
 			{Note, "shard quotes-ssd-1", "it is parked", `"parked":[]`}}},
 		"a disk is nearly full, and copies are missing": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			f.Shards[1].CapacityBytes, f.Shards[1].FreeBytes, f.Shards[1].ReserveBytes = 1<<40, 3<<29, 1<<30
-			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, "False", "CopiesMissing",
-				"64 of 64 groups have fewer than 3 copies; not registered in etcd: quotes-ssd-1")
+			copiesMissing(o, "; not registered in etcd: quotes-ssd-1")
 		}, []want{{Warning, "shard quotes-ssd-1", "writes will be refused soon", "enlarge the volume"},
 			{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"}}},
 		"copies are missing on two shards, and one has a finding": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			down(f, 1)
-			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, "False", "CopiesMissing",
-				"64 of 64 groups have fewer than 3 copies: group 7; not registered in etcd: quotes-ssd-1; quotes-ssd-2")
+			copiesMissing(o, ": group 7; not registered in etcd: quotes-ssd-1; quotes-ssd-2")
 		}, []want{{Problem, "shard quotes-ssd-1", "it does not answer", "logs quotes-ssd-1-0"},
 			{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"}}},
 		"copies are missing, and no shard is named": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			down(f, 1)
-			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, "False", "CopiesMissing",
-				"64 of 64 groups have fewer than 3 copies; group 7: no space")
+			copiesMissing(o, "; group 7: no space")
 		}, []want{{Problem, "shard quotes-ssd-1", "it does not answer", "logs quotes-ssd-1-0"},
 			{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"}}},
 

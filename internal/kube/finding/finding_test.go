@@ -59,11 +59,16 @@ func allAre(o *Objects, state v1alpha1.ShardState, message string) {
 	}
 }
 
+// copiesMissing lets copies of all groups be missing; detail is the rest of the condition's message.
+func copiesMissing(o *Objects, detail string) {
+	set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing",
+		"64 of 64 groups have fewer than 3 copies"+detail)
+}
+
 func TestFindings(t *testing.T) {
 	const shard = "shard quotes-ssd-1"
 	missing := func(o *Objects, causes string) {
-		set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing",
-			"64 of 64 groups have fewer than 3 copies: groups 0, 1, 2, 3, 4 and 59 more; "+causes)
+		copiesMissing(o, ": groups 0, 1, 2, 3, 4 and 59 more; "+causes)
 	}
 	loseClaim := func(o *Objects) {
 		i := slices.IndexFunc(o.Claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == "data-quotes-ssd-1-0" })
