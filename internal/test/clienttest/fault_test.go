@@ -32,6 +32,13 @@ type faults struct {
 	message func(method string, n int, reply any) error
 }
 
+// startFaulty starts a store, and a client of it whose calls meet the faults.
+func startFaulty(t *testing.T, cfg storetest.Config) (*faults, *client.Client) {
+	t.Helper()
+	f := &faults{}
+	return f, storetest.StartWith(t, cfg).Client(t, f.config())
+}
+
 func (f *faults) config() client.Config {
 	return client.Config{DialOptions: []grpc.DialOption{
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
@@ -72,9 +79,7 @@ var errBroken = status.Error(codes.Unavailable, "error reading from server: EOF"
 
 func TestChangedBytesAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := storetest.Start(t)
-		f := &faults{}
-		c := s.Client(t, f.config())
+		f, c := startFaulty(t, storetest.Config{})
 		ctx := testContext(t)
 		if _, err := c.Put(ctx, client.Key{ID: 1}, []byte("data"), nil); err != nil {
 			t.Fatal(err)
@@ -170,9 +175,7 @@ func TestADownloadGoesOnWhereItBrokeAtTheSameVersion(t *testing.T) {
 
 func TestAScanGoesOnWhereItBroke(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := storetest.Start(t)
-		f := &faults{}
-		c := s.Client(t, f.config())
+		f, c := startFaulty(t, storetest.Config{})
 		ctx := testContext(t)
 		const n = 300
 		items := make([]client.PutItem, n)
@@ -210,9 +213,7 @@ func TestAScanGoesOnWhereItBroke(t *testing.T) {
 
 func TestALostAnswerIsRepeatedByItsRequestID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := storetest.Start(t)
-		f := &faults{}
-		c := s.Client(t, f.config())
+		f, c := startFaulty(t, storetest.Config{})
 		ctx := testContext(t)
 		f.unary = func(string, string, any, error) error {
 			if f.fired.Add(1) <= 3 {
@@ -281,9 +282,7 @@ func TestAWrongShardSendsTheCallToTheGateway(t *testing.T) {
 // During a change of leader, the last error before the deadline may name another server.
 func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := storetest.Start(t)
-		f := &faults{}
-		c := s.Client(t, f.config())
+		f, c := startFaulty(t, storetest.Config{})
 		ctx := testContext(t)
 		for _, reason := range []string{"NOT_LEADER", "WRONG_SHARD"} {
 			st, err := status.New(codes.FailedPrecondition, "not here").

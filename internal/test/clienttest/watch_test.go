@@ -110,9 +110,7 @@ func TestAWatchGoesOnOverTheCrashOfAShard(t *testing.T) {
 
 func TestAWatchGoesOnWhereItBroke(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := storetest.StartWith(t, storetest.Config{Shards: 1, Groups: 1})
-		f := &faults{}
-		c := s.Client(t, f.config())
+		f, c := startFaulty(t, storetest.Config{Shards: 1, Groups: 1})
 		ctx := testContext(t)
 		f.message = func(method string, n int, _ any) error {
 			if strings.HasSuffix(method, "/Watch") && n == 2 && f.fired.Add(1) <= 5 {
