@@ -552,8 +552,12 @@ type pausing struct {
 func (p *pausing) Round(ctx context.Context, positions map[uuid.UUID]uint64) iter.Seq2[News, error] {
 	<-p.blocked
 	return func(yield func(News, error) bool) {
+		var all []format.Entry
 		for n, err := range p.Source.Round(ctx, positions) {
-			if p.floor == 0 {
+			if all = append(all, n.Entries...); n.More {
+				continue // all news come at once, so that they become a segment
+			}
+			if n.Entries, all = all, nil; p.floor == 0 {
 				p.position, p.floor = positions[n.Group], n.Floor
 			}
 			if !yield(n, err) {

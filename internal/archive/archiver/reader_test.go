@@ -125,7 +125,8 @@ func (a *archive) segment(g *readable, r object.Range, body []byte, id *format.S
 	for reader.Next() {
 		e := *reader.Entry()
 		e.Attributes, e.Data = bytes.Clone(e.Attributes), bytes.Clone(e.Data)
-		if have, twice := g.entries[e.Index]; twice && have.Kind == e.Kind && !same(&have, &e) {
+		if have, twice := g.entries[e.Index]; twice && !same(&have, &e) && have.Kind != format.KindRequest &&
+			e.Kind != format.KindRequest {
 			return fmt.Errorf("index %d occurs twice: %+v and %+v", e.Index, have, e)
 		} else if twice && e.Kind == format.KindRequest {
 			continue
