@@ -26,7 +26,9 @@ type model struct {
 	mu    sync.Mutex
 	rng   *rand.Rand
 	rate  float64 // how often the source fails
-	fired map[string]int
+	// steady means that no index jumps.
+	steady bool
+	fired  map[string]int
 	// asked is called with the positions of each round, before the store obeys them.
 	asked  func(positions map[uuid.UUID]uint64)
 	groups map[uuid.UUID]*modelGroup
@@ -95,7 +97,7 @@ func (m *model) write(g *modelGroup, n int) *format.Entry {
 		e = format.Entry{Kind: format.KindEmpty, Index: e.Index, Term: 1}
 	case kind < 10:
 		e.Codec, e.Data = format.CodecBlob, m.blob(e.Data).Encode()
-	case kind == 10:
+	case kind == 10 && !m.steady:
 		e.Index += 1 << 32 // as after an accepted loss
 	case kind < 20:
 		e.RequestID[0] = 1
