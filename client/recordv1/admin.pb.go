@@ -3527,8 +3527,8 @@ func (x *CompactResponse) GetHolds() []*CompactionHold {
 // CompactionHold is why superseded bytes of a group are still stored.
 type CompactionHold struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A word: due, threshold, newest_segment, versions, age, scan, request_ids, tombstones, damage, off, no_room, memory,
-	// error, other. The metric sheaf_shard_uncompacted_bytes has the same.
+	// A word: due, threshold, newest_segment, versions, age, archive, scan, request_ids, tombstones, damage, off, no_room,
+	// memory, error, other. The metric sheaf_shard_uncompacted_bytes has the same.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Bytes, estimated.
 	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`

@@ -15,8 +15,8 @@ import (
 )
 
 // This file frees space on the volume. Expendable data is deleted before anything is refused: files of replicas that
-// have left their groups, superseded records, and data that only scans see. It is deleted as soon as free space is low.
-// A caller that finds no space wakes the compactor and waits.
+// have left their groups, superseded records, data that only scans see, and history that is not archived yet. It is
+// deleted as soon as free space is low. A caller that finds no space wakes the compactor and waits.
 
 const (
 	// barrenTime is how long callers are refused without a wait after a pass that freed no space.
@@ -114,8 +114,8 @@ func lowSpaceBytes(volumeBytes, segmentBytes int64) int64 {
 }
 
 // freeSpace gives up one thing after another until there is enough space, the most expendable first: the trash,
-// superseded records, scans that nobody reads. If a caller would be refused otherwise, it also gives up scans that are
-// being read, the older half of them at a time.
+// superseded records, scans that nobody reads, history that archives hold. If a caller would be refused otherwise, it
+// also gives up scans that are being read, the older half of them at a time.
 func (c *Compactor) freeSpace(ctx context.Context) {
 	c.mu.Lock()
 	refused, asked := c.short, c.asked
@@ -127,6 +127,9 @@ func (c *Compactor) freeSpace(ctx context.Context) {
 	}
 	if !done() && c.giveUpScans(scansAbandoned) {
 		made = c.compactAll(ctx) || made
+	}
+	if !done() {
+		made = c.giveUpHistory(ctx) || made
 	}
 	for refused && !done() && c.giveUpScans(scansOldest) {
 		made = c.compactAll(ctx) || made

@@ -28,6 +28,7 @@ const (
 	holdNewest     = "newest_segment"
 	holdVersions   = "versions"
 	holdAge        = "age"
+	holdArchive    = "archive"
 	holdScan       = "scan"
 	holdRequests   = "request_ids"
 	holdTombstones = "tombstones"
@@ -41,9 +42,8 @@ const (
 
 // HoldReasons lists the reasons for uncompacted bytes, as the API and the metric name them.
 var HoldReasons = []string{
-	holdDue, holdThreshold, holdNewest, holdVersions, holdAge, holdScan, holdRequests, holdTombstones, holdDamage, holdOff,
-	holdNoSpace, holdMemory,
-	holdError, holdOther,
+	holdDue, holdThreshold, holdNewest, holdVersions, holdAge, holdArchive, holdScan, holdRequests, holdTombstones,
+	holdDamage, holdOff, holdNoSpace, holdMemory, holdError, holdOther,
 }
 
 // holds returns the reasons why superseded bytes of a group are still stored, computed from figures in memory. Reasons
@@ -64,6 +64,9 @@ func (c *Compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 		units.Bytes(r.SegmentMax), units.Bytes(r.NewestEnd), c.whyNewest())
 	add(holdVersions, r.Versions, "retention keeps the newest %d versions of a record", max(1, retention.Versions))
 	add(holdAge, r.Age, "retention keeps versions younger than %v", retention.MinAge)
+	add(holdArchive, stats.HeldBytes,
+		"the archive of the store does not have them yet, or they were superseded less than 10 minutes ago: they also go "+
+			"when free space is low, or when more is held than --archive-hold-max says")
 	add(holdScan, keptByScans(r),
 		"open scans see them (%d, of which %d are read now): they go when these end, or nobody has read them for %v, or "+
 			"free space is low",
@@ -117,6 +120,7 @@ func (c *Compactor) whyNewest() string {
 // Explain examines a group as a compaction does, and returns the reasons why superseded data remains.
 func (c *Compactor) Explain(sv *replicas.Served) ([]*recordv1.CompactionHold, error) {
 	c.limitTombstones(sv)
+	c.hold(sv)
 	if len(sv.Log().Stats().Damages) == 0 {
 		if _, err := sv.Log().Compact(c.Context, group.CompactOptions{LookOnly: true}); err != nil {
 			return nil, err
