@@ -280,8 +280,8 @@ func TestASecondStoreOnOneNameIsRefused(t *testing.T) {
 	o.Want(t, 1).Has(t, "shard \"b\"")
 	other := newCluster(t)
 	other.shards["a"].kill()
-	o = sheaf(t, nil, "shard", "--name", "a", "--dir", other.dirs["a"], "--listen", loopback.Free(t), "--http", "", "--etcd",
-		c.endpoint, "--store", "quotes")
+	o = sheaf(t, nil, "shard", "--name", "a", "--dir", other.dirs["a"], "--listen", loopback.Free(t), "--http", "",
+		"--etcd", c.endpoint, "--store", "quotes")
 	o.Want(t, 1).Has(t, store)
 	c.holds("after all that", false)
 }

@@ -45,7 +45,8 @@ func (f *storageFlags) add(cmd *cobra.Command) {
 		"kept free on the disk for compaction and deletes; 0: 5 %, at least 16 MiB and at most 1 GiB")
 	flags.Var(&f.segment, "segment-bytes", "size at which a segment is sealed; 0: 256 MiB")
 	flags.IntVar(&f.versions, "retention-versions", 1, "newest versions of a record that compaction keeps")
-	flags.DurationVar(&f.minAge, "retention-min-age", 0, "compaction keeps a version for this time after it was superseded")
+	flags.DurationVar(&f.minAge, "retention-min-age", 0,
+		"compaction keeps a version for this time after it was superseded")
 	flags.BoolVar(&f.compactOff, "compaction-off", false, "compact only when asked (sheaf group compact)")
 	flags.DurationVar(&f.compactEvery, "compaction-interval", 30*time.Second,
 		"between looks at all groups for what can be compacted; one that has filled a segment is looked at at once")

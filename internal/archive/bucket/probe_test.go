@@ -100,7 +100,7 @@ func TestABadBucketIsRefused(t *testing.T) {
 		}, bucket.ErrReplaces},
 		"it replaces and says that the name exists": {func(o *odd) {
 			o.create = func(ctx context.Context, name string, size int64, content io.Reader) error {
-				_, before := o.Bucket.Stat(ctx, name)
+				_, before := o.Stat(ctx, name)
 				if err := errors.Join(o.Bucket.Delete(ctx, name), o.Bucket.Create(ctx, name, size, content)); err != nil {
 					return err
 				}

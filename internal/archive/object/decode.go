@@ -43,9 +43,9 @@ func newDecoder(src io.Reader, open func(encoded []byte) (*Chunks, error)) (*Dec
 	}, nil
 }
 
-// NewRangeDecoder reads a part of the content of an object from an offset on, in bytes of the content, to the end of the
-// object or of src. open is called once, with the offset in the object at which src must begin. The envelope is one
-// that was decoded before; Header must not be called.
+// NewRangeDecoder reads a part of the content of an object from an offset on, in bytes of the content, to the end of
+// the object or of the reader that open returns. open is called once, with the offset in the object at which this
+// reader must begin. The envelope is one that was decoded before; Header must not be called.
 func NewRangeDecoder(e Envelope, keys Keys, offset int64, open func(objectOffset int64) (io.Reader, error)) (*Decoder,
 	error) {
 	if offset < 0 || offset > e.ContentBytes {

@@ -87,8 +87,8 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 				if len(r.Problems) == 0 && r.Unused == 0 {
 					t.Errorf("%s is missing, and nothing is wrong", name)
 				}
-			case len(r.Problems) == 0 || !strings.Contains(r.Problems[0].What, short) && !(what == "missing" &&
-				short == object.LogName(1)):
+			case len(r.Problems) == 0 || !strings.Contains(r.Problems[0].What, short) &&
+				(what != "missing" || short != object.LogName(1)):
 				t.Errorf("%s %s: problems %v", name, what, r.Problems)
 			}
 		}

@@ -91,7 +91,7 @@ func (s *Source) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	var errs []error
+	errs := make([]error, 0, len(s.shards))
 	for _, sh := range s.shards {
 		errs = append(errs, sh.close())
 	}

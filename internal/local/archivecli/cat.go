@@ -105,8 +105,8 @@ func groupsOf(ctx context.Context, a *reader.Archive, id int64, opts CatOptions)
 }
 
 // find returns the version of a record as of a point. A record that several groups have is refused, because the caller
-// has to say which one is meant. A group that cannot be read as of this point may have it, too; but one that was deleted
-// by then has no record.
+// has to say which one is meant. A group that cannot be read as of this point may have the record, too, unless the
+// group was deleted by then.
 func find(ctx context.Context, groups []*reader.Group, id int64, at At) (v reader.Version, in *reader.Group,
 	err error) {
 	for _, g := range groups {

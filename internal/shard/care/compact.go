@@ -303,7 +303,7 @@ func (c *Compactor) limitTombstones(sv *replicas.Served) {
 		return
 	}
 	if state, ok := c.Replicas.GroupOf(sv.Group); ok {
-		told, _ := c.reported.weightOf(c.Context, state.Group)
+		told := c.reported.weightOf(c.Context, state.Group)
 		sv.Log().SetTombstoneLimit(min(max(state.Everywhere, told.Everywhere), sv.Log().AppliedIndex()))
 	}
 }

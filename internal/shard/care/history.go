@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard/replicas"
@@ -129,9 +128,9 @@ func (h *Holds) forget(r *replicas.Routes) {
 // etcd.
 func (h *Holds) Of(ctx context.Context, sv *replicas.Served, state placement.Group) (at uint64, on bool) {
 	if m := sv.Replica().Members(); m.LeaderID == sv.RaftID {
-		return h.ofLeader(ctx, sv, m, state)
+		return h.ofLeader(ctx, sv, m.Term, state)
 	}
-	told, _ := h.reported.weightOf(ctx, state)
+	told := h.reported.weightOf(ctx, state)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one := h.of(sv.UUID())
@@ -146,12 +145,12 @@ func (h *Holds) Of(ctx context.Context, sv *replicas.Served, state placement.Gro
 
 // ofLeader does what Of does, for the leader. A leader that has heard no archiver goes on with the hold that the
 // previous leader reported last. It looks for that report once in a term, because most stores have no archive.
-func (h *Holds) ofLeader(ctx context.Context, sv *replicas.Served, m replica.Members,
+func (h *Holds) ofLeader(ctx context.Context, sv *replicas.Served, term uint64,
 	state placement.Group) (at uint64, on bool) {
 	h.mu.Lock()
 	one := h.of(sv.UUID())
 	at, on = one.index()
-	asked := one.term == m.Term
+	asked := one.term == term
 	h.mu.Unlock()
 	if on || asked {
 		if !on {
@@ -170,7 +169,7 @@ func (h *Holds) ofLeader(ctx context.Context, sv *replicas.Served, m replica.Mem
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if complete {
-		one.term = m.Term
+		one.term = term
 	}
 	if !one.known && found.Holds {
 		one.last, one.known = found.Hold, true

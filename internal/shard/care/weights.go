@@ -29,12 +29,14 @@ const (
 	weightsRetry   = 30 * time.Second
 )
 
-// weightOf returns the weight that the leader of a group last reported. It returns false if there is no such weight, or
-// if etcd does not answer.
-func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) (registry.Weight, bool) {
-	weights, known := h.weightsOf(ctx, state.Leader)
-	w, ok := weights[state.Name]
-	return w, known && ok && w.UUID == state.UUID
+// weightOf returns the weight that the leader of a group last reported. It returns the zero value if there is no such
+// weight, if the report is of an earlier group of this name, or if etcd does not answer.
+func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) registry.Weight {
+	weights, _ := h.weightsOf(ctx, state.Leader)
+	if w := weights[state.Name]; w.UUID == state.UUID {
+		return w
+	}
+	return registry.Weight{}
 }
 
 // weightsOf returns the weights that a shard last reported, by group. It returns false if the name of the shard is

@@ -95,7 +95,7 @@ func (v view) commitTimeAt(offset int64) (int64, error) {
 	}
 	e, _, _, _, err := format.DecodeHeader(frame, v.id, offset)
 	if err != nil {
-		return 1<<63 - 1, nil //nolint:nilerr // whoever rewrites the segment finds the damage, and reports it
+		return 1<<63 - 1, nil // the compaction that rewrites the segment finds the damage, and reports it
 	}
 	return e.CommitTime, nil
 }

@@ -212,7 +212,8 @@ func TestTheHistoryFloorIsKnownWhenItIsDurable(t *testing.T) {
 	}
 	d.log.SetHold(Hold{On: true})
 	wantFloor(t, d.log, 0, false)
-	f := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }, Err: syscall.ENOSPC})
+	f := faulty.Add(&vfstest.Fault{Err: syscall.ENOSPC,
+		Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }})
 	if err := d.log.BeginHistory(); !errors.Is(err, format.ErrNoSpace) {
 		t.Errorf("a manifest that was not written: %v", err)
 	}
@@ -324,8 +325,8 @@ func TestWhatWasJustSupersededStaysWhileAHoldIsOn(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A leader whose clock is wrong sets commit times in the future, and all later ones are not before these. The ten minutes
-// then count from when an entry was applied here.
+// A leader whose clock is wrong sets commit times in the future, and no later commit time is before these. The ten
+// minutes then count from when an entry was applied here.
 func TestCommitTimesInTheFutureKeepNothingForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 64<<10), everything)

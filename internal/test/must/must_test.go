@@ -2,6 +2,7 @@ package must
 
 import (
 	"errors"
+	"slices"
 	"testing"
 )
 
@@ -19,7 +20,7 @@ func TestOnlyAnErrorEndsATest(t *testing.T) {
 	}
 	err := errors.New("the disk is full")
 	OK(&r, err)
-	if len(r.fatal) != 1 || r.fatal[0] != err {
+	if !slices.Equal(r.fatal, []any{err}) {
 		t.Fatalf("the error %v ended the test with %v", err, r.fatal)
 	}
 }
