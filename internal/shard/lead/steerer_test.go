@@ -94,8 +94,8 @@ func TestAReplacedReplicaKeepsNoPlace(t *testing.T) {
 	}
 }
 
-// A look still runs when the replica leaves, and takes a place for a move after that. The place must not be lost for the
-// groups that stay.
+// A look still runs when the replica leaves, and takes a place for a move after that. The place must not be lost for
+// the groups that stay.
 func TestAGroupThatLeavesDuringALookIsForgotten(t *testing.T) {
 	q := lone(nil)
 	g := q.Replicas.Add(uuid.New(), replicas.State{})

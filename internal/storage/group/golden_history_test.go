@@ -13,7 +13,8 @@ import (
 var goldenHistory = filepath.Join("testdata", "history")
 
 func TestGoldenManifestOfVersion2IsWrittenTheSame(t *testing.T) {
-	writtenTheSame(t, goldenHistory, requestFiles(t, func(m *format.Manifest) { m.HistoryKnown, m.HistoryFloor = true, 6 }))
+	files := requestFiles(t, func(m *format.Manifest) { m.HistoryKnown, m.HistoryFloor = true, 6 })
+	writtenTheSame(t, goldenHistory, files)
 }
 
 func TestGoldenManifestOfVersion2IsRead(t *testing.T) {

@@ -192,9 +192,9 @@ func forward(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, callerHeader, call.Caller().String())
 }
 
-// AsProcess returns a context for calls to shards that a command makes with a gateway's certificate and for nobody else.
-// Shards refuse a call with this certificate that does not say for whom the gateway calls. With other certificates, the
-// context has no effect.
+// AsProcess returns a context for calls to shards that a command makes with a gateway's certificate, and for nobody
+// else. Shards refuse a call with this certificate that does not say for whom the gateway calls. With other
+// certificates, the context has no effect.
 func AsProcess(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedProcess)
 }
