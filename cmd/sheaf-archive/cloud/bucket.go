@@ -9,10 +9,9 @@ import (
 	"iter"
 	"strings"
 
+	"cloud.google.com/go/storage"
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-
-	"cloud.google.com/go/storage"
 	"gocloud.dev/blob"
 	"gocloud.dev/gcerrors"
 
@@ -84,7 +83,7 @@ type content struct {
 
 func (c *content) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // an io.Reader returns io.EOF itself
+	if err != nil && err != io.EOF {
 		c.err = err
 	}
 	return n, err
@@ -141,7 +140,7 @@ func send(w io.Writer, size int64, from io.Reader) error {
 	switch m, err := io.ReadFull(from, more[:]); {
 	case m > 0 || n != size:
 		return fmt.Errorf("%w: it has %d bytes, and more follow: %t, instead of %d", bucket.ErrLength, n, m > 0, size)
-	case err != io.EOF: //nolint:errorlint // io.ReadFull returns io.EOF itself
+	case err != io.EOF:
 		return err
 	}
 	return nil
@@ -220,7 +219,7 @@ func (r *reader) end() (int, error) {
 	case n > 0:
 		return 0, &bucket.Error{Op: "read", Bucket: r.b.place, Object: r.name, Reason: bucket.Broken,
 			Err: errors.New("the answer has more bytes than it said")}
-	case err != io.EOF: //nolint:errorlint // io.ReadFull returns io.EOF itself
+	case err != io.EOF:
 		return 0, r.b.fail(r.ctx, "read", r.name, err)
 	}
 	return 0, io.EOF

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,7 +51,8 @@ func TestObjectsBelow16MiBAreOneRequest(t *testing.T) {
 	if err := create(t, b, "log", buckettest.Content(16<<20-1, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if sent := r.proxy.Requests(); len(sent) != 1 || sent[0].Method != "PUT" || strings.Contains(sent[0].URI, "uploadId") {
+	if sent := r.proxy.Requests(); len(sent) != 1 || sent[0].Method != http.MethodPut ||
+		strings.Contains(sent[0].URI, "uploadId") {
 		t.Errorf("requests: %v", sent)
 	}
 	if err := create(t, b, "segment", buckettest.Content(17<<20, 1)); err != nil {

@@ -94,7 +94,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{gateway: startGateway(t, t.TempDir(), secret), attempts: 1}
 	setCredentials(t, secret)
 	proxy, err := bucketproxy.Start(t.Context(),
-		func(ctx context.Context) (net.Conn, error) { return r.gateway.dial(ctx) })
+		func(ctx context.Context) (net.Conn, error) { return r.dial(ctx) })
 	if err != nil {
 		t.Fatal(err)
 	}

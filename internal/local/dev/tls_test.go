@@ -245,7 +245,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 			must.OK(t, d.secured.issue(h))
 		}
 	}
-	if len(d.secured.issued) != 3 {
+	if len(d.secured.issued) != 4 {
 		t.Errorf("certificates: %v", d.secured.issued)
 	}
 	ca := filepath.Join(dir, tlsName, callerName, certs.BundleFile)
