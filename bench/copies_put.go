@@ -211,7 +211,7 @@ func (r *remoteAppender) close() error {
 // behindMax is the number of records by which the slower of the two remote appenders may lag.
 const behindMax = 16
 
-// rawWriter sends each record to all remote appenders, and appends it to its own appender in the meantime.
+// rawWriter sends each record to all remote appenders and, while these write it, appends it to the local one.
 type rawWriter struct {
 	conns []net.Conn
 	acks  []chan struct{}

@@ -54,8 +54,8 @@ func answersOf(printed string) map[int]string {
 	return answers
 }
 
-// The test runs the commands of docs/tutorial-kubernetes.md in order in one shell, as a reader does. At its end, the
-// page removes the operator and the kinds.
+// The test runs the commands of docs/tutorial-kubernetes.md in order in one shell, as a reader does. The last commands
+// of the page remove the operator and the kinds.
 var _ = Describe("the tutorial", Serial, func() {
 	It("works as its page says, from an operator that is installed to kinds that are removed", func() {
 		text, err := os.ReadFile(filepath.Join(root, "docs/tutorial-kubernetes.md"))

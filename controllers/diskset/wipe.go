@@ -26,7 +26,7 @@ import (
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;create;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;create;delete
 
-// Reasons of the news about wiping.
+// These are the reasons of events about wiping a disk.
 const (
 	wipeAsked   = "WipeAsked"
 	wipeRefused = "WipeRefused"

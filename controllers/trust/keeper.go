@@ -96,7 +96,7 @@ type Leaf struct {
 	Owner    client.Object // owner of the Secret
 }
 
-// caller reports whether the certificate is not for a process of the store.
+// caller reports whether the certificate belongs to a caller, and not to a process of the store.
 func (l *Leaf) caller() bool { return !l.Identity.IsComponent() }
 
 // ShardLeaf returns the wanted certificate of a shard.

@@ -127,7 +127,7 @@ func aTableOfManyRoutesComesInParts(t *testing.T) {
 	watch := func(in *recordv1.WatchRoutingRequest) []*recordv1.WatchRoutingResponse {
 		ctx, cancel := context.WithCancel(access.WithCall(t.Context(), access.Everybody))
 		s := &sent{ctx: ctx, end: cancel}
-		_ = (&routingServer{g: g}).WatchRouting(in, s) // WatchRouting returns the error of the caller, which has left
+		_ = (&routingServer{g: g}).WatchRouting(in, s) // the error is that of the context, which s cancels
 		return s.messages
 	}
 	whole := watch(&recordv1.WatchRoutingRequest{})

@@ -102,7 +102,7 @@ type Config struct {
 	ServerOptions []grpc.ServerOption
 	Tracer        trace.Tracer // for spans inside traced calls; nil: no spans
 
-	watched bool // Secure has set credentials that count incomplete messages
+	watched bool // true: the credentials that Secure has set limit incomplete messages
 
 	tables *tables        // where Secure follows the table of grants
 	server *host.Server   // the server of a Host; nil: the shard has its own

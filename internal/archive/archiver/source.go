@@ -51,8 +51,8 @@ type News struct {
 	ReadAt time.Time
 	More   bool // further parts of this group's news follow
 
-	Unknown bool // the group had no position: it must be copied first. There are no entries.
-	Gone    bool // the group had a position, and was deleted. There are no entries.
+	Unknown bool // true: the archiver gave no position for this group, and must copy it first; Entries is empty
+	Gone    bool // true: the archiver gave a position, but the group was deleted; Entries is empty
 }
 
 // GroupCopy is the files of one replica as of an index.

@@ -20,9 +20,9 @@ type Bucket interface {
 	// several callers that create one name, at most one is told nil.
 	Create(ctx context.Context, name string, size int64, content io.Reader) error
 	// Open reads an object from an offset on, to its end if length is negative. The caller closes the reader. It
-	// returns fs.ErrNotExist.
+	// returns fs.ErrNotExist if there is no object of this name.
 	Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
-	// Stat describes an object. It returns fs.ErrNotExist.
+	// Stat describes an object. It returns fs.ErrNotExist if there is no object of this name.
 	Stat(ctx context.Context, name string) (Info, error)
 	// List yields the objects whose names begin with prefix and are above after, in the order of the bytes of their
 	// names. An object that is created or deleted during the iteration may be missing.

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// ErrLength says that the content of an object has not the size that was said. No object was made of it.
+// ErrLength says that the content of an object does not have the size that the caller gave. The object was not created.
 var ErrLength = errors.New("the content has another length than was said")
 
 // Reason tells in one word why a bucket did not do what it was asked to do. Metrics and conditions carry it.

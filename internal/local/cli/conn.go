@@ -100,7 +100,7 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 func (c *Conn) Close() error { return errors.Join(c.Client.Close(), c.admin.Close()) }
 
 // Store stores the content of data as one record. It uses Put for up to 1 MiB, and Upload for more. It needs 1 MiB of
-// memory. If data is an io.ReadSeeker at its start, an upload that fails may be repeated.
+// memory. If data is an io.ReadSeeker that is at its start, a failed upload is repeated.
 func (c *Conn) Store(ctx context.Context, key client.Key, data io.Reader, options *client.PutOptions) (client.PutResult,
 	error) {
 	head, err := io.ReadAll(io.LimitReader(data, dataBytesMax+1))

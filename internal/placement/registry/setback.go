@@ -178,8 +178,8 @@ func (m *memory) See(before placement.Progress) {
 	}
 }
 
-// isBehind says why etcd, at the time of this read, is older than a listed state. The result is empty if etcd is not
-// older. newest is the present revision in etcd of the state's contentKey.
+// isBehind explains how a read shows that etcd is older than the state st, which was seen before. It returns an empty
+// string if etcd is not older. now describes the read, and newest is the revision of the key st.contentKey in it.
 func (st *state) isBehind(now readAt, newest int64) string {
 	switch seen := max(st.revision, st.looked); {
 	case now.revision < seen:

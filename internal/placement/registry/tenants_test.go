@@ -8,8 +8,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// A ledger of a tenant is written only in place of the one that was read, and is read together with the number of the
-// tenant's groups. A store that does not exist has no ledgers, and no view contains them.
+// TestLedgersOfTenants checks that a ledger, which holds the usage of a tenant in etcd, is replaced only if it has not
+// changed since it was read. A read also returns how many groups the tenant has. A store that does not exist has no
+// ledgers, and no view contains any.
 func TestLedgersOfTenants(t *testing.T) { synctest.Test(t, ledgersOfTenants) }
 
 func ledgersOfTenants(t *testing.T) {

@@ -266,7 +266,7 @@ func (r *wakesRig) one(dice *rand.Rand) (what string, err error) {
 	return r.act(r.ctx, dice)
 }
 
-// several does several things at the same time.
+// several runs several sequences of random actions at the same time.
 func (r *wakesRig) several(dice *rand.Rand) {
 	r.t.Helper()
 	var wait sync.WaitGroup

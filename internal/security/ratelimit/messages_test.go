@@ -541,8 +541,7 @@ func TestRefusedCallsAreReadSlowly(t *testing.T) {
 	})
 }
 
-// TestCallsOfAnybodyAreFew checks the limits on calls and headers that anybody may send on a connection without a known
-// caller.
+// TestCallsOfAnybodyAreFew checks the limits on calls and headers on connections whose caller is unknown.
 func TestCallsOfAnybodyAreFew(t *testing.T) {
 	calls := new(Calls)
 	ctx, cancel := context.WithCancel(t.Context())

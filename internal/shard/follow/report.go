@@ -115,8 +115,8 @@ func (f *Watcher) hasLeftNow(ctx context.Context, r *replicas.Replica) (bool, er
 	return f.Replicas.HasLeft(r, view), nil
 }
 
-// adoptMembers takes over the groups that etcd assigns to another shard on this same volume, if that shard is not
-// there. It returns the resulting view.
+// adoptMembers takes over the groups that etcd assigns to another shard on this volume, if that shard is not
+// registered. It returns the changed view.
 func (f *Watcher) adoptMembers(ctx context.Context, view placement.View) (placement.View, error) {
 	if !f.Adopt || view.Held() != "" {
 		return view, nil

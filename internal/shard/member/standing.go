@@ -19,7 +19,8 @@ const (
 	Foreign                   // the files were made on another volume or for another group, as Detail says
 )
 
-// Standing is what etcd says of a replica that is on the volume. The zero value says that etcd lists the replica here.
+// Standing is what etcd says about a replica on the volume. The zero value means that etcd lists the replica at this
+// shard.
 type Standing struct {
 	Reason Reason
 	Detail string // for OtherName: that name; for Unread, OtherGroup and Foreign: an explanation for users

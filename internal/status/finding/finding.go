@@ -30,7 +30,7 @@ type Finding struct {
 	Kind     Kind     `json:"kind,omitempty"` // empty: a finding about objects of Kubernetes
 	Where    string   `json:"where"`          // "shard s1", "group 7 on shard s1"
 	What     string   `json:"what"`
-	Do       string   `json:"do,omitempty"` // the next step; empty: What contains it, or there is none
+	Do       string   `json:"do,omitempty"` // the next step; empty if there is none, or if What already names it
 }
 
 // Messages converts findings to the form of the contract.

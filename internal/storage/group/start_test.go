@@ -147,7 +147,7 @@ func TestAStartReadsNoUnusedSpace(t *testing.T) {
 						most += stored/countShare + countPiecesMin*countPieceBytes
 					}
 					if residency == Index && how != cutOff {
-						most = stored / 10 // the hint covers nearly everything; a power cut removes its unsynced part
+						most = stored / 10 // the hint covers nearly everything, unless a power cut removed its unsynced part
 					}
 					if read := seen.bytes(""); read > most {
 						t.Errorf("%d bytes were read, %d are stored", read, stored)

@@ -132,8 +132,8 @@ func (s *start) String() string {
 		s.survival.Keep, s.survival.Seed)
 }
 
-// check mounts the disk, starts the shard, compares its records, and stops it. Then `sheaf verify` and the file
-// system's own check inspect everything.
+// check mounts the disk, starts the shard, compares its records with those that must have survived, and stops it. Then
+// `sheaf verify` and the check of the file system inspect everything.
 func (s *start) check(ctx context.Context) error {
 	disk := faultdisk.Of(s.image)
 	m, repaired, err := s.fs.mountOrRepair(s.dir, disk)
