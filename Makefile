@@ -86,8 +86,8 @@ test: $(TOOLS)/gotestsum $(if $(PKG),,build) ## Run all tests except those of te
 
 # The buckets of archives, on a server of S3 that is built from its module: that takes two minutes of processor time once.
 .PHONY: test-archive
-test-archive: $(TOOLS)/versitygw ## Test the module of sheaf-archive, with a real S3 server behind a proxy that injects faults (FOCUS=name).
-	cd cmd/sheaf-archive && SHEAF_VERSITYGW=$(CURDIR)/$(TOOLS)/versitygw go test $(TESTFLAGS) $(if $(CI),-count=1) -timeout 10m $(if $(FOCUS),-run '$(FOCUS)') ./...
+test-archive: build $(TOOLS)/versitygw ## Test the module of sheaf-archive, with a real S3 server behind a proxy that injects faults (FOCUS=name).
+	cd cmd/sheaf-archive && SHEAF_BIN=$(CURDIR)/bin/sheaf SHEAF_VERSITYGW=$(CURDIR)/$(TOOLS)/versitygw go test $(TESTFLAGS) $(if $(CI),-count=1) -timeout 10m $(if $(FOCUS),-run '$(FOCUS)') ./...
 
 # API_PKG are the packages with tests that need a real API server, namely those whose tests import
 # internal/test/kubetest. internal/test/scaletest has a target of its own. The other tests of these packages also run

@@ -2,6 +2,7 @@ package archiver
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,8 +21,9 @@ type Archiver struct {
 	groups  map[uuid.UUID]*group
 	damaged map[uuid.UUID]uint64 // groups all of whose catalogues are damaged, with the number of the newest; of the start
 	copies  copies
-	cache   cache // bodies of small log objects, for rolling
-	pending int64 // bytes of the news in memory, of all groups
+	cache   cache                                // bodies of small log objects, for rolling
+	pending int64                                // bytes of the news in memory, of all groups
+	names   atomic.Pointer[map[uuid.UUID]string] // of all groups; replaced by publish
 }
 
 // New returns an archiver that has not begun.
@@ -46,6 +48,15 @@ func newArchiver(opts Options, limits limits) *Archiver {
 
 // Status returns what the archiver has done. It is safe for concurrent use.
 func (a *Archiver) Status() Status { return a.board.read() }
+
+// GroupName returns the name of a group that is archived, as of the last round or the start; empty: the group is not
+// known. It is safe for concurrent use.
+func (a *Archiver) GroupName(group uuid.UUID) string {
+	if names := a.names.Load(); names != nil {
+		return (*names)[group]
+	}
+	return ""
+}
 
 // Run archives until ctx ends, and returns the cause of that. It returns earlier only if it must not go on: a
 // *TakenOverError if another archiver writes this archive, and an error that wraps object.ErrForeign, object.ErrVersion
@@ -85,7 +96,9 @@ func (a *Archiver) publish() {
 	var through time.Time
 	var holes, groups int
 	var looseBytes int64
-	for _, g := range a.groups {
+	names := make(map[uuid.UUID]string, len(a.groups))
+	for id, g := range a.groups {
+		names[id] = g.name
 		looseBytes += g.looseBytes()
 		holes += len(g.holes)
 		if g.gone {
@@ -95,6 +108,7 @@ func (a *Archiver) publish() {
 			through = g.readAt
 		}
 	}
+	a.names.Store(&names)
 	waiting := a.copies.waiting()
 	a.board.update(func(s *Status) {
 		s.Writer, s.Epoch, s.Number = a.chain.writer, a.chain.epoch, a.chain.number.Load()
