@@ -98,7 +98,7 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger, b bucket.Bucket) (
 	if _, err := bucket.RemoveLeftovers(ctx, b, time.Now().Add(-leftoversAge)); err != nil {
 		log.Warn("parts that a killed process left in the bucket remain", "error", err)
 	}
-	gateway, err := grpc.NewClient("passthrough:///"+f.server, dialOptions(gateways)...)
+	gateway, err := grpc.NewClient("passthrough:///"+f.server, append(dialOptions(gateways), grpc.WithNoProxy())...)
 	if err != nil {
 		return cli.Usagef("--server %q: %w", f.server, err)
 	}
@@ -131,6 +131,6 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger, b bucket.Bucket) (
 
 // dialOptions are the options of connections to processes of the store.
 func dialOptions(creds credentials.TransportCredentials) []grpc.DialOption {
-	return []grpc.DialOption{grpc.WithUserAgent("sheaf-archive"), grpc.WithNoProxy(), grpc.WithTransportCredentials(creds),
+	return []grpc.DialOption{grpc.WithUserAgent("sheaf-archive"), grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(liveness.Dial)}
 }
