@@ -39,7 +39,7 @@ soak_log() {
 
 soak_raft() {
   step "tests of replicas, shards and placement" suite ./internal/test/sim/... ./internal/consensus/replica/... ./internal/shard/... ./internal/consensus/peer/... \
-    ./internal/placement/... ./internal/consensus/move/... ./internal/test/clienttest ./internal/shard/quota/... ./internal/security/access/...
+    ./internal/placement/... ./internal/consensus/move/... ./internal/test/clienttest ./internal/shard/quota/... ./internal/security/access/... ./internal/archive/...
   step "the simulation under the race detector" make race RACE_SKIP='^$$' PKG='./internal/test/sim ./internal/test/vfstest'
 }
 

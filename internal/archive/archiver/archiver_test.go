@@ -105,7 +105,7 @@ func TestRequestsAreFew(t *testing.T) {
 		if err := s.end(); err != nil {
 			t.Fatal(err)
 		}
-		s.model.asked = nil // it would take long
+		s.model.onAsked(nil) // it would take long
 		s.restart(standardLimits, func(o *Options) { o.Idle, o.Roll = 0, 0 })
 		time.Sleep(time.Hour + time.Minute)
 		before := s.created()
@@ -431,7 +431,7 @@ func TestAnObjectIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inScene(t, 2, smallLimits, func(s *scene) {
 				t := s.t
-				s.model.asked = nil // the archive is not whole at first
+				s.model.onAsked(nil) // the archive is not whole at first
 				time.Sleep(30 * time.Second)
 				synctest.Wait()
 				for g := s.groups[s.model.one(0).id]; g.number < 2 || len(g.loose) < 3; synctest.Wait() {

@@ -11,6 +11,9 @@ import (
 // The archiver is killed at each of its calls, before and after the effect. What it left behind is an archive, and the
 // next archiver goes on from there without a hole.
 func TestAKillAtEveryStep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("of the long run")
+	}
 	for _, before := range []bool{true, false} {
 		for at, more := 1, true; more; at++ {
 			synctest.Test(t, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 var (
@@ -172,10 +173,11 @@ func TestEntriesThatFitIntoNoSegmentAreRefused(t *testing.T) {
 
 // The last look before an object is made finds what was damaged in memory.
 func TestASegmentThatWasDamagedInMemoryIsNotFinished(t *testing.T) {
+	dice := rand.New(rand.NewPCG(soaktest.Seed(t, 1), 0))
 	for range 50 {
 		b := build(t, entries())
-		at := format.SegmentHeaderBytes + rand.IntN(len(b.buf)-format.SegmentHeaderBytes)
-		b.buf[at] ^= 1 << rand.IntN(8)
+		at := format.SegmentHeaderBytes + dice.IntN(len(b.buf)-format.SegmentHeaderBytes)
+		b.buf[at] ^= 1 << dice.IntN(8)
 		if _, err := b.Finish(); !errors.Is(err, object.ErrCorrupt) {
 			t.Fatalf("offset %d: error %v", at, err)
 		}
