@@ -19,7 +19,9 @@ require (
 	github.com/spf13/cobra v1.10.2
 	gocloud.dev v0.47.0
 	google.golang.org/api v0.297.0
+	google.golang.org/grpc v1.85.0
 	sheaf.dev/sheaf v0.0.0
+	sheaf.dev/sheaf/client v0.0.0
 )
 
 require (
@@ -129,10 +131,8 @@ require (
 	google.golang.org/genproto v0.0.0-20260904194346-d0f1323225a4 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260928230214-8a89bd6388cc // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b // indirect
-	google.golang.org/grpc v1.85.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
-	sheaf.dev/sheaf/client v0.0.0 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
