@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,7 +92,7 @@ func askAll(ctx context.Context, shards []*shard, header *archivev1.Header, requ
 
 // ask asks the shard once, and calls the function give for each message. After an error, the call must be ended.
 func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*archivev1.FollowRequest,
-	give func(*archivev1.FollowResponse) bool) error {
+	give func(*archivev1.FollowResponse) bool) (err error) {
 	if sh.call == nil {
 		// The call lasts longer than the round: the shard keeps the positions of a call as the hold of its groups.
 		lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -103,7 +104,12 @@ func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*
 		sh.call = &call{stream: stream, cancel: cancel}
 	}
 	c := sh.call
-	defer context.AfterFunc(ctx, c.cancel)()
+	keep := context.AfterFunc(ctx, c.cancel)
+	defer func() {
+		if !keep() && err == nil {
+			err = ctx.Err() // the call is cancelled, although the shard had ended its round
+		}
+	}()
 	for _, in := range requests {
 		if !c.begun {
 			in = &archivev1.FollowRequest{Header: header, Positions: in.GetPositions(), More: in.GetMore()}
@@ -119,8 +125,8 @@ func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*
 	for {
 		late := time.AfterFunc(silenceMax, c.cancel)
 		m, err := c.stream.Recv()
-		if !late.Stop() && err != nil {
-			err = fmt.Errorf("no answer came for %v: %w", silenceMax, err)
+		if !late.Stop() { // the call is cancelled, even if an answer has just come
+			err = fmt.Errorf("no answer came for %v: %w", silenceMax, cmp.Or(err, context.Canceled))
 		}
 		switch {
 		case errors.Is(err, io.EOF):
