@@ -324,5 +324,5 @@ func eachLarge(large []int, do func(i int)) {
 			return nil
 		})
 	}
-	_ = all.Wait() // no error is returned above
+	_ = all.Wait() // the functions return no errors
 }

@@ -131,8 +131,8 @@ func New(cfg Config) (*Client, error) {
 
 // Dial is like New, but returns once a gateway has answered. ctx bounds only that wait. If ctx has no deadline,
 // Config.CallTimeout bounds the wait. If no gateway answers in that time, the error is both ErrUnavailable and
-// context.DeadlineExceeded (or context.Canceled if ctx was cancelled). It does not depend on what the last attempt
-// returned. The error names the addresses.
+// context.DeadlineExceeded (or context.Canceled if ctx was cancelled). The error names the addresses, and does not
+// depend on the result of the last attempt.
 func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	c, err := New(cfg)
 	if err != nil {
@@ -293,7 +293,7 @@ type call struct {
 	op    string  // names the call in errors
 	key   *Key    // nil: any gateway can serve the call
 	group string  // when key is nil: a group of Named routing, or of Hash routing by name; empty: none
-	write bool    // carries a request id
+	write bool    // the call is a write with a request id
 	epoch *uint64 // the field of the request that holds the epoch of the routing; nil: none
 }
 
@@ -338,13 +338,13 @@ type attempts struct {
 func (c *Client) attempts(what call) attempts {
 	return attempts{client: c, what: what, Attempts: routing.Attempts{
 		Pace: &c.pace, Effect: routing.Effect{Write: what.write},
-		AtOnce: c.table.Load() != nil, // after the shard, the first retry goes to a gateway
+		AtOnce: c.table.Load() != nil, // the first retry goes to a gateway, and needs no pause
 	}}
 }
 
 // judge adapts a verdict to this client. The call is retried if the server is overloaded or a rate quota is used up.
-// The call is also retried if a shard could not load its copy of the group, because a gateway knows whether other
-// copies exist. judge records that a gateway does not answer, so that the next attempt uses another gateway.
+// The call is also retried if a shard could not load its copy of the group, because a gateway can use other copies, if
+// any exist. judge records that a gateway does not answer, so that the next attempt uses another gateway.
 func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdict {
 	switch {
 	case v.Later(), !to.gateway && v.Reason == reason.GroupFailed:
@@ -359,10 +359,10 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 	return v
 }
 
-// nobody reports whether err says that no server listens at an address. It returns false without Config.FailFast, and
+// nobody reports whether err means that no server listens at an address. It returns false without Config.FailFast, and
 // once any server has answered. It also returns false for an attempt that was too slow, because the address may belong
-// to a Service that leads to another server the next time. A Pulse cancels such a slow attempt, and closes a connection
-// on which nothing was ever answered.
+// to a Service, which may route the next connection to another server. A Pulse cancels such a slow attempt, and closes
+// a connection on which nothing was ever answered.
 func (c *Client) nobody(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
 		return false
@@ -417,8 +417,8 @@ func do[A any](ctx context.Context, c *Client, what call, do func(ctx context.Co
 		if err != nil {
 			return answer, a.newError(err)
 		}
-		// For a write, the peer says whether the request may have been sent. gRPC sets the peer once the call has a
-		// stream on a connection. Before that, nothing was sent.
+		// For a write, the peer shows whether the request may have been sent. gRPC sets the peer once the call has a stream
+		// on a connection. Before that, nothing was sent.
 		var at *peer.Peer
 		var options []grpc.CallOption
 		if what.write {

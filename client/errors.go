@@ -16,7 +16,7 @@ import (
 
 // These variables are for errors.Is. Every error of a call is an *Error.
 var (
-	// ErrNotFound means that the record, version or group does not exist. Error.Reason says which of them.
+	// ErrNotFound means that the record, version or group does not exist. Error.Reason tells them apart.
 	ErrNotFound = errors.New("not found")
 	// ErrGroupNotFound means that the group of Named routing does not exist. The error is also ErrNotFound.
 	ErrGroupNotFound = errors.New("group not found")
@@ -49,17 +49,17 @@ var (
 	ErrHashRouting = errors.New("hash routing")
 	// ErrGroupNotEmpty means that the group was not deleted, because it is not empty.
 	ErrGroupNotEmpty = errors.New("group not empty")
-	// ErrUnavailable means that no server could answer before the deadline. The error is also ErrUnavailable if the
+	// ErrUnavailable means that no server could answer before the deadline. The call also fails with ErrUnavailable if the
 	// last answer named another server (Error.Reason NOT_LEADER or WRONG_SHARD). A write was certainly not applied.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrGroupFailed means that the group cannot be loaded on its shard, and that no majority of its other copies is
-	// left. The message says which group failed, where and why. Waiting does not help: a person has to repair the
-	// group. A write was certainly not applied. The error is not also ErrUnavailable.
+	// ErrGroupFailed means that the group cannot be loaded on its shard, and that no majority of its other copies is left.
+	// The message names the group, the shard and the reason. Waiting does not help: a person has to repair the group. A
+	// write was certainly not applied. The error is not also ErrUnavailable.
 	ErrGroupFailed = errors.New("group failed")
-	// ErrOutcomeUnknown means that the write may or may not have been applied. To find out, repeat the write with the
-	// same RequestID. An error can match both this variable and one of the others. For example, if the first attempt got
-	// no answer and the next one got ErrOverloaded or ErrDiskFull, the error matches both, because that answer says
-	// nothing about the first attempt.
+	// ErrOutcomeUnknown means that the write may or may not have been applied. To find out, repeat the write with the same
+	// RequestID. An error can match both this variable and one of the others. For example, if the first attempt got no
+	// answer and the next one got ErrOverloaded or ErrDiskFull, the error matches both, because that answer is not about
+	// the first attempt.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrRequestIDReused means that the RequestID belongs to another write (of another record or other data, or a
 	// delete). Nothing was written.
@@ -73,7 +73,7 @@ var (
 	// ErrPermissionDenied means that the caller may not use the operation in the group. The error does not reveal
 	// whether the group exists.
 	ErrPermissionDenied = errors.New("permission denied")
-	// ErrUnauthenticated means that the server does not know the caller, or rejects the token.
+	// ErrUnauthenticated means that the server cannot identify the caller, or rejects the token.
 	ErrUnauthenticated = errors.New("unauthenticated")
 	// ErrClosed means that the client or the batcher was closed.
 	ErrClosed = errors.New("closed")
@@ -99,7 +99,7 @@ type Error struct {
 
 	doubtful bool // the write may have been applied
 	err      error
-	ended    error // why no attempt follows: the error of the context that ended; nil: it has not ended
+	ended    error // reason why no attempt follows: the error of the context that ended; nil: it has not ended
 }
 
 // Error implements error.

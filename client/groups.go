@@ -26,8 +26,9 @@ type Group struct {
 
 // Groups yields each group of a store once. In Hash routing the groups are sorted by number. In Named routing they are
 // sorted by name; numbers are sorted by value and come before other names. Groups requests pages of 1,000 groups as the
-// iteration proceeds. A group that is created or deleted meanwhile may or may not be yielded. An error ends the
-// sequence. The caller needs the right to read the state of all groups. Without it the error is ErrPermissionDenied.
+// iteration proceeds. A group that is created or deleted during the iteration may or may not be yielded. An error ends
+// the sequence. The caller needs the right to read the state of all groups. Without it the error is
+// ErrPermissionDenied.
 func (c *Client) Groups(ctx context.Context) iter.Seq2[Group, error] {
 	return func(yield func(Group, error) bool) {
 		request := &recordv1.ListGroupsRequest{PageSize: groupsPage}

@@ -99,7 +99,7 @@ type PutResult struct {
 // NewRequestID makes a request id: 16 random bytes.
 func NewRequestID() []byte {
 	id := make([]byte, 16)
-	_, _ = rand.Read(id) // never fails, see its documentation
+	_, _ = rand.Read(id) // never returns an error, see its documentation
 	return id
 }
 
@@ -316,10 +316,10 @@ func (c *Client) CreateGroup(ctx context.Context, group string) error {
 // ErrGroupNotFound if there is no such group. It needs the verb admin-write. After any other error the group may be
 // deleted.
 //
-// DeleteGroup first asks for the UUID of the group that has the name, and then deletes only that group, however often
-// the call has to be repeated. It returns nil once that group is gone, also if another client has deleted it. A later
-// group of the same name is a different group, which DeleteGroup does not touch. A new call of DeleteGroup may delete
-// it.
+// DeleteGroup first asks for the UUID of the group that has the name, and then deletes only that group, even if the
+// call has to be repeated. It returns nil once that group no longer exists, even if another client has deleted it. A
+// later group of the same name is a different group, which DeleteGroup does not touch. A new call of DeleteGroup may
+// delete it.
 func (c *Client) DeleteGroup(ctx context.Context, group string) error {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()

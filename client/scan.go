@@ -227,7 +227,7 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []Split, re
 			return nil
 		})
 	}
-	_ = workers.Wait() // no error is returned above
+	_ = workers.Wait() // the workers return no errors
 }
 
 // scanSplits scans several splits at a time. Memory is bounded, because the scan of each split waits until its last

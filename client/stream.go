@@ -203,7 +203,7 @@ func (c *Client) Download(ctx context.Context, key Key, to io.Writer, options *D
 	if err != nil {
 		return Record{}, err
 	}
-	defer func() { _ = r.Close() }() // never fails
+	defer func() { _ = r.Close() }() // never returns an error
 	_, err = r.WriteTo(to)
 	return r.Record(), err
 }
@@ -223,7 +223,7 @@ func (c *Client) Open(ctx context.Context, key Key, options *DownloadOptions) (*
 	return r, nil
 }
 
-// Reader reads the data of one version. Not safe for concurrent use.
+// Reader reads the data of one version. It is not safe for concurrent use by several goroutines.
 type Reader struct {
 	client   *Client
 	op       string
@@ -376,7 +376,7 @@ func (c *Client) getLarge(ctx context.Context, op string, key Key, o GetOptions)
 	if err != nil {
 		return Record{}, err
 	}
-	defer func() { _ = r.Close() }() // never fails
+	defer func() { _ = r.Close() }() // never returns an error
 	if r.record.Size > limit {
 		return Record{}, &Error{
 			Op: op, Code: codes.FailedPrecondition, Reason: reason.UseDownload,

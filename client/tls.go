@@ -20,8 +20,8 @@ type TLSFiles struct {
 
 // TLS returns credentials for Config.Credentials. The files are read now, and again for each connection, so that
 // certificates can be renewed while a process runs. If the files cannot be read for a connection, the last content
-// remains in use, and the error of a connection that fails says so. Servers must present a certificate for the dialled
-// host.
+// remains in use, and the error of a failed connection includes that error. Servers must present a certificate for the
+// dialled host.
 func TLS(files TLSFiles) (credentials.TransportCredentials, error) {
 	return reload.Credentials(files.config, nil)
 }
@@ -47,8 +47,8 @@ func (f *TLSFiles) config() (*tls.Config, error) {
 		if err != nil {
 			return fail(err)
 		}
-		// The certificate is sent even if the server lists only authorities that have not signed it, because the server's
-		// answer then says what is wrong.
+		// The certificate is sent even if the server lists only authorities that have not signed it. Otherwise the server's
+		// answer would not show the real problem.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	return cfg, nil

@@ -20,7 +20,7 @@ const tokenBytesMax = 64 << 10
 // token, or if the connection is not TLS. A caller with a certificate (TLSFiles.Cert) sends no token.
 func Token(file string) credentials.PerRPCCredentials { return &tokenFile{path: file} }
 
-// tokenFile implements credentials.PerRPCCredentials. Safe for concurrent use.
+// tokenFile implements credentials.PerRPCCredentials. tokenFile is safe for concurrent use.
 type tokenFile struct {
 	path string
 

@@ -13,18 +13,18 @@ import (
 
 // The messages about shards and groups are written as JSON in one way: at /status, by sheaf status -o json, and by
 // json.Marshal. It is the JSON of protobuf with default values (protojson, EmitDefaultValues), so that names are in
-// lowerCamelCase, and only fields that can be absent are left out. It differs in three points:
+// lowerCamelCase, and only fields that can be absent are left out. The format differs from protojson in three points:
 //
 //   - 64-bit integers are numbers, because scripts compare and add them. Ids of records (sfixed64) are strings, as in
 //     protojson, because a program that reads numbers as doubles would change them.
 //   - Enums are written as words, such as Serving for GROUP_STATE_SERVING.
 //   - Numbers that are zero are left out of the row of a shard that does not answer, and of a replica that does not
-//     serve: they are not known.
+//     serve, because they are not known.
 
-// hasFigures reports whether the numbers of the row are known. If they are not, a zero means that nothing is known.
+// hasFigures reports whether the numbers of the row are known. If the numbers are not known, they are zero.
 func (x *Shard) hasFigures() bool { return x.GetAlive() }
 
-// hasFigures is like hasFigures of a Shard.
+// hasFigures is like the method hasFigures of Shard.
 func (x *Group) hasFigures() bool { return x.GetState().Serves() }
 
 // MarshalJSON implements json.Marshaler.

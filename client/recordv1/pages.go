@@ -23,8 +23,8 @@ func all[R any](token string, name func(R) string, ask func(token string) (rows 
 		}
 		before := len(out)
 		for _, row := range rows {
-			// A server that is too old to know pages answers with all rows. Such a server may answer after a newer
-			// server, which sent the earlier pages, has stopped.
+			// A server that is too old for pages answers with all rows. Such a server may answer after a newer server, which
+			// sent the earlier pages, has stopped.
 			if !listed[name(row)] {
 				out = append(out, row)
 			}
@@ -39,7 +39,7 @@ func all[R any](token string, name func(R) string, ask func(token string) (rows 
 }
 
 // AllGroups requests all pages of a listing of groups, beginning with in.PageToken. It ignores the page size of the
-// request and uses its own. It returns all rows in one answer, however large that answer is. If any page has an error,
+// request and uses its own. It returns all rows in one answer, whose size is not limited. If any page has an error,
 // AllGroups returns the error and no rows.
 func AllGroups(ctx context.Context, from AdminServiceClient, in *ListGroupsRequest, options ...grpc.CallOption) (
 	*ListGroupsResponse, error) {

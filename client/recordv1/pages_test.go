@@ -18,7 +18,7 @@ import (
 type listed struct {
 	recordv1.AdminServiceClient
 	pages [][]string
-	older int // the first page that is answered by a server that knows no pages; 0: none
+	older int // the first page that is answered by a server without pages; 0: none
 	fails int // the page that fails; 0: none
 }
 

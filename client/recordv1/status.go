@@ -6,14 +6,14 @@ func (x GroupState) Serves() bool {
 	return x == GroupState_GROUP_STATE_SERVING || x == GroupState_GROUP_STATE_DAMAGED
 }
 
-// Serves reports whether a shard in this state answers calls for its groups, as far as they are loaded.
+// Serves reports whether a shard in this state answers calls for those of its groups that are loaded.
 func (x ShardState) Serves() bool {
 	return x == ShardState_SHARD_STATE_LOADING || x == ShardState_SHARD_STATE_SERVING ||
 		x == ShardState_SHARD_STATE_DRAINING
 }
 
-// Add adds the progress of another shard, which loads at the same time. It leaves the rates to the caller, who knows
-// whether the shards share a device.
+// Add adds the progress of another shard, which loads at the same time. Add does not change the rates, because only the
+// caller knows whether the shards share a device.
 func (x *Load) Add(one *Load) {
 	x.GroupsTotal += one.GetGroupsTotal()
 	x.GroupsLoaded += one.GetGroupsLoaded()

@@ -11,13 +11,13 @@ import (
 // that many clients that failed together do not retry together. First must be greater than 0.
 type Doubling struct{ First, Most time.Duration }
 
-// After returns the pause after failure n, counted from 0. Safe for concurrent use.
+// After returns the pause after failure n, counted from 0. After is safe for concurrent use.
 func (d Doubling) After(n int) time.Duration {
 	p := min(d.First<<min(n, 16), d.Most)
 	return p/2 + rand.N(p) //nolint:gosec // jitter
 }
 
-// Tries counts the failed attempts at one operation. Doubling must be set. Not safe for concurrent use.
+// Tries counts the failed attempts at one operation. Doubling must be set. Tries is not safe for concurrent use.
 type Tries struct {
 	Doubling
 	failed int

@@ -36,8 +36,8 @@ const (
 	tick = After / looksPerAfter
 )
 
-// These are settings of the connections. A server disconnects clients that ping more often than every 10 s. A server
-// that restarts must be reached soon again.
+// These are settings of the connections. A server disconnects clients that ping more often than every 10 s. The client
+// must reconnect soon to a server that restarts.
 const (
 	keepaliveTime  = 20 * time.Second
 	keepaliveWait  = 5 * time.Second
@@ -57,7 +57,7 @@ type Options struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// Pulse watches one server. Safe for concurrent use. The owner must call Close.
+// Pulse watches one server. Pulse is safe for concurrent use. The owner must call Close.
 type Pulse struct {
 	opts   Options
 	lines  lines
@@ -85,8 +85,8 @@ func New(opts Options) *Pulse {
 	return p
 }
 
-// DialOptions returns the options for connections to the server. They also say how gRPC finds out that a connection is
-// broken, and how soon it connects again.
+// DialOptions returns the options for connections to the server. The options also set how gRPC detects a broken
+// connection, and how soon it reconnects.
 func (p *Pulse) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithContextDialer(p.lines.dial), grpc.WithChainUnaryInterceptor(p.unary),
@@ -237,7 +237,7 @@ func (p *Pulse) watch() {
 	}
 }
 
-// rest ends the watch, unless a call has started meanwhile.
+// rest ends the watch, unless a call has started since the last check.
 func (p *Pulse) rest() bool {
 	p.watching.Store(false)
 	return p.underWay.Load() == 0 || !p.watching.CompareAndSwap(false, true)
@@ -263,7 +263,7 @@ func (p *Pulse) hangs(answers uint64) bool {
 		select {
 		case <-ticker.C:
 		case <-asked:
-			return false // the server is alive; or it is gone, and gRPC ends the calls
+			return false // the server is alive, or it has ended and gRPC ends the calls
 		}
 	}
 	return p.ctx.Err() == nil && p.answers.Load() == answers && p.underWay.Load() > 0

@@ -6,9 +6,9 @@ import (
 )
 
 // Tenure is the time for which a server is responsible for something, such as a group that it leads. After the tenure
-// is over, a call that the server accepted earlier may never be answered. For example, a disk that
-// hangs makes a read wait without an error, while the server answers everything else and does not look silent. The zero
-// value and nil count nothing. Safe for concurrent use.
+// is over, a call that the server accepted earlier may never be answered. For example, a disk that hangs makes a read
+// wait without an error, while the server answers everything else and does not look silent. The zero value and nil
+// count nothing. Tenure is safe for concurrent use.
 type Tenure struct {
 	pulse   *Pulse
 	over    atomic.Bool

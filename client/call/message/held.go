@@ -9,20 +9,20 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Allowance bounds the bytes that all calls of a process hold for their answers. Safe for concurrent use.
+// Allowance bounds the bytes that all calls of a process hold for their answers. Allowance is safe for concurrent use.
 type Allowance interface {
-	// Take takes n more bytes for a call that has already taken as many bytes as the argument have says. n may be
-	// negative. If Take refuses the bytes, the caller of the gRPC method receives the returned error. Take never
-	// refuses bytes to the only call.
+	// Take takes n more bytes for a call that has already taken the number of bytes given by the argument have. n may be
+	// negative. If Take refuses the bytes, the caller of the gRPC method receives the returned error. Take never refuses
+	// bytes to the only call.
 	Take(n, have int64) error
-	// Add takes n bytes without a check, for bytes that are already held. A negative n gives bytes back.
+	// Add takes n bytes without a check, for bytes that are already held. A negative n returns bytes to the allowance.
 	Add(n int64)
 }
 
 // Held counts the bytes that one call holds for its answers. It counts the greater of two values: the working memory
 // that the call asked for, which should cover its messages until gRPC has written them, and the bytes of messages that
 // gRPC really holds. Bytes that gRPC still holds when the call has ended stay counted until they are written or the
-// stream is dropped. Safe for concurrent use.
+// stream is dropped. Held is safe for concurrent use.
 type Held struct {
 	from Allowance
 
@@ -112,7 +112,7 @@ func (c *counted) Encode() (mem.BufferSlice, error) {
 		n += RoundUp(int64(b.Len()))
 	}
 	c.held.encode(n)
-	held := c.held // c is reused
+	held := c.held // c is reused for the next message
 	return append(bufs[:len(bufs):len(bufs)], whenFreed(func() { held.encode(-n) })), nil
 }
 

@@ -63,16 +63,15 @@ type Encoder interface {
 
 // Decoder is a message that decodes itself, because it is so large that its bytes should not be copied.
 type Decoder interface {
-	// Decode decodes a message. Afterwards it keeps no reference to data, except to buffers that it has taken a
-	// reference of.
+	// Decode decodes a message. Afterwards it keeps no reference to data, except to buffers that it has referenced itself.
 	Decode(data mem.BufferSlice) error
 }
 
 // Undecoded is a request that is not decoded, because its handler forwards its bytes. Interceptors receive the
 // Undecoded instead of the message.
 type Undecoded interface {
-	// DecodeInto decodes the request into a message of the method's request type. The message keeps no reference to
-	// the request.
+	// DecodeInto decodes the request into a message of the method's request type. Afterwards the message has no reference
+	// to the bytes of the request.
 	DecodeInto(m proto.Message) error
 }
 
@@ -124,7 +123,7 @@ func Appended(buffer *[]byte, encoded []byte) mem.BufferSlice {
 const BytesMax = 8 << 20
 
 // RefusedBytesMax is the receive limit of a gRPC server. It is a little above BytesMax. Therefore the server itself
-// refuses a message that is slightly too long, and can tell its caller what to do instead. gRPC refuses longer
+// refuses a message that is slightly too long, and its answer can contain advice for the caller. gRPC refuses longer
 // messages, with an answer that cannot be extended. The limit is not higher, because a message is held in memory as a
 // whole before the server can refuse it.
 const RefusedBytesMax = BytesMax + BytesMax/4
@@ -162,7 +161,7 @@ func (refused) Do(io.Reader) ([]byte, error) {
 }
 
 // Bounded receives a message that is decoded only if its size is within a limit. If the message is longer, Bounded
-// holds only the first fields, as far as they lie completely within the first headBytes.
+// holds only those first fields that lie completely within the first headBytes.
 type Bounded struct {
 	Message  proto.Message
 	Decoder  Decoder // decodes a message within the limit in place of Message; may be nil
@@ -173,7 +172,8 @@ type Bounded struct {
 // headBytes is the length of the part at the start of a message that holds the key of a record, but not its data.
 const headBytes = 2 << 10
 
-// decodeHead decodes the first fields of a message. It skips what cannot be decoded, because no code needs it.
+// decodeHead decodes the first fields of a message. Bytes that cannot be decoded are skipped, because no code needs
+// them.
 func (b *Bounded) decodeHead(data mem.BufferSlice) {
 	head := make([]byte, 0, headBytes)
 	for _, part := range data {

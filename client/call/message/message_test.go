@@ -121,7 +121,7 @@ func TestCodecLetsMessagesEncodeAndDecodeThemselves(t *testing.T) {
 	}
 }
 
-// If a message is too long, the complete fields at its beginning are decoded, whatever bytes follow.
+// If a message is too long, the complete fields at its beginning are decoded, regardless of the bytes that follow.
 func TestBoundedDecodesTheBeginningOfALongMessage(t *testing.T) {
 	long := &apipb.Api{Name: "api", Methods: []*apipb.Method{{Name: string(make([]byte, 10_000))}}, Version: "v1"}
 	encoded, err := proto.Marshal(long)

@@ -11,7 +11,7 @@ import (
 
 const (
 	// partsMax bounds the number of parts of one request, which are its fields and the fields of its nested messages. The
-	// largest requests of honest clients, full batches with attributes, have a fraction of this number.
+	// largest requests of well-behaved clients, full batches with attributes, have a fraction of this number.
 	partsMax = 1 << 18
 	// countedBytesMin is the smallest request, in bytes, whose parts are counted. A part has at least two bytes, so
 	// smaller requests have too few parts to matter.

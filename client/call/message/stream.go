@@ -28,7 +28,7 @@ type Stream struct {
 	refused chan error // the error given to AbortOf's function
 
 	waits atomic.Int64 // number of SendMsg and RecvMsg calls in progress
-	moved atomic.Int64 // messages sent and received
+	moved atomic.Int64 // number of messages sent and received
 }
 
 // Await returns these errors if it stops waiting before the call has ended.
@@ -65,7 +65,7 @@ func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance,
 func HeldOf(ctx context.Context) *Held {
 	s, ok := ctx.Value(streamKey{}).(*Stream)
 	if !ok {
-		return &Held{from: unbounded{}} // not a call of a Stream
+		return &Held{from: unbounded{}} // the call has no Stream
 	}
 	return s.held
 }

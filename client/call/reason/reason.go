@@ -5,7 +5,7 @@ package reason
 // Domain is the domain in the ErrorInfo of these reasons.
 const Domain = "sheaf.dev"
 
-// These are the reasons of calls that were certainly not applied, and that may succeed later or elsewhere.
+// These are the reasons of calls that were certainly not applied, and that may succeed later or at another server.
 const (
 	GroupLoading     = "GROUP_LOADING"
 	NoLeader         = "NO_LEADER"

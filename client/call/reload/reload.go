@@ -44,11 +44,11 @@ type source struct {
 
 	mu     sync.Mutex
 	last   *tls.Config
-	failed string // the last error that told received; empty: the last read did not fail
+	failed string // the last error passed to told; empty: the last read did not fail
 }
 
-// now returns the configuration to use. If it could not read the present configuration, it returns the last one, and
-// the error says why.
+// now returns the configuration to use. If it could not read the current configuration, it returns the last one, and
+// the reason as the error.
 func (s *source) now() (*tls.Config, error) {
 	cfg, err := s.read()
 	s.mu.Lock()

@@ -21,7 +21,7 @@ func (p *Pace) Pause(n int) time.Duration {
 	return backoff.Doubling{First: p.First, Most: p.Most}.After(n)
 }
 
-// Effect holds what is known about the effect of a call whose attempts have failed.
+// Effect records whether a call whose attempts have failed may have changed something.
 type Effect struct {
 	Write bool // the call changes something: an attempt without an answer may have been applied
 	Once  bool // the write carries no request id: it is not retried if it may have been applied
@@ -30,7 +30,7 @@ type Effect struct {
 }
 
 // Failed records the failure of an attempt. The argument sent means that the request may have left this process. Failed
-// returns false if no attempt may follow, however much time is left.
+// returns false if no attempt may follow, even if time is left.
 func (e *Effect) Failed(v Verdict, sent bool) bool {
 	if e.Write && (v.Fate == Unknown || v.TimedOut && sent) {
 		e.doubtful = true
@@ -70,7 +70,7 @@ func (a *Attempts) Failed(err error, v Verdict, sent bool) bool {
 }
 
 // Report returns the error to report when err ends the call. If the deadline aborted an attempt that changed nothing,
-// Report returns the error of the previous attempt, because that error says more.
+// Report returns the error of the previous attempt, because that error is more specific.
 func (a *Attempts) Report(err error, v Verdict, sent bool) error {
 	if v.TimedOut && a.last != nil && (!a.Write || !sent) {
 		return a.last
@@ -81,15 +81,15 @@ func (a *Attempts) Report(err error, v Verdict, sent bool) error {
 // Skip counts a retry that needs no pause of its own, because the pause of another call also served this one.
 func (a *Attempts) Skip() { a.n++ }
 
-// newsMax is the number of retries that news may bring forward. It is limited because much unrelated news may arrive
-// before the news that the call waits for.
+// newsMax is the number of retries that a message on the channel news may bring forward. It is limited because many
+// changes that do not concern the call may be reported before the one that the call waits for.
 const newsMax = 8
 
-// Pause waits until another attempt makes sense: as long as the pace says, or until the channel news is closed. That
-// channel is closed when something on which the attempts depend may have changed. It is nil if there is no such signal.
-// The argument least is the wait that the server asks for. With Hold, Pause waits at least that long. Without Hold, no
-// attempt follows if less time is left. Pause returns false if the call's time is up before the next attempt, if ctx
-// has ended, or if the channel stop is closed.
+// Pause waits until another attempt makes sense: the time that the pace requires, or until the channel news is closed.
+// That channel is closed when something on which the attempts depend may have changed. It is nil if there is no such
+// signal. The argument least is the wait that the server asks for. With Hold, Pause waits at least that long. Without
+// Hold, no attempt follows if less time is left. Pause returns false if the call's time is up before the next attempt,
+// if ctx has ended, or if the channel stop is closed.
 func (a *Attempts) Pause(ctx context.Context, least time.Duration, news, stop <-chan struct{}) bool {
 	delay := a.Pace.Pause(a.n)
 	if a.AtOnce && a.n == 0 {

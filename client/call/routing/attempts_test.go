@@ -55,7 +55,7 @@ func TestWhatFailuresMeanForACall(t *testing.T) {
 		failures []failed
 		again    bool // whether another attempt may follow the last failure
 		doubtful bool
-		told     int // the index of the failure that the caller is told
+		told     int // the index of the failure that the caller receives
 	}{
 		"a refused read":                      {read, []failed{refused}, true, false, 0},
 		"a lost read":                         {read, []failed{lost}, true, false, 0},
@@ -190,8 +190,8 @@ func TestWhatEndsAPause(t *testing.T) {
 	})
 }
 
-// If a rate quota is used up, the client waits as long as the server asks, and news does not end that wait. If a quota
-// of stored data is used up, the client does not wait.
+// If a rate quota is used up, the client waits as long as the server asks, and a change of the routing does not end
+// that wait. If a quota of stored data is used up, the client does not wait.
 func TestRatesAreWaitedOff(t *testing.T) {
 	exceeded := func(after time.Duration) Verdict {
 		st := failure(t, codes.ResourceExhausted, reason.QuotaExceeded)

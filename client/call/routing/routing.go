@@ -46,7 +46,8 @@ type Routing struct {
 	Groups int  `json:"groups"` // Hash: number of groups, 1 to 65,536; Named: 0
 }
 
-// Validate returns an error if the routing is invalid. It says what is wrong and what to do.
+// Validate returns an error that describes what is wrong with the routing and what to do. It returns nil if the routing
+// is valid.
 func (r Routing) Validate() error {
 	switch r.Mode {
 	case Hash:

@@ -16,7 +16,7 @@ type Fate int
 // These are the fates.
 const (
 	Final   Fate = iota // the answer is final
-	Refused             // certainly not applied, and may succeed later or elsewhere
+	Refused             // certainly not applied, and may succeed later or at another server
 	Unknown             // may have been applied
 )
 
