@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// The planner balances groups that are at their target. It levels three loads, one after another: bytes, groups,
-// leaders. Each load is relative to the shard's weight. Two shards are levelled while they differ by more than a
-// slack. The slack is a fraction of the load of the more loaded shard, so that changes on a third shard do not cause
-// moves. A step that levels bytes reduces the sum of the squares of the bytes. A step that levels groups reduces the
-// sum of the squares of the group counts. In addition, it either leaves the bytes of all shards within their slack or
-// does not increase the sum of the squares of the bytes. Therefore the steps terminate, and after a plan was carried
-// out, the next plan has no further moves.
+// The planner balances the groups that are at their target. It levels three loads in this order: bytes, numbers of
+// groups, numbers of leaders. Each load is relative to the shard's weight. Two shards count as level if their loads
+// differ by at most a slack. The slack is a fraction of the load of the more loaded shard, so that changes on a third
+// shard do not cause moves. A step that levels bytes reduces the sum of the squares of the bytes. A step that levels
+// groups reduces the sum of the squares of the group counts. In addition, it either leaves the bytes of all shards
+// within their slack or does not increase the sum of the squares of the bytes. Therefore the steps terminate, and once
+// a plan has been carried out, the next plan has no further moves.
 
 // slack is the tolerated difference between two loads: a fraction of the greater load, but at least a minimum.
 type slack struct{ part, least float64 }
@@ -27,7 +27,7 @@ var (
 )
 
 const (
-	// slackAbove is a factor of the slack. A shard that has reached the mean receives more only from a shard whose load
+	// slackAbove is a factor for the slack. A shard that has reached the mean receives groups only from shards whose load
 	// is greater by more than slackAbove times the slack.
 	slackAbove = 3
 	// aboveMeanPart is the fraction of the mean by which a shard that was below the mean may exceed it.
@@ -41,7 +41,7 @@ const (
 type balancer struct {
 	*planner
 	budget *moveBudget
-	part   []int   // the shards that take part
+	part   []int   // shards that take part in balancing
 	on     [][]int // for each shard: the groups on it that may move
 	movers []int   // the groups that may move
 
@@ -116,8 +116,8 @@ func (b *balancer) extremes() {
 	}
 }
 
-// level moves groups from shards with a high load to shards with a low load, while two shards differ by more than the
-// slack. The function pick returns the group to move between two shards, or -1 if there is none.
+// level moves groups from shards with a high load to shards with a low load, until no two shards differ by more than
+// the slack. The function pick returns the group to move between two shards, or -1 if there is none.
 func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 	pick func(from, to int, gap float64) int) (moved bool) {
 	order := slices.Clone(b.part)
@@ -132,7 +132,7 @@ func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 				gap := loadOf(from) - loadOf(to)
 				if b.stepsLeft == 0 || gap <= slack || loadOf(to) >= mean && gap <= slackAbove*slack ||
 					!b.budget.has([]int{from, to}) {
-					// The remaining shards have more load. A move that exceeds the budget waits, and does not go to them.
+					// The remaining shards have more load, so a move that exceeds the budget waits instead of going to one of them.
 					break
 				}
 				if g := pick(from, to, gap); g >= 0 {
@@ -210,7 +210,7 @@ func (b *balancer) aboveMean(g *planned, to int) bool {
 	return have < b.bytesMean && have+float64(g.Bytes)/b.shards[to].weight > b.bytesMean*(1+aboveMeanPart)
 }
 
-// step returns by how much a move changes the difference in bytes.
+// step returns the change of the difference in bytes that a move causes.
 func (b *balancer) step(g *planned, from, to int) float64 {
 	return float64(g.Bytes)/b.shards[from].weight + float64(g.Bytes)/b.shards[to].weight
 }
@@ -246,7 +246,7 @@ func (b *balancer) bytesStay(g *planned, from, to int) bool {
 	return within(b.most, b.least) && within(afterTo, b.least) && within(b.most, after) && within(afterTo, after)
 }
 
-// move moves a copy from one shard to another.
+// move plans the move of a copy from one shard to another, and updates the loads.
 func (b *balancer) move(at, from, to int) {
 	g := &b.groups[at]
 	g.change = ForBalance

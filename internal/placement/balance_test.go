@@ -19,7 +19,7 @@ func moves(copies int) Policy {
 	return Policy{Copies: copies, Moves: true, MovesMax: -1, ShardMovesMax: -1}
 }
 
-// drawStore draws a store whose groups are all placed, on shards of any size and domain.
+// drawStore draws a store in which all groups are placed, with shards of any size in any domain.
 func drawStore(t *rapid.T, copies int) View {
 	v := View{Shards: map[string]Shard{}, Groups: map[string]Group{}, Targets: map[string]Target{},
 		States: map[string]ShardState{}}
@@ -77,7 +77,7 @@ func arrive(v View, groups ...string) (View, int64) {
 	return v, bytes
 }
 
-// carryOut carries out plans until nothing changes any more, and counts the bytes that moved.
+// carryOut carries out plans until a plan changes nothing, and counts the bytes that moved.
 func carryOut(t interface{ Fatalf(string, ...any) }, v View, policy Policy) (View, int64) {
 	total := int64(0)
 	for round := 0; ; round++ {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// The functions in this file describe the copies of groups in a view. They are pure. etcd alone does not show whether a
-// registered shard really answers.
+// The functions in this file are pure, and describe the copies of groups in a view. A view comes from etcd, so a shard
+// that is registered in a view does not necessarily answer.
 
 // Voters returns the members that vote.
 func (g Group) Voters() []Member { return g.members(false) }
@@ -31,7 +31,7 @@ func (g Group) IsOn(shard string) bool {
 // Majority returns how many of the voters form a majority.
 func Majority(voters int) int { return voters/2 + 1 }
 
-// IsHere reports whether the shard of a member is registered with exactly the volume of the member.
+// IsHere reports whether a member's shard is registered with the member's volume.
 func (v View) IsHere(m Member) bool {
 	shard, registered := v.Shards[m.Shard]
 	return registered && shard.VolumeUUID == m.VolumeUUID
@@ -40,7 +40,7 @@ func (v View) IsHere(m Member) bool {
 // Names returns the names of the groups in the order of CompareGroups.
 func (v View) Names() []string { return slices.SortedFunc(maps.Keys(v.Groups), CompareGroups) }
 
-// Holds returns the groups that a shard holds or is to receive, in the order of their names.
+// Holds returns the groups that a shard holds or will receive, in the order of their names.
 func (v View) Holds(shard string) (names []string) {
 	for name, g := range v.Groups {
 		if g.IsOn(shard) || slices.Contains(v.Targets[name].Shards, shard) {
@@ -116,9 +116,9 @@ func (v View) Homeless() (n int) {
 // between shards. Leaders order their steps so that this does not happen (package move). In these cases no such order
 // exists:
 //
-//   - two of the group's present shards, or two of its target shards, are in one domain;
-//   - it has fewer shards than its target: a missing copy is replaced immediately, even if a copy that will leave is
-//     in the same domain. In this case a domain may be shared, but need not be.
+//   - two of the group's current shards, or two of its target shards, are in one domain;
+//   - the group has fewer shards than its target. A missing copy is replaced immediately, even if a copy that will
+//     leave is in the same domain. In this case a domain may be shared, but need not be.
 //
 // A shard without a known domain belongs to no domain.
 func SharedDomains(from, to []string, domain func(shard string) string) (shared []string) {

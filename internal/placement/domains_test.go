@@ -82,7 +82,7 @@ func TestNoCopyGoesToTheDomainOfAShardThatIsAway(t *testing.T) {
 	c := v.Shards["c"]
 	c.State = Draining
 	v.Shards["c"] = c
-	for want, known := range map[string]map[string]string{"y": {"a": "n1"}, "x": nil} { // x is the first by name
+	for want, known := range map[string]map[string]string{"y": {"a": "n1"}, "x": nil} { // x comes first by name
 		v.Domains = known
 		targets, unplaced := Plan(v, moves(3))
 		if len(targets) != 1 || !slices.Contains(targets[0].Shards, want) || !slices.Contains(targets[0].Shards, "a") {

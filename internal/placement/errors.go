@@ -7,58 +7,58 @@ import (
 
 // These are the errors of a store and its placement in etcd.
 var (
-	// ErrNoMeta says that the store has not been created yet.
+	// ErrNoMeta means that the store has not been created yet.
 	ErrNoMeta = errors.New("etcd holds no such store")
-	// ErrChanged says that another process has changed the group since it was read. The caller has to read it again.
+	// ErrChanged means that another process has changed the group since it was read. The caller must read it again.
 	ErrChanged = errors.New("the group was changed since it was read")
-	// ErrNameTaken says that a live shard with the same name has another volume, or a later generation of the same
+	// ErrNameTaken means that a live shard with the same name has another volume, or a later generation of the same
 	// volume.
 	ErrNameTaken = errors.New("the shard's name is taken")
-	// ErrRolledBack says that the volume was registered before with a later generation or step, or with one that is
-	// not its predecessor. The volume was set back to an earlier state, or is a clone: it may lack data that it has
+	// ErrRolledBack means that the volume was registered before with a later generation or step, or with one that is not
+	// its predecessor. The volume was rolled back to an earlier state or is a clone, so it may lack data that it has
 	// acknowledged.
 	ErrRolledBack = errors.New("the volume was rolled back or cloned")
-	// ErrStaleLeader says that the group was written by a leader of a later term, or by one that has applied a later
+	// ErrStaleLeader means that the group was written by a leader of a later term, or by one that has applied a later
 	// membership.
 	ErrStaleLeader = errors.New("another leader has written the group since")
 	// ErrGroupLimit means that a limit on the number of groups is reached. errors.As finds a *LimitError.
 	ErrGroupLimit = errors.New("the limit of groups is reached")
 	// ErrNoGroup means that the group is not stored.
 	ErrNoGroup = errors.New("no such group")
-	// ErrAccessChanged says that the table of grants has changed since it was read.
+	// ErrAccessChanged means that the table of grants has changed since it was read.
 	ErrAccessChanged = errors.New("the table of grants was changed since it was read")
-	// ErrFrozen says that etcd holds an older state of the store than one that was seen before. Nothing was written.
+	// ErrFrozen means that etcd holds an older state of the store than one that was seen before. Nothing was written.
 	ErrFrozen = errors.New("etcd was set back to an older state of this store")
-	// ErrUnusable says that the value of a key cannot be used.
+	// ErrUnusable means that the value of a key cannot be used.
 	ErrUnusable = errors.New("the value cannot be used")
-	// ErrStoreExists says that etcd already holds the placement of this store or another one. Nothing was written.
+	// ErrStoreExists means that etcd already holds the placement of this store or another one. Nothing was written.
 	ErrStoreExists = errors.New("etcd already holds a store here")
 )
 
 // These are the errors for a store that is known to exist.
 var (
-	// ErrPlacementLost says that etcd is empty for a store that exists. The placement must be rebuilt from the
+	// ErrPlacementLost means that etcd holds nothing about a store that exists. The placement must be rebuilt from the
 	// shards, not created again.
 	ErrPlacementLost = errors.New("etcd has lost the placement of this store")
-	// ErrOtherStore says that etcd holds another store under this name.
+	// ErrOtherStore means that etcd holds another store under this name.
 	ErrOtherStore = errors.New("etcd holds another store")
-	// ErrShardRegistered says that a process runs the shard.
+	// ErrShardRegistered means that a process runs the shard.
 	ErrShardRegistered = errors.New("the shard is registered")
-	// ErrShardHoldsGroups says that groups have the shard as a member, or have it in their target.
+	// ErrShardHoldsGroups means that groups have the shard as a member, or have it in their target.
 	ErrShardHoldsGroups = errors.New("the shard still holds groups")
 )
 
-// Bound limits the number of groups whose names begin with a prefix. It prevents the creation of groups, and deletes
-// none.
+// Bound limits the number of groups whose names begin with a prefix. When a bound is reached, no further group is
+// created, but no group is deleted.
 type Bound struct {
 	Prefix string // empty: all groups of the store
 	Most   int64
 }
 
-// LimitError says which bound does not allow one more group. It wraps ErrGroupLimit.
+// LimitError is the error if a bound does not allow one more group. It names that bound, and wraps ErrGroupLimit.
 type LimitError struct {
 	Bound
-	Groups int64 // present number of groups within the bound
+	Groups int64 // current number of groups within the bound
 }
 
 // Error implements error.

@@ -7,9 +7,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// An etcd that was set back to an older backup says where groups were, not where they are (rule 9). The first process
-// that notices freezes the store. From then on, no process moves, creates or deletes anything on the basis of etcd,
-// until etcd was overwritten with the true state, which the shards report. docs/placement.md describes the procedure.
+// An etcd that was restored from an older backup records where groups were, not where they are (rule 9). The first
+// process that notices this freezes the store. From then on, no process moves, creates or deletes anything on the basis
+// of etcd, until etcd has been overwritten with the true state, which the shards report. docs/placement.md describes
+// the procedure.
 
 // Mark is the state up to which a process has seen the placement of a store. Two marks of one store can be compared.
 type Mark struct {
@@ -44,15 +45,15 @@ func (m Mark) Behind(seen Mark) string {
 	return ""
 }
 
-// Freeze says why a store is frozen and what it waits for. It is stored under the key "frozen".
+// Freeze describes why a store is frozen and what it waits for. It is stored under the key "frozen".
 type Freeze struct {
-	By     string   `json:"by"` // the process that noticed the setback
+	By     string   `json:"by"` // the process that noticed the rollback of etcd
 	Reason string   `json:"reason"`
-	Since  string   `json:"since"` // RFC 3339
+	Since  string   `json:"since"` // time in RFC 3339 format
 	Waits  []string `json:"waits,omitempty"`
 }
 
-// String describes the state and says what to do.
+// String returns a text that describes the state and names the next steps.
 func (f Freeze) String() string {
 	words := fmt.Sprintf(
 		"etcd was set back to an older state (noticed by %s: %s). Nothing is moved, made or deleted until the shards have "+
@@ -67,7 +68,7 @@ func (f Freeze) String() string {
 type Progress struct {
 	Store uuid.UUID
 	Mark
-	// SetBack says why etcd was found to be older than a state seen before. It is empty if etcd was not found to be
-	// older.
+	// SetBack is the reason why etcd was found to be older than a state seen before. It is empty if etcd was not found to
+	// be older.
 	SetBack string
 }

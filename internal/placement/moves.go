@@ -2,15 +2,15 @@ package placement
 
 import "slices"
 
-// Move describes one group that should be on shards other than its present ones. The group's stored target names these
+// Move describes one group that should be on shards other than its current ones. The group's stored target names these
 // shards only if Running is set.
 type Move struct {
 	Group   string
 	From    []string // shards that have a copy now
-	To      []string // shards that are to have a copy
+	To      []string // shards that should have a copy
 	Bytes   int64    // bytes to be copied
 	Reason  Reason
-	Running bool // the target already says so
+	Running bool // the stored target already names the shards of To
 	// SharedDomains is the result of the function SharedDomains for this move.
 	SharedDomains []string
 }

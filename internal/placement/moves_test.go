@@ -80,7 +80,7 @@ func TestLeadersAreLevelled(t *testing.T) {
 	}
 }
 
-// A shard that is gone keeps its groups until a person, or the operator, requests that it be drained.
+// A shard that is no longer registered keeps its groups until a person, or the operator, requests that it be drained.
 func TestAShardThatIsGoneIsEmptiedWhenItIsToBe(t *testing.T) {
 	v := loaded(4, 20, 3)
 	on := bytesOn(v)["s0001"]
@@ -144,7 +144,7 @@ func TestMovesShowsWhatRunsAndWhatWouldFollow(t *testing.T) {
 	}
 }
 
-// The test plans for a full-size store. BenchmarkBalance measures how long such a plan takes.
+// The store has the full size. BenchmarkBalance measures how long such a plan takes.
 func TestBalanceAtFullSize(t *testing.T) {
 	v := crowded()
 	targets, _ := Plan(v, moves(3))

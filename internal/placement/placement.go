@@ -25,7 +25,7 @@ type Meta struct {
 	EpochBase uint64 `json:"epochBase,omitempty"`
 }
 
-// Validate returns an error that says what is wrong and what to do.
+// Validate returns an error that describes what is wrong with the properties and how to correct it, or nil.
 func (m Meta) Validate() error {
 	if m.StoreUUID == uuid.Nil {
 		return errors.New("meta: the store UUID is zero: make a random one")
@@ -76,12 +76,12 @@ type Shard struct {
 	Zone          string     `json:"zone,omitempty"`
 	// Boot is a random id of this process. If it is zero, RegisterShard creates one.
 	Boot uuid.UUID `json:"boot"`
-	// Step is the volume's present step. Registered is the last step of which the volume knows that etcd has stored it.
-	// Both are stored in the key of the volume.
+	// Step is the volume's current step. Registered is the last step that, according to the volume, etcd has stored. Both
+	// are stored in the key of the volume.
 	Step       Step `json:"-"`
 	Registered Step `json:"-"`
 	Alive      bool `json:"-"`
-	// Weighs says that the process reports the figures of the groups that it leads in keys of its own (weights/). Older
+	// Weighs means that the process reports the figures of the groups that it leads in keys of its own (weights/). Older
 	// programs report them in the groups.
 	Weighs bool `json:"weighs,omitempty"`
 }
@@ -98,10 +98,10 @@ const (
 )
 
 // Member is one replica of a group: one incarnation, with a Raft id of its own. A shard may appear twice while the
-// replica on its former volume is being replaced by one on its present volume.
+// replica on its former volume is being replaced by one on its current volume.
 type Member struct {
-	// Shard is empty if the place of the member is unknown, because etcd was rebuilt and the member's shard did not
-	// answer. That shard sets it later.
+	// Shard is empty if the member's shard is unknown, because etcd was rebuilt and the member's shard did not answer.
+	// That shard sets the field later.
 	Shard      string    `json:"shard"`
 	VolumeUUID uuid.UUID `json:"volumeUUID"`
 	RaftID     uint64    `json:"raftID"`
@@ -112,7 +112,7 @@ type Member struct {
 type Group struct {
 	Name     string    `json:"name"`
 	UUID     uuid.UUID `json:"uuid"`
-	KeyFirst uint64    `json:"keyFirst,string"` // Hash only
+	KeyFirst uint64    `json:"keyFirst,string"` // only with Hash routing
 	KeyLast  uint64    `json:"keyLast,string"`
 	Members  []Member  `json:"members"` // empty until a shard has created the group
 	Leader   string    `json:"leader"`  // name of the leader's shard; empty if unknown
@@ -126,12 +126,12 @@ type Group struct {
 	// (see PutGroupAsLeader).
 	Term      uint64 `json:"term,omitempty"`
 	ConfIndex uint64 `json:"confIndex,omitempty"`
-	// Everywhere is an index up to which every member has the complete log, as the leader knew at its last report.
+	// Everywhere is an index up to which every member has the complete log, according to the leader's last report.
 	// Followers may also drop tombstones up to this index.
 	Everywhere uint64 `json:"everywhere,omitempty"`
 
 	// Deleted is the time at which the group was deleted, in UTC. It is empty if the group exists. The key of a deleted
-	// group remains, because a missing key means that etcd was set back (rule 9). No View has a deleted group.
+	// group remains, because a missing key means that etcd was rolled back (rule 9). No View has a deleted group.
 	Deleted string `json:"deleted,omitempty"`
 
 	// Revision is etcd's revision of the key when the key was read, or 0 for a group that is not stored. A registry
@@ -139,7 +139,7 @@ type Group struct {
 	Revision int64 `json:"-"`
 }
 
-// Target says on which shards a group should be. It is stored under the key "targets/NAME".
+// Target names the shards on which a group should be. It is stored under the key "targets/NAME".
 type Target struct {
 	Group  string   `json:"group"`
 	Shards []string `json:"shards"` // one for each copy; the first one should lead
@@ -149,7 +149,7 @@ type Target struct {
 	Revision int64 `json:"-"`
 }
 
-// Reason says why a target differed from the place of its group when the target was set.
+// Reason is the reason why a group's target differed from the group's shards when the target was set.
 type Reason string
 
 // These are the reasons.
@@ -171,7 +171,7 @@ type Policy struct {
 	// does not get every group. With 0 the first placement does not wait. ShardsMin has no effect once any group has
 	// members.
 	ShardsMin int
-	// Moves allows moves of groups that are at their target: to balance loads, and away from shards that are gone and
+	// Moves allows moves of groups that are at their target: to balance loads, and away from unregistered shards that are
 	// marked Draining. If it is false, the planner only changes the targets of groups that must leave a shard.
 	Moves bool
 	// MovesMax limits how many groups move at a time. ShardMovesMax limits how many moves at a time give a copy to, or
@@ -190,7 +190,7 @@ const (
 // target, because leaders can move their groups (internal/shard).
 func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.ShardsMin, Moves: true} }
 
-// Validate returns an error that says what is wrong and what to do.
+// Validate returns an error that describes what is wrong with the policy and how to correct it, or nil.
 func (p Policy) Validate() error {
 	if p.Copies != 1 && p.Copies != 3 && p.Copies != 5 {
 		return fmt.Errorf("copies is %d: give 1, 3 or 5", p.Copies)
@@ -204,7 +204,7 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-// Validate says what is missing in a registration.
+// Validate returns an error that describes what is wrong with a registration, or nil.
 func (s Shard) Validate() error {
 	if err := ValidateShardName(s.Name); err != nil {
 		return err

@@ -10,15 +10,15 @@ import (
 )
 
 // Plan is pure. It chooses targets with the least movement, and returns those that differ from the targets in the view.
-// A group with Members keeps its shards as long as the policy allows. New groups go to the shards with the least bytes,
-// then the fewest groups. Two copies never go into one domain. The result unplaced holds the groups that cannot be
-// placed, with the reason. The same input gives the same output.
+// A group with Members keeps its shards if the policy allows it. New groups go to the shards with the least bytes, then
+// the fewest groups. Two copies never go into one domain. The result unplaced holds the groups that cannot be placed,
+// with the reason. The same input gives the same output.
 //
-// In detail: a shard that is not registered counts as being in its last known domain. A member remains on a shard
-// that is Active, Cordoned or not registered (its data are there; a person removes it by draining). It is moved off a
-// Draining shard, and out of a domain that holds another copy. The target of a group without members keeps only live
-// shards. If too few shards can take a copy, a group with members keeps its target. Full shards (bytes at or above
-// CapacityBytes, if known) and shards at the policy's limit get no new copies.
+// In detail, a shard that is not registered counts as being in its last known domain. A member remains on a shard that
+// is Active, Cordoned or not registered, because its data are there and a person removes the shard by draining it. It
+// is moved off a Draining shard, and out of a domain that holds another copy. The target of a group without members
+// keeps only live shards. If too few shards can take a copy, a group with members keeps its target. Full shards (bytes
+// at or above CapacityBytes, if known) and shards at the policy's limit get no new copies.
 //
 // If the policy allows moves, groups that are at their target are also balanced (balance.go), and targets change in
 // waves (waves.go).
@@ -45,7 +45,7 @@ func Plan(view View, policy Policy) (targets []Target, unplaced map[string]strin
 	return targets, unplaced
 }
 
-// readable returns a view without the groups whose key or target cannot be used, and adds these to unplaced.
+// readable returns a view without the groups whose key or target cannot be used. It adds these groups to unplaced.
 func readable(view View, unplaced map[string]string) View {
 	if len(view.Unusable) == 0 {
 		return view
@@ -63,7 +63,7 @@ func readable(view View, unplaced map[string]string) View {
 	return view
 }
 
-// plansNothing says why no group can be placed now: because the policy is invalid, or because the first placement waits
+// plansNothing returns the reason why no group can be placed now: the policy is invalid, or the first placement waits
 // for more shards. The result is empty if some groups may be placed.
 func plansNothing(view View, policy Policy) string {
 	if err := policy.Validate(); err != nil {
@@ -110,7 +110,7 @@ type planned struct {
 	voters []int
 	kept   int    // number of chosen shards that were kept
 	chosen []int  // target shards; the first one should lead
-	reason string // why the group cannot be placed; chosen then holds the kept shards
+	reason string // reason why the group cannot be placed; chosen then holds the kept shards
 	change Reason // reason for the change from old to chosen
 }
 
@@ -188,7 +188,7 @@ func (p *planner) planAll() {
 // add adds a shard in a failure domain, and returns its index.
 func (p *planner) add(l load, domain string) int {
 	if domain == "" {
-		domain = "\x00" + l.name // no named domain has a NUL
+		domain = "\x00" + l.name // no configured domain contains a NUL
 	}
 	number, ok := p.domains[domain]
 	if !ok {
@@ -231,7 +231,7 @@ func (p *planner) keep(g *planned) {
 // current lists the shards of a group in the order of preference. First come the members that the target names, in the
 // order of the target, whose first shard should lead. Then comes the leader, then the other members. The replacements
 // that the target already names come last, so that an unfinished move continues to the same shard, and a move whose
-// reason has gone is reversed. A move for balance has no such reason, so its target comes first.
+// reason no longer exists is reversed. A move for balance has no such reason, so its target comes first.
 func (p *planner) current(g *planned) []int {
 	old := make([]int, 0, len(g.old.Shards))
 	for _, name := range g.old.Shards {
@@ -358,7 +358,8 @@ func (p *planner) takes(s *load) bool {
 		(s.limit <= 0 || s.bytes < s.limit) && (p.policy.ShardGroupsMax == 0 || s.groups < p.policy.ShardGroupsMax)
 }
 
-// reason says why a group got fewer copies than it should have. The argument have is the number of copies that it got.
+// reason returns the reason why a group got fewer copies than it should have. The argument have is the number of copies
+// that it got.
 func (p *planner) reason(have int) string {
 	var cordoned, draining, full, open int
 	domains := map[int]bool{}
@@ -406,13 +407,13 @@ func SameSet[T comparable](a, b []T) bool {
 	return true
 }
 
-// Planned is a view, what the planner decided for that view, and how much was written.
+// Planned is a view, the planner's decisions for that view, and the number of writes.
 type Planned struct {
-	View                       // as it was before anything was written
+	View                       // the view before anything was written
 	Unplaced map[string]string // groups that cannot be placed now, with the reason
-	// The numbers are 0 if nothing had to be written, or if the caller did not ask to write.
+	// The three numbers below are 0 if nothing had to be written, or if the caller did not ask to write.
 	StatesWritten, GroupsCreated, TargetsWritten int
 }
 
-// Writes returns how many things were written.
+// Writes returns the number of states, groups and targets that were written.
 func (p Planned) Writes() int { return p.StatesWritten + p.GroupsCreated + p.TargetsWritten }

@@ -9,7 +9,7 @@ import (
 
 // The types in this file are those of package routing, under the names that the store and the planner use.
 type (
-	// Mode says how an id maps to its group.
+	// Mode is the way in which an id maps to its group.
 	Mode = routing.Mode
 	// Routing is the routing of a store. It cannot be changed once the store exists.
 	Routing = routing.Routing

@@ -15,7 +15,7 @@ type View struct {
 	Meta   Meta
 	Shards map[string]Shard // all registered shards, which are therefore live; States overrides their State
 	Groups map[string]Group
-	// Deleted holds the UUIDs of deleted groups by name, as long as no new group has taken the name.
+	// Deleted holds the UUIDs of deleted groups by name, until a new group takes the name.
 	Deleted map[string]uuid.UUID
 	Targets map[string]Target
 	States  map[string]ShardState // the states requested by SetShardState, even for shards that are not registered
@@ -23,14 +23,14 @@ type View struct {
 	// no longer registered.
 	Domains map[string]string
 	Mark    Mark
-	// Freeze is set after etcd was set back, until it is reconciled. Otherwise Freeze is nil. SetBack says that this
-	// process has itself noticed the setback.
+	// Freeze is set from the time when a rollback of etcd is noticed until the placement is reconciled. Otherwise Freeze
+	// is nil. SetBack is set if this process itself has noticed the rollback, and is the reason.
 	Freeze  *Freeze
 	SetBack string
 	// Unusable holds the keys, without the store's prefix, that cannot be read and were therefore left out. See
 	// UnusableGroup and Problems.
 	Unusable map[string]Unusable
-	// Own says that Groups and Targets are complete only for one shard. Groups of other shards may be missing or
+	// Own means that Groups and Targets are complete only for one shard. Groups of other shards may be missing or
 	// outdated: the registry looks them up one by one. Two such views may differ although their Epoch is the same.
 	Own bool
 }
@@ -43,8 +43,8 @@ func (v View) Domain(shard string) string {
 	return v.Domains[shard]
 }
 
-// Held says why nothing may be moved, created or deleted on the basis of this view. The result is empty if that is
-// allowed.
+// Held returns the reason why nothing may be moved, created or deleted on the basis of this view. The result is empty
+// if all of that is allowed.
 func (v View) Held() string {
 	switch {
 	case v.Freeze != nil:
@@ -55,8 +55,8 @@ func (v View) Held() string {
 	return ""
 }
 
-// Own says which groups a shard follows. These are the groups that name the shard or its volume, the groups that have
-// the shard in their target, and the groups that are stored on its volume.
+// Own determines the groups that a shard follows. These are the groups that name the shard or its volume, the groups
+// that have the shard in their target, and the groups that are stored on its volume.
 type Own struct {
 	Shard string
 	// Volume is the shard's volume. It is zero if the shard has no volume. A group on the volume may name another
@@ -65,8 +65,8 @@ type Own struct {
 	// Holds reports whether a group has a folder on the shard's volume. If Holds is nil, no group has a folder. Holds
 	// is called on another goroutine.
 	Holds func(group uuid.UUID) bool
-	// Held returns the names of the groups that have a folder on the volume, as far as these names are known. If Held
-	// is nil, none are known. Held is called on another goroutine.
+	// Held returns the names of the groups that have a folder on the volume, if their names are known. If Held is nil, no
+	// names are known. Held is called on another goroutine.
 	Held func() []string
 }
 
@@ -107,14 +107,14 @@ type Unusable struct {
 	Why      string // what is wrong with the value
 }
 
-// String says what follows from the value, and what to do.
+// String describes the consequences of an unusable value, and what to do.
 func (o Unusable) String() string {
 	return fmt.Sprintf("key %s in etcd cannot be used and is left out: %s: write it as docs/placement.md says, or delete "+
 		"it", o.Key, o.Why)
 }
 
-// UnusableGroup says why a group's key, or the key of its target, cannot be used, so that the group cannot be placed.
-// The result is empty if both keys can be used.
+// UnusableGroup returns the reason why a group's key, or the key of its target, cannot be used, so that the group
+// cannot be placed. The result is empty if both keys can be used.
 func (v View) UnusableGroup(group string) string {
 	for _, name := range []string{GroupsKey + group, TargetsKey + group} {
 		if o, unusable := v.Unusable[name]; unusable {

@@ -7,10 +7,10 @@ import (
 )
 
 // Step is one of the successive states of a volume. Each start of a shard creates a new step, and a shard that writes
-// creates one every few seconds. The superblock of the volume holds the present step, and etcd records each step.
-// Therefore, if an older image of the volume is restored, etcd knows a later step.
+// creates one every few seconds. The superblock of the volume holds the current step, and etcd records each step.
+// Therefore, if an older image of the volume is restored, etcd has a later step than the volume.
 type Step struct {
-	Number uint64    `json:"number"` // each step adds 1; 0: written by a program that knows no steps
+	Number uint64    `json:"number"` // each step adds 1; 0: written by a program without steps
 	Nonce  uuid.UUID `json:"nonce"`  // random
 }
 
@@ -36,9 +36,8 @@ func (s Shard) Record() VolumeRecord {
 // MayFollow returns nil if a shard may serve its volume, given etcd's record of the volume, or ErrRolledBack with the
 // reason. The process that is registered may serve the volume. Any other process needs a volume in a later generation
 // (or in the same generation, if no process registered the volume) that is the successor of the registered volume. A
-// successor is in the very step that was registered, or in a later step that was made by a process which knew that the
-// registered step was registered. A volume may know of a registered step that is later than the step in etcd. In this
-// case etcd was set back, and the volume may be served.
+// successor is in the step that was registered, or in a later step made by a process that knew of that registration. If
+// the volume records a later registered step than etcd, etcd was rolled back, and the volume may be served.
 func MayFollow(seen VolumeRecord, shard Shard) error {
 	if shard.Boot != uuid.Nil && shard.Boot == seen.Boot {
 		return nil
@@ -54,7 +53,7 @@ func MayFollow(seen VolumeRecord, shard Shard) error {
 	case shard.Generation < seen.Generation, shard.Generation == seen.Generation && !mayBeSame:
 		return refuse("it has generation %d, and generation %d of it was registered", shard.Generation, seen.Generation)
 	case registered.Number == 0:
-		return nil // written by a program that knows no steps
+		return nil // written by a program without steps
 	case here.Number < registered.Number:
 		return refuse("it is in step %d of its states, and step %d was registered: it holds an earlier state of itself",
 			here.Number, registered.Number)

@@ -8,7 +8,7 @@ import (
 // leadsMax is the greatest number of groups in which only the leader changes, at a time.
 const leadsMax = 64
 
-// why returns the reason why a group's target differs from its place.
+// why returns the reason why a group's target differs from its current shards.
 func (p *planner) why(g *planned) Reason {
 	switch {
 	case len(g.voters) == 0:
@@ -65,8 +65,8 @@ func (g *planned) moving(shards []int) (out []int) {
 }
 
 // wave returns the groups whose targets change now, sorted by name. If the policy does not allow moves, these are all
-// groups whose targets change. If the policy allows moves, groups that start to move wait until few enough moves are
-// under way, and groups that lack copies go first. balance() has already applied the limits.
+// groups whose targets change. If the policy allows moves, a group starts to move only while the number of moves is
+// below the limit, and groups that lack copies go first. balance() has already applied the limits.
 func (p *planner) wave() []int {
 	var out, begin, leads []int
 	leading := 0
@@ -101,18 +101,18 @@ func (p *planner) wave() []int {
 	return out
 }
 
-// underWay reports whether the group's target differs from its place.
+// underWay reports whether the group's target differs from its current shards.
 func (g *planned) underWay(p *planner) bool {
 	return len(g.voters) > 0 && len(g.old.Shards) > 0 && len(g.moving(p.places(g.old.Shards))) > 0
 }
 
-// leadChanges reports whether a shard other than the present leader should lead, and whether that shard is registered.
+// leadChanges reports whether a shard other than the current leader should lead, and whether that shard is registered.
 func (g *planned) leadChanges(p *planner) bool {
 	return len(g.old.Shards) > 0 && g.Leader != "" && g.Leader != g.old.Shards[0] &&
 		p.shards[p.find(g.old.Shards[0])].known
 }
 
-// places returns the indices of shards by name.
+// places returns the indices of the named shards.
 func (p *planner) places(names []string) []int {
 	out := make([]int, 0, len(names))
 	for _, name := range names {

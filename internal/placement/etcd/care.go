@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// SnapshotConfig says where the member's snapshots are stored. A snapshot is a file that etcdutl restores: the database
-// and its SHA-256.
+// SnapshotConfig configures the member's snapshots. A snapshot is a file that etcdutl can restore: the database and its
+// SHA-256.
 type SnapshotConfig struct {
 	Dir   string        // if it is empty, no snapshots are taken
 	Every time.Duration // 0 means 30 min
@@ -61,7 +61,7 @@ type Status struct {
 	careStatus
 }
 
-// Status returns the present state.
+// Status returns the current state of the member.
 func (m *Member) Status() Status {
 	s := m.etcd.Server
 	st := Status{
@@ -186,8 +186,8 @@ func (m *Member) pruneSnapshots() error {
 	return nil
 }
 
-// defragment returns free space of the database to the disk. The member does not answer meanwhile. Therefore each
-// member has its own time slot. If the cluster has no quorum, the member waits for its next slot.
+// defragment returns free space of the database to the disk. The member does not answer while defragment runs.
+// Therefore each member has its own time slot. If the cluster has no quorum, the member waits for its next slot.
 func (m *Member) defragment(ctx context.Context) {
 	every := m.cfg.DefragEvery
 	if every == 0 || !m.joined(ctx) {

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/client/call/reload"
 )
 
-// ClientConfig says how to reach etcd.
+// ClientConfig describes how to reach etcd.
 type ClientConfig struct {
 	Endpoints []string // host:port
 	// CAFile holds the authorities that sign etcd's certificates. If CAFile is empty, the system's authorities are used.
@@ -98,7 +98,7 @@ func (cfg *ClientConfig) UsesFiles() bool {
 	return cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != ""
 }
 
-// tls reads the files.
+// tls reads the files, and returns the TLS configuration.
 func (cfg *ClientConfig) tls() (*tls.Config, error) {
 	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
 		return nil, errors.New("give a certificate file and a key file, or neither")

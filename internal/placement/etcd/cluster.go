@@ -25,7 +25,7 @@ type Peer struct {
 	Learner    bool // the member copies the log, but has no vote
 
 	Answers  bool
-	Trouble  string // why the member is not healthy; empty if the member is healthy
+	Trouble  string // reason why the member is not healthy; empty if the member is healthy
 	LeaderID uint64 // id of the leader that the member follows, or its own id if it leads; 0 if it knows no leader
 	Index    uint64 // index of the last committed entry that the member has
 	DBBytes  int64
@@ -38,7 +38,7 @@ func (p *Peer) Leader() bool { return p.LeaderID != 0 && p.LeaderID == p.ID }
 // Healthy reports whether the member answers, knows a leader (or leads), and has a vote.
 func (p *Peer) Healthy() bool { return p.Trouble == "" && !p.Learner }
 
-// Label returns the name by which people know the member.
+// Label returns the member's name, or its peer URLs if it has no name yet.
 func (p *Peer) Label() string {
 	if p.Name != "" {
 		return p.Name
@@ -49,7 +49,7 @@ func (p *Peer) Label() string {
 // View is a cluster as a quorum of its members describes it.
 type View struct {
 	ClusterID uint64
-	Peers     []Peer // by name
+	Peers     []Peer // sorted by name
 }
 
 // Find returns the first member for which is() returns true, or nil if there is none.
@@ -98,7 +98,7 @@ func Look(ctx context.Context, client *clientv3.Client) (*View, error) {
 	return look(ctx, client) // this request goes through the leader
 }
 
-// LookWithoutQuorum does what Look does, but accepts the member list of any member, which may be outdated.
+// LookWithoutQuorum is like Look, but accepts the member list of any member, which may be outdated.
 func LookWithoutQuorum(ctx context.Context, client *clientv3.Client) (*View, error) {
 	return look(ctx, client, clientv3.WithSerializable())
 }

@@ -144,7 +144,7 @@ var rowsOfLeases = []row{
 		e.put("renewed", "1", clientv3.WithLease(renewed))
 		e.put("left", "1", clientv3.WithLease(left))
 		watched := e.client.Watch(e.ctx, e.prefix+"left")
-		for range 2 { // the first answer is that to the first renewal, which is sent immediately
+		for range 2 { // the first answer belongs to the first renewal, which is sent immediately
 			if _, open := <-renewals; !open {
 				e.Fatal("it is renewed no more")
 			}
@@ -154,7 +154,7 @@ var rowsOfLeases = []row{
 		if _, err := e.client.Revoke(e.ctx, renewed); err != nil {
 			e.Fatal(err)
 		}
-		for range renewals { // the client closes the channel when it finds that the lease is gone
+		for range renewals { // the client closes the channel when it finds that the lease no longer exists
 		}
 	}},
 }

@@ -23,11 +23,11 @@ import (
 // etcd that tests use in its place, so that a difference between the two is found. If a test finds another
 // difference, a row is added.
 
-// row is one behaviour.
+// row is one behaviour of etcd, with the code that checks it.
 type row struct {
 	name string
 	run  func(e *underTest)
-	// waits says that the row, on a real etcd, waits for real time, in parallel with other rows. Such a row reads no
+	// waits means that on a real etcd the row waits in real time, in parallel with other rows. Such a row reads no
 	// revision that another row may compact, and does not expect its writes to be the only ones.
 	waits bool
 }

@@ -1,6 +1,6 @@
 // Package etcd runs an etcd server inside the process. The server is a single member for `sheaf dev` (StartEmbedded)
 // and for sheaftest (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). The package also makes
-// the etcd clients of all processes. Writes are synced like those of any other etcd, except with StartUnsynced.
+// the etcd clients of all processes. Writes are synced as in any other etcd, except with StartUnsynced.
 package etcd
 
 import (
@@ -123,7 +123,7 @@ func (s *Server) Client() *clientv3.Client { return v3client.New(s.etcd.Server) 
 // Err returns a channel that receives the error if the server fails without a call of Close.
 func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
-// Close stops the server. It aborts calls; clients see UNAVAILABLE.
+// Close stops the server. Calls in progress are aborted, and clients see UNAVAILABLE.
 func (s *Server) Close() {
 	s.closeOnce.Do(func() {
 		close(s.closing)

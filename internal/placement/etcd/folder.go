@@ -21,7 +21,7 @@ import (
 const (
 	memberFolder = "member"    // folder of etcd's own data, below the folder of the member
 	asidePrefix  = "replaced-" // prefix of a data folder that was set aside
-	// behindName is a file in memberFolder. It says that the folder lacks required entries, as etcd has found.
+	// behindName is a file in memberFolder. The file exists if etcd has found that the folder lacks required entries.
 	behindName = "sheaf-behind.json"
 )
 
@@ -129,7 +129,7 @@ type behind struct {
 	Words string    `json:"words"` // etcd's message
 }
 
-// markBehind records what etcd has found out about the folder, just before etcd gives up.
+// markBehind records etcd's message about the folder, just before etcd gives up.
 func (c *MemberConfig) markBehind(words string) error {
 	return writeSynced(filepath.Join(c.Dir, memberFolder), behindName, behind{Time: time.Now().UTC(), Words: words})
 }

@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// A member must be the only owner of its disk, as a shard must. The member looks before it writes. Foreign files must
-// remain as they were, and the error must name them. The test uses files of the operating system, because etcd writes
-// to no other files.
+// A member must be the only owner of its disk, as a shard must. The member checks the folder before it writes. Foreign
+// files must remain as they were, and the error must name them. The test uses files of the operating system, because
+// etcd writes to no other files.
 func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 	for name, row := range map[string]struct {
 		there []string // files, and folders with a slash at the end
@@ -68,8 +68,8 @@ func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 	}
 }
 
-// TestAnOddOwnerFileIsNamed checks that a member does not start if the owner file does not say to whom the folder
-// belongs. The error must name the file, and the folder must remain as it was.
+// TestAnOddOwnerFileIsNamed checks that a member does not start if the owner file does not name the owner of the
+// folder. The error must name the file, and the folder must remain as it was.
 func TestAnOddOwnerFileIsNamed(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty": "", "null": "null", "a list": "[1]", "an empty object": "{}", "zeros": strings.Repeat("\x00", 4096),
@@ -99,7 +99,8 @@ func TestAnOddOwnerFileIsNamed(t *testing.T) {
 	}
 }
 
-// Files that are added next to the data of a member later must not prevent a restart, which would cost the quorum.
+// Files that are later added next to a member's data must not prevent a restart of the member, because the cluster may
+// need it for the quorum.
 func TestAMemberWithDataStartsBesideOtherFiles(t *testing.T) {
 	cfg := memberConfig(t, "a")
 	cfg.Mount = filepath.Dir(cfg.Dir)

@@ -42,8 +42,8 @@ type MemberConfig struct {
 	// Cluster maps the names of the members to peer addresses, host:port. If it is empty, this member is the only
 	// one.
 	Cluster map[string]string
-	// Existing says that the cluster already exists. If this member's folder is empty, the member then joins the
-	// others, or fails. It never forms a new cluster.
+	// Existing means that the cluster already exists. If this member's folder is empty, the member then joins the others,
+	// or fails. It never forms a new cluster.
 	Existing bool
 	Token    string // distinguishes clusters; empty: "sheaf"
 
@@ -124,16 +124,16 @@ func (f TLSFiles) url(address string) url.URL {
 	return url.URL{Scheme: scheme, Host: address}
 }
 
-// StartMember returns one of these errors if no retry helps, unless other members come back.
+// StartMember returns one of these errors if a retry cannot help while the other members stay as they are.
 var (
-	// ErrOtherCluster says that the folder belongs to another cluster or member.
+	// ErrOtherCluster means that the folder belongs to another cluster or member.
 	ErrOtherCluster = errors.New("the folder belongs to another etcd")
-	// ErrForeign says that the disk or the folder holds something that does not belong to this member. Nothing was
+	// ErrForeign means that the disk or the folder holds something that does not belong to this member. Nothing was
 	// written to it.
 	ErrForeign = errors.New("the disk is not empty and holds no data of this member")
-	// ErrNotTheMember says that the folder lacks data which this member had, as the cluster knows.
+	// ErrNotTheMember means that, according to the cluster, the folder lacks data that this member had.
 	ErrNotTheMember = errors.New("the folder is not that of the member that the cluster knows")
-	// ErrEmptyExisting says that the folder is empty, and that no quorum of the cluster to be joined answers.
+	// ErrEmptyExisting means that the folder is empty, and that no quorum of the existing cluster answers.
 	ErrEmptyExisting = errors.New("the folder is empty, and the cluster was formed before")
 )
 
@@ -155,7 +155,7 @@ type Member struct {
 }
 
 // StartMember starts a member. It returns when the member serves. If the cluster has no quorum yet, it returns when the
-// member listens. Ready says whether the member serves.
+// member listens. Ready reports whether the member serves.
 func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, fmt.Errorf("etcd member %s: %w", cfg.Name, err)
@@ -237,7 +237,7 @@ func (c *MemberConfig) setDefaults() error {
 			errs = append(errs, fmt.Errorf("address %q: give host:port: %w", address, err))
 		}
 	}
-	// etcd itself would report these errors only after the member has taken the folder.
+	// These errors are reported before the member takes the folder. etcd itself would report them later.
 	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS} {
 		if host, _, err := net.SplitHostPort(address); err == nil && host != "" && host != "localhost" &&
 			net.ParseIP(host) == nil {
@@ -359,7 +359,7 @@ func (m *Member) Endpoint() string {
 var errRemoved = errors.New(
 	"it has stopped: the others have removed this member. Started again, it joins them as a new one")
 
-// awaitEnd notices when etcd ends although nobody has called Close.
+// awaitEnd notices when etcd ends without a call of Close.
 func (m *Member) awaitEnd(ctx context.Context) {
 	select {
 	case err := <-m.etcd.Err():
@@ -373,7 +373,7 @@ func (m *Member) awaitEnd(ctx context.Context) {
 // Err returns a channel that receives an error if the member has failed, or if the other members have removed it.
 func (m *Member) Err() <-chan error { return m.failed }
 
-// Close stops the member cleanly, with its data on disk. It aborts calls. Clients see UNAVAILABLE.
+// Close stops the member cleanly, with its data on disk. Calls in progress are aborted, and clients see UNAVAILABLE.
 func (m *Member) Close() {
 	m.cancel()
 	m.wait.Wait()
@@ -402,6 +402,6 @@ func (c *MemberConfig) panics(words string) {
 	}
 }
 
-// missingEntries matches the message of the Raft log that says that the leader has received an acknowledgement of
-// entries that this folder lacks.
+// missingEntries matches the message that etcd's Raft library logs when this member has acknowledged entries to the
+// leader that its folder lacks.
 var missingEntries = regexp.MustCompile(`tocommit\(\d+\) is out of range`)

@@ -85,7 +85,7 @@ func TestMemberKeepsItsDataAndItsFolder(t *testing.T) {
 	put(t, dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}), "k", "v")
 	m.Close()
 
-	cfg.Existing = true // operators set Existing from now on
+	cfg.Existing = true // as an operator does after the first start
 	m = startMember(t, cfg)
 	again(t, "ready", m.Ready)
 	out, err := dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}).Get(testContext(t), "k")
@@ -292,8 +292,8 @@ func TestClientsUseTLSAndRotateTheirFiles(t *testing.T) {
 			t.Errorf("%s: etcd was read", name)
 		}
 	}
-	// The files are read for each connection, so a client with a foreign certificate is accepted once that
-	// certificate is replaced.
+	// The files are read for each connection, so a client whose certificate is from another authority is accepted once
+	// that certificate is replaced.
 	rotated := with
 	rotated.CertFile, rotated.KeyFile = stranger.sign(t, strangers, "client")
 	client := dial(t, rotated)

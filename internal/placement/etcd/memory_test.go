@@ -22,7 +22,7 @@ func inMemory(t *testing.T, run func(e *underTest, server *memetcdtest.Server)) 
 	})
 }
 
-// A watch whose stream breaks resumes with the changes that were made meanwhile, and delivers each change once.
+// A watch whose stream breaks resumes with the changes that it has missed, and delivers each change once.
 func TestBrokenWatchesGoOn(t *testing.T) {
 	inMemory(t, func(e *underTest, server *memetcdtest.Server) {
 		watched := e.watch("", clientv3.WithPrefix())
@@ -140,7 +140,7 @@ func TestAWipedEtcdIsAnother(t *testing.T) {
 		is(e, "another cluster", after.Header.ClusterId != before.ClusterId, true)
 		is(e, "the lease", e.leased(id), "gone")
 		e.put("a", "2")
-		for range 2 { // a backup does not change
+		for range 2 { // restores twice, because a restore must not change the backup
 			server.Restore(backup)
 			is(e, "the key", e.found(e.get("a")), "a=1")
 			is(e, "the cluster", e.get("a").Header.ClusterId, before.ClusterId)

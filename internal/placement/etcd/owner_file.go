@@ -32,7 +32,7 @@ type ownerFile struct {
 	Token  string `json:"token"`
 }
 
-// hasData reports whether etcd has stored anything here.
+// hasData reports whether etcd has stored anything in the member's folder.
 func (c *MemberConfig) hasData() bool {
 	names, err := os.ReadDir(filepath.Join(c.Dir, "member", "wal"))
 	return err == nil && len(names) > 0

@@ -17,10 +17,11 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 )
 
-// rejoinPause is the pause between two looks at the other members.
+// rejoinPause is the pause between two checks of the other members.
 const rejoinPause = time.Second
 
-// errWaits says why a member does not start now. A later start may succeed without a change to the configuration.
+// errWaits is the error with the reason why a member does not start now. A later start may succeed without a change to
+// the configuration.
 type errWaits struct {
 	why   string
 	empty bool
@@ -81,7 +82,7 @@ func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 	}
 }
 
-// prepareOnce looks at the state, decides, and takes one step.
+// prepareOnce checks the state, decides, and takes one step.
 func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
 	in := &rejoinInput{PeerURLs: c.ownURLs(), Members: len(c.Cluster), Existing: c.Existing, Folder: c.readFolder()}
 	others := c.askOthers(ctx)
@@ -127,8 +128,8 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	return err
 }
 
-// othersSaid holds the answers of the other members at their peer addresses. Each member answers from its own
-// knowledge.
+// othersSaid holds the answers of the other members at their peer addresses. The answers of different members may
+// differ.
 type othersSaid struct {
 	endpoints []string // client endpoints of the others
 	reported  [][]othersMember

@@ -5,31 +5,31 @@ import (
 	"slices"
 )
 
-// A member knows one thing that no other process can know: the content of its folder. A quorum of the others knows
-// the membership. These two facts determine what a member does before it starts, one step at a time. Each step is based
-// on a new look at the folder and the membership, so that a crash between two steps does no harm.
+// The content of a member's folder is known only to that member, and the membership is known to a quorum of the others.
+// These two facts determine the steps of a member before it starts. Each step is based on a new check of the folder and
+// the membership, so that a crash between two steps does no harm.
 
 // rejoinStep is the next step of a member.
 type rejoinStep string
 
 const (
-	// stepStart says to start etcd on the folder as it is.
+	// stepStart starts etcd on the folder as it is.
 	stepStart rejoinStep = "Start"
-	// stepJoin says to start etcd on the empty folder, as the member that was added for this purpose.
+	// stepJoin starts etcd on the empty folder, as the member that was added for this purpose.
 	stepJoin rejoinStep = "Join"
-	// stepRemove says to make the cluster remove the member whose data are lost.
+	// stepRemove makes the cluster remove the member whose data are lost.
 	stepRemove rejoinStep = "Remove"
-	// stepSetAside says to rename the data of a member that is no longer in the cluster.
+	// stepSetAside renames the data of a member that is no longer in the cluster.
 	stepSetAside rejoinStep = "SetAside"
-	// stepAdd says to make the cluster add this member as a learner.
+	// stepAdd makes the cluster add this member as a learner.
 	stepAdd rejoinStep = "Add"
-	// stepWait says to look again, because the missing condition may become true without any step of this member.
+	// stepWait means to check again later, because the missing condition may become true without any step of this member.
 	stepWait rejoinStep = "Wait"
-	// stepRefuse says that a person must act.
+	// stepRefuse means that a person must act.
 	stepRefuse rejoinStep = "Refuse"
 )
 
-// rejoinInput is the observed state.
+// rejoinInput is the observed state from which decideRejoin decides.
 type rejoinInput struct {
 	PeerURLs []string // URLs that may identify this member
 	Members  int      // size of the configured cluster
@@ -44,12 +44,12 @@ type rejoinInput struct {
 	Reported []uint64
 }
 
-// rejoin is the decision.
+// rejoin is the result of decideRejoin.
 type rejoin struct {
 	Step rejoinStep
 	ID   uint64 // id of the member to remove
 	Why  string
-	// alone says that no quorum of the others has answered.
+	// alone means that no quorum of the others has answered.
 	alone bool
 }
 
@@ -111,7 +111,7 @@ func (in *rejoinInput) empty() rejoin {
 		return in.remove(me.ID,
 			"the folder is empty, and the cluster knows this member as one that had data: its disk was replaced")
 	case slices.ContainsFunc(in.Reported, func(id uint64) bool { return id != me.ID }):
-		// etcd takes this member's id from the first member that it asks. Therefore no answer may still contain an
+		// etcd takes this member's id from the first member that it asks. Therefore none of the others may still report an
 		// older id.
 		return rejoin{Step: stepWait, Why: "not all of the other members know yet that this one was added"}
 	}
@@ -133,8 +133,8 @@ func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	return rejoin{Step: stepRemove, ID: id, Why: why}
 }
 
-// othersNotWell says why the membership must not be changed now. The result is empty if the membership may be changed.
-// All others must be healthy, so that changes happen one after another, and each leaves a quorum.
+// othersNotWell returns the reason why the membership must not be changed now. The result is empty if the membership
+// may be changed. All others must be healthy, so that changes happen one after another, and each leaves a quorum.
 func (in *rejoinInput) othersNotWell(but uint64) string {
 	for n := range in.View.Peers {
 		p := &in.View.Peers[n]

@@ -76,7 +76,7 @@ func newTrio(t *testing.T) (*trio, map[string]uint64) {
 		}
 	})
 	for name, cfg := range r.configs {
-		cfg.Existing = true // operators set Existing from now on
+		cfg.Existing = true // as an operator does after the first start
 		r.configs[name] = cfg
 	}
 	r.put("k", "v")
@@ -101,7 +101,7 @@ func (r *trio) start(name string) *etcd.Member {
 	return m
 }
 
-// refused starts a member that must not come up, and returns the reason.
+// refused starts a member whose start must fail, and returns the reason.
 func (r *trio) refused(name string, change func(*etcd.MemberConfig)) error {
 	r.t.Helper()
 	cfg := r.configs[name]
@@ -115,7 +115,7 @@ func (r *trio) refused(name string, change func(*etcd.MemberConfig)) error {
 	return err
 }
 
-// lose stops the named member, and its folder is gone.
+// lose stops the named member, and removes its folder.
 func (r *trio) lose(name string) {
 	r.stop(name)
 	r.wipe(name)
@@ -143,8 +143,8 @@ func (r *trio) put(key, value string) {
 	put(r.t, r.client(), key, value)
 }
 
-// has waits until the named member itself has stored the value under the key. A member receives what the others
-// acknowledge a moment later.
+// has waits until the named member itself has stored the value under the key. A member may receive an entry a moment
+// after the others have acknowledged it.
 func (r *trio) has(name, key, value string) {
 	r.t.Helper()
 	client, ctx := dial(r.t, etcd.ClientConfig{Endpoints: []string{r.members[name].Endpoint()}}), testContext(r.t)
@@ -206,7 +206,6 @@ func (r *trio) remove(id uint64) {
 	})
 }
 
-// add adds a learner.
 func (r *trio) add(peerURLs []string) {
 	r.t.Helper()
 	r.change("add a learner", rpctypes.ErrPeerURLExist, func(ctx context.Context, client *clientv3.Client) error {
@@ -215,8 +214,8 @@ func (r *trio) add(peerURLs []string) {
 	})
 }
 
-// rejoined starts c. c must be a new member, with everything that the others have, and no folder that was set aside may
-// be left.
+// rejoined starts c. Afterwards c must be a new member and have everything that the others have. No folder that was set
+// aside may remain.
 func (r *trio) rejoined(before map[string]uint64) {
 	r.t.Helper()
 	r.put("missed", "while c was away")
@@ -286,8 +285,8 @@ func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	r.must(errors.Join(err, w.Close()))
 	r.must(os.WriteFile(filepath.Join(cfg.Dir, "sheaf-etcd.json"), []byte(`{"format":1,"name":"c","token":"t1"}`), 0o600))
 
-	// etcd itself notices this, reports it, and gives up; the next start acts on the report. The process would end
-	// here, which a test in cmd/sheaf covers.
+	// etcd itself notices this, reports it, and gives up; the next start acts on the report. Outside of a test the process
+	// would end at this point, which a test in cmd/sheaf covers.
 	r.must(etcd.MarkBehind(&cfg,
 		"tocommit(9) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"))
 	if err := r.refused("c", func(c *etcd.MemberConfig) {
@@ -411,7 +410,7 @@ func (h *firstWait) Handle(_ context.Context, record slog.Record) error {
 func TestAMemberThatAnswersIsNotTakenForLost(t *testing.T) {
 	t.Parallel()
 	r, before := newTrio(t)
-	// This is another process with the same name and a folder of its own, as if the member was started twice.
+	// The second process has the same name and a folder of its own, as if the member was started twice.
 	err := r.refused("c", func(c *etcd.MemberConfig) { c.Dir = filepath.Join(t.TempDir(), "second") })
 	if !strings.Contains(err.Error(), "answers at its address") {
 		t.Errorf("error %v", err)

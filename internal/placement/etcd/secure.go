@@ -54,8 +54,8 @@ func (c *MemberConfig) setSecure() error {
 }
 
 // secure makes etcd use Certs. gRPC for clients runs on a separate server, whose connections use Certs, so that they
-// follow changes of the certificates. See hideHTTP for the address of etcd's HTTP. Peer connections use etcd's own TLS,
-// which reads the authorities once.
+// follow changes of the certificates. See hideHTTP for the address of etcd's HTTP server. Peer connections use etcd's
+// own TLS, which reads the authorities once.
 func (c *MemberConfig) secure(ec *embed.Config) {
 	if c.Certs == nil {
 		return
@@ -86,21 +86,20 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 	ec.PeerTLSInfo = c.peerTLS()
 }
 
-// httpFolder is a folder in the folder of a member. etcd makes the socket of its HTTP in httpFolder, which exists only
-// while etcd starts.
+// httpFolder is a folder in the folder of a member. etcd creates the socket of its HTTP server in httpFolder, which
+// exists only while etcd starts.
 const httpFolder = "http-socket"
 
-// hiddenHTTP is the socket on which etcd serves its HTTP. The zero hiddenHTTP is for a member that needs no such
-// socket.
+// hiddenHTTP is the socket on which etcd serves HTTP. The zero hiddenHTTP is for a member that needs no such socket.
 type hiddenHTTP struct {
 	name   string
 	folder *os.File
 }
 
-// hideHTTP makes etcd serve its HTTP on a socket to which nobody can connect. etcd's HTTP cannot be switched off, and
-// when this member uses certificates, etcd would serve HTTP without TLS on the address for clients. Only the owner of
-// the process can reach the socket's folder, and the method remove deletes the socket's file as soon as etcd listens.
-// The path leads through a descriptor of the folder, because the path of a socket has at most 107 bytes.
+// hideHTTP makes etcd serve HTTP on a socket to which nobody can connect. etcd's HTTP server cannot be switched off,
+// and when this member uses certificates, etcd would serve HTTP without TLS on the address for clients. Only the owner
+// of the process can reach the socket's folder, and the method remove deletes the socket's file as soon as etcd
+// listens. The path leads through a descriptor of the folder, because the path of a socket has at most 107 bytes.
 func (c *MemberConfig) hideHTTP(ec *embed.Config) (hiddenHTTP, error) {
 	if c.Certs == nil {
 		return hiddenHTTP{}, nil
@@ -136,8 +135,8 @@ func (h hiddenHTTP) close() {
 	}
 }
 
-// admit returns an error unless a process of the store calls etcd. Callers of the store's API have no access to etcd.
-// It admits health checks, and calls without TLS, from everyone.
+// admit returns an error unless the caller is a process of the store. Callers of the store's API have no access to
+// etcd. Health checks, and calls without TLS, are admitted from everyone.
 func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	who, known := certs.PeerOf(ctx)
 	switch {
@@ -157,7 +156,7 @@ func (c *MemberConfig) peerTLS() transport.TLSInfo {
 		return c.PeerTLS.info()
 	}
 	file := func(name string) string { return filepath.Join(c.Certs.Dir(), name) }
-	host, _, _ := net.SplitHostPort(c.AdvertisePeerTLS) // checked by setDefaults
+	host, _, _ := net.SplitHostPort(c.AdvertisePeerTLS) // setDefaults has already checked the address
 	out := transport.TLSInfo{
 		CertFile: file(certs.CertificateFile), KeyFile: file(certs.KeyFile), TrustedCAFile: file(certs.BundleFile),
 		ClientCertAuth:   true,
@@ -183,11 +182,11 @@ func (c *MemberConfig) peerAddress(address string) url.URL {
 		return url.URL{Scheme: "https", Host: c.AdvertisePeerTLS}
 	}
 	host, _, _ := net.SplitHostPort(address)
-	_, port, _ := net.SplitHostPort(c.AdvertisePeerTLS) // both checked by setDefaults
+	_, port, _ := net.SplitHostPort(c.AdvertisePeerTLS) // setDefaults has already checked both addresses
 	return url.URL{Scheme: "https", Host: net.JoinHostPort(host, port)}
 }
 
-// peerURL does what peerAddress does, and returns a string.
+// peerURL is like peerAddress, but returns a string.
 func (c *MemberConfig) peerURL(address string) string {
 	at := c.peerAddress(address)
 	return at.String()
@@ -203,8 +202,8 @@ func (c *MemberConfig) ownURLs() []string {
 	return out
 }
 
-// initialOf returns the other members in etcd's syntax. The URLs are those of the cluster, because etcd compares them
-// with the members' own.
+// initialOf returns the other members in etcd's syntax. The URLs come from the cluster, because etcd compares them with
+// the members' own URLs.
 func initialOf(in *rejoinInput) string {
 	var out []string
 	for _, p := range in.View.Peers {
@@ -218,7 +217,7 @@ func initialOf(in *rejoinInput) string {
 	return strings.Join(out, ",")
 }
 
-// announce makes the cluster know this member by the URL that its mode requires.
+// announce registers this member in the cluster under the URL that its mode requires.
 func (m *Member) announce(ctx context.Context) {
 	if m.cfg.Certs == nil || !m.joined(ctx) {
 		return

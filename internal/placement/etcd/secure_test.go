@@ -240,7 +240,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		Get(testContext(t), "k"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("another store's shard: %v", err)
 	}
-	// Without TLS there is no answer, neither on the port of clients nor on that of members.
+	// Neither the port for clients nor the port for members answers without TLS.
 	for _, address := range []string{s.configs["a"].ListenClient, s.configs["a"].ListenPeerTLS} {
 		if answer, err := (&http.Client{Timeout: 5 * time.Second}).Get("http://" + address + "/version"); err == nil {
 			_ = answer.Body.Close()

@@ -39,8 +39,8 @@ func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 	}
 }
 
-// At a first start, when nothing is wrong, etcd logs an error. It must not be forwarded as an error. Any other failure
-// of the same step must be.
+// At a first start, when nothing is wrong, etcd logs an error. That error must not be forwarded as an error, while any
+// other failure of the same step must be.
 func TestAFirstStartLogsNoError(t *testing.T) {
 	for why, want := range map[string]bool{
 		"cannot detect storage schema version: missing term information": false,

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// lookAt does everything with a listing of these keys that the product does with a listing. It fails if the resulting
-// view holds something that Sheaf could not have written.
+// lookAt performs, on a listing of these keys, everything that the product does with a listing. It fails if the
+// resulting view holds something that Sheaf could not have written.
 func lookAt(t *testing.T, found map[string]string) {
 	t.Helper()
 	st, k, revision := newState(), keys{prefix: "/sheaf/s/"}, int64(1)
@@ -97,7 +97,7 @@ func soundKeys(t testing.TB) map[string]any {
 }
 
 // TestAbsurdValuesInEtcd sets each field of each key to anything that JSON can express. Nothing may panic, and no
-// absurd value may get into a view: the key must be left out. The test costs 4 s.
+// absurd value may get into a view: the key must be left out. The test takes 4 s of processor time.
 func TestAbsurdValuesInEtcd(t *testing.T) {
 	absurd := []any{
 		nil, true, "", "x", "\x00", "../..", strings.Repeat("n", 70_000), -1, 0, 1e300, math.MaxInt64, "18446744073709551615",

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// grants accesses the keys in etcd that decide about calls: the table of grants, and the signing key.
+// grants accesses the keys in etcd that determine which calls are allowed: the table of grants, and the signing key.
 type grants struct{ keys }
 
 // Access is the table of grants, as stored in etcd.
@@ -42,9 +42,9 @@ func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) er
 	return nil
 }
 
-// AccessSince reads the table of grants if it has changed since it was read at the given revision. Revision 0 says that
-// no table was read before. If the table has not changed, the result changed is false, and etcd does not send the
-// table.
+// AccessSince reads the table of grants if it has changed since it was read at the given revision. Revision 0 means
+// that etcd held no table at the last read. If the table has not changed, the result changed is false, and etcd does
+// not send the table.
 func (g *grants) AccessSince(ctx context.Context, revision int64) (found Access, changed bool, err error) {
 	answer, err := g.client.Txn(ctx).If(g.at(accessKey, revision)).Else(clientv3.OpGet(g.prefix + accessKey)).Commit()
 	if err != nil || answer.Succeeded {
@@ -69,8 +69,8 @@ func (g *grants) SigningKey(ctx context.Context) ([]byte, error) {
 	return there, nil
 }
 
-// accessLook is the interval at which the table of grants is read even if the watch reports no change. A broken watch
-// would report no change either.
+// accessLook is the interval at which the table of grants is read even if the watch reports no change, because a broken
+// watch would report no change either.
 const accessLook = 2 * time.Second
 
 // WatchAccess sends the current table of grants, and each table that replaces it. When ctx ends, it closes the
@@ -82,7 +82,7 @@ func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
 		last := int64(-1)
 		for tries := retries(); ctx.Err() == nil; tries.Wait(ctx) {
 			began := time.Now()
-			_ = g.watchAccess(ctx, &last, out) // whatever the error is, the remedy is to read again
+			_ = g.watchAccess(ctx, &last, out) // after any error, the table is read again
 			if time.Since(began) > retryMax {
 				tries.Again()
 			}

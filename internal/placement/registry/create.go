@@ -15,7 +15,7 @@ import (
 
 // CreateGroup creates a group if it does not exist, and returns the group that etcd holds afterwards. It returns a
 // *LimitError if a bound does not allow one more group. Bounds are kept exactly, even if several processes create
-// groups at the same moment. For that, each of them must pass the bound for every group that it creates within the
+// groups at the same moment. This requires that each of them passes the bound to CreateGroup for every group within the
 // bound.
 func (s *Store) CreateGroup(ctx context.Context, g placement.Group, bounds ...placement.Bound) (
 	there placement.Group, created bool, err error) {
@@ -77,8 +77,8 @@ func counted(results []*etcdserverpb.ResponseOp) int64 {
 
 // DeleteGroup records that a group is deleted, if it has not changed since it was read and the store is not frozen.
 // Otherwise it returns ErrChanged or ErrFrozen, and the group is not deleted. After any other error the group may be
-// deleted. The caller is the leader, and has ended the group. The group holds no record, and will hold none. The
-// members see the deletion, and move their files to the trash.
+// deleted. The caller must be the leader, and must have ended the group, so that the group holds no record and will
+// never hold one. The members see the deletion, and move their files to the trash.
 func (s *Store) DeleteGroup(ctx context.Context, g placement.Group) error {
 	pairs, frozen, err := s.pairs(ctx, g.Name)
 	there := pairs[g.Name]
@@ -87,7 +87,7 @@ func (s *Store) DeleteGroup(ctx context.Context, g placement.Group) error {
 		return fmt.Errorf("delete group %s in etcd: %w", g.Name, err)
 	case frozen:
 		return fmt.Errorf("group %s: %w: nothing is deleted until that is put right", g.Name, placement.ErrFrozen)
-	case there.group.Revision != g.Revision, there.group.UUID != g.UUID: // after a setback, etcd counts revisions again
+	case there.group.Revision != g.Revision, there.group.UUID != g.UUID: // an etcd that was rolled back reuses revisions
 		return fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
 	}
 	deleted := placement.Group{Name: g.Name, UUID: g.UUID, Deleted: time.Now().UTC().Format(time.RFC3339)}

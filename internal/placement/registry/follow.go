@@ -17,17 +17,17 @@ import (
 // These constants are for a watcher that follows a shard's own groups.
 const (
 	readAgain = time.Second // delay of the next read after etcd did not answer
-	// At every strayLooks-th look, the follower reads each group that it follows and whose wake is missing or older
-	// than the group. Either such a group is a stray, which does not name this shard, or an older program wrote it, and
-	// the keeper has not added the wake yet. If the next write takes such a group away from this shard, there is no
-	// wake whose deletion would report that. The follower also reads each group that has a folder on this shard's
-	// volume and is not followed.
+	// At every strayLooks-th check, the follower reads each group that it follows and whose wake is missing or older than
+	// the group. Either such a group is a stray, which does not name this shard, or an older program wrote it, and the
+	// keeper has not added the wake yet. If the next write moves such a group away from this shard, there is no wake whose
+	// deletion would report the move. The follower also reads each group that has a folder on this shard's volume and is
+	// not followed.
 	strayLooks = 5
 )
 
-// Follow does for shards what Watch does for others. Shards hold the true state, so they also get views of an etcd that
-// was set back, with SetBack or Freeze set. The argument before says up to which state the shard has seen the store, as
-// its volume remembers it.
+// Follow is the Watch for shards. Shards hold the true state, so they also get views of an etcd that was rolled back,
+// with SetBack or Freeze set. The argument before is the state up to which the shard has seen the store, as recorded on
+// its volume.
 //
 // A shard follows its own groups, and all shards. The first view, and the first one after the watch broke or meta
 // changed, cover everything. The views between these cover the shard's own groups, each read from the keys of the
@@ -37,10 +37,10 @@ func (s *Store) Follow(ctx context.Context, before placement.Progress, own place
 	return s.watch(ctx, &watcher{store: s, follow: true, own: own})
 }
 
-// errListAgain says that a change requires a full listing.
+// errListAgain means that a change requires a full listing.
 var errListAgain = errors.New("list again")
 
-// runOwn does what run() does, for a shard's own groups.
+// runOwn is like run(), but for a shard's own groups.
 func (w *watcher) runOwn(ctx context.Context) error {
 	for {
 		st, err := w.store.listFor(ctx, false, w.last)
@@ -166,9 +166,9 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 		kind, rest, _ := strings.Cut(name, "/")
 		switch {
 		case kind == metaKey, kind == frozenKey && (gone || f.st.view.Freeze == nil || e.Kv.ModRevision <= f.st.freezeAt):
-			// Everything is listed and checked again, because a freeze may be the first sign that etcd was set back.
-			// In that case the known state belongs to the other etcd, and a process that reconciles must ask more
-			// shards than those registered there.
+			// Everything is listed and checked again, because a freeze may be the first sign that etcd was rolled back. In that
+			// case the known state is that of etcd before the rollback, and a process that reconciles must ask more shards than
+			// those that were registered in it.
 			return false, errListAgain
 		case kind+"/" == wakesKey:
 			_, group, _ := strings.Cut(rest, "/")
@@ -206,7 +206,7 @@ func (f *ownFollower) isPeer(shard string) bool {
 }
 
 // refresh reads the touched groups and sends the view. It returns false if etcd does not answer, and an error if etcd
-// was set back.
+// was rolled back.
 func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
 	if len(f.touched) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, leaseSeconds*time.Second)
@@ -273,8 +273,8 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 	return nil
 }
 
-// older names a group or target that is missing in what was read, or that was written before the known one. The result
-// is empty if there is no such group or target.
+// older returns the name of a group or target that the keys read do not contain, or that was written before the known
+// one. The result is empty if there is none.
 func (f *ownFollower) older(found map[string]*mvccpb.KeyValue) string {
 	for group := range f.touched {
 		for _, key := range []string{groupsKey + group, targetsKey + group} {
@@ -360,8 +360,8 @@ func (st *state) revisionOf(name string) int64 {
 	return st.targets[rest].Revision
 }
 
-// lookOwn compares etcd with the listing, and starts a keeper if no shard keeps the wakes. It also requests a read of
-// each group whose changes no wake reports.
+// lookOwn compares etcd with the listing, and starts a keeper if no shard keeps the wakes. lookOwn also requests a read
+// of each group whose changes no wake reports.
 func (f *ownFollower) lookOwn(ctx context.Context) error {
 	counts, err := f.look(ctx, f.st, keeperKey)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// A shard that learns of a freeze in an etcd that was set back must not see the freeze together with the content of
-// the earlier etcd, because the shards in a view decide which volumes are believed.
+// A freeze may be the first change that a shard sees of an etcd that was rolled back. A view with that freeze must not
+// have the content of the earlier etcd, because the shards in a view determine which volumes are believed.
 func TestAFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	synctest.Test(t, aFreezeIsSeenWithTheShardsOfItsOwnEtcd)
 }
@@ -28,7 +28,7 @@ func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 		}
 	}
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-both", 0)
-	for n, shard := range []string{"a", "b"} { // so that a concerns b
+	for n, shard := range []string{"a", "b"} { // both shards are members, so that a concerns b
 		g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: uuid.New(), RaftID: uint64(n + 1)})
 	}
 	mustPut(t, ctx, store, g)

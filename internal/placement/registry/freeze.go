@@ -19,7 +19,8 @@ func (s *Store) Freeze(ctx context.Context, by, reason string) error {
 	return nil
 }
 
-// notFrozen returns the condition of every write that relies on the content of etcd.
+// notFrozen returns the condition that the store is not frozen. Every write that relies on the content of etcd needs
+// this condition.
 func (k keys) notFrozen() clientv3.Cmp { return k.at(frozenKey, 0) }
 
 // frozen returns the error for a state that must not be used, or nil. If this process is the first to notice such a

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// newBackedUp starts an etcd that can be set back, and makes a client for it.
+// newBackedUp starts an etcd that can be rolled back to a backup, and makes a client for it.
 func newBackedUp(t *testing.T) (*memetcdtest.Server, *clientv3.Client) {
 	server := memetcdtest.New(t)
 	return server, server.Client(t)
@@ -45,8 +45,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// etcd is set back while processes follow it or begin to follow it. They notice this even if the revision of etcd has
-// grown beyond the one that they saw.
+// etcd is rolled back while processes follow it or begin to follow it. They notice this even if the revision of etcd
+// has grown beyond the one that they saw.
 func TestAnOlderEtcdIsFrozenUntilItIsReconciled(t *testing.T) {
 	for name, grown := range map[string]bool{"its revision is lower": false, "its revision has grown": true} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func setBack(t *testing.T, grown bool) {
 	default:
 	}
 
-	// The volumes say what is true. The volume with the group later does not answer at first.
+	// The volumes hold the true state. The volume with the group "later" does not answer at first.
 	found := func(shard string, groups ...placement.Group) rescue.FoundVolume {
 		v := rescue.FoundVolume{
 			Shard: shard, UUID: volumeOf(shard), Store: meta.StoreUUID,
@@ -183,7 +183,7 @@ func setBack(t *testing.T, grown bool) {
 	if planned, err := store.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); err != nil || planned.TargetsWritten > 0 {
 		t.Errorf("planning again: %+v, %v", planned, err)
 	}
-	// The state before the reconciliation now counts as the older one, whatever its revision.
+	// The state before the reconciliation now counts as the older one, regardless of its revision.
 	if v.Mark.Behind(seen.Mark) != "" || seen.Behind(v.Mark) == "" {
 		t.Errorf("marks %+v, %+v", v.Mark, seen)
 	}
@@ -229,7 +229,7 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 }
 
 // TestADeletedGroupIsNotReconciled checks two cases. If etcd records that a group was deleted, replicas that have not
-// seen the deletion yet do not bring the group back. If etcd does not know the group at all, it is brought back.
+// seen the deletion yet do not bring the group back. If etcd has no record of the group at all, it is brought back.
 func TestADeletedGroupIsNotReconciled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
@@ -243,12 +243,12 @@ func TestADeletedGroupIsNotReconciled(t *testing.T) {
 			g.Members = []placement.Member{{Shard: "a", VolumeUUID: found.UUID, RaftID: 7}}
 			voters := []uint64{7}
 			if n == 0 {
-				voters = []uint64{7, 9, 11} // a member that was away
+				voters = []uint64{7, 9, 11} // a member that was unreachable
 			}
 			found.Replicas = append(found.Replicas, rescue.FoundReplica{Name: name, UUID: g.UUID,
 				Store: meta.StoreUUID, RaftID: 7, Voters: voters})
 			if n > 0 {
-				continue // etcd was set back to before its creation
+				continue // etcd was rolled back to before its creation
 			}
 			must.OK(t, store.DeleteGroup(ctx, mustPut(t, ctx, store, g)))
 		}
@@ -276,7 +276,7 @@ func sameStore(t *testing.T, client *clientv3.Client, of *registry.Store) *regis
 
 func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }
 
-// The status says since when etcd has not answered, and why it is not followed.
+// The status reports since when etcd has not answered, and why its content is not followed.
 func TestAStoreReportsWhenEtcdAnsweredLast(t *testing.T) {
 	synctest.Test(t, aStoreReportsWhenEtcdAnsweredLast)
 }
@@ -313,7 +313,7 @@ func aStoreReportsWhenEtcdAnsweredLast(t *testing.T) {
 		return last.After(first)
 	})
 	own.Away()
-	const silent = 3 * time.Second // longer than the time between two looks
+	const silent = 3 * time.Second // longer than the time between two checks
 	until("etcd is gone", func(d time.Duration, _ string) bool { return d > silent })
 	own.Back()
 	until("etcd is back", func(d time.Duration, _ string) bool { return d < silent })

@@ -46,7 +46,7 @@ func everyViewIsOfOneRevision(t *testing.T) {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		for n := range rounds {
-			// The pauses differ so that some views are sent in between, and some changes come together.
+			// The pauses differ so that some views are sent in between, and some changes arrive together.
 			time.Sleep(time.Duration(n%4) * viewDebounce / 2)
 			shards := []string{fmt.Sprint("s", n)}
 			if err := store.SetTargets(ctx, []placement.Target{{Group: "a", Shards: shards}, {Group: "b",
@@ -81,7 +81,7 @@ func everyViewIsOfOneRevision(t *testing.T) {
 	}
 }
 
-// TestAPlannerThatLostItsTermWritesNothing makes writes conditional on an election key that is gone.
+// TestAPlannerThatLostItsTermWritesNothing makes writes conditional on an election key that no longer exists.
 func TestAPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	synctest.Test(t, aPlannerThatLostItsTermWritesNothing)
 }

@@ -19,14 +19,14 @@ import (
 // Every process that writes groups and targets also writes the wakes of a store (wakes.go), except older programs,
 // which may run at the same time during an upgrade or a partial rollback. Therefore one of the shards that follow the
 // store by wakes is the keeper: it sees all groups, and writes the missing wakes. A shard is the keeper because only
-// shards need wakes. As long as some shard follows by wakes, some shard keeps the wakes, whatever the versions of the
+// shards need wakes. While any shard follows by wakes, one shard keeps them, regardless of the versions of the
 // planners, the gateways and the other shards.
 
 // keeperTerm bounds the time for which one shard keeps the wakes. The next keeper lists everything again.
 const keeperTerm = 10 * time.Minute
 
 // startKeeper starts to keep the store's wakes in parallel to this follower, until ctx ends, unless another shard keeps
-// them. ctx is the context of the follower's watch, so that the keeper also starts again after etcd was set back.
+// them. ctx is the context of the follower's watch, so that the keeper also starts again after etcd was rolled back.
 func (w *watcher) startKeeper(ctx context.Context) {
 	if !w.keeping.CompareAndSwap(false, true) {
 		return

@@ -34,7 +34,7 @@ const (
 	keeperKey  = "wakes-keeper"        // see wakes.go
 	weightsKey = "weights/"            // see weights.go
 	tenantsKey = "weights-of-tenants/" // a ledger of each tenant with stored quotas, which internal/shard/quota reads
-	deletedKey = "within-deleted/"     // NAME: exists while the group NAME is deleted; only its number is read
+	deletedKey = "within-deleted/"     // NAME: exists while the group NAME is deleted; only counted
 	withinKey  = "within/"             // PREFIX: written with each group that CreateGroup makes within a bound, create.go
 )
 
@@ -74,7 +74,7 @@ func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return found[0]
 }
 
-// get reads one key. If the key does not exist, the ModRevision of the result is 0, as only() says.
+// get reads one key. If the key does not exist, the ModRevision of the result is 0, as with only().
 func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
 	answer, err := k.client.Get(ctx, k.prefix+name)
 	if err != nil {
@@ -87,7 +87,7 @@ func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
 func encode(value any) []byte {
 	out, err := json.Marshal(value)
 	if err != nil {
-		panic(err) // JSON cannot represent the type, so that every run of the code fails
+		panic(err) // a defect of the code, seen at each run: JSON cannot represent the type
 	}
 	return out
 }
@@ -177,7 +177,7 @@ func (k keys) pages(ctx context.Context, from, end string, at int64, each func(k
 	}
 }
 
-// errNotElected says that a condition of a transaction no longer holds, such as that this planner is elected. Nothing
+// errNotElected means that a condition of a transaction no longer holds, such as that this planner is elected. Nothing
 // was written.
 var errNotElected = errors.New("another planner is elected")
 
@@ -188,7 +188,7 @@ func (k keys) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.C
 	return err
 }
 
-// writeEach does what write() does. It also reports for each op that was applied whether the op took effect. A nested
+// writeEach is like write(). It also reports for each op that was applied whether the op took effect. A nested
 // transaction takes no effect if its conditions do not hold.
 func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) (done []bool, err error) {
 	for chunk := range slices.Chunk(ops, txnOpsMax) {
@@ -219,7 +219,7 @@ func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
 }
 
 // revokePatience bounds the revocation of a lease, because a stopping process waits for it. Tests use a longer time,
-// because they require that the keys under the lease are gone afterwards, however slow etcd's disk is.
+// because they require that the keys under the lease are gone afterwards, even if etcd's disk is slow.
 var revokePatience = time.Second
 
 // revoke revokes a lease, so that its keys are deleted immediately. If the revocation fails, the lease expires later.

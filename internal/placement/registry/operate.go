@@ -12,24 +12,24 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// The following functions serve the operator, which sets targets from outside and knows which store must exist.
-// Several operators may call them concurrently. Every write is conditional on the state from which it was decided.
+// The following functions serve the operator, which sets targets from outside, for a store that must exist. Several
+// operators may call them concurrently. Every write is conditional on the state from which it was decided.
 
-// MetaOf does what Meta does, for a store that is known to exist. It returns ErrPlacementLost if etcd is empty, and
+// MetaOf is like Meta, but for a store that is known to exist. It returns ErrPlacementLost if etcd is empty, and
 // ErrOtherStore if etcd holds another store.
 func (s *Store) MetaOf(ctx context.Context, store uuid.UUID) (placement.Meta, error) {
 	meta, err := s.Meta(ctx)
 	return meta, s.known(store, meta.StoreUUID, err)
 }
 
-// ViewOf does what View does, for a store that is known to exist. It returns ErrPlacementLost if etcd is empty,
-// ErrOtherStore if etcd holds another store, and ErrFrozen if etcd was set back.
+// ViewOf is like View, but for a store that is known to exist. It returns ErrPlacementLost if etcd is empty,
+// ErrOtherStore if etcd holds another store, and ErrFrozen if etcd was rolled back.
 func (s *Store) ViewOf(ctx context.Context, store uuid.UUID) (placement.View, error) {
 	_, view, err := s.listOf(ctx, store)
 	return view, err
 }
 
-// listOf does what ViewOf does, and also returns the state from which the view was made.
+// listOf is like ViewOf, and also returns the state from which the view was made.
 func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, placement.View, error) {
 	st, err := s.existing(ctx)
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, placement.
 	return st, view, s.frozen(ctx, st, whoPlans)
 }
 
-// whoPlans is recorded as the process that noticed a setback if that process is not a shard.
+// whoPlans is recorded as the process that noticed a rollback if that process is not a shard.
 const whoPlans = "the planner or operator"
 
 // known compares the store in etcd with the expected one.
@@ -99,7 +99,7 @@ func pairsOf(view placement.View) func(name string) pair {
 	return func(name string) pair { return pair{view.Groups[name], view.Targets[name]} }
 }
 
-// changed returns ErrChanged if err says that a condition did not hold. It returns any other error unchanged.
+// changed returns ErrChanged if err means that a condition did not hold. It returns any other error unchanged.
 func changed(err error) error {
 	if errors.Is(err, errNotElected) {
 		return fmt.Errorf("planning: %w", placement.ErrChanged)
@@ -145,9 +145,9 @@ func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string
 	return nil
 }
 
-// ForgetShard deletes the state that SetShardState has set for a shard that will not come back. It returns
-// ErrShardRegistered while the shard is registered, and ErrShardHoldsGroups while a group is on the shard or has it
-// in its target.
+// ForgetShard deletes the state that SetShardState has set for a shard that will not return. It returns
+// ErrShardRegistered while the shard is registered, and ErrShardHoldsGroups while a group is on the shard or has it in
+// its target.
 func (s *Store) ForgetShard(ctx context.Context, store uuid.UUID, shard string) error {
 	view, err := s.ViewOf(ctx, store)
 	if err != nil {

@@ -56,7 +56,7 @@ func planOnceByManyAtOnce(t *testing.T) {
 	}
 	register(t, store, "a")
 	register(t, store, "b")
-	// There are several operators. Each of them either succeeds or learns that another one was faster.
+	// There are several operators. Each of them either succeeds or gets an error because another one was faster.
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -167,7 +167,7 @@ func watchOverAWipedEtcd(t *testing.T) {
 		select {
 		case v := <-views:
 			t.Fatalf("%s: a view was given: %+v", what, v)
-		case <-time.After(5 * time.Second): // enough for two looks of the watcher
+		case <-time.After(5 * time.Second): // enough for two checks by the watcher
 		}
 	}
 	quiet("an empty etcd")

@@ -76,7 +76,7 @@ func (c *reconciler) put(ctx context.Context, g placement.Group, target placemen
 	return nil
 }
 
-// say writes to etcd what the freeze waits for, if that has changed.
+// say updates, in etcd, what the freeze waits for, if that has changed.
 func (c *reconciler) say(ctx context.Context) error {
 	f := *c.st.view.Freeze
 	waits := rescue.FirstWords(c.done.Waits)

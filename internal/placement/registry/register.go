@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// leaseSeconds is the time after which a silent shard counts as gone.
+// leaseSeconds is the time after which a shard that does not renew its lease is no longer registered.
 const leaseSeconds = 6
 
 // RegisterShard registers a shard until the returned function stop is called. The registration is under a lease that is
@@ -26,13 +26,13 @@ const leaseSeconds = 6
 // RegisterShard returns ErrNameTaken if another live process is registered under this name with another volume, or with
 // the same or a later generation of this volume. It also returns ErrNameTaken if that process has an earlier generation
 // of this volume at another address, because this volume is then a clone, and if the volume is live under another name.
-// It returns ErrRolledBack if the volume is not a successor of everything ever registered for it, live or not: see
-// MayFollow.
+// It returns ErrRolledBack if the volume is not a successor of every state that was ever registered for it (see
+// MayFollow).
 //
 // ctx bounds the first registration. If ctx ends later, the registration ends as if stop() were called. stop() removes
 // the shard from etcd (within a second) and may be called more than once. refused() is called once if the shard cannot
 // be registered again after its lease ran out, because another process now has its name or volume. The shard must then
-// stop serving. refused() is not called merely because etcd does not answer. stop() waits until refused() has returned.
+// stop serving. refused() is not called if etcd just does not answer. stop() waits until refused() has returned.
 func (s *Store) RegisterShard(ctx context.Context, shard placement.Shard, refused ...func(error)) (
 	stop func(), err error) {
 	r, err := s.registration(shard)
@@ -66,8 +66,8 @@ func (s *Store) RegisterShard(ctx context.Context, shard placement.Shard, refuse
 
 // MayRegister reports, like RegisterShard, whether a shard may be registered in its next state. It also returns the
 // step of the volume that is registered now, or zero if no step is registered. It writes nothing to etcd or to the
-// volume. Otherwise a copy of a volume, whose generation would rise at each refusal, would eventually have a later
-// generation than its original.
+// volume. If each refusal raised the generation of a copied volume, the copy would eventually have a later generation
+// than its original.
 func (s *Store) MayRegister(ctx context.Context, shard placement.Shard) (registered placement.Step, err error) {
 	r, err := s.registration(shard)
 	if err != nil {
@@ -84,8 +84,8 @@ func (s *Store) MayRegister(ctx context.Context, shard placement.Shard) (registe
 type registration struct {
 	keys
 
-	shard placement.Shard // with the step known last
-	steps *sync.Map       // Store.steps
+	shard placement.Shard // with the last known step
+	steps *sync.Map       // the field steps of the Store
 }
 
 // registration validates a shard and prepares its registration.
@@ -99,8 +99,8 @@ func (s *Store) registration(shard placement.Shard) (*registration, error) {
 	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
 }
 
-// first does what once() does, and tries again while etcd is too slow. An attempt without an answer may have written
-// the registration, which then belongs to this process and does not block the next attempt.
+// first calls once(), and repeats the call while etcd is too slow. An attempt without an answer may have written the
+// registration, which then belongs to this process and does not block the next attempt.
 func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err error) {
 	err = Patiently(ctx, r.logger, func(ctx context.Context) error {
 		lease, err = r.once(ctx)
@@ -263,7 +263,7 @@ func (r *registration) gone(ctx context.Context, there placement.Shard, lease cl
 	}
 }
 
-// goneEvery is the interval between two looks at a registration. etcd reports the remaining time of a lease in whole
+// goneEvery is the interval between two checks of a registration. etcd reports the remaining time of a lease in whole
 // seconds.
 const goneEvery = 200 * time.Millisecond
 
@@ -277,13 +277,13 @@ func refuses(ctx context.Context, address string) bool {
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(soon, "tcp", address)
 	if err == nil {
-		_ = conn.Close() // nothing was sent
+		_ = conn.Close() // an error loses nothing, because nothing was sent
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// keep keeps the lease alive, and registers the shard again after the lease was lost, until ctx ends. An error says
-// that another process has the shard's name or volume.
+// keep keeps the lease alive, and registers the shard again after the lease was lost, until ctx ends. keep returns an
+// error if another process has the shard's name or volume.
 func (r *registration) keep(ctx context.Context, lease clientv3.LeaseID) error {
 	tries := retries()
 	for {
@@ -319,7 +319,7 @@ func mayFollow(value []byte, shard placement.Shard) (seen placement.VolumeRecord
 	if err == nil && (seen.Volume != shard.VolumeUUID || max(seen.Generation, seen.Step.Number) > placement.NumberMax) {
 		err = fmt.Errorf("it is of volume %s, generation %d, step %d", seen.Volume, seen.Generation, seen.Step.Number)
 	}
-	if err != nil { // not ErrRolledBack, because an unreadable record does not show that the volume was set back
+	if err != nil { // not ErrRolledBack, because an unreadable record does not show that the volume was rolled back
 		return seen, fmt.Errorf("%w: key %s%s in etcd, which says in which state the volume was last, cannot be read: %w: "+
 			"see that the volume was not set back and is no copy, then delete the key", placement.ErrUnusable, volumesKey,
 			shard.VolumeUUID, err)
@@ -328,7 +328,7 @@ func mayFollow(value []byte, shard placement.Shard) (seen placement.VolumeRecord
 }
 
 // NextStep records in etcd that the volume of a registered shard is in its next step. It returns ErrRolledBack if
-// another process has registered the volume meanwhile; this shard must then stop serving. After any other error the
+// another process has registered the volume since then. This shard must then stop serving. After any other error the
 // caller must report the same step again.
 func (s *Store) NextStep(ctx context.Context, shard placement.Shard) error {
 	s.steps.Store(shard.Boot, shard) // the step is on disk, so a new registration must report it

@@ -34,8 +34,8 @@ func TestRegisterShardInMemory(t *testing.T) {
 	})
 }
 
-// The table cannot show this case: an etcd that was set back knows less than the volume, and that is not the fault of
-// the volume. A volume that was set back further than etcd is still detected.
+// This case does not fit into the table. An etcd that was rolled back has an earlier step than the volume, which is not
+// a fault of the volume. A volume that was rolled back further than etcd is still detected.
 func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	step := func(n uint64) placement.Step { return placement.Step{Number: n, Nonce: uuid.UUID{byte(n)}} }
 	volume := uuid.New()
@@ -45,12 +45,12 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 		want                   error
 	}{
 		{20, 8, 21, 20, nil},
-		{15, 7, 21, 20, nil}, // etcd was set back
+		{15, 7, 21, 20, nil}, // etcd was rolled back
 		{1, 1, 21, 20, nil},
-		{0, 0, 21, 20, nil}, // etcd was set back to a time before steps were known
+		{0, 0, 21, 20, nil}, // etcd was rolled back to a time before steps existed
 		{15, 7, 14, 13, placement.ErrRolledBack},
 		{15, 7, 16, 15, nil},
-		{15, 7, 16, 14, placement.ErrRolledBack}, // another process has registered meanwhile
+		{15, 7, 16, 14, placement.ErrRolledBack}, // another process has registered since then
 		{15, 9, 21, 20, placement.ErrRolledBack},
 	} {
 		err := placement.MayFollow(placement.VolumeRecord{Volume: volume, Generation: c.generation, Step: step(c.registered),
@@ -63,8 +63,8 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	}
 }
 
-// When a lease has expired, the new registration reports the current step of the volume. It does so even to an etcd
-// that was set back to a step between that of the start and the current one.
+// When a lease has expired, the new registration reports the current step of the volume. The registration does so even
+// if etcd was rolled back to a step between that of the start and the current one.
 func TestARepeatedRegistrationReportsTheLastStep(t *testing.T) {
 	synctest.Test(t, aRepeatedRegistrationReportsTheLastStep)
 }
@@ -118,9 +118,9 @@ func aRepeatedRegistrationReportsTheLastStep(t *testing.T) {
 	}
 }
 
-// An etcd that was rebuilt from the volumes knows the step of each volume, so from then on it detects an earlier
-// state of a volume. A shard that kept running meanwhile has itself reported its step to etcd, and is not set back by
-// its earlier answer.
+// An etcd that was rebuilt from the volumes has the step of each volume, so from then on an earlier state of a volume
+// is detected. If a shard has reported a later step to etcd during the rebuild, the step in its earlier answer does not
+// replace the later one.
 func TestARebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	synctest.Test(t, aRebuiltEtcdKnowsTheStepsOfVolumes)
 }
@@ -209,7 +209,8 @@ func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 	defer stop()
 	clone := first
 	clone.Generation, clone.Address = 2, "127.0.0.1:2"
-	// The shard asks this before it raises the generation of its volume, for example in a folder whose lock was removed.
+	// The shard calls MayRegister before it raises the generation of its volume. Its folder may be a copy, or the lock of
+	// the folder may have been removed.
 	if _, err := store.MayRegister(ctx, clone); !errors.Is(err, placement.ErrNameTaken) {
 		t.Fatalf("a copy of a live volume may be registered: error %v", err)
 	}
@@ -225,8 +226,8 @@ func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 	stopClone()
 }
 
-// A shard whose lease expired learns if another process has registered in its place meanwhile. A shard that etcd has
-// only forgotten registers again.
+// A shard whose lease expired gets an error if another process has registered in its place. If there is no other
+// process, the shard registers again.
 func TestAShardInWhosePlaceAnotherRegisteredIsInformed(t *testing.T) {
 	synctest.Test(t, aShardInWhosePlaceAnotherRegisteredIsInformed)
 }
@@ -269,7 +270,7 @@ func aShardInWhosePlaceAnotherRegisteredIsInformed(t *testing.T) {
 		t.Fatalf("it was told %v", err)
 	default:
 	}
-	// A twin takes the key, as it may do when the key is gone, and the lease expires.
+	// Another process with the same name takes the key, which is allowed once the key is gone. Then the lease expires.
 	twin := first
 	twin.Generation, twin.Address = 2, "127.0.0.1:2"
 	value, err := json.Marshal(twin)

@@ -77,7 +77,7 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	}, unchanged))
 }
 
-// ErrShort says that too few voters were found for some groups. Nothing was written.
+// ErrShort means that too few voters were found for some groups. Nothing was written.
 var ErrShort = errors.New("too few voters of some groups were found")
 
 func restoring(err error) error {

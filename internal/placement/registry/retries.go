@@ -54,8 +54,8 @@ func IsPassing(err error) bool {
 var refusals = []codes.Code{codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated,
 	codes.InvalidArgument, codes.FailedPrecondition}
 
-// MayBeDone reports whether a write to etcd that ended with this error may have been done. It may have been done if
-// etcd has not answered, or if its answer does not say whether the write was done.
+// MayBeDone reports whether a write to etcd that ended with this error may have taken effect. It returns true if etcd
+// has not answered, or if the answer does not show whether the write took effect.
 func MayBeDone(err error) bool {
 	var of rpctypes.EtcdError
 	return !errors.As(err, &of) || !slices.Contains(refusals, of.Code())

@@ -8,22 +8,22 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// This file contains the only rule that detects an etcd that was set back to an earlier state. A process remembers,
+// This file contains the only rule that detects an etcd that was rolled back to an earlier state. A process remembers,
 // for each store:
 //
-//   - The highest revision at which the whole etcd was seen. Every write raises it. The process records the revision
-//     with each listing, each read, and each look every two seconds, even if none of the watched keys has changed.
+//   - The highest revision at which the whole etcd was seen. Every write raises it. The process records this revision
+//     with each listing, each read, and each check, every two seconds, even if none of the watched keys has changed.
 //   - The key that was written last among the known keys that are never deleted, and the revision of that write.
 //   - All groups and targets that it follows, and the revision at which each was written.
 //
-// An etcd was set back if its revision is lower, or if one of these keys is missing or was written earlier than the
+// An etcd was rolled back if its revision is lower, or if one of these keys is missing or was written earlier than the
 // remembered write. The first condition detects most older states. The other conditions detect an etcd that received so
-// many writes before the next look that its revision is higher again. The finding persists until etcd was rebuilt or
+// many writes before the next check that its revision is higher again. The finding persists until etcd was rebuilt or
 // reconciled, which raises Meta.EpochBase. If it did not persist, the older etcd would soon pass the comparison again,
 // because writes raise its revision too.
 
-// behind says why a state is older than an earlier view of the same store. The result is empty if the state is not
-// older.
+// behind returns the reason why a state is older than an earlier view of the same store. The result is empty if the
+// state is not older.
 func (st *state) behind(seen placement.Progress) string {
 	now := st.mark()
 	why := now.Behind(seen.Mark)
@@ -43,7 +43,7 @@ func wordsOlder(key string, now, seen int64) string {
 	return fmt.Sprintf("key %s is of revision %d, seen was %d", key, now, seen)
 }
 
-// compare checks whether the state is older than an earlier view. Once the state was found to be older, the finding
+// compare checks whether the state is older than an earlier view. Once a state was found to be older, the finding
 // persists until the base is higher, because writes to an older etcd also raise its revision.
 func (st *state) compare(seen placement.Progress, last *state) {
 	if st.hasMeta && st.view.Meta.StoreUUID == seen.Store {
@@ -79,7 +79,7 @@ type memory struct {
 	mu         sync.Mutex         // guards the fields below
 	observed   placement.Progress // the latest state of the store that this process has seen
 	lastAnswer time.Time          // when etcd last answered a watch
-	held       string             // why Watch withholds the present content of etcd; empty if Watch does not withhold it
+	held       string             // reason why Watch withholds etcd's content; empty if it does not
 	domains    map[string]string  // the failure domains with which shards were last registered; see withDomains
 
 	reportedUnusable map[string]int64 // keys that reportUnusable has logged, with their revisions
@@ -94,7 +94,7 @@ func (m *memory) LastAnswer() (last time.Time, held string) {
 	return m.lastAnswer, m.held
 }
 
-// hold records that etcd has answered, and why its present content is withheld. The reason is empty if the content is
+// hold records that etcd has answered, and why its current content is withheld. The reason is empty if the content is
 // not withheld.
 func (m *memory) hold(reason string) {
 	m.mu.Lock()
@@ -109,7 +109,7 @@ func (m *memory) noteAnswer() {
 	m.lastAnswer = time.Now()
 }
 
-// saw records which state this process has seen, and whether etcd was set back.
+// saw records the state that this process has seen, and whether etcd was rolled back.
 func (m *memory) saw(st *state) {
 	if !st.hasMeta {
 		return

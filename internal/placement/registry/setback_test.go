@@ -26,13 +26,13 @@ func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 	return server.Backup()
 }
 
-// An etcd is set back under a shard that watches its own groups, under a process that watches everything, and under a
-// process that lists etcd now and then. Each must notice this, however much others have written to the older etcd
-// before etcd answers again.
+// An etcd is rolled back under a shard that watches its own groups, under a process that watches everything, and under
+// a process that lists etcd now and then. Each must notice this, no matter how many writes the older etcd has received
+// before it answers again.
 func TestAnOlderEtcdIsNoticedByWhatItHolds(t *testing.T) {
 	for name, c := range map[string]struct {
 		mine, others int // number of writes after the backup, to the shard's own group and to others
-		grown        int // number of writes to the older etcd before the process hears from etcd again
+		grown        int // number of writes to the older etcd before the process reaches etcd again
 	}{
 		"only others' groups had changed":                                {0, 20, 5},
 		"its own group had changed, and the older etcd has outgrown all": {3, 3, 40},

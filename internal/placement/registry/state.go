@@ -15,16 +15,16 @@ import (
 // state is the mutable copy of etcd's content. Published maps are copies, which are made only if something has
 // changed.
 type state struct {
-	revision     int64 // revision of the listing, later of the last change
-	looked       int64 // etcd's revision at the last look
+	revision     int64 // revision of the listing, then of the last change
+	looked       int64 // etcd's revision at the last check
 	metaRevision int64 // revision of the last change of meta; 0 if meta does not exist
 	hasMeta      bool
-	content      int64   // see Mark
-	contentKey   string  // the key that was written at revision content
+	content      int64   // see Mark.Content
+	contentKey   string  // see Mark.ContentKey
 	asked        wroteAt // the contentKey of the earlier view, as this listing found it
 	cluster      uint64
 	base         uint64 // the base in meta at the time of the comparison
-	setBack      string // why this state is older than an earlier view; empty if it is not older
+	setBack      string // reason why this state is older than an earlier view; empty if it is not older
 	freezeAt     int64  // revision of the key frozen; 0 if the key does not exist
 	view         placement.View
 	changed      changedParts
@@ -32,9 +32,9 @@ type state struct {
 	groups       map[string]placement.Group
 	targets      map[string]placement.Target
 	states       map[string]placement.ShardState
-	weights      map[string]*shardWeights      // by shard
+	weights      map[string]*shardWeights      // reports of weights, by shard
 	unusable     map[string]placement.Unusable // keys that cannot be used, without the prefix
-	news         bool                          // something has changed, but not the epoch
+	news         bool                          // something has changed that does not change the epoch
 }
 
 // changedParts are the parts of a state that have changed since the last publish.

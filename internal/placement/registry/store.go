@@ -40,7 +40,7 @@ func NewStore(client *clientv3.Client, name string, logger *slog.Logger) (*Store
 	return NewStoreAt(client, PrefixDefault, name, logger)
 }
 
-// NewStoreAt does what NewStore does, with a prefix other than PrefixDefault, for a shared etcd.
+// NewStoreAt is like NewStore, but with a prefix other than PrefixDefault, for a shared etcd.
 func NewStoreAt(client *clientv3.Client, prefix, name string, logger *slog.Logger) (*Store, error) {
 	if err := routing.ValidateName("store", name); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (s *Store) PutGroup(ctx context.Context, g placement.Group) (placement.Grou
 	return s.putGroup(ctx, g, func(placement.Group) (rider, error) { return rider{}, nil })
 }
 
-// PutGroupAsLeader does what PutGroup does, for the leader of a group with several copies. g.Term is the leader's term,
+// PutGroupAsLeader is like PutGroup, but for the leader of a group with several copies. g.Term is the leader's term,
 // and g.ConfIndex is the index of the membership that the leader has applied. If etcd holds a later value of either,
 // PutGroupAsLeader returns ErrStaleLeader: the leader was superseded, or has not applied everything yet, and must not
 // write the members.
@@ -125,8 +125,8 @@ func (s *Store) PutGroupAsLeader(ctx context.Context, g placement.Group) (placem
 	})
 }
 
-// rider extends the transaction that writes a group. The transaction then applies only if the conditions onlyIf hold
-// too, and it executes the operations also in addition to its own.
+// rider extends the transaction that writes a group. That transaction then also requires the conditions onlyIf, and
+// also executes the operations.
 type rider struct {
 	onlyIf []clientv3.Cmp
 	also   []clientv3.Op
@@ -134,7 +134,8 @@ type rider struct {
 
 // putGroup writes a group if the group has not changed since it was read, and if look() returns no error. putGroup
 // calls look() before each attempt. It tries again in two cases. If another process writes the target meanwhile, other
-// shards may have to be woken. If a condition of the rider no longer holds, look() may decide otherwise.
+// shards may have to be woken. If a condition of the rider no longer holds, look() is asked again, because its answer
+// may have changed.
 func (s *Store) putGroup(ctx context.Context, g placement.Group,
 	look func(there placement.Group) (rider, error)) (placement.Group, error) {
 	if err := placement.ValidateGroupName(g.Name); err != nil {
@@ -176,7 +177,7 @@ func (s *Store) putGroup(ctx context.Context, g placement.Group,
 	}
 }
 
-// acceptsLeader returns an error if next must not replace the group that is there, otherwise nil.
+// acceptsLeader returns an error if next must not replace the current group, otherwise nil.
 func acceptsLeader(there, next placement.Group) error {
 	if there.UUID != next.UUID {
 		return fmt.Errorf("group %s: etcd knows it as %s, the leader as %s", there.Name, there.UUID, next.UUID)

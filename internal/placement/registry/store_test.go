@@ -305,8 +305,8 @@ func aBoundOfGroupsIsExact(t *testing.T) {
 	}
 }
 
-// A group that was deleted is in no view, does not count towards a bound, and is not written by a leader that does not
-// know it. Its name is free. No process mistakes the end of a group for a setback of etcd.
+// A group that was deleted is in no view, does not count towards a bound, and is not overwritten by a leader that does
+// not know of the deletion. Its name is free. No process mistakes the end of a group for a rollback of etcd.
 func TestADeletedGroupIsNoSetback(t *testing.T) { synctest.Test(t, aDeletedGroupIsNoSetback) }
 
 func aDeletedGroupIsNoSetback(t *testing.T) {
@@ -331,7 +331,7 @@ func aDeletedGroupIsNoSetback(t *testing.T) {
 		t.Errorf("delete of a group that has changed since: %v", err)
 	}
 	other := g
-	other.UUID = uuid.New() // etcd was set back, and has given the revision to another group
+	other.UUID = uuid.New() // etcd was rolled back, and has given the revision to another group
 	if err := store.DeleteGroup(ctx, other); !errors.Is(err, placement.ErrChanged) {
 		t.Errorf("delete of a group whose name another group has: %v", err)
 	}
@@ -421,7 +421,7 @@ func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
 func watchSeesEveryKindOfChangeCoherently(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
-	// A goroutine that is left would keep the bubble from ending, and so fail the test.
+	// A goroutine that does not end would keep the bubble from ending, and so fail the test.
 	store := newStore(t, memetcdtest.New(t).Client(t))
 	views := store.Watch(ctx)
 	select {
@@ -556,7 +556,7 @@ func plannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {
 			t.Fatalf("group %d has keys %d to %d, want %d to %d", n, g.KeyFirst, g.KeyLast, f, l)
 		}
 	}
-	// Whichever planner is elected, when one is gone, the other continues to plan.
+	// If one planner ends, the other one plans, no matter which of them was elected first.
 	cancelFirst()
 	lateGroup := mustPut(t, ctx, store, placement.NewGroup(meta.Routing, "late", 0))
 	await(t, ctx, views, "the target of the late group", func(v placement.View) bool {

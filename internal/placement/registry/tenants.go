@@ -11,7 +11,7 @@ import (
 // ledgers accesses the ledgers of all tenants.
 type ledgers struct{ keys }
 
-// Ledger says how much of a tenant's data each shard stores, as recorded in etcd.
+// Ledger is the record in etcd of how much of a tenant's data each shard stores.
 type Ledger struct {
 	Value    []byte // nil if there is no ledger
 	Revision int64  // revision of the key; 0 if there is no ledger
@@ -62,8 +62,8 @@ func (l *ledgers) AreRegistered(ctx context.Context, shards []string) (map[strin
 }
 
 // PutLedger writes the ledger of a tenant if etcd still holds the ledger that was read at the given revision. For
-// revision 0, it writes the ledger if etcd holds none. It returns false if the ledger has changed, or the store is
-// gone.
+// revision 0, it writes the ledger if etcd holds none. It returns false if the ledger has changed, or the store no
+// longer exists.
 func (l *ledgers) PutLedger(ctx context.Context, tenant string, value []byte, revision int64) (bool, error) {
 	done, err := l.replace(ctx, tenantsKey+tenant, value, l.at(tenantsKey+tenant, revision), l.exists())
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 //   - A group without a readable key, or without a readable target, is neither placed nor created, and its replicas
 //     remain as they are on their volumes.
 //   - A freeze that cannot be read counts as a freeze.
-//   - Without a readable meta nothing is known about the store. Meta is the only key that a listing needs.
+//   - Without a readable meta, a listing fails. Meta is the only key that a listing needs.
 
 // leaveOut records that the value of a key cannot be used. It reports whether this was not known before.
 func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) bool {
@@ -42,7 +42,7 @@ func (st *state) usable(name string) (was bool) {
 	return was
 }
 
-// goOnWithMeta adopts an earlier meta if the present one cannot be used. last may be nil.
+// goOnWithMeta adopts an earlier meta if the current one cannot be used. last may be nil.
 func (st *state) goOnWithMeta(last *state) {
 	if o, unusable := st.unusable[metaKey]; unusable && last != nil && last.hasMeta {
 		st.view.Meta, st.hasMeta, st.metaRevision = last.view.Meta, true, o.Revision
@@ -74,7 +74,7 @@ func carry[V any](to, from map[string]V, name string) {
 	}
 }
 
-// unusableMeta returns the error for a listing that cannot say which store this is, or nil.
+// unusableMeta returns the error for a listing that does not identify the store, or nil.
 func (st *state) unusableMeta() error {
 	if o, unusable := st.unusable[metaKey]; unusable && !st.hasMeta {
 		return fmt.Errorf("%w: %s", placement.ErrUnusable, o)
@@ -82,7 +82,7 @@ func (st *state) unusableMeta() error {
 	return nil
 }
 
-// reportUnusable logs those keys that cannot be used which this process has not logged yet.
+// reportUnusable logs each unusable key that this process has not logged yet.
 func (m *memory) reportUnusable(logger *slog.Logger, unusable map[string]placement.Unusable) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

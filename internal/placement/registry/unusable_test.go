@@ -68,8 +68,8 @@ var oddValues = []struct{ name, value string }{
 	{"weights/s1/0000", `{"shard":"s1","groups":{"0":{"uuid":"01000000-0000-0000-0000-000000000000","bytes":-5}}}`},
 }
 
-// TestOneOddKeyIsLeftOutAndNamed checks that, whatever one key holds, a listing has everything else, and names the
-// key and what is wrong. The test costs 0.1 s.
+// TestOneOddKeyIsLeftOutAndNamed checks that, for any invalid value of one key, a listing contains all other keys and
+// names this key with the reason. The test takes 0.1 s of processor time.
 func TestOneOddKeyIsLeftOutAndNamed(t *testing.T) {
 	for _, odd := range oddValues {
 		t.Run(odd.name+"="+odd.value, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestOneOddKeyIsLeftOutAndNamed(t *testing.T) {
 }
 
 // TestAGroupThatNobodyCanReadStaysAsItIs checks that a group whose key or target cannot be read is neither created
-// again nor placed, that its shard is not forgotten, and that the other groups are planned.
+// again nor placed, that its shard cannot be forgotten, and that the other groups are still planned.
 func TestAGroupThatNobodyCanReadStaysAsItIs(t *testing.T) {
 	for _, name := range []string{"groups/0", "targets/0"} {
 		t.Run(name, func(t *testing.T) {
@@ -136,8 +136,9 @@ func TestAGroupThatNobodyCanReadStaysAsItIs(t *testing.T) {
 	}
 }
 
-// TestWhoKnewAKeyGoesOnWithIt checks that a watcher keeps the value that it knew, even when it lists again. The watcher
-// must not regard the odd key as a setback of etcd, and must no longer report the problem when the key is corrected.
+// TestWhoKnewAKeyGoesOnWithIt checks that a watcher keeps the last valid value of a key that becomes invalid, even when
+// the watcher lists again. The watcher must not regard the odd key as a rollback of etcd, and must no longer report the
+// problem when the key is corrected.
 func TestWhoKnewAKeyGoesOnWithIt(t *testing.T) { synctest.Test(t, whoKnewAKeyGoesOnWithIt) }
 
 func whoKnewAKeyGoesOnWithIt(t *testing.T) {
@@ -184,8 +185,8 @@ func TestAFreezeThatNobodyCanReadIsAFreeze(t *testing.T) {
 	})
 }
 
-// TestWithoutMetaTheReasonIsReported checks the error for a store whose meta cannot be used, so that nothing else is
-// known about the store. The error must say so. It must not say that etcd is silent, or that there is no store.
+// TestWithoutMetaTheReasonIsReported checks the error for a store whose meta cannot be used. The error must contain
+// this reason. It must not claim that etcd is silent, or that there is no store.
 func TestWithoutMetaTheReasonIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
@@ -225,7 +226,7 @@ func TestAnOddStateIsReplaced(t *testing.T) {
 }
 
 // TestAnAbsurdRecordOfAVolumeIsNoSetback has an impossible record of a volume in etcd. The shard must not be
-// registered, and the error must name the key. The volume must not count as set back, because it would then be
+// registered, and the error must name the key. The volume must not count as rolled back, because it would then be
 // replaced.
 func TestAnAbsurdRecordOfAVolumeIsNoSetback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

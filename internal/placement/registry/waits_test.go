@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// captured collects what a logger writes.
+// captured collects the messages of a logger.
 type captured struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -148,7 +148,7 @@ func aStartOutlastsASlowEtcd(t *testing.T) {
 	}
 }
 
-// A watch that cannot list etcd reports that once, and continues when it can.
+// A watch that cannot list etcd reports that once, and continues when etcd can be listed again.
 func TestAWatchThatCannotListSaysSo(t *testing.T) { synctest.Test(t, aWatchThatCannotListSaysSo) }
 
 func aWatchThatCannotListSaysSo(t *testing.T) {

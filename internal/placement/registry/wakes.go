@@ -12,9 +12,9 @@ import (
 
 // A shard watches only its own keys (ADR 27). A process that writes a group or its target also writes, in the same
 // transaction, an empty key wakes/SHARD/GROUP for each shard that either of the two names. It deletes the keys for
-// shards that neither of them names any more. Such a key only means "look again": the true state is read from the
-// keys of the group and its target. Older programs do not write these keys. The keeper (keeper.go) writes the keys for
-// them.
+// shards that neither of the two still names. A change of such a key only tells the shard to look again, because the
+// true state is in the keys of the group and its target. Older programs do not write these keys. The keeper (keeper.go)
+// writes the keys for them.
 
 // wakesMax bounds the number of shards that are woken for one group in one transaction. A group and its target name a
 // dozen shards at most.
@@ -100,7 +100,7 @@ func (s *Store) Look(ctx context.Context, group string) (placement.View, error) 
 	st := newState()
 	st.revision, st.cluster, st.view.Own = at.revision, at.cluster, true
 	st.putAll(s.keys, found)
-	for _, o := range st.unusable { // each of these keys decides what may be done to the group
+	for _, o := range st.unusable { // each unusable key affects what may be done to the group
 		return placement.View{}, fmt.Errorf("%w: %s", placement.ErrUnusable, o)
 	}
 	// This read is at a later revision, at which the named shards are already registered.

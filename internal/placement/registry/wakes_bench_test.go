@@ -119,7 +119,8 @@ func putAll(t *testing.T, ctx context.Context, store *registry.Store, groups []p
 	}
 }
 
-// watchEverything starts n watches of all groups of a store. heard waits until each has received n writes.
+// watchEverything starts n watches of all groups of a store. The function heard waits until each watch has received n
+// writes.
 func watchEverything(t *testing.T, ctx context.Context, store *registry.Store, n int) (heard func() int64) {
 	t.Helper()
 	var wait sync.WaitGroup

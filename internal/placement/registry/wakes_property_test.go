@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// wakesRig does random things to a store that has a few shards and groups.
+// wakesRig performs random actions on a store that has a few shards and groups.
 type wakesRig struct {
 	t      *testing.T
 	ctx    context.Context //nolint:containedctx // of the test
@@ -82,7 +82,7 @@ func passing(err error) bool {
 		errors.Is(err, placement.ErrFrozen)
 }
 
-// act does one thing that planners, shards and gateways do, and returns a description of it.
+// act performs one action that a planner, a shard or a gateway could perform, and returns a description of it.
 func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err error) {
 	name := r.groups[dice.IntN(len(r.groups))]
 	members, shards := r.somewhere(dice)
@@ -122,7 +122,7 @@ func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err e
 	}
 }
 
-// rebuilt returns what the volumes might say about all or some of the groups in etcd.
+// rebuilt returns what the volumes might contain of all or some of the groups in etcd.
 func (r *wakesRig) rebuilt(dice *rand.Rand) rescue.Rebuilt {
 	r.t.Helper()
 	view, err := r.store.View(r.ctx)
@@ -168,7 +168,8 @@ func (r *wakesRig) old(dice *rand.Rand) error {
 	return err
 }
 
-// wrong says where the wakes differ from what groups and targets say. The result is empty if they do not differ.
+// wrong describes where the wakes differ from those that the groups and targets require. The result is empty if they do
+// not differ.
 func (r *wakesRig) wrong() string {
 	r.t.Helper()
 	answer, err := r.client.Get(r.ctx, r.store.prefix, clientv3.WithPrefix())
@@ -209,7 +210,7 @@ func (r *wakesRig) wrong() string {
 	return strings.Join(words, "; ")
 }
 
-// TestWakesAreWhatGroupsAndTargetsSay does random things, one after another and several at a time. Each write of a
+// TestWakesAreWhatGroupsAndTargetsSay performs random actions, one after another and several at a time. Each write of a
 // group must wake exactly the shards that the group or its target names, in the same transaction.
 func TestWakesAreWhatGroupsAndTargetsSay(t *testing.T) {
 	for seed := range uint64(4) {
@@ -248,7 +249,7 @@ func wakesOfSeed(t *testing.T, seed uint64) {
 	t.Log(did)
 }
 
-// one does one random thing, which may be a loss or setback of the store.
+// one performs one random action, which may be a loss or rollback of the store.
 func (r *wakesRig) one(dice *rand.Rand) (what string, err error) {
 	switch dice.IntN(12) {
 	case 0:
@@ -292,9 +293,9 @@ func (r *wakesRig) several(dice *rand.Rand) {
 	}
 }
 
-// TestTheKeeperReportsWhatOlderProgramsWrite lets programs that do not know wakes write concurrently with those that
-// do. In the end, each shard must see its groups as they are, and the wakes must be those of the groups and targets,
-// even if the shard that keeps the wakes is gone.
+// TestTheKeeperReportsWhatOlderProgramsWrite lets programs with and without wakes write concurrently. In the end, each
+// shard must see its groups as they are, and the wakes must be those of the groups and targets, even if the shard that
+// keeps the wakes ends.
 func TestTheKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 	synctest.Test(t, theKeeperReportsWhatOlderProgramsWrite)
 }
@@ -355,14 +356,14 @@ func theKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 		})
 		t.Logf("round %d: shard %s kept the wakes", round, name)
 		stops[name]()
-		for range views[name] { // until the watch has ended
+		for range views[name] { // the channel is closed when the watch has ended
 		}
 		views[name], stops[name] = follow(name)
 		defer stops[name]()
 	}
 }
 
-// eventually waits until nothing is wrong any more.
+// eventually waits until the function wrong returns an empty string.
 func (r *wakesRig) eventually(what string, wrong func() string) {
 	r.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)

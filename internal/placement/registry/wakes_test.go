@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
-// countedWatcher counts what etcd delivers to the watches of a client, except that of the one shard that keeps all
-// wakes.
+// countedWatcher counts the events that etcd delivers to the watches of a client, except the watch of the one shard
+// that keeps all wakes.
 type countedWatcher struct {
 	clientv3.Watcher
 	responses atomic.Int64
@@ -44,7 +44,7 @@ func (c *countedWatcher) Watch(ctx context.Context, key string, options ...clien
 	return out
 }
 
-// follower sees of etcd what a shard sees, through a client of its own.
+// follower watches etcd as a shard does, with its own client.
 type follower struct {
 	name    string
 	store   *registry.Store
@@ -79,8 +79,8 @@ func (f *follower) beside(t testing.TB, ctx context.Context, name string) *follo
 	return next
 }
 
-// TestAShardIsNotWokenByWhatIsNotItsOwn counts what etcd delivers to shards while a group on another shard is
-// written.
+// TestAShardIsNotWokenByWhatIsNotItsOwn counts the events that etcd delivers to shards while a group on another shard
+// is written.
 func TestAShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	synctest.Test(t, aShardIsNotWokenByWhatIsNotItsOwn)
 }
@@ -130,8 +130,8 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// A shard makes the folder of a group that is already on another shard. The shard must learn of the group, although
-// nothing wakes the shard.
+// A shard makes the folder of a group that is already on another shard. The shard's views must contain the group,
+// although nothing wakes the shard.
 func TestAShardIsInformedOfAGroupWhoseFolderItHas(t *testing.T) {
 	synctest.Test(t, aShardIsInformedOfAGroupWhoseFolderItHas)
 }

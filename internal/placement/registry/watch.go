@@ -21,7 +21,7 @@ const (
 	viewDebounce = 2 * time.Millisecond
 	// weightsDebounce applies if only the sizes of groups have changed, which each shard reports from time to time.
 	weightsDebounce = time.Second
-	// lookEvery is the interval at which etcd is compared with the listed state. Without these looks, a watch on an
+	// lookEvery is the interval at which etcd is compared with the listed state. Without these comparisons, a watch on an
 	// etcd that was wiped or restored would silently wait for a revision in the distant future.
 	lookEvery = 2 * time.Second
 )
@@ -40,7 +40,7 @@ func (s *Store) View(ctx context.Context) (placement.View, error) {
 
 // withDomains adds to a view the failure domains of shards that were registered earlier. Therefore a shard whose
 // process restarts, or whose node is down, remains in its domain, and no second copy is placed in that domain. A
-// process that has just started does not know these domains, and treats such a shard as a domain of its own.
+// process that has just started has not seen these domains, and treats such a shard as a domain of its own.
 func (m *memory) withDomains(view placement.View) placement.View {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,9 +72,9 @@ func (k keys) noMeta() error {
 // A slow reader gets only the newest view. Watch continues after outages and compactions of etcd. The channel is closed
 // when ctx ends.
 //
-// If etcd has lost the store, holds another store, or was set back to an earlier state, no view is sent. The reader
-// keeps the last view, and gets the next one after the placement was rebuilt or reconciled. A reader that starts in
-// this time gets the present content, with View.Freeze set.
+// If etcd has lost the store, holds another store, or was rolled back to an earlier state, no view is sent. The reader
+// keeps the last view, and gets the next one after the placement was rebuilt or reconciled. A reader that starts during
+// this time gets the current content, with View.Freeze set.
 func (s *Store) Watch(ctx context.Context) <-chan placement.View {
 	return s.watch(ctx, &watcher{store: s})
 }
@@ -93,7 +93,7 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan placement.View {
 			if w.follow {
 				run = w.runOwn
 			}
-			err := run(ctx) // whatever the error is, the remedy is to list again
+			err := run(ctx) // after any error, the watch lists again
 			if time.Since(began) > retryMax {
 				tries.Again()
 			}
@@ -119,14 +119,14 @@ type watcher struct {
 	store *Store
 	out   chan placement.View
 	sent  *placement.View // the view that was sent last; nil: none
-	// follow says that the reader is a shard, which gets views of its own groups, even of an etcd that was set back.
+	// follow means that the reader is a shard, which gets views of its own groups, even of an etcd that was rolled back.
 	follow  bool
 	own     placement.Own
 	wait    sync.WaitGroup // goroutines that run in parallel
 	keeping atomic.Bool    // this follower runs the keeper of the wakes
 	held    string         // the reason, already logged, for which no view is sent now; empty if a view was sent
 	last    *state         // the state as last listed and followed; nil: never
-	listed  bool           // the present run has finished its listing
+	listed  bool           // the current run has finished its listing
 }
 
 // run lists, and then follows changes until the watch breaks or ctx ends.
@@ -259,7 +259,7 @@ func offer[T any](out chan T, value T) {
 	out <- value
 }
 
-// holdBack says why a state must not be sent. The result is empty if it may be sent.
+// holdBack returns the reason why a state must not be sent. The result is empty if it may be sent.
 func (w *watcher) holdBack(st *state) string {
 	switch {
 	case !st.hasMeta:
@@ -277,7 +277,7 @@ func (w *watcher) holdBack(st *state) string {
 // list reads all keys of a view at one revision, in pages.
 func (s *Store) list(ctx context.Context) (*state, error) { return s.listFor(ctx, true, nil) }
 
-// existing does what list() does, for a store that must exist. It returns ErrNoMeta if the store does not exist.
+// existing is like list(), but for a store that must exist. It returns ErrNoMeta if the store does not exist.
 func (s *Store) existing(ctx context.Context) (*state, error) {
 	st, err := s.list(ctx)
 	if err == nil && !st.hasMeta {
@@ -286,8 +286,8 @@ func (s *Store) existing(ctx context.Context) (*state, error) {
 	return st, err
 }
 
-// listFor does what list() does, with or without the weights of groups. The argument last is the state that was
-// followed before, for comparison. It may be nil.
+// listFor is like list(), but reads the weights of groups only if weights is set. The argument last is the state that
+// was followed before, for comparison. It may be nil.
 func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state, error) {
 	st, before := newState(), s.before()
 	st.asked.key = before.ContentKey

@@ -43,7 +43,7 @@ type Weight struct {
 // weightsPart is the value of a key weights/SHARD/PART.
 type weightsPart struct {
 	Shard  string            `json:"shard"`
-	Groups map[string]Weight `json:"groups"` // by name
+	Groups map[string]Weight `json:"groups"` // by name of the group
 
 	at int64 // revision of the key when the value was read
 }
@@ -128,7 +128,7 @@ func (w *shardWeights) put(shard, part string, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// merged returns the last report on each group, from whichever part holds that report.
+// merged returns the last report on each group, over all parts.
 func (w *shardWeights) merged() map[string]Weight {
 	if w.all == nil {
 		w.all = map[string]Weight{}

@@ -28,8 +28,8 @@ func led(t *testing.T, ctx context.Context, store *registry.Store, name, shard s
 	return g
 }
 
-// A view contains what the leader's shard reports about a group, if that shard still leads the group and runs a
-// program that reports it there.
+// A view contains the figures that the leader's shard reports about a group, if that shard still leads the group and
+// runs a program that reports figures in keys of its own.
 func TestViewsHaveWhatLeadersReportOfTheirGroups(t *testing.T) {
 	synctest.Test(t, viewsHaveWhatLeadersReportOfTheirGroups)
 }
@@ -152,8 +152,8 @@ func weightsOfManyGroups(t *testing.T) {
 	}
 }
 
-// A shard hears only of the shards that its groups name, and of its own desired state. It can ask for a group that it
-// does not follow.
+// A shard's views contain only the shards that its groups name, and only its own desired state. The shard can look up a
+// group that it does not follow.
 func TestWhatAShardReceives(t *testing.T) { synctest.Test(t, whatAShardReceives) }
 
 func whatAShardReceives(t *testing.T) {

@@ -1,5 +1,6 @@
-// Package rescue derives the placement of a store from what the volumes of its shards hold, after etcd was lost or set
-// back to an older state. It is pure: package survey asks the shards, and package registry writes the result to etcd.
+// Package rescue derives the placement of a store from what the volumes of its shards hold, after etcd was lost or
+// rolled back to an older state. It is pure: package survey asks the shards, and package registry writes the result to
+// etcd.
 package rescue
 
 import (
@@ -67,8 +68,8 @@ type FoundReplica struct {
 type Rebuilt struct {
 	Meta   placement.Meta
 	Groups []placement.Group // sorted by name
-	// Volumes are the volumes to be registered if etcd knows nothing about them, so that an earlier state of a volume
-	// is detected again.
+	// Volumes are the volumes that must be registered in etcd if it has no record of them, so that an earlier state of a
+	// volume is detected again.
 	Volumes []placement.VolumeRecord
 	// Missing lists the groups of Hash routing that no volume holds.
 	Missing []string
@@ -130,7 +131,8 @@ func sameStore(store uuid.UUID, volumes []FoundVolume) error {
 	return nil
 }
 
-// agreedFacts returns the facts on which all volumes that know them agree.
+// agreedFacts returns the facts that the volumes record, with the highest epoch, or the argument given if no volume
+// records facts. It returns an error if two volumes disagree.
 func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 	var facts *FoundFacts
 	from, epoch := "", uint64(0)
@@ -179,7 +181,7 @@ func FirstWords(all []string) []string {
 	return append(slices.Clone(all[:firstWordsMax]), fmt.Sprintf("and %d more", len(all)-firstWordsMax))
 }
 
-// ShortWords says for which groups too few voters were found.
+// ShortWords describes the groups for which too few voters were found.
 func (r Rebuilt) ShortWords() string {
 	words := make([]string, 0, len(r.Short))
 	for _, name := range slices.Sorted(maps.Keys(r.Short)) {

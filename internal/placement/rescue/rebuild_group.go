@@ -22,7 +22,7 @@ type located struct {
 // addGroups finds the members of each group.
 func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 	replicas := map[string]map[uuid.UUID][]located{} // by name of the group
-	joining := map[uuid.UUID][]located{}             // joining replicas do not know the name of their group
+	joining := map[uuid.UUID][]located{}             // joining replicas have no record of their group's name
 	for _, v := range volumes {
 		for _, f := range v.Replicas {
 			switch {
@@ -66,15 +66,15 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 }
 
 // choose returns the UUID of a group, or the zero UUID if every group of this name was deleted. Replicas of a deleted
-// group may still exist when there is a new group of the same name. A majority of the deleted group's members knows
-// that the group has ended. Therefore its remaining replicas are either ended or a minority.
+// group may still exist when there is a new group of the same name. A majority of the deleted group's members has
+// recorded that the group has ended, so its remaining replicas either have ended or are a minority.
 func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uuid.UUID, err error) {
 	ids := slices.SortedFunc(maps.Keys(found), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
 	whole := slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool {
 		return len(ids) > 1 && (newestOf(found[id]).Ended || !hasMajority(found[id]))
 	})
 	if len(whole) == 0 && !slices.ContainsFunc(ids, func(id uuid.UUID) bool { return !newestOf(found[id]).Ended }) {
-		whole = []uuid.UUID{{}} // all of them were deleted
+		whole = []uuid.UUID{{}} // all groups of this name were deleted
 	}
 	if len(whole) != 1 {
 		return chosen, fmt.Errorf("group %s was found as %s on shard %s and as %s on shard %s: start the other "+
@@ -90,8 +90,8 @@ func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uui
 	return whole[0], nil
 }
 
-// newestOf returns the replica with the newest membership. An older one may say that the group has ended although the
-// group has been resumed since.
+// newestOf returns the replica with the newest membership. An older replica may record that the group has ended
+// although the group has been resumed since.
 func newestOf(found []located) located {
 	return slices.MaxFunc(found, func(a, b located) int { return cmp.Compare(a.ConfIndex, b.ConfIndex) })
 }

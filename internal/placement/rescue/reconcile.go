@@ -15,16 +15,16 @@ type Reconciled struct {
 	Waits   []string // what prevents the end of the freeze; empty if the freeze was lifted
 }
 
-// Correction is a group and its target, as the volumes hold the group, where etcd says otherwise.
+// Correction is a group and its target, derived from the volumes, where etcd holds something else.
 type Correction struct {
 	Group  placement.Group
 	Target placement.Target
 }
 
 // Corrections compares what a frozen etcd holds with what was found on the volumes. The argument there is a view whose
-// Groups contain the deleted groups, too. A group is corrected if a majority of its voters was found. The result waits
-// says for each group that is not accounted for what its shards have to do. A group that no shard ever had counts as
-// accounted for.
+// Groups contain the deleted groups, too. A group is corrected if a majority of its voters was found. For each group
+// that is not accounted for, the result waits contains what its shards have to do. A group that no shard ever had
+// counts as accounted for.
 func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []string) {
 	wait := func(format string, args ...any) { waits = append(waits, fmt.Sprintf(format, args...)) }
 	found := map[string]bool{}
@@ -66,14 +66,15 @@ func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []st
 	return out, waits
 }
 
-// correct returns what etcd should hold of a group that was found, and whether that differs from what it holds.
+// correct returns the group and the target that etcd should hold for a group that was found, and whether they differ
+// from those in etcd.
 func correct(g, old placement.Group, target placement.Target, copies int) (Correction, bool) {
 	same := old.UUID == g.UUID
 	if same && old.ConfIndex > g.ConfIndex && len(old.Members) > 0 {
-		return Correction{}, false // the leader wrote this membership, and the found replicas do not know it yet
+		return Correction{}, false // the leader wrote this membership, and the found replicas have not applied it yet
 	}
 	if same {
-		// The older state may still know the shard of a member that did not answer.
+		// The older state may still contain the shard of a member that did not answer.
 		g.Members = slices.Clone(g.Members)
 		for i, m := range g.Members {
 			if was := slices.IndexFunc(old.Members, func(o placement.Member) bool {
@@ -101,7 +102,7 @@ func membersIn(g placement.Group) []string {
 	return out
 }
 
-// targetOf returns the present shards of a group as its target. If the shard of a voter is unknown, it returns no
+// targetOf returns the current shards of a group as its target. If the shard of a voter is unknown, it returns no
 // target. A target with only the other shards would look complete without that voter's copy, and the copy would be
 // dropped. Without a target the leader changes nothing until the shard with the copy reports the copy, or the planner
 // chooses another shard.

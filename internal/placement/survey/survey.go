@@ -33,7 +33,7 @@ func Volume(ctx context.Context, address string, by credentials.TransportCredent
 	return foundVolume(out)
 }
 
-// foundVolume validates an answer and converts it.
+// foundVolume validates a shard's answer, and converts it to a FoundVolume.
 func foundVolume(out *recordv1.DescribeVolumeResponse) (v rescue.FoundVolume, err error) {
 	var errs []error
 	parse := func(what, s string) uuid.UUID {
