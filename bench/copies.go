@@ -12,7 +12,7 @@ import (
 
 // CopiesOptions are the options of Copies.
 type CopiesOptions struct {
-	Options          // Dir: its device holds all copies
+	Options          // the device of Dir holds all copies
 	Binary    string // the program sheaf, which runs the shards that are killed and the members of etcd
 	Time      time.Duration
 	MoveBytes int64 // size of the group that is moved

@@ -11,8 +11,8 @@ import (
 
 const (
 	failoverGroups = 16
-	// electionTimeout is Raft's election timeout in package replica: 10 ticks of 100 ms. A member that hears nothing from
-	// its leader campaigns after 1 to 2 election timeouts.
+	// electionTimeout is Raft's election timeout in package replica: 10 ticks of 100 ms. A member that receives nothing
+	// from its leader campaigns after 1 to 2 election timeouts.
 	electionTimeout = time.Second
 )
 

@@ -49,7 +49,7 @@ type benchNodes struct {
 	groups    []uuid.UUID
 	nodes     []*benchNode
 	addresses map[string]string
-	leaders   []*replica.Replica // by number of the group
+	leaders   []*replica.Replica // leader of each group, by number of the group
 }
 
 // newNodes makes one node for each copy. Every node has a copy of every group, and the leaders are spread evenly. The
@@ -214,7 +214,7 @@ func (n *benchNodes) put(ctx context.Context, writers, size int, duration time.D
 // node's groups through that server.
 type door struct {
 	node    string
-	host    *peer.Hub // the node's side
+	host    *peer.Hub // the node's side of the door
 	server  *grpc.Server
 	guest   *peer.Hub
 	address string // the address that the guest dials
@@ -271,7 +271,7 @@ func (d *benchNode) deliver(g uuid.UUID, m *raftpb.Message) bool {
 	if r == nil {
 		return false
 	}
-	_ = r.Step(m) // Raft sends again what matters
+	_ = r.Step(m) // Raft repeats messages that matter
 	return true
 }
 

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 )
 
-// quiet measures the cost of groups that nobody uses: the time to create them, and the processor time that they take.
-// It measures the processor time on all shards, and on the remaining shards while one shard is down.
+// quiet measures the cost of idle groups: the time to create them, and the processor time that they take. It measures
+// the processor time on all shards, and on the remaining shards while one shard is down.
 func (b *copiesBench) quiet(ctx context.Context) error {
 	dir, err := b.folder("quiet")
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *benchStore) ledBy(ctx context.Context, shards []string) error {
 
 // processorTimes returns the processor time that each running shard has used.
 func (s *benchStore) processorTimes() (map[string]time.Duration, error) {
-	const ticksPerSecond = 100 // USER_HZ
+	const ticksPerSecond = 100 // USER_HZ of Linux
 	times := map[string]time.Duration{}
 	for name, c := range s.shards {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Cmd.Process.Pid))
@@ -118,7 +118,7 @@ func (s *benchStore) processorTimes() (map[string]time.Duration, error) {
 		if len(fields) < 13 {
 			return nil, fmt.Errorf("shard %s: /proc says %q", name, b)
 		}
-		for _, field := range fields[11:13] { // utime, stime
+		for _, field := range fields[11:13] { // the fields utime and stime
 			n, err := strconv.ParseInt(field, 10, 64)
 			if err != nil {
 				return nil, fmt.Errorf("shard %s: /proc says %q: %w", name, b, err)

@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
-// benchStore is a store whose shards are processes of their own. etcd and the gateway, which tells the client where
-// groups are, run in this process. There is no planner, because the benchmark sets the targets itself.
+// benchStore is a store whose shards are processes of their own. etcd and the gateway, from which the client gets its
+// routing, run in this process. There is no planner, because the benchmark sets the targets itself.
 type benchStore struct {
 	dir     string
 	binary  string
@@ -44,7 +44,7 @@ func startChild(binary string, args ...string) (*drive.Process, error) {
 }
 
 // startStore starts a store with the given number of shards, and waits until every copy of each group exists and the
-// leaders are spread. Each shard gets the flags.
+// leaders are spread. Each shard is started with the given flags.
 func startStore(ctx context.Context, dir, binary string, shards, copies, groups int, flags ...string) (s *benchStore,
 	err error) {
 	s = &benchStore{dir: dir, binary: binary, groups: groups, shards: map[string]*drive.Process{}}
@@ -102,7 +102,7 @@ func (s *benchStore) start(name string, flags ...string) error {
 	return err
 }
 
-// placed plans the placement once all shards are registered, and waits until each group is where its target says.
+// placed plans the placement once all shards are registered, and waits until each group is on the shards of its target.
 func (s *benchStore) placed(ctx context.Context, meta placement.Meta, shards int) error {
 	err := drive.Eventually(ctx, "groups are placed", func() error {
 		view, err := s.place.View(ctx)
@@ -136,7 +136,7 @@ func (s *benchStore) ended() error {
 	return errors.Join(errs...)
 }
 
-// settled waits until each group is where its target says.
+// settled waits until each group is on the shards of its target.
 func (s *benchStore) settled(ctx context.Context) error {
 	views, stop := context.WithCancel(ctx)
 	defer stop()
@@ -181,7 +181,7 @@ func (s *benchStore) unstable(view placement.View) string {
 
 func (s *benchStore) close() {
 	if s.records != nil {
-		_ = s.records.Close() // no call is in progress
+		_ = s.records.Close() // no call is in progress that an error could affect
 	}
 	for _, c := range s.shards {
 		c.Kill()
@@ -189,7 +189,7 @@ func (s *benchStore) close() {
 	if s.gateway != nil {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = s.gateway.Stop(ended) // the expired context makes Stop end at once, with an error that says so
+		_ = s.gateway.Stop(ended) // the expired context makes Stop end immediately, with an error
 	}
 	if s.client != nil {
 		_ = s.client.Close()

@@ -98,7 +98,7 @@ func serve(ctx context.Context, options []grpc.ServerOption, register func(*grpc
 // without Sheaf.
 type bareServer struct {
 	recordv1.UnimplementedRecordServiceServer
-	data map[int64][]byte // by size
+	data map[int64][]byte // data of the records, by size
 }
 
 func serveBare(ctx context.Context, by link) (address string, stop func(), err error) {
@@ -106,7 +106,7 @@ func serveBare(ctx context.Context, by link) (address string, stop func(), err e
 	for _, size := range []int{1 << 10, 10 << 10, 1000, 10000} {
 		b.data[int64(size)] = randomBytes(size)
 	}
-	options := []grpc.ServerOption{grpc.Creds(by.server), grpc.MaxRecvMsgSize(8 << 20)} // as shards have them
+	options := []grpc.ServerOption{grpc.Creds(by.server), grpc.MaxRecvMsgSize(8 << 20)} // the options of a shard's server
 	return serve(ctx, options, func(s *grpc.Server) { recordv1.RegisterRecordServiceServer(s, b) })
 }
 

@@ -31,8 +31,8 @@ type dataset struct {
 	allocatedAhead bool  // allocateAhead has run
 	killed         bool  // the logs were closed without writing hints, as after a kill
 	grows          bool  // writeAndKill adds records
-	// ownSyncs says that a load syncs each active segment separately. Otherwise one sync of the whole file system
-	// serves all active segments.
+	// ownSyncs means that a load syncs each active segment separately. Otherwise one sync of the whole file system serves
+	// all active segments.
 	ownSyncs bool
 }
 
@@ -137,8 +137,8 @@ func (l logs) close() error {
 	return errors.Join(errs...)
 }
 
-// load loads all groups in parallel with one loader, as the start of a shard does, and checks that all records are
-// there.
+// load loads all groups in parallel with one loader, as the start of a shard does, and checks that no record is
+// missing.
 func (d *dataset) load(ctx context.Context, residency group.Residency, loader *segio.Loader) (logs, error) {
 	loaded := make(logs, len(d.groups))
 	durable := sync.OnceValue(func() error { return (vfs.OS{}).SyncAll(d.dir) })

@@ -23,10 +23,10 @@ import (
 // For oneGroup, the large store has twice as many records, and each small store has a tenth of the large store's
 // records. Record size and number of groups are the same, so that only the number of records in a group grows.
 const (
-	linearRecords = 100_000 // in a small store
-	linearBytes   = 100     // data of each record
-	linearGets    = 50_000  // by one side in one round
-	linearDepth   = 16      // concurrent cold gets
+	linearRecords = 100_000 // number of records in a small store
+	linearBytes   = 100     // bytes of data in each record
+	linearGets    = 50_000  // number of gets by one side in one round
+	linearDepth   = 16      // number of concurrent cold gets
 	linearTarget  = 1.2
 )
 
@@ -39,7 +39,7 @@ type linear struct {
 	records int64 // the number of records in the large store
 	each    int64 // the number of records in each small store
 
-	large []*dataset // a single dataset
+	large []*dataset // has a single element
 	small []*dataset
 	empty []*dataset // like small, with one record in each group: shows the fixed cost of a start
 }
@@ -157,7 +157,7 @@ func (w *stopwatch) per(records int64) cost {
 func processorTime() int64 {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0 // cannot fail for the own process
+		return 0 // cannot fail for this process
 	}
 	return u.Utime.Nano() + u.Stime.Nano()
 }
@@ -196,7 +196,7 @@ func (b *loadBench) compareCosts(
 }
 
 // resident compares Resident loads of the large store with those of the small stores, twice: into memory that was
-// touched before, and into fresh memory. The second comparison says more about the machine than about Sheaf. The large
+// touched before, and into fresh memory. The second comparison depends more on the machine than on Sheaf. The large
 // store gets huge pages, and the small stores get ordinary pages. If a hypervisor takes back free huge pages (free page
 // reporting), the next touch of such a page costs ten times as much as the touch of a page that the guest still has.
 func (l *linear) resident(ctx context.Context) error {
@@ -228,7 +228,7 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 	if err != nil {
 		return err
 	}
-	start := median(got.Of("empty", clock)) * float64(l.empty[0].records) // for one store
+	start := median(got.Of("empty", clock)) * float64(l.empty[0].records) // fixed time of the start of one store
 	net := func(side string, d *dataset) (out []float64) {
 		for _, c := range got.Of(side, clock) {
 			out = append(out, c-start/float64(d.records))

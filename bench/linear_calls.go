@@ -115,7 +115,7 @@ func startReady(ctx context.Context, cfg dev.Config) (*dev.Dev, error) {
 }
 
 func (s *servedStore) close() {
-	_ = s.conn.Close() // no call is in progress
+	_ = s.conn.Close() // no call is in progress that an error could affect
 	s.dev.Kill()
 }
 

@@ -198,7 +198,7 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 // These are the sizes and numbers for random reads.
 const (
 	getBytes = 10 << 10
-	getReads = 8000 // per variant and round
+	getReads = 8000 // number of gets per variant and round
 	hotIDs   = 2000 // number of records that are read repeatedly
 
 	alignedGet = (getBytes + 100 + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)

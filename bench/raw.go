@@ -178,12 +178,12 @@ func cachedRandom(name string, length int64, depth, n int) (rate float64, err er
 	})
 }
 
-// appendMode says how concurrent writers append in a raw append.
+// appendMode is the way in which concurrent writers append in a raw append.
 type appendMode int
 
 const (
 	ownFiles   appendMode = iota // each writer appends to a file of its own and syncs it
-	groupOfOne                   // all writers append to one file; one sync serves all that wait
+	groupOfOne                   // all writers append to one file; one sync serves all waiting writers
 )
 
 // rawAppend appends records of size bytes for the given duration, with concurrent writers. Each record is durable by

@@ -24,7 +24,7 @@ import (
 // RPCOptions are the options of RPC.
 type RPCOptions struct {
 	Options
-	Time    time.Duration // per variant and round
+	Time    time.Duration // duration of a measurement per variant and round
 	Records int           // number of records that are read
 	Sizes   []int         // bytes of data in a record
 	Callers []int
@@ -35,7 +35,7 @@ type RPCOptions struct {
 type rpcBench struct {
 	outcome
 	opts    RPCOptions
-	direct  *grpc.ClientConn // to the shard
+	direct  *grpc.ClientConn // connection to the shard
 	gateway *grpc.ClientConn
 	echo    *grpc.ClientConn
 	hop     *grpc.ClientConn // to a server that forwards raw bytes to the echo server
@@ -281,6 +281,6 @@ func (b *rpcBench) drive(n int, call func(caller int, i int64) error) (float64, 
 
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
-	_, _ = rand.Read(b) // never fails according to its documentation
+	_, _ = rand.Read(b) // never returns an error according to its documentation
 	return b
 }

@@ -52,7 +52,7 @@ func tlsLink() (link, error) {
 }
 
 // authorities issue the certificates for the processes of a store. A nil *authorities issues no certificates, and its
-// shards speak plaintext. Not safe for concurrent use. The caller must call close.
+// shards speak plaintext. authorities is not safe for concurrent use. The caller must call close.
 type authorities struct {
 	authority *authority.Authority
 	store     identity.Store

@@ -18,14 +18,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// The starts that are measured are those that users see: after a kill, after a power cut with a full journal, after a
-// stop, and with small groups. Each start is measured with cold caches, on each file system. It is compared with
-// reading the same bytes from files, from a plain composite file, and by a raw read.
+// The benchmark measures the starts that users see: after a kill, after a power cut with a full journal, after a stop,
+// and with small groups. Each start is measured with cold caches, on each file system. A start is compared with reading
+// the same bytes from files, from a plain composite file, and by a raw read.
 
 const (
 	startSmallBytes  = 256 << 10 // size of a small active segment
 	startSmallGroups = 256       // maximum number of groups with a small active segment
-	aheadBytesMin    = 1 << 18   // allocated ahead beyond the end of an active segment, as a process does
+	aheadBytesMin    = 1 << 18   // space that a process allocates ahead beyond the end of an active segment
 	aheadBytesMax    = 1 << 24
 	journalPuts      = 600
 )
@@ -114,7 +114,7 @@ func (s *startBench) measure(ctx context.Context) error {
 		}
 		datasets[name] = one
 	}
-	ownSyncs := *datasets["small"] // uses the same files
+	ownSyncs := *datasets["small"] // a copy that uses the same files
 	ownSyncs.ownSyncs = true
 	datasets["small, own syncs"] = &ownSyncs
 	loaders := newLoaders()
@@ -169,7 +169,7 @@ func (s *startBench) start(
 		if err := s.cold(ctx); err != nil {
 			return err
 		}
-		debug.FreeOSMemory() // frees what earlier starts left
+		debug.FreeOSMemory() // frees the memory that earlier starts have left
 		memory, read, err := processFigures()
 		if err != nil {
 			return err

@@ -23,8 +23,8 @@ import (
 )
 
 // allocateAhead brings the active segments into the state that a kill leaves. In this state, there is space that was
-// allocated ahead beyond the end of each segment, partly filled with zeros. A start does not change this space, so
-// allocateAhead does nothing the second time.
+// allocated ahead beyond the end of each segment, partly filled with zeros. A start does not change this space, so a
+// second call of allocateAhead does nothing.
 func (d *dataset) allocateAhead(residency group.Residency) error {
 	if d.allocatedAhead {
 		return nil
@@ -70,8 +70,8 @@ func (d *dataset) actives() (names []string, err error) {
 	return names, nil
 }
 
-// writeAndKill writes small batches to all groups. The journal makes the batches durable. writeAndKill leaves
-// everything in the state after a kill.
+// writeAndKill writes small batches to all groups. The journal makes the batches durable. writeAndKill leaves the
+// folder in the state after a kill.
 func (d *dataset) writeAndKill(ctx context.Context) error {
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: d.dir})
 	loaded := make(logs, len(d.groups))
@@ -115,7 +115,7 @@ func (d *dataset) writeAndKill(ctx context.Context) error {
 	})
 }
 
-// replayJournal replays a journal that was left, as a start does first.
+// replayJournal replays the journal that an earlier process left, as a start does first.
 func (d *dataset) replayJournal() error {
 	_, err := journal.Replay(vfs.OS{}, d.dir, journal.Target{
 		Apply: func(id uuid.UUID, share journal.Share) error {

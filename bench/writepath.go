@@ -99,7 +99,7 @@ func (b *writePath) withGroups(ctx context.Context, groups int) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = shard.Close() }() // no call is in progress
+	defer func() { _ = shard.Close() }() // no call is in progress that an error could affect
 	var cells []rounds.Cell
 	for _, size := range b.opts.Sizes {
 		for _, batch := range []int{0, b.opts.Batch} {
@@ -201,7 +201,7 @@ func (b *writePath) waits(ctx context.Context, t *writeTarget, f *rounds.Figures
 // calls, and for a processor.
 var waitKinds = []string{"sync", "syscall", "sched"}
 
-// said returns what a program wrote before it failed.
+// said returns the error output of a program that failed.
 func said(err error) string {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {

@@ -23,7 +23,7 @@ const (
 	requestMax = 5 * time.Second  // for one HTTP request
 	stopMax    = 30 * time.Second // for a graceful stop
 	goneMax    = time.Minute      // for the kernel to remove a killed process
-	statusMax  = 64 << 20         // bytes of an answer
+	statusMax  = 64 << 20         // maximum size of an answer in bytes
 )
 
 // child is `sheaf dev` as a process of its own.
@@ -54,7 +54,7 @@ func (d *demo) launch() error {
 
 func (c *child) pid() int { return c.Cmd.Process.Pid }
 
-// kill kills the process with SIGKILL and returns when it is gone.
+// kill kills the process with SIGKILL, and returns when the process has ended.
 func (c *child) kill() error {
 	_ = c.Cmd.Process.Kill() // fails if the process has already ended
 	select {

@@ -25,7 +25,7 @@ type Options struct {
 	Residency string // index or resident
 	Once      bool   // end after the report
 	Out       *cli.Output
-	StallMax  time.Duration // how long a wait for the store may see no progress; 0: a minute
+	StallMax  time.Duration // maximum time without progress during a wait; 0: a minute
 	Program   string        // the program that runs `sheaf dev`; empty: this one
 }
 
@@ -34,11 +34,11 @@ type demo struct {
 	Options
 	dir     string
 	logDir  string // folder of the log of `sheaf dev`
-	keepLog bool   // set after an error
+	keepLog bool   // the log is not removed; set after an error
 	child   *child
 	conn    *cli.Conn
 	named   []tree
-	// last is the last answer of /status, and lastBody holds the bytes of that answer. lastBody is nil if the present
+	// last is the last answer of /status, and lastBody holds the bytes of that answer. lastBody is nil if the current
 	// process has not answered yet.
 	last     dev.Status
 	lastBody []byte
@@ -53,7 +53,7 @@ type tree struct {
 
 // Run starts a store in a process of its own, imports the trees, kills the process, starts it again, and reports how
 // long each step took. Without Once it then waits until ctx ends. Run leaves nothing behind unless something fails. If
-// something fails, the error includes the last status of the store and says where the store's log is kept.
+// something fails, the error includes the last status of the store and the place where the store's log is kept.
 func Run(ctx context.Context, opts Options) (err error) {
 	d := &demo{Options: opts}
 	if d.StallMax <= 0 {

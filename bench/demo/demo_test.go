@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// fakeVariable makes this test binary act as `sheaf dev` in a process of its own. Its value says how that fake
-// behaves.
+// fakeVariable makes this test binary act as `sheaf dev` in a process of its own. Its value selects the behaviour of
+// that fake.
 const fakeVariable = "SHEAF_DEMO_FAKE"
 
 func TestMain(m *testing.M) {
@@ -114,8 +114,8 @@ func fakeRun(t *testing.T, how string) (opts Options, said *bytes.Buffer, temp s
 func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 	const stacks = "goroutine "
 	for how, want := range map[string]struct {
-		words []string // words in the error
-		stall bool     // the demo waits until it sees no progress: it reports that, and the log has stacks
+		words []string // texts that the error must contain
+		stall bool     // the demo must report that there is no progress, and the log must have stacks
 	}{
 		"silent": {[]string{"nothing has moved", "/status did not answer"}, true},
 		"deaf":   {[]string{"nothing has moved", "/status did not answer"}, true},
@@ -181,7 +181,7 @@ func TestALoadThatGoesOnIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Work that needs the store ends when the store ends, or when no progress is made any more.
+// Work that needs the store ends when the store ends, or when it stops making progress.
 func TestWorkEndsWithTheStore(t *testing.T) {
 	for how, want := range map[string]string{"never": "the work: nothing has moved", "ends": "ended by itself"} {
 		t.Run(how, func(t *testing.T) {

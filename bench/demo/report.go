@@ -269,7 +269,7 @@ type state struct {
 	mtime time.Time
 }
 
-// now returns the present state of a file in a tree. It returns false if the file no longer exists as a regular file.
+// now returns the current state of a file in a tree. It returns false if the file no longer exists as a regular file.
 func (t *tree) now(name string) (state, bool) {
 	info, err := os.Lstat(filepath.Join(t.dir, filepath.FromSlash(name)))
 	if err != nil || !info.Mode().IsRegular() {

@@ -28,7 +28,7 @@ const (
 	groupsSaidMax   = 5
 )
 
-// stallError says that no progress was made for too long.
+// stallError means that no progress was made for too long.
 type stallError struct {
 	what  string
 	still time.Duration
@@ -54,8 +54,8 @@ func (d *demo) newWait(what string) *wait {
 	return &wait{d: d, what: what, began: now, asked: now, said: now, moved: now}
 }
 
-// look requests /status from time to time and prints the progress. It returns a stallError if there was no progress
-// for too long. markOf must return a text that changes as long as there is progress.
+// look requests /status from time to time and prints the progress. It returns a stallError if there was no progress for
+// too long. markOf must return a text that changes while there is progress.
 func (w *wait) look(ctx context.Context, markOf func(dev.Status) string) error {
 	if time.Since(w.asked) >= min(askEvery, w.d.StallMax/4) {
 		if s, err := w.d.status(ctx); err == nil {
@@ -96,7 +96,7 @@ func (d *demo) awaitReady(ctx context.Context) error {
 		if err := w.look(ctx, loadMark); err != nil {
 			return err
 		}
-		// A group whose load failed never serves.
+		// A group whose load failed will never serve.
 		if l := d.last.Load; l.GetDone() && l.GetGroupsFailed() > 0 {
 			return fmt.Errorf("%d of %d groups cannot be loaded", l.GroupsFailed, l.GroupsTotal)
 		}
@@ -113,7 +113,7 @@ func (d *demo) awaitReady(ctx context.Context) error {
 
 var errChildEnded = errors.New("sheaf dev has ended by itself")
 
-// loadMark returns a text that changes as long as a load makes progress.
+// loadMark returns a text that changes while a load makes progress.
 func loadMark(s dev.Status) string {
 	mark := fmt.Sprint(s.NotYet, s.Load.GetBytesDone(), s.Load.GetGroupsLoaded(), s.Load.GetGroupsFailed(),
 		s.Load.GetDone())
@@ -125,8 +125,8 @@ func loadMark(s dev.Status) string {
 	return mark
 }
 
-// writeMark returns a text that changes as long as data is written. The text includes the free space of the file
-// system, because the store counts a large record only once it is complete.
+// writeMark returns a text that changes while data is written. The text includes the free space of the file system,
+// because the store counts a large record only once it is complete.
 func writeMark(s dev.Status) string {
 	mark := ""
 	for _, one := range s.Shards {
@@ -249,7 +249,7 @@ func (d *demo) logTail() string {
 }
 
 // dump makes the process write the stacks of its goroutines to the log. This ends the process. dump returns a sentence
-// that says whether it worked.
+// about the result.
 func (d *demo) dump() string {
 	place := d.child.kernelPlace()
 	_ = d.child.Cmd.Process.Signal(syscall.SIGQUIT) // fails if the process has already ended

@@ -64,7 +64,7 @@ func Callers(n int, duration time.Duration, call func(worker int, i int64) error
 	return Load{PerSecond: float64(len(all.times)) / took, P99: all.At(0.99)}, err
 }
 
-// Latencies holds the durations of calls. Safe for concurrent use.
+// Latencies holds the durations of calls. Latencies is safe for concurrent use.
 type Latencies struct {
 	mu    sync.Mutex
 	times []time.Duration
@@ -102,7 +102,8 @@ func Scatter(i int64) int64 {
 	return int64((z ^ z>>31) >> 1)
 }
 
-// dropCachesFile is the file to which DropCaches writes. The written number says which caches the kernel should drop.
+// dropCachesFile is the file to which DropCaches writes. The number that is written determines which caches the kernel
+// drops.
 const dropCachesFile = "/proc/sys/vm/drop_caches"
 
 // MayDropCaches reports whether this process may drop the kernel's caches.

@@ -39,7 +39,7 @@ func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // its state says how the process ended
+			_ = cmd.Wait() // ProcessState records how the process ended
 			close(p.Ended)
 		}
 	}()
@@ -49,7 +49,7 @@ func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 	return p, nil
 }
 
-// Kill kills the process, and returns when it is gone.
+// Kill kills the process, and returns when the process has ended.
 func (p *Process) Kill() {
 	_ = p.Cmd.Process.Kill() // fails if the process has already ended
 	<-p.Ended
@@ -87,7 +87,7 @@ func Eventually(ctx context.Context, what string, try func() error, processes ..
 	}
 }
 
-// tail keeps the end of the output of a process. Safe for concurrent use.
+// tail keeps the end of the output of a process. tail is safe for concurrent use.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -15,7 +15,7 @@ import (
 type flags int
 
 const (
-	noFlags     flags = iota // superseded versions are not marked: a reader handles all, and the last one of a record wins
+	noFlags     flags = iota // not marked: a reader handles all versions and keeps the last one of each record
 	flagInPlace              // a byte in each header, overwritten when a newer version is written (the text's "used" flag)
 	flagBitmap               // one bit for each version in a separate file, written at the end
 )
@@ -159,14 +159,14 @@ type compositeParser struct {
 	*composite
 	used    []byte // the bitmap; nil if there is none
 	visit   visitor
-	newest  map[int64][]byte // used if nothing marks superseded versions; nil if none is superseded
+	newest  map[int64][]byte // newest data by id if superseded versions are not marked; nil if no version is superseded
 	at      int
 	entry   int
 	records int64
 }
 
-// parse parses the complete entries in b. Without flags it has to parse every version, because it cannot know whether
-// a newer one follows.
+// parse parses the complete entries in b. Without flags it has to parse every version, because a newer version may
+// follow.
 func (p *compositeParser) parse(b []byte) error {
 	header := p.headerBytes()
 	for p.at+header <= len(b) {

@@ -16,7 +16,7 @@ const deviceRateKind = "sheaf.dev/device-rate"
 
 // DeviceRate is the rate of sequential reads from the device below a folder, without the page cache.
 type DeviceRate struct {
-	Kind               string `json:"kind"`               // deviceRateKind
+	Kind               string `json:"kind"`               // always deviceRateKind
 	ReadBytesPerSecond int64  `json:"readBytesPerSecond"` // median of all readings
 	SampleBytes        int64  `json:"sampleBytes"`        // size of one reading
 	FileSystem         string `json:"fileSystem"`
@@ -84,7 +84,7 @@ func writeSample(ctx context.Context, f *os.File, bytes int64) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		_, _ = random.Read(buffer) // never fails
+		_, _ = random.Read(buffer) // never returns an error
 		if _, err := f.Write(buffer); err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ type fileLayout struct {
 
 func flatFolder(*recordSet, int, string) string { return "" }
 
-// tree puts files into nested folders, each named by the given number of hexadecimal digits of the file's name.
+// tree puts files into nested folders, each named after the given number of hexadecimal digits of the file's name.
 func tree(digits ...int) func(*recordSet, int, string) string {
 	return func(_ *recordSet, _ int, name string) string {
 		folder := ""
@@ -210,7 +210,7 @@ func walkFiles(dir string, each func(path string) error) (err error) {
 func open(path string, flags int, mode uint32) (int, error) {
 	for {
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, mode)
-		if errors.Is(err, unix.EINTR) { // FUSE returns it when a signal of Go's scheduler arrives
+		if errors.Is(err, unix.EINTR) { // FUSE returns EINTR when a signal of Go's scheduler arrives
 			continue
 		}
 		if err != nil {

@@ -24,8 +24,8 @@ type fileSystem struct {
 	debian  string   // Debian package of the tools
 	fuse    []string // program that serves the file system if the kernel has no driver; $DEVICE and $POINT are replaced
 	fuseDeb string
-	gone    string // why the file system is no longer available
-	// unindexed says that a lookup reads the folder from its start.
+	gone    string // reason why the file system is no longer available
+	// unindexed means that a lookup reads the folder from its start.
 	unindexed bool
 	// filesMax limits the number of records in a measurement, because the FUSE program is too slow for more records. 0
 	// means that there is no limit.
@@ -82,8 +82,8 @@ func findFileSystem(name string) *fileSystem {
 	return &fileSystems[i]
 }
 
-// missing returns the reason why a file system cannot be made and mounted here, or "" if it can. The result byFuse says
-// that the kernel has no driver, and that a FUSE program serves the file system.
+// missing returns the reason why a file system cannot be made and mounted on this machine, or "" if it can. The result
+// byFuse means that the kernel has no driver, and that a FUSE program serves the file system.
 func (f *fileSystem) missing(ctx context.Context) (why string, byFuse bool) {
 	if f.gone != "" {
 		return f.gone, false

@@ -1,7 +1,7 @@
 // Package layouts measures how records can be stored: as files in several layouts of folders, as the simple composite
 // file of the text that inspired Sheaf, and as Sheaf's group files. It measures these layouts side by side on the file
-// systems that this kernel supports. Its tables are those of five public texts (design.md, section 1). The command is
-// `sheaf-bench layouts`.
+// systems that this kernel supports. Its tables reproduce the tables of five public texts (design.md, section 1). The
+// command is `sheaf-bench layouts`.
 package layouts
 
 import (
@@ -27,7 +27,7 @@ type Options struct {
 	FileSystems []string // from FileSystemNames; empty: all
 	Tables      []int    // 1 to 5; empty: all
 	Scale       string   // one of Scales
-	Rounds      int      // number of rounds whose median is taken; 0: as the scale says
+	Rounds      int      // number of rounds whose median is taken; 0: the number of the scale
 	State       string   // file that stores the figures during a run; empty: none
 	Resume      bool     // continue with the figures in State
 	MemoryLimit int64    // bytes that this process may use; 0: as many as are available

@@ -83,7 +83,7 @@ func TestLayoutsReadWhatWasWritten(t *testing.T) {
 	}
 }
 
-// Readers that know which versions are superseded skip them.
+// Readers that have the flags of superseded versions skip these versions.
 func TestFlagsSkipSupersededVersions(t *testing.T) {
 	set := newSet(50, 200, 100)
 	for _, c := range []struct {
@@ -149,7 +149,7 @@ func TestSingleRecords(t *testing.T) {
 		}
 		must.OK(t, l.remove(t.Context(), []int{3, 199}))
 		for _, again := range []bool{false, true} {
-			if again { // a removal survives a restart
+			if again { // checks that a removal survives a restart
 				must.OK(t, l.stop())
 				must.OK(t, l.start(t.Context()))
 			}

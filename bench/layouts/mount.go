@@ -23,7 +23,7 @@ const (
 // mounted is a mounted file system.
 type mounted struct {
 	point  string
-	daemon *drive.Process // nil: the kernel serves it
+	daemon *drive.Process // nil: the kernel serves the file system
 }
 
 func mount(ctx context.Context, fs *fileSystem, device, point string) (*mounted, error) {
@@ -83,7 +83,7 @@ func deviceOf(dir string) (uint64, error) {
 func (m *mounted) unmount() error {
 	for end := time.Now().Add(mountWait); ; time.Sleep(mountLook) {
 		err := unix.Unmount(m.point, 0)
-		if err == nil || m.daemon != nil && errors.Is(err, unix.EINVAL) { // EINVAL: the daemon never mounted it
+		if err == nil || m.daemon != nil && errors.Is(err, unix.EINVAL) { // EINVAL: the daemon never mounted the file system
 			break
 		}
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {

@@ -31,7 +31,7 @@ type place interface {
 
 // site is the place of one measurement.
 type site struct {
-	*rounds.Figures // the results
+	*rounds.Figures // results of the measurement
 	dir             string
 	// mkfsSeconds is the time that mkfs took. It is 0 if no file system was made.
 	mkfsSeconds float64
@@ -82,7 +82,7 @@ func typeOf(dir string) string {
 // pathPlace is a folder on an existing file system.
 type pathPlace struct {
 	path string
-	warm string // why caches remain warm; empty if they do not
+	warm string // reason why caches remain warm; empty if they do not
 }
 
 func newPathPlace(path string) (*pathPlace, error) {

@@ -25,7 +25,7 @@ type recordSet struct {
 func newSet(live, total, size int) *recordSet {
 	s := &recordSet{live: live, total: max(live, total), size: size, pool: make([]byte, poolBytes+size)}
 	source := rand.NewChaCha8([32]byte{1})
-	_, _ = source.Read(s.pool) // never fails
+	_, _ = source.Read(s.pool) // never returns an error
 	return s
 }
 
@@ -85,7 +85,7 @@ func newArena(bytes int64) (*arena, error) {
 
 var errArena = errors.New("more data was found than was written")
 
-// take returns n bytes that nobody else uses.
+// take returns n bytes that no other caller uses.
 func (a *arena) take(n int) ([]byte, error) {
 	end := a.used.Add(int64(n))
 	if end > int64(len(a.memory)) {

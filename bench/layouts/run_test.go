@@ -239,7 +239,7 @@ func TestDeviceWithData(t *testing.T) {
 	}
 }
 
-// Without root, the existing file system is measured, and the report says what was left out.
+// Without root, the existing file system is measured, and the report names the omitted measurements.
 func TestRunOnAPath(t *testing.T) {
 	dir := t.TempDir()
 	if loop.HasOwnMounts() { // in a mount namespace of its own, a sync does not wait for the writes of other processes

@@ -3,11 +3,11 @@ package layouts
 // sizeCase is a number of records with one size.
 type sizeCase struct{ size, records int }
 
-// scale says how much is measured.
+// scale determines how much is measured.
 type scale struct {
 	rounds int
 
-	sizes    []sizeCase // table 1
+	sizes    []sizeCase // for table 1
 	syncEach int        // number of records that are written with a sync each
 	// superseded holds the shares of superseded versions, in percent. supersededTotal is the total number of versions.
 	superseded      []int
@@ -16,7 +16,7 @@ type scale struct {
 	hashed []int // table 2: numbers of records
 	random int   // number of these that are opened, read and deleted at random
 
-	lifeRecords, lifeFolders int // table 3
+	lifeRecords, lifeFolders int // for table 3
 
 	latency int // table 4: number of files
 
@@ -77,9 +77,9 @@ func Scales() []string { return []string{"quick", "full", "paper"} }
 
 // need holds the resources that a measurement needs. They are checked before the first measurement.
 type need struct {
-	files   int   // number of names
-	disk    int64 // bytes
-	memory  int64 // bytes
+	files   int   // number of file names
+	disk    int64 // in bytes
+	memory  int64 // in bytes
 	seconds float64
 }
 

@@ -53,7 +53,7 @@ func table5(fs *fileSystem, s *scale) []cell {
 }
 
 // smallIndex is an ext4 whose folder index has blocks of 1 KiB. With names of 255 bytes, such an index is full after
-// some ten thousand names. An index with blocks of 4 KiB and short names is full after some ten million.
+// about ten thousand names. An index with blocks of 4 KiB and short names is full after about ten million.
 var smallIndex = &fileSystem{name: "ext4, blocks of 1 KiB", driver: "ext4", options: "noinit_itable",
 	mkfs:   []string{"mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-I", "128", "-O", "^large_dir", "-E", "nodiscard"},
 	inodes: "-N", debian: "e2fsprogs"}
@@ -71,7 +71,7 @@ func limitCells() []cell {
 	return []cell{
 		base.of(flatTitle, needs, fillFolder),
 		base.of(oursTitle, needs, func(ctx context.Context, s *site) error {
-			set := newSet(limitRecords, limitRecords, limitNameBytes) // the bytes of the name are the data of the record here
+			set := newSet(limitRecords, limitRecords, limitNameBytes) // the name's bytes are the record's data
 			l := &ours{residency: group.Index}
 			if err := l.fill(ctx, s.dir, set, false); err != nil {
 				return err

@@ -48,7 +48,8 @@ var embeddedColumns = []result.Column{
 }
 
 // embedded compares the stores that run inside a process, with records of one size. The stores take turns in every
-// round. If a peer fails, its row says so and the other stores continue. A failure of Sheaf ends the benchmark.
+// round. If a peer fails, its row contains the error, and the other stores continue. A failure of Sheaf ends the
+// benchmark.
 func (b *bench) embedded(ctx context.Context, size int, records int64) (*rounds.Set, error) {
 	kinds := b.kinds()
 	cells := make([]rounds.Cell, 0, len(kinds))

@@ -42,8 +42,8 @@ type job struct {
 type outcome struct {
 	Seconds   float64
 	Units     float64 // number of records that were put or read
-	PeakBytes int64   // VmHWM
-	AnonBytes int64   // RssAnon at the end
+	PeakBytes int64   // peak memory: VmHWM of the process
+	AnonBytes int64   // anonymous memory at the end: RssAnon of the process
 	Error     string
 }
 
@@ -170,7 +170,7 @@ func (j *job) start(k *store.Kind) (o outcome, err error) {
 	if s != nil {
 		err = errors.Join(err, s.Close())
 	}
-	m.Records() // keeps m reachable until here
+	m.Records() // keeps m reachable until this call
 	return o, err
 }
 
@@ -239,7 +239,7 @@ const poolBytes = 4 << 20
 func randomPool() []byte {
 	pool := make([]byte, poolBytes)
 	source := rand.NewChaCha8([32]byte{1})
-	_, _ = source.Read(pool) // never fails
+	_, _ = source.Read(pool) // never returns an error
 	return pool
 }
 

@@ -28,13 +28,13 @@ import (
 // version is set by the build.
 var version = "unknown"
 
-// These are the exit codes, the same as those of sheaf.
+// These are the exit codes. They are the same as those of the program sheaf.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// These values say how the stores are called.
+// These values are the ways in which the stores are called.
 const (
 	fillCallers = 8
 	fillBatch   = 100
@@ -182,7 +182,7 @@ func (b *bench) say(format string, a ...any) {
 // run makes the measurements and returns the report. It removes its temporary folder before it returns.
 func (b *bench) run(ctx context.Context) (r *result.Report, err error) {
 	var old *result.Report
-	if b.opts.compare != "" { // read it before an hour of measurements
+	if b.opts.compare != "" { // an unreadable report must not waste an hour of measurements
 		if old, err = result.ReadFile(b.opts.compare); err != nil {
 			return nil, err
 		}

@@ -72,7 +72,7 @@ func TestEmbeddedRun(t *testing.T) {
 	}
 }
 
-// If a server is not installed, its rows say so, and what to do.
+// If a server is not installed, its rows contain this reason and what to do.
 func TestServersThatAreNotThere(t *testing.T) {
 	r := peers(t, "--only", "network", "--sizes", "300:1000", "--rounds", "1", "--time", "5ms", "--sheaf", "/none/sheaf",
 		"--etcd", "/none/etcd", "--redis", "/none/redis")
@@ -137,7 +137,7 @@ func TestRefusals(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	tmp := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
-	stop := writerFunc(func(p []byte) (int, error) { // the line that says that the first store is done
+	stop := writerFunc(func(p []byte) (int, error) { // the line printed when the first store is done
 		cancel()
 		return len(p), nil
 	})
@@ -160,7 +160,7 @@ func TestJobs(t *testing.T) {
 			t.Errorf("%q was done", text)
 		}
 	}
-	// A step returns an error if it finds something wrong. In this case fewer records are stored than the job says.
+	// A step returns an error if it finds something wrong. In this case the folder has fewer records than the job expects.
 	j := job{Store: "files", Step: "start", Dir: t.TempDir(), Size: 300, Records: 10, Workers: 2}
 	if _, err := j.run(t.Context()); err == nil || !strings.Contains(err.Error(), "0 records were read, 10 are stored") {
 		t.Errorf("start of nothing: %v", err)

@@ -23,13 +23,13 @@ import (
 type server struct {
 	name     string
 	settings string
-	missing  string // why it is not available; empty if it is
+	missing  string // reason why the server is not available; empty if it is
 	start    func(ctx context.Context, dir string, callers int) (remote, error)
 }
 
 // remote is a running server. Its methods are safe for concurrent use.
 type remote interface {
-	// put stores records durably, in one of the ways to put that the variable ways lists. That variable also says which
+	// put stores records durably, in one of the ways to put that the variable ways lists. That variable also shows which
 	// ways take many records per call.
 	put(ctx context.Context, way string, records []store.Record) error
 	get(ctx context.Context, id int64) ([]byte, error)

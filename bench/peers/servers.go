@@ -25,7 +25,7 @@ func (b *bench) servers() []server {
 	return []server{b.sheafServer(), b.etcdServer(), b.redisServer()}
 }
 
-// find looks for a program. If it finds none, missing says what to do.
+// find looks for a program. If there is none, the result missing describes what to do.
 func find(program, flag, hint string) (path, missing string) {
 	path, err := exec.LookPath(program)
 	if err == nil {

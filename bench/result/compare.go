@@ -7,9 +7,9 @@ import (
 
 // Comparison lists the changes since an older report of the same kind that exceed the scatter of the rounds.
 type Comparison struct {
-	Started time.Time `json:"started"` // of the older report
+	Started time.Time `json:"started"` // time at which the older report was started
 	Version string    `json:"version"`
-	Warning string    `json:"warning,omitempty"` // why the comparison is only approximate
+	Warning string    `json:"warning,omitempty"` // reason why the comparison is only approximate
 	Changes []Change  `json:"changes,omitempty"`
 	Same    int       `json:"same"` // number of figures that did not change
 }
@@ -27,7 +27,7 @@ type Change struct {
 }
 
 // A figure counts as changed if the ranges of the rounds do not overlap and the medians differ by more than this
-// fraction. With fewer than roundsKnown rounds the larger fraction applies, because so few rounds say little about the
+// fraction. With fewer than roundsKnown rounds the larger fraction applies, because so few rounds show little of the
 // scatter.
 const (
 	changeMin      = 0.05

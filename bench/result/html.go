@@ -14,7 +14,7 @@ var pageText string
 
 var page = template.Must(template.New("report").Parse(pageText))
 
-// writeHTML writes a self-contained page, which loads no script, picture or font from elsewhere.
+// writeHTML writes a self-contained page, which loads no script, picture or font from another place.
 func (r *Report) writeHTML(w io.Writer) error {
 	if err := r.Check(); err != nil {
 		return fmt.Errorf("benchmark report: %w", err)

@@ -8,12 +8,12 @@ type Ratio struct {
 	Unit   string
 	Ours   []float64 // one figure for each round
 	Limit  []float64 // from the same rounds; empty: the field Ours itself is compared with Target
-	// Faster says that the fields Ours and Limit are times or sizes. The ratio is then Limit / Ours, so that a greater
+	// Faster means that the fields Ours and Limit are times or sizes. The ratio is then Limit / Ours, so that a greater
 	// ratio is better.
 	Faster bool
 	Target float64 // 0: no target, the ratio is only reported
 	AtMost bool    // the ratio must not exceed Target; otherwise it must not be less
-	Missed string  // why there is no figure; the row remains, without figures
+	Missed string  // reason why there is no figure; the row remains, without figures
 	Note   string
 }
 

@@ -71,10 +71,10 @@ func FindColumn(columns []Column, key string) Column {
 	return Column{Key: key, Title: key}
 }
 
-// Row holds the results for one thing that was measured.
+// Row holds the results of one measured case.
 type Row struct {
 	Labels  []Label          `json:"labels"`            // identify the row, such as fs, layout and case
-	Missing string           `json:"missing,omitempty"` // why there is no figure
+	Missing string           `json:"missing,omitempty"` // reason why there is no figure
 	Cells   map[string]Value `json:"cells,omitempty"`   // by Column.Key
 }
 
@@ -103,7 +103,7 @@ type Plot struct {
 // Series is a named line.
 type Series struct {
 	Name   string       `json:"name"`
-	Points [][2]float64 `json:"points"` // x, y
+	Points [][2]float64 `json:"points"` // pairs of x and y
 }
 
 // Of makes a value from the figures of the rounds.
@@ -180,7 +180,7 @@ func (r *Report) Table(id string) *Table {
 // idPattern restricts ids, because they become names of files and anchors.
 var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
-// Check returns an error that says what is wrong with a report, and where.
+// Check returns an error that describes what is wrong with a report, and where.
 func (r *Report) Check() error {
 	if r.Schema != Schema {
 		return fmt.Errorf("schema %q: this program reads %q only", r.Schema, Schema)

@@ -202,7 +202,7 @@ func TestCompareMarksWhatIsBeyondTheSpread(t *testing.T) {
 	}
 }
 
-// The page is self-contained. It loads nothing from elsewhere, and none of the data becomes markup.
+// The page is self-contained. It loads no other files, and none of the data becomes markup.
 func TestPageNeedsNothingElse(t *testing.T) {
 	r := sample()
 	must.OK(t, r.Compare(sample()))

@@ -94,7 +94,7 @@ type Progress struct {
 
 // Work is the progress of a run, counted in measurements and in expected seconds.
 type Work struct {
-	Done, Total   int     // measurements
+	Done, Total   int     // numbers of measurements
 	Settled, Left float64 // expected seconds of the measurements that are done, and of the others
 }
 
@@ -189,7 +189,7 @@ func (m *measuring) measure(ctx context.Context, c *Cell, round int) error {
 	return m.save()
 }
 
-// tell reports the progress.
+// tell passes the progress to the caller's function.
 func (m *measuring) tell(p Progress) {
 	if m.opts.Each == nil {
 		return

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Set holds the results of all cells so far. Not safe for concurrent use.
+// Set holds the results of all cells so far. Set is not safe for concurrent use.
 type Set struct {
 	Schema   string           `json:"schema"`
 	Settings string           `json:"settings"` // a run with different settings does not resume this one
@@ -26,7 +26,7 @@ type Kept struct {
 	Values  map[string][]float64      `json:"values,omitempty"`
 	Series  map[string][][][2]float64 `json:"series,omitempty"`
 	Text    map[string]string         `json:"text,omitempty"`
-	Missing string                    `json:"missing,omitempty"` // why there is no result
+	Missing string                    `json:"missing,omitempty"` // reason why there is no result
 }
 
 // New returns an empty set that is not stored in a file.
@@ -107,7 +107,7 @@ func (s *Set) Of(key, figure string) []float64 {
 // Rate returns the figure, by round, of a cell that One() has made.
 func (s *Set) Rate(key string) []float64 { return s.Of(key, Rate) }
 
-// Missing returns why a cell has no result. It returns an empty text if the cell was measured.
+// Missing returns the reason why a cell has no result, or an empty text if the cell was measured.
 func (s *Set) Missing(key string) string {
 	if kept := s.Cells[key]; kept != nil {
 		return kept.Missing

@@ -55,7 +55,7 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	must.OK(t, os.Chmod(rateFile, 0o666))
 	o = clitest.Run(t, nil, benchUser, program, "layouts", "--path", dir, "--table", "5", "--scale", "tiny",
 		"--device-rate", rateFile)
-	if !strings.Contains(o.Stderr, "cannot be read past the page cache") { // else O_DIRECT is not supported
+	if !strings.Contains(o.Stderr, "cannot be read past the page cache") { // true if O_DIRECT is supported
 		o.Want(t, 0)
 		content, err := os.ReadFile(rateFile)
 		if err != nil || !strings.HasPrefix(string(content), `{"kind":"sheaf.dev/device-rate","readBytesPerSecond":`) ||

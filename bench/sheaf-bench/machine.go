@@ -90,8 +90,8 @@ func optionFlags(cmd *cobra.Command, o *bench.Options, dir string, parts []strin
 	}
 }
 
-// checkOnly returns a usage error if the value only is not one of the parts. The text with says what other flags
-// require, and is appended to the error.
+// checkOnly returns a usage error if the value only is not one of the parts. The argument with describes what other
+// flags require, and is appended to the error.
 func checkOnly(only string, parts []string, with string) error {
 	if only != "" && !slices.Contains(parts, only) {
 		return cli.Usagef("--only %q: must be one of %s%s", only, strings.Join(parts, ", "), with)

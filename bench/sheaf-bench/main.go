@@ -58,7 +58,7 @@ shown, not enforced.`,
 	return root
 }
 
-// reportFlags are the flags that say where a report is written.
+// reportFlags are the flags that determine where a report is written.
 type reportFlags struct {
 	out, compare string
 	old          *result.Report // the report that compare names

@@ -60,7 +60,7 @@ type Memory struct {
 }
 
 type arena struct {
-	chunk []byte     // the one in use
+	chunk []byte     // the chunk in use
 	lists [][]Record // all except the last are full
 	_     [64]byte   // padding, because the arenas of several workers are neighbours in memory
 }

@@ -30,7 +30,7 @@ func openOneFile(dir string, _ store.Options) (store.Store, error) {
 		return nil, err
 	}
 	s := &oneFile{f: f, places: map[int64]place{}}
-	head := make([]byte, 16) // id, length
+	head := make([]byte, 16) // the header: id and length
 	for {
 		if _, err := f.ReadAt(head, s.end); errors.Is(err, io.EOF) {
 			return s, nil

@@ -43,7 +43,7 @@ func sheafKinds() []store.Kind {
 	return []store.Kind{kind("Sheaf", sheafGroups), kind("Sheaf, one group", 1)}
 }
 
-// sheafStore does what a shard does with its volume, without gRPC.
+// sheafStore uses a volume as a shard does, without gRPC.
 type sheafStore struct {
 	committer *replica.Committer
 	journal   *journal.Journal

@@ -3,7 +3,7 @@ package stores
 
 import "sheaf.dev/sheaf/bench/peers/store"
 
-// All returns all stores. Add yours here.
+// All returns all stores. A new store must be added to this list.
 func All() []store.Kind {
 	return append(sheafKinds(), pebbleKind(), badgerKind(), bboltKind(), sqliteKind(), filesKind())
 }

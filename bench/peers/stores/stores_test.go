@@ -206,7 +206,7 @@ func TestKilledHasAllThatWasAcknowledged(t *testing.T) {
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			rest, _ := io.ReadAll(out) // printed before the program died
+			rest, _ := io.ReadAll(out) // lines printed before the program died
 			for line := range strings.Lines(string(rest)) {
 				var id int64
 				if strings.HasSuffix(line, "\n") {
