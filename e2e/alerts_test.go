@@ -89,7 +89,7 @@ func (s *space) watchAlerts() *alertWatch {
 	DeferCleanup(func() {
 		cancel()
 		done.Wait()
-		_ = cmd.Wait() // the error says that it was killed
+		_ = cmd.Wait() // Wait returns an error, because the process was killed
 		AddReportEntry(fmt.Sprintf("alerts in %d scrapes", a.scrapes), strings.Join(a.log, "; "))
 	})
 	return a

@@ -37,7 +37,7 @@ type drain struct {
 	ended chan struct{}
 	err   error // valid after ended is closed
 	mutex sync.Mutex
-	words bytes.Buffer // stderr; guarded by mutex
+	words bytes.Buffer // standard error; guarded by mutex
 }
 
 // startDrain starts to drain the shards of a node. When an eviction is refused, kubectl reports this and tries again

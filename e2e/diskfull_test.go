@@ -24,7 +24,7 @@ import (
 )
 
 // records is a client in this process for a store's gateway. Unlike the command line, this client puts without request
-// ids. The store then need not remember deleted records for a retry, so a delete frees space immediately.
+// ids. The store then does not have to remember deleted records for a retry, so a delete frees space immediately.
 type records struct{ recordv1.RecordServiceClient }
 
 // connect connects to the gateway of the store q from this process.
@@ -38,7 +38,7 @@ func (s *space) connect() records {
 	Expect(cmd.Start()).To(Succeed())
 	DeferCleanup(func() {
 		cancel()
-		_ = cmd.Wait() // the error says that it was killed
+		_ = cmd.Wait() // Wait returns an error, because the process was killed
 	})
 	lines := bufio.NewScanner(out)
 	Expect(lines.Scan()).To(BeTrue(), "kubectl port-forward said nothing")
@@ -56,7 +56,7 @@ func (s *space) connect() records {
 	return records{recordv1.NewRecordServiceClient(conn)}
 }
 
-// bytesOf returns the data of a large record that hardly compresses.
+// bytesOf returns the data of a large record, which is hardly compressible.
 func bytesOf(id int64) []byte {
 	data := make([]byte, bulkBytes)
 	_, _ = rand.NewChaCha8([32]byte{byte(id), byte(id >> 8)}).Read(data)
@@ -139,7 +139,7 @@ spec:
 `, name, name, size, name, device, node))
 	DeferCleanup(func() {
 		kubectl("delete", "storageclass", name)
-		kubectl("delete", "pv", name, "--wait=false") // its claim is deleted first
+		kubectl("delete", "pv", name, "--wait=false") // does not wait, because the claim of the volume is deleted first
 	})
 }
 
@@ -187,7 +187,7 @@ func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 }
 
 // untouched checks that a shard's pod is still the same, and that the pod's process never ended. The kubelet may notice
-// that the pod is ready only after the store says so.
+// later than the store that the pod is ready.
 func (s *space) untouched(name string, before pod) {
 	GinkgoHelper()
 	var now pod
@@ -199,10 +199,10 @@ func (s *space) untouched(name string, before pod) {
 	Expect(now.Status.ContainerStatuses[0].RestartCount).To(BeZero())
 }
 
-// Scenario 11: a full disk, and what a person can do about it. There is no CSI driver here, so the test cannot show a
-// volume that a driver enlarges. Instead, a disk grows as a logical volume does, and the kubelet enlarges the file
-// system as it would for a driver. To simulate a driver that refuses to enlarge a volume, the test writes what that
-// driver's resizer would write.
+// Scenario 11: a full disk, and what a person can do about it. There is no CSI driver in the test cluster, so the test
+// cannot show a volume that a driver enlarges. Instead, a disk grows as a logical volume does, and the kubelet enlarges
+// the file system as it would for a driver. To simulate a driver that refuses to enlarge a volume, the test writes what
+// that driver's resizer would write.
 var _ = Describe("a full disk", SpecPriority(1), func() {
 	It("refuses puts alone, takes them again when there is room, and grows under its pod", func() {
 		s := newSpace("diskfull")

@@ -91,8 +91,8 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 			leader := awaitLeader(nextOperatorImage)
 			Expect(leader.Status.ContainerStatuses[0].ImageID).NotTo(Equal(old.Status.ContainerStatuses[0].ImageID),
 				"it is the same image")
-			// The objects are as valid as before. The new operator writes their status in the meantime, which causes a conflict
-			// now and then.
+			// The objects are still valid. An attempt may fail with a conflict, because the new operator writes their status at
+			// the same time.
 			Eventually(func() error {
 				objects := kubectl("get", "recordstores,shardpools", "-n", s.name, "-o", "json")
 				if o := try(time.Minute, objects, "kubectl", "replace", "--dry-run=server", "-f", "-"); o.err != nil {
@@ -127,7 +127,7 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 	It("is away: a deleted shard comes back, and puts and gets never stop", func() {
 		alerts := s.watchAlerts()
 		back := scaleOperator(0)
-		t := s.startTraffic("--timeout=2m") // a shard with the only copy restarts in the meantime
+		t := s.startTraffic("--timeout=2m") // a shard with the only copy of its groups restarts during these calls
 		t.awaitCalls(4)
 		old := s.pod("main-0-0").Metadata.UID
 		kubectl("delete", "pod", "-n", s.name, "main-0-0", "--wait=false")

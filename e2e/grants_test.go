@@ -56,7 +56,7 @@ spec:
 	}
 }
 
-// letsInWhomAGrantNames checks that the store q admits a pod of another namespace as long as a grant names the pod, but
+// letsInWhomAGrantNames checks that the store q admits a pod of another namespace while a grant names the pod, but
 // neither before nor after that.
 func (s *space) letsInWhomAGrantNames() {
 	GinkgoHelper()

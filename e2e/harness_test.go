@@ -50,7 +50,7 @@ func exists(path string) bool {
 type output struct {
 	command string
 	out     string
-	words   string // stderr
+	words   string // standard error
 	err     error
 }
 
@@ -120,7 +120,7 @@ type space struct {
 	name   string
 	groups int // number of groups of the store q; 0: 8
 	sets   []string
-	disks  [][2]string // node and name
+	disks  [][2]string // node and name of each disk
 }
 
 // newSpace creates a namespace. When the scenario ends, it removes the namespace and the disks that were added.
@@ -253,7 +253,7 @@ func (s *space) store(name string) (*v1alpha1.RecordStore, error) {
 	return &store, get(&store, "recordstore", name, "-n", s.name)
 }
 
-// storeQ reads the store q, which must be there.
+// storeQ reads the store q, which must exist.
 func (s *space) storeQ(g Gomega) *v1alpha1.RecordStore {
 	GinkgoHelper()
 	store, err := s.store("q")

@@ -102,7 +102,7 @@ pools:
 		Expect(forward.Start()).To(Succeed())
 		DeferCleanup(func() {
 			cancel()
-			_ = forward.Wait() // the error says that it was killed
+			_ = forward.Wait() // Wait returns an error, because the process was killed
 		})
 		caller := http.Client{Timeout: 3 * time.Second}
 		ready := func() error {

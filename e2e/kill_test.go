@@ -11,11 +11,11 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Scenario 4: a killed shard loads again, however slow its disk is, and nothing kills the shard while it loads.
+// Scenario 4: a killed shard loads again, even if its disk is slow, and nothing kills the shard while it loads.
 var _ = Describe("a killed shard", func() {
 	It("loads from a slow disk, group after group, and no probe ends it", func() {
 		s := newSpace("kill")
-		s.groups = 64 // many groups differ in size, and small ones are loaded first
+		s.groups = 64 // groups differ in size, and the small ones are loaded first
 		etcd := s.threeDisks()
 		s.makeStore(etcd)
 		class := s.name + "-slow"
@@ -29,7 +29,7 @@ var _ = Describe("a killed shard", func() {
 		uid := s.pod("main-0-0").Metadata.UID
 		cluster("crash", s.name, "main-0-0", "shard")
 
-		s.awaitShard("main", 0, v1alpha1.ShardLoading, time.Minute) // until then the status is from before the kill
+		s.awaitShard("main", 0, v1alpha1.ShardLoading, time.Minute) // before that, the status is older than the kill
 
 		By("it loads: progress grows, and some groups serve before the others")
 		var last int32

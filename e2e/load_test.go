@@ -29,7 +29,7 @@ const (
 	slowCall    = 500 * time.Millisecond // slower calls are recorded
 )
 
-// load is the load on a store. It can be started and stopped several times, and remembers what was acknowledged.
+// load is the load on a store. It can be started and stopped several times, and remembers all acknowledged records.
 type load struct {
 	store   *client.Client
 	callers [loadCallers]*caller
@@ -46,7 +46,7 @@ type timedCall struct {
 	began, ends time.Time
 }
 
-// caller is a caller of the load. No other caller writes its records, so it knows which data it must read.
+// caller is a caller of the load. No other caller writes its records, so it can check the data that it reads.
 type caller struct {
 	number int
 	turn   int
@@ -69,7 +69,7 @@ func (s *space) goClient() *client.Client {
 			s.name + ".svc")},
 	})
 	Expect(err).NotTo(HaveOccurred(), "this machine has to reach Services, such as %s, by their addresses", host)
-	DeferCleanup(func() { _ = store.Close() }) // the error only says that calls were aborted
+	DeferCleanup(func() { _ = store.Close() }) // the only possible error is that calls were aborted
 	return store
 }
 
@@ -118,7 +118,8 @@ func (c *caller) do(l *load) {
 	c.valid[id] = append(c.valid[id], data)
 	id = c.id(c.turn * 7) // a different record, which may not exist yet
 	if len(c.valid[id]) > 0 {
-		_ = l.timed(fmt.Sprint("get ", id), func(ctx context.Context) error { return c.read(ctx, l, id) }) // timed notes it
+		// timed records the error
+		_ = l.timed(fmt.Sprint("get ", id), func(ctx context.Context) error { return c.read(ctx, l, id) })
 	}
 }
 
@@ -201,7 +202,7 @@ func (l *load) longest(since time.Time) (longest, until time.Duration) {
 	return longest, until
 }
 
-// finish waits for more calls, ends the load, in which no call may have failed, and checks what was acknowledged.
+// finish waits for more calls and ends the load. No call may have failed. finish then checks all acknowledged records.
 func (l *load) finish(more int) {
 	GinkgoHelper()
 	l.awaitCalls(more)
@@ -209,7 +210,7 @@ func (l *load) finish(more int) {
 	l.check()
 }
 
-// check reads everything that was ever acknowledged. The load must have ended.
+// check reads every record that was ever acknowledged. The load must have ended.
 func (l *load) check() {
 	GinkgoHelper()
 	var lost []string

@@ -40,7 +40,7 @@ func (s *space) watchMemberships() *memberships {
 	GinkgoHelper()
 	address := strings.TrimSpace(kubectl("get", "pod", "q-etcd-0", "-n", s.name, "-o", "jsonpath={.status.podIP}")) +
 		":2379"
-	content, err := s.secret("q-etcd-tls") // contains ca.crt, which is meant for people
+	content, err := s.secret("q-etcd-tls") // the Secret contains ca.crt, for people who connect to etcd
 	Expect(err).NotTo(HaveOccurred())
 	own, err := certs.InMemory(certs.Config{}, content)
 	Expect(err).NotTo(HaveOccurred())
@@ -74,7 +74,7 @@ func (s *space) watchMemberships() *memberships {
 	DeferCleanup(func() {
 		cancel()
 		done.Wait()
-		_ = etcd.Close() // the error only says that calls were aborted
+		_ = etcd.Close() // the only possible error is that calls were aborted
 	})
 	return m
 }
@@ -142,8 +142,8 @@ func (m *memberships) now() int {
 	return len(m.steps)
 }
 
-// await waits for a step for which is() returns a shard on one of the nodes. It ignores the first steps, whose number
-// is the argument looked. It returns the step and the node.
+// await waits for a step for which is() returns a shard on one of the nodes. The argument looked is the number of steps
+// at the beginning that await ignores. It returns the step and the node.
 func (m *memberships) await(looked int, timeout time.Duration, nodes []string,
 	is func(membershipStep) []string) (step membershipStep, node string) {
 	GinkgoHelper()
@@ -180,7 +180,7 @@ func (m *memberships) count() (steps int, shared []string) {
 // restarts shards.
 const lagMax = 1000
 
-// awaitCaughtUp waits until every group of the store q was seen, at some time from now on, with the given number of
+// awaitCaughtUp waits until every group of the store q was seen, at some time after the call, with the given number of
 // voters that serve and are up to date. Groups may move in the meantime. When awaitCaughtUp has returned, another node
 // may fail.
 func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {

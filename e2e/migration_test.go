@@ -55,7 +55,7 @@ func (s *space) migrate(l *load) {
 	var from, to string
 	steps := []struct {
 		name string
-		is   func(membershipStep) []string // candidates for the partition
+		is   func(membershipStep) []string // returns the shards whose nodes may be partitioned
 	}{
 		{"a learner was added", func(step membershipStep) []string { return step.added(placement.Learner) }},
 		{"a learner was promoted and the voter in its domain removed", func(step membershipStep) []string {

@@ -68,8 +68,8 @@ func (s *space) loseNode(l *load) {
 	DeferCleanup(func() {
 		cluster("node-start", lost.Node)
 		kubectl("wait", "--for=create", "node/"+lost.Node, "--timeout=180s")
-		// A kubelet that started before its Node existed tries to register its volume drivers with growing pauses, and
-		// is not Ready for up to two minutes. A restarted kubelet finds the Node at once.
+		// A kubelet that started before its Node existed tries to register its volume drivers with growing pauses, and is not
+		// Ready for up to two minutes. A restarted kubelet finds the Node immediately.
 		cluster("exec", lost.Node, "sh", "-c", "kill $(pidof kubelet)")
 		kubectl("wait", "--for=condition=Ready", "node/"+lost.Node, "--timeout=180s")
 	})

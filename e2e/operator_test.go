@@ -17,7 +17,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// stackTrace matches what a log contains after a panic, even a recovered one.
+// stackTrace matches the traces that a panic leaves in a log, even if it was recovered.
 var stackTrace = regexp.MustCompile(`panic|goroutine \d+ \[|\.go:\d+ \+0x`)
 
 // operatorLogs collects the output of every operator that runs during the suite, including operators that no longer
@@ -67,7 +67,7 @@ func watchOperators() (end func()) {
 	}
 }
 
-// find starts to read the logs of those operators whose logs are not read yet.
+// find starts to read the logs of the operators whose logs are not being read yet.
 func (l *operatorLogs) find() {
 	for {
 		var list struct{ Items []pod }

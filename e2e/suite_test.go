@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package e2e tests Sheaf on a real Kubernetes, with real kubelets, containers and file systems, as its users would
-// use it. README.md says what belongs here.
+// Package e2e tests Sheaf on a real Kubernetes, with real kubelets, containers and file systems, as its users would use
+// it. README.md describes which tests belong in this package.
 package e2e
 
 import (

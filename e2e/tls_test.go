@@ -197,7 +197,7 @@ func refusesStrangers(pod, address string, takesTokens bool) {
 	Expect(plain.SetReadDeadline(time.Now().Add(5 * time.Second))).To(Succeed())
 	answer := make([]byte, 512)
 	n, _ := plain.Read(answer)
-	const alert = 21 // RFC 8446, 5.1
+	const alert = 21 // type of an alert record, RFC 8446, 5.1
 	Expect(n == 0 || answer[0] == alert || strings.HasPrefix(string(answer[:n]), "HTTP/1.0 400")).
 		To(BeTrue(), "%s at %s answers plaintext: %q", pod, address, answer[:n])
 

@@ -65,7 +65,7 @@ var _ = Describe("TLS, again and again", Serial, func() {
 		w := s.streams(files)
 		stop := w.start()
 		mover := s.moveToAndFro()
-		seen := map[string]bool{} // serial numbers of certificates
+		seen := map[string]bool{} // serial numbers of the certificates seen so far
 		s.noteSerials(seen)
 		tokens := 0
 		for n := range rotations {
@@ -226,7 +226,7 @@ func frozen(files client.TLSFiles) client.TLSFiles {
 }
 
 // refusesAdmin checks that a client with old files is refused. In the first attempt, the client does not trust the
-// store, and the store does not trust the client. In the second attempt, the client has the store's present
+// store, and the store does not trust the client. In the second attempt, the client has the store's current
 // authorities.
 func (s *space) refusesAdmin(files client.TLSFiles) {
 	GinkgoHelper()
@@ -296,7 +296,7 @@ type streams struct {
 	space *space
 	token string // path of the token's file
 	known *client.Client
-	named *client.Client // uses the token
+	named *client.Client // client that uses the token
 
 	mu     sync.Mutex
 	turns  map[string]int // for each kind of call; guarded by mu
@@ -344,7 +344,7 @@ func (w *streams) start() (stop func()) {
 				err := do(context.WithoutCancel(ctx), turn)
 				w.note(kind, err)
 				select {
-				case <-time.After(every): // a fixed rate
+				case <-time.After(every): // calls are made at a fixed rate
 				case <-ctx.Done():
 				}
 			}
@@ -367,7 +367,7 @@ func (w *streams) start() (stop func()) {
 		}
 		return err
 	})
-	// The upload is open for 20 s, so certificates change during uploads.
+	// The upload stays open for 20 s, so certificates change during uploads.
 	again("slow upload", time.Second, func(ctx context.Context, turn int) error {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // the upload may have to start again
 		defer cancel()
@@ -466,6 +466,6 @@ type slowly struct{ bytes.Reader }
 
 func (r *slowly) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p[:min(len(p), 64<<10)])
-	time.Sleep(20 * time.Second * time.Duration(n) >> 20) // the speed of this caller
+	time.Sleep(20 * time.Second * time.Duration(n) >> 20) // simulates a slow caller
 	return n, err
 }

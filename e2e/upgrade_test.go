@@ -65,7 +65,7 @@ func (s *space) updateMode(mode v1alpha1.UpdateMode) {
 		`{"spec":{"update":{"mode":"`+string(mode)+`"}}}`)
 }
 
-// awaitObserved waits until the operator has processed the present specs.
+// awaitObserved waits until the operator has processed the current specs.
 func (s *space) awaitObserved() {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

@@ -106,7 +106,6 @@ func (w *walk) helmMust(values map[string]string, files ...string) {
 	w.since(began, "helm --wait returned")
 }
 
-// patch patches an object.
 func (w *walk) patch(what, patch string) {
 	GinkgoHelper()
 	kind, name, _ := strings.Cut(what, "/")
@@ -142,8 +141,8 @@ func (w *walk) shardsAre(pool string, n int) {
 	}).WithTimeout(4 * time.Minute).Should(Succeed())
 }
 
-// writes returns the number of requests to change something that the API server has counted, except those for leases
-// and nodes. It approximates the number of writes by the operator.
+// writes returns the number of write requests that the API server has counted, except those for leases and nodes. It
+// approximates the number of writes by the operator.
 func writes() (total float64) {
 	GinkgoHelper()
 	for line := range strings.Lines(kubectl("get", "--raw", "/metrics")) {

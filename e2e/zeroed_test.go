@@ -18,8 +18,8 @@ import (
 // noticed is the time within which the loss of a disk must be reported.
 const noticed = 30 * time.Second
 
-// served returns how many of the records 1 to n were returned and how many reads were refused. It fails the test if an
-// answer says that a record does not exist.
+// served returns how many of the records 1 to n were returned and how many reads were refused. It fails the test if a
+// read returns that a record does not exist.
 func (s *space) served(n int) (served, refused int) {
 	GinkgoHelper()
 	store := s.goClient()
@@ -43,8 +43,7 @@ func (s *space) served(n int) (served, refused int) {
 	return served, refused
 }
 
-// servesPart waits until reads of those of the records 1 to n that are on the other shard succeed, and all other reads
-// fail.
+// servesPart waits until reads of the records 1 to n on the other shard succeed, and all other reads fail.
 func (s *space) servesPart(n int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -76,7 +75,7 @@ var _ = Describe("a zeroed device", func() {
 		zeroed := time.Now()
 		lost := s.awaitShard("main", 0, v1alpha1.ShardDiskLost, 4*noticed) // a slow machine may take that long
 		AddReportEntry(fmt.Sprintf("named after %v", time.Since(zeroed)))
-		// The message says what was on the disk, and what to do.
+		// The message names the volume that was on the disk, and the next steps.
 		words := []string{volumes[0], "park the shard (spec.parked)", "replace the disk",
 			"sheaf.dev/forget-volumes=" + volumes[0]}
 		for _, w := range words {
