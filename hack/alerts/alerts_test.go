@@ -32,8 +32,8 @@ func loadRules(t *testing.T) map[string]rulefmt.Rule {
 	return rules
 }
 
-// TestAlertsSayWhatToDo checks that each alert says how severe it is, how long its condition must hold, what is wrong,
-// and where the runbook is.
+// TestAlertsSayWhatToDo checks that each alert has a severity, the time for which its condition must hold, a
+// description of the problem, and a link to the runbook.
 func TestAlertsSayWhatToDo(t *testing.T) {
 	page, err := os.ReadFile(runbookFile)
 	if err != nil {

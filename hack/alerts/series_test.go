@@ -25,7 +25,7 @@ var updateUsed = flag.Bool("update-used", false, "write testdata/used.txt")
 // legend or the text of the alert takes from it.
 type usedSeries map[string]map[string]bool
 
-// add adds the series of a query. texts name labels, as {{code}} or {{ $labels.code }}.
+// add adds the series of a query. The texts may name labels, as {{code}} or {{ $labels.code }}.
 func (u usedSeries) add(t *testing.T, query string, texts ...string) {
 	t.Helper()
 	expr, err := promQL.ParseExpr(query)

@@ -29,7 +29,7 @@ var reading = []string{"get", "list", "watch"}
 type split struct {
 	namespaced []rule // everything in the watched namespaces
 	read       []rule // reading nodes, volumes and classes
-	diskSets   []rule // what DiskSets need in addition
+	diskSets   []rule // additional rules for DiskSets
 	election   []rule // leader election in the operator's own namespace
 	certs      []rule // Certificates of cert-manager in the watched namespaces
 	wipe       []rule // in the operator's own namespace: Jobs that wipe disks, and their claims

@@ -41,7 +41,7 @@ func jsonSchemaObject(node map[string]any) map[string]any {
 				kept[name] = jsonSchema(property)
 			}
 			out[key] = kept
-		case key == "default" || key == "enum": // data, not a schema
+		case key == "default" || key == "enum": // the value is data, not a schema
 			out[key] = value
 		case strings.HasPrefix(key, "x-kubernetes-"):
 		default:
@@ -135,17 +135,17 @@ func writeValuesSchema(root string, crds []crd) error {
 	if err != nil {
 		return err
 	}
-	omit(pool, "storeRef") // the chart sets it
+	omit(pool, "storeRef") // the chart sets this field
 	grant, err := specOf(crds, "RecordGrant")
 	if err != nil {
 		return err
 	}
-	omit(grant, "storeRef") // the chart sets it
+	omit(grant, "storeRef") // the chart sets this field
 	tenant, err := specOf(crds, "RecordTenant")
 	if err != nil {
 		return err
 	}
-	omit(tenant, "storeRef") // the chart sets it
+	omit(tenant, "storeRef") // the chart sets this field
 	disks, err := specOf(crds, "DiskSet")
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ const (
 
 // Spec describes an image.
 type Spec struct {
-	Name       string // with a tag
+	Name       string // name of the image with a tag
 	Binaries   []Binary
 	Entrypoint string // absolute path
 	Created    time.Time
@@ -148,7 +148,7 @@ func (s *Spec) image(b Binary) (v1.Image, error) {
 func (s *Spec) config(img v1.Image, platform v1.Platform) *v1.ConfigFile {
 	config, err := img.ConfigFile()
 	if err != nil {
-		config = &v1.ConfigFile{} // cannot happen: the image is in memory. The check of the archive would fail
+		config = &v1.ConfigFile{} // cannot happen with an image in memory; the check of the archive would fail
 	}
 	config = config.DeepCopy()
 	config.OS, config.Architecture = platform.OS, platform.Architecture

@@ -192,7 +192,7 @@ func checkDockerManifest(t *testing.T, dir, image string) {
 	}
 }
 
-// The same input results in the same bytes, wherever and whenever it is packed.
+// The same input results in the same bytes, no matter where and when it is packed.
 func TestArchiveIsReproducible(t *testing.T) {
 	s := spec(t, "amd64")
 	first, second := filepath.Join(t.TempDir(), "a.tar"), filepath.Join(t.TempDir(), "b.tar")

@@ -1,5 +1,5 @@
 // Command vulncheck reads the output of `govulncheck -format json` (golang.org/x/vuln) and lists the vulnerabilities.
-// It exits with 1 if code of this module can reach a vulnerability in a required module: upgrade that module.
+// It exits with 1 if code of this module can reach a vulnerability in a required module, which must then be upgraded.
 // Vulnerabilities in the standard library are also listed, but they need a newer Go on the build machine and no change
 // in this repository.
 package main
@@ -25,7 +25,7 @@ type message struct {
 		FixedVersion string `json:"fixed_version"`
 		Trace        []struct {
 			Module, Version, Function string
-		} `json:"trace"` // the vulnerable symbol comes first; if Function is set, it is called
+		} `json:"trace"` // the vulnerable symbol comes first; it is called if Function is set
 	} `json:"finding"`
 }
 

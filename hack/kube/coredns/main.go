@@ -11,7 +11,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/ready"
 )
 
-// order is the order in which plugins handle a query. CoreDNS takes it from here and not from the Corefile.
+// order is the order in which plugins handle a query. CoreDNS takes the order from this list, not from the Corefile.
 var order = []string{"ready", "errors", "loadbalance", "kubernetes"}
 
 func main() {
