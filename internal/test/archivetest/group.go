@@ -9,18 +9,18 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Group is a group of a store, with all entries that it ever had: the truth with which readers are compared.
+// Group is a group of a store, with all entries that it ever had. Tests compare what readers return with these entries.
 type Group struct {
 	UUID  uuid.UUID
 	Name  string
 	Floor uint64
-	Holes []object.Hole // those that are archived
+	Holes []object.Hole // the holes that are archived
 	Gone  bool
 
 	w          *Writer
 	history    []format.Entry // entry i has the index i + 1
 	dropped    map[uint64]bool
-	data       map[uint64][]byte // data of puts whose data are in blobs
+	data       map[uint64][]byte // data of puts, by index, if the data are in blobs
 	newHoles   []object.Hole
 	archived   uint64 // the group is archived up to this index
 	rolled     uint64 // the group is in segments up to this index
@@ -41,7 +41,7 @@ func (w *Writer) NewGroup(name string, number byte) *Group {
 
 func (g *Group) through() uint64 { return uint64(len(g.history)) }
 
-// add commits an entry one second after the one before, and returns its index.
+// add commits an entry one second after the previous one, and returns its index.
 func (g *Group) add(e format.Entry) uint64 {
 	g.w.seconds++
 	e.Index, e.Term = g.through()+1, 1
@@ -86,7 +86,7 @@ func (g *Group) Compact(indexes ...uint64) {
 	}
 }
 
-// AddHole says in the next log object that versions were lost.
+// AddHole records in the next log object that the versions from one index to another were lost.
 func (g *Group) AddHole(from, to uint64) {
 	g.newHoles = append(g.newHoles, object.Hole{From: from, To: to})
 }
@@ -134,7 +134,7 @@ func (r Record) String() string {
 	return fmt.Sprintf("id %d index %d kind %s data %.20q", r.Entry.ID, r.Entry.Index, r.Entry.Kind, r.Data)
 }
 
-// State returns the live records as of an index, from all entries that the group ever had.
+// State returns the live records as of an index, computed from all entries that the group ever had.
 func (g *Group) State(index uint64) map[int64]Record {
 	state := map[int64]Record{}
 	for _, e := range g.history {

@@ -16,14 +16,14 @@ import (
 	"sheaf.dev/sheaf/internal/archive/bucket"
 )
 
-// Memory is a bucket in memory, whose objects tests may change behind the back of a reader.
+// Memory is a bucket in memory. A test may change its objects while a reader uses them.
 type Memory struct {
 	mu      sync.Mutex
 	objects map[string][]byte
 	opens   map[string]int
 
-	// OnOpen, if not nil, returns what a reader is given instead of the content of an object from an offset on; attempt
-	// counts the calls of Open for this name from 1 on. Set it before the bucket is used.
+	// OnOpen, if not nil, returns the bytes that a reader receives in place of the content of an object from an offset on.
+	// The argument attempt counts the calls of Open for this name, beginning with 1. Set OnOpen before the bucket is used.
 	OnOpen func(name string, attempt int, content []byte) (io.Reader, error)
 }
 
@@ -39,14 +39,14 @@ func (m *Memory) Names() []string {
 	return slices.Sorted(maps.Keys(m.objects))
 }
 
-// Get returns the bytes of an object, which the caller must not change; nil if there is none.
+// Get returns the bytes of an object, which the caller must not change, or nil if the object does not exist.
 func (m *Memory) Get(name string) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.objects[name]
 }
 
-// Set replaces an object; nil removes it.
+// Set replaces an object. If content is nil, Set removes the object.
 func (m *Memory) Set(name string, content []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -28,9 +28,9 @@ func SampleKey(t testing.TB) object.Key {
 //	alpha   a first copy in two segments above a floor of 4, pieces, a roll, pieces after it, a large blob
 //	beta    pieces alone, a blob, and a hole between indexes 5 and 7
 //	gamma   deletes, then the group itself is deleted
-//	delta   a first copy, and nothing since then but reads without news
+//	delta   a first copy, and nothing since then except a read that found nothing new
 //
-// The argument blobBytes is the size of the blobs: 1 is the least.
+// The argument blobBytes is the size of each blob, at least 1.
 func Sample(t testing.TB, b bucket.Bucket, key object.Key, blobBytes int) *Writer {
 	t.Helper()
 	w := New(t, b, SampleStore, key)
@@ -70,7 +70,7 @@ func Sample(t testing.TB, b bucket.Bucket, key object.Key, blobBytes int) *Write
 	w.Log(alpha, delta)
 	w.Roll(alpha)
 
-	beta.Put(12, "lost") // index 5, superseded by 6, both of which compaction drops before the archiver comes
+	beta.Put(12, "lost") // indexes 5 and 6 of the same record; compaction drops both before they are archived
 	beta.Put(12, "lost, too")
 	beta.Put(12, "twelve")
 	beta.Compact(5, 6)

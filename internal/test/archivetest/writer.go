@@ -1,5 +1,5 @@
-// Package archivetest writes small archives for tests of what reads them. It knows docs/archive.md, and neither the
-// archiver nor the reader, so that both can be compared with it.
+// Package archivetest writes small archives for tests of the programs that read them. It implements docs/archive.md
+// independently of the archiver and the reader, so that both can be compared with it.
 package archivetest
 
 import (
@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Begin is the time at which the history of each archive begins. Each entry is committed one second after the one
-// before, in all groups together.
+// Begin is the time at which the history of each archive begins. Each entry is committed one second after the previous
+// entry of any group.
 var Begin = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 // Writer writes one archive, as an archiver would. It is not safe for concurrent use.
@@ -28,8 +28,8 @@ type Writer struct {
 	Groups []*Group
 
 	t        testing.TB
-	seconds  int64  // since Begin
-	number   uint64 // of the last log object
+	seconds  int64  // time of the last entry, in seconds after Begin
+	number   uint64 // number of the last log object
 	previous uint32 // CRC of the envelope of the last log object
 	writer   uuid.UUID
 	seed     byte
@@ -48,7 +48,7 @@ func New(t testing.TB, b bucket.Bucket, store uuid.UUID, key object.Key) *Writer
 // Now returns the time of the last entry.
 func (w *Writer) Now() time.Time { return Begin.Add(time.Duration(w.seconds) * time.Second) }
 
-// Wait lets time pass.
+// Wait advances the time of the next entry.
 func (w *Writer) Wait(seconds int64) { w.seconds += seconds }
 
 // Name returns the name of an object in the bucket.
@@ -84,13 +84,13 @@ func (w *Writer) Encode(header object.Header, body []byte) []byte {
 	return b
 }
 
-// segmentID returns the next id: ids are the same in each run.
+// segmentID returns the next id. The ids are the same in each run.
 func (w *Writer) segmentID() format.SegmentID {
 	w.seed++
 	return format.SegmentID{0x5e, 0x60, 7: w.seed}
 }
 
-// Log creates the next log object, with the news of the given groups, and returns its name.
+// Log creates the next log object, with the new entries and holes of the given groups, and returns its name.
 func (w *Writer) Log(groups ...*Group) string {
 	w.t.Helper()
 	now := w.Now().UnixNano()
@@ -139,7 +139,7 @@ func EncodeSegment(h format.SegmentHeader, entries []format.Entry) []byte {
 }
 
 // Copy writes all entries of a group into segments of at most the given number of entries each, and a catalogue, as an
-// archiver does when it meets the group for the first time.
+// archiver does when it archives a group for the first time.
 func (w *Writer) Copy(g *Group, entriesMax int) {
 	w.t.Helper()
 	w.segments(g, object.MadeByCopy, g.kept(1, g.through()), entriesMax)

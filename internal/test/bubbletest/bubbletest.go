@@ -1,8 +1,9 @@
 // Package bubbletest runs whole shards, gateways and clients in the virtual time of testing/synctest. A test waits for
 // events and never for a real clock, so a slow machine cannot make it fail.
 //
-// A bubble must not contain a socket, a real file or another process, because a goroutine that waits for one of these
-// stops virtual time. Therefore connections go through a Net, files are in a vfstest.NewMem, and etcd runs in memory.
+// A bubble must not contain a socket, a real file or another process, because virtual time stands still while a
+// goroutine waits for one of these. Therefore connections go through a Net, files are in a vfstest.NewMem, and etcd
+// runs in memory.
 package bubbletest
 
 import (
@@ -23,14 +24,14 @@ func Run(t *testing.T, test func(t *testing.T, network *Net)) {
 	synctest.Test(t, func(t *testing.T) { test(t, NewNet()) })
 }
 
-// Net is a network in memory. It holds its listeners by address. Safe for concurrent use.
+// Net is a network in memory. Its listeners are found by address. Net is safe for concurrent use.
 type Net struct {
 	mu        sync.Mutex // guards the fields below
 	ports     int
 	listeners map[string]*listener
 }
 
-// NewNet makes a network on which nobody listens.
+// NewNet makes a network without listeners.
 func NewNet() *Net { return &Net{listeners: map[string]*listener{}} }
 
 type listener struct {

@@ -27,7 +27,7 @@ func TestANetworkCarriesBytesInVirtualTime(t *testing.T) {
 			if err != nil {
 				return
 			}
-			time.Sleep(time.Hour) // virtual time: takes no real time
+			time.Sleep(time.Hour) // the time is virtual, so this takes no real time
 			_, _ = io.WriteString(conn, "late")
 			_ = conn.Close()
 		}()

@@ -44,9 +44,9 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.told("write", err)
 }
 
-// told returns err. If err says that a pipe is closed, and this end was closed, told returns an error with the text of
-// a socket's error instead. By this text, clients distinguish the error from that of a connection that the other end
-// refused.
+// told returns err, except if err means that a pipe is closed because this end was closed. In that case told returns an
+// error with the text of a socket's error, by which clients distinguish it from the error of a connection that the
+// other end refused.
 func (c *conn) told(op string, err error) error {
 	if errors.Is(err, io.ErrClosedPipe) && c.closed.Load() {
 		return &net.OpError{Op: op, Net: "memory", Err: net.ErrClosed}
@@ -137,7 +137,7 @@ func (h *half) write(b []byte) (n int, err error) {
 		case h.noReader || h.noWriter:
 			return n, io.ErrClosedPipe
 		case free > 0:
-			part, _ := h.data.Write(b[:min(free, len(b))]) // never fails
+			part, _ := h.data.Write(b[:min(free, len(b))]) // never returns an error
 			n, b = n+part, b[part:]
 			h.changed.Broadcast()
 		case h.writeBy.passed:
@@ -162,7 +162,7 @@ func (h *half) setDeadline(d *deadline, at time.Time) {
 		}
 		var own *time.Timer
 		own = time.AfterFunc(left, func() {
-			h.change(func() { d.passed = d.passed || d.timer == own }) // unless it was replaced
+			h.change(func() { d.passed = d.passed || d.timer == own }) // no effect if the timer was replaced
 		})
 		d.timer = own
 	})

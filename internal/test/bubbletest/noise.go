@@ -21,7 +21,7 @@ const NoiseVariable = "SHEAF_NOISE"
 
 const (
 	noiseYieldsMax = 8                    // how often a goroutine yields its processor after one read
-	noiseSpinMax   = 3 * time.Millisecond // of real time: how long a goroutine keeps its processor after one read
+	noiseSpinMax   = 3 * time.Millisecond // real time for which a goroutine keeps its processor after one read
 )
 
 // noise delays the reads of one end of a connection. The nil noise does nothing.
@@ -86,7 +86,7 @@ func (n *noise) delay() {
 func realNow() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		panic(fmt.Sprintf("read the monotonic clock: %v", err)) // never fails on Linux
+		panic(fmt.Sprintf("read the monotonic clock: %v", err)) // never returns an error on Linux
 	}
 	return time.Duration(now.Nano())
 }

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// pieceBytes is how much Slow lets pass at a tick.
+// pieceBytes is the number of bytes that Slow lets pass at each tick.
 const pieceBytes = 10
 
-// with makes a fault of what it does. fire counts it.
+// with makes a fault from a function that handles a request. The function calls fire when the fault has occurred.
 func with(serve func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool) *Fault {
 	f := &Fault{}
 	f.serve = func(p *Proxy, w http.ResponseWriter, r *http.Request) bool {
@@ -20,7 +20,7 @@ func with(serve func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func
 	return f
 }
 
-// Away ends each connection by a reset before the request is forwarded.
+// Away resets each connection before the request is forwarded.
 func Away() *Fault {
 	return with(func(_ *Proxy, w http.ResponseWriter, _ *http.Request, fire func()) bool {
 		fire()
@@ -41,7 +41,7 @@ func Refused(status int, code string) *Fault {
 	})
 }
 
-// AnswerLost forwards the request, and ends the connection in the place of the answer.
+// AnswerLost forwards the request, and then ends the connection instead of answering.
 func AnswerLost() *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		if _, err := p.forward(r, r.Body); err == nil {
@@ -52,8 +52,8 @@ func AnswerLost() *Fault {
 	})
 }
 
-// RequestCut forwards the first n bytes of the body of a request, and ends both connections. It fires only for bodies
-// that are longer.
+// RequestCut forwards the first n bytes of the body of a request, and ends both connections. RequestCut fires only for
+// bodies that are longer than n bytes.
 func RequestCut(n int64) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		if r.ContentLength <= n {
@@ -71,7 +71,8 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// changed forwards a request, and answers with what change makes of the body. It fires where change says so.
+// changed forwards a request, and answers with the body that the function change returns. The fault counts as fired if
+// change returns true.
 func changed(change func(a *answer) ([]byte, bool)) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		a, err := p.forward(r, r.Body)
@@ -93,7 +94,7 @@ func AnswerCut(n int) *Fault {
 	return changed(func(a *answer) ([]byte, bool) { return a.body[:min(n, len(a.body))], n < len(a.body) })
 }
 
-// AnswerShort answers with the first n bytes of a body, and with their number as the length: the answer seems whole.
+// AnswerShort answers with the first n bytes of a body, and with n as its length, so that the answer seems whole.
 func AnswerShort(n int) *Fault {
 	return changed(func(a *answer) ([]byte, bool) {
 		if n >= len(a.body) {
@@ -126,7 +127,7 @@ func Flipped(at int) *Fault {
 	})
 }
 
-// instead answers with an answer that was remembered, if there is one.
+// instead answers with a remembered answer, if there is one for the request.
 func instead(find func(p *Proxy, r *http.Request) (answer, bool)) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		a, ok := find(p, r)
@@ -139,7 +140,7 @@ func instead(find func(p *Proxy, r *http.Request) (answer, bool)) *Fault {
 	})
 }
 
-// Whole answers with the whole object where a range was asked for. Remember must have been called before the whole
+// Whole answers with the whole object when a range was requested. Remember must have been called before the whole
 // object was read.
 func Whole() *Fault {
 	return instead(func(p *Proxy, r *http.Request) (answer, bool) {
@@ -148,8 +149,8 @@ func Whole() *Fault {
 	})
 }
 
-// Shifted answers with another range of the object than was asked for. Remember must have been called before the other
-// range was read.
+// Shifted answers with a range of the object other than the requested one. Remember must have been called before that
+// other range was read.
 func Shifted() *Fault {
 	return instead(func(p *Proxy, r *http.Request) (answer, bool) {
 		for what, a := range p.remembered() {
@@ -161,7 +162,7 @@ func Shifted() *Fault {
 	})
 }
 
-// Other answers with the whole of another object, as the server has sent it. Remember must have been called before
+// Other answers with the whole of another object, as the server sent it earlier. Remember must have been called before
 // that.
 func (p *Proxy) Other(path string) *Fault {
 	kept := p.remembered()
@@ -175,8 +176,8 @@ func (p *Proxy) Other(path string) *Fault {
 	})
 }
 
-// Stale answers each GET as the server has answered it before Stale was called. Remember must have been called before
-// that.
+// Stale answers each GET with the server's answer from before the call of Stale. Remember must have been called before
+// that answer.
 func (p *Proxy) Stale() *Fault {
 	kept := p.remembered()
 	return instead(func(_ *Proxy, r *http.Request) (answer, bool) {
@@ -185,7 +186,8 @@ func (p *Proxy) Stale() *Fault {
 	})
 }
 
-// Slow lets 10 bytes of the body of a request or an answer pass at each tick. It ends when the client is gone.
+// Slow lets 10 bytes of the body of a request or an answer pass at each tick. The fault ends when the client
+// disconnects.
 func Slow[T any](ticks <-chan T) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		fire()

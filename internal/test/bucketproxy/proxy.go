@@ -1,5 +1,5 @@
-// Package bucketproxy is a proxy in front of the HTTP server of a bucket. It injects the faults that buckets and the
-// lines to them have, and counts each fault as fired.
+// Package bucketproxy is a proxy in front of the HTTP server of a bucket. The proxy injects the faults that buckets and
+// the connections to them have, and counts each fault as fired.
 package bucketproxy
 
 import (
@@ -15,10 +15,10 @@ import (
 	"sync/atomic"
 )
 
-// rememberedBytesMax bounds an answer that is remembered.
+// rememberedBytesMax bounds the size of an answer that is remembered.
 const rememberedBytesMax = 32 << 20
 
-// Proxy forwards requests to a server, unless a fault says otherwise. All methods are safe for concurrent use.
+// Proxy forwards requests to a server, unless a fault handles them. All methods are safe for concurrent use.
 type Proxy struct {
 	server   http.Server
 	listener net.Listener
@@ -28,18 +28,18 @@ type Proxy struct {
 	mu       sync.Mutex
 	fault    *Fault
 	requests []Request
-	answers  map[asked]answer // the newest one of each GET; nil: nothing is remembered
+	answers  map[asked]answer // the newest answer to each GET; nil: nothing is remembered
 }
 
 // Request is a request that has arrived.
 type Request struct{ Method, URI string }
 
-// asked is what a GET asks for.
+// asked identifies a GET by its URI and its range.
 type asked struct{ uri, ranged string }
 
 func askedBy(r *http.Request) asked { return asked{r.URL.RequestURI(), r.Header.Get("Range")} }
 
-// answer is a whole answer of the server.
+// answer is a complete answer of the server.
 type answer struct {
 	status int
 	header http.Header
@@ -58,12 +58,12 @@ func Start(ctx context.Context, dial func(ctx context.Context) (net.Conn, error)
 	p.server.Handler = http.HandlerFunc(p.serve)
 	go func() {
 		defer close(p.done)
-		_ = p.server.Serve(listener) // ends by Close
+		_ = p.server.Serve(listener) // Serve returns when Close is called
 	}()
 	return p, nil
 }
 
-// URL is where the proxy listens.
+// URL returns the URL at which the proxy listens.
 func (p *Proxy) URL() string { return "http://" + p.listener.Addr().String() }
 
 // Close ends the proxy and its connections.
@@ -74,7 +74,7 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// Set sets the fault that requests meet from now on; nil: none.
+// Set sets the fault that later requests meet. With nil, there is no fault.
 func (p *Proxy) Set(f *Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,7 @@ func (p *Proxy) forward(r *http.Request, body io.Reader) (answer, error) {
 	out := r.Clone(r.Context())
 	out.URL.Scheme, out.URL.Host = "http", r.Host
 	out.RequestURI = ""
-	out.Header.Del("Expect") // this proxy has agreed already
+	out.Header.Del("Expect") // the proxy itself has already sent 100 Continue
 	out.Header.Del("Connection")
 	if out.Body = http.NoBody; r.ContentLength != 0 {
 		out.Body = io.NopCloser(body)
@@ -151,7 +151,7 @@ func (p *Proxy) forward(r *http.Request, body io.Reader) (answer, error) {
 	return a, nil
 }
 
-// write answers with another body. A body that is shorter than the header says ends the connection.
+// write answers with another body. If the body is shorter than the length in the header, the connection ends.
 func (a answer) write(w http.ResponseWriter, body []byte) {
 	header := w.Header()
 	for name, values := range a.header {
@@ -160,10 +160,10 @@ func (a answer) write(w http.ResponseWriter, body []byte) {
 		}
 	}
 	w.WriteHeader(a.status)
-	_, _ = io.Copy(w, bytes.NewReader(body)) // a client that is gone is no matter
+	_, _ = io.Copy(w, bytes.NewReader(body)) // the client may have disconnected, which is no error
 }
 
-// drop ends the connection to the client as a host does that is gone: by a reset, without an answer.
+// drop resets the connection to the client without an answer, as a failed host would.
 func drop(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -175,11 +175,11 @@ func drop(w http.ResponseWriter) {
 	_ = conn.Close()
 }
 
-// Fault is one fault, which matching requests meet.
+// Fault is one fault, which the requests that match it meet.
 type Fault struct {
 	match func(*http.Request) bool
-	// serve answers a request, and counts the fault as fired before the client can notice it. It returns false if it has
-	// done nothing: the request is forwarded then.
+	// serve answers a request, and counts the fault as fired before the client can notice it. If serve does nothing, it
+	// returns false, and the request is forwarded.
 	serve func(p *Proxy, w http.ResponseWriter, r *http.Request) bool
 	fired atomic.Int64
 }

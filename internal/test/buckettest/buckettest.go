@@ -1,4 +1,5 @@
-// Package buckettest has the tests that every bucket.Bucket must pass: folders, and the buckets of cloud providers.
+// Package buckettest has the tests that every bucket.Bucket must pass, whether it is a folder or the bucket of a cloud
+// provider.
 package buckettest
 
 import (
@@ -42,7 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) bucket.Bucket) {
 	}
 }
 
-// Content returns bytes that are the same for the same seed.
+// Content returns n bytes that depend only on the seed.
 func Content(n int, seed byte) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)

@@ -19,12 +19,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// fact is what a replica's log says at one index.
+// fact is the content of a replica's log at one index.
 type fact struct {
 	index, term uint64
 	kind        format.Kind
 	id          int64
-	data        uint32 // CRC of the data
+	data        uint32 // CRC of the record's data
 	request     [16]byte
 	remembered  format.Request // identifies a put or delete, even if compaction kept nothing else of it
 }
@@ -46,9 +46,9 @@ type logOf struct {
 	last   uint64         // index of the last entry that was read
 }
 
-// agree stops the shards and compares the logs of each group's replicas, as far as both still have the entries. All
-// replicas must have the same entry at every index, and the same newest version of every record, which must be the
-// version that the last reads returned.
+// agree stops the shards and compares the logs of each group's replicas at the indexes for which both logs still have
+// entries. All replicas must have the same entry at every index, and the same newest version of every record, which
+// must be the version that the last reads returned.
 func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 	for _, h := range s.shards {
 		if err := h.stop(); err != nil {
@@ -100,7 +100,7 @@ func readLog(shard, dir string) (*logOf, string, error) {
 	}
 	log := &logOf{shard: shard, facts: map[uint64]fact{}, newest: map[int64]fact{}}
 	for _, segment := range m.Segments {
-		log.cut(segment.FirstIndex) // compaction may have removed all entries that a leader wrote here
+		log.cut(segment.FirstIndex) // compaction may have removed all entries that a leader wrote to this segment
 		if err := log.read(path.Join(dir, format.SegmentName(segment.Number)), segment.ID); err != nil {
 			return nil, "", err
 		}
@@ -159,7 +159,7 @@ func (l *logOf) cut(from uint64) {
 	l.last = min(l.last, from-1)
 }
 
-// differ returns an error that says where two logs of a group differ.
+// differ returns an error that describes where two logs of a group differ.
 func differ(g int, a, b *logOf) error {
 	for index, f := range a.facts {
 		if other, both := b.facts[index]; both && !f.agrees(other) {

@@ -72,8 +72,8 @@ func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	}
 }
 
-// lost removes, from a history, a write whose value a read returned. After that, the read has seen a value that nobody
-// wrote.
+// lost removes, from a history, a write whose value a read returned. After that, the read has returned a value that no
+// client wrote.
 func lost(all []operation, i int) ([]operation, bool) {
 	o := all[i]
 	read := slices.ContainsFunc(all, func(g operation) bool { return g.verb == get && g.seen == o.value })

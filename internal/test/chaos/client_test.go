@@ -185,7 +185,7 @@ func data(value uint64) []byte {
 	size := 8 + value*2654435761%1500
 	switch {
 	case value%3000 == 7:
-		size = 1_200_000 // a blob
+		size = 1_200_000 // large enough for a blob
 	case value%100 == 3:
 		size = 60_000
 	}
@@ -352,7 +352,7 @@ func (w *worker) mustNotBe(c *call, err error) {
 	}
 	var e *client.Error
 	if errors.As(err, &e) && (e.Reason == reason.NotLeader || e.Reason == reason.WrongShard) {
-		return // the client tried again until its time was over
+		return // the client retried until its time was over
 	}
 	w.load.history.violate("%v: an error of no kind that a client expects: %v", c.operation, err)
 }

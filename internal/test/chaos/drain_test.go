@@ -99,7 +99,7 @@ func (n *nemesis) drain(victim *server) (words string, err error) {
 		paused.name, killed.name, again.name), await("the moves are over", 3*time.Minute, n.noMoves)
 }
 
-// heldBy returns the groups of which a shard has a copy.
+// heldBy returns the groups that have a copy on a shard.
 func heldBy(all map[string][]replica, h *server) (groups []string) {
 	for name, replicas := range all {
 		if slices.ContainsFunc(replicas, func(r replica) bool { return r.shard == h }) {

@@ -297,7 +297,7 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 }
 
 // probe puts a record directly to a shard, into a group that it leads, and returns the reason of a refusal. The record
-// does not belong to the workers, whose ids are not negative.
+// has a negative id, which no worker uses.
 func (n *nemesis) probe(victim *server, data []byte) (reason string, err error) {
 	groups := n.ledBy(victim)
 	if len(groups) == 0 {

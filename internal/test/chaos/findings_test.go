@@ -26,13 +26,13 @@ const (
 // looks counts what `sheaf doctor` was required to report at faults. Only the goroutine of the nemesis uses it.
 type looks struct {
 	byKind map[finding.Kind]*lookTimes
-	open   []expected // reported during the present fault
+	open   []expected // reported during the current fault
 }
 
 // expected is a finding that a fault has caused.
 type expected struct {
 	kind finding.Kind
-	who  string // "shard a", "store"
+	who  string // for example "shard a" or "store"
 }
 
 type lookTimes struct {
@@ -46,7 +46,7 @@ func (n *nemesis) doctor() (found []finding.Finding, err error) {
 	var report struct {
 		Findings []finding.Finding `json:"findings"`
 	}
-	// The error in words follows the JSON.
+	// doctor prints the text of its error after the JSON.
 	if bad := json.NewDecoder(strings.NewReader(out)).Decode(&report); bad != nil {
 		return nil, fmt.Errorf("sheaf doctor: %w: %s", errors.Join(err, bad), out)
 	}
@@ -98,8 +98,8 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 }
 
 // expects requires that `sheaf doctor` reports, in time, a finding of one of the given kinds about the given part of
-// the store. The argument since is when the cause of the finding began. The finding must be gone in time after the
-// fault.
+// the store. The argument since is the time at which the cause of the finding began. The finding must disappear in time
+// after the fault.
 func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) error {
 	within := time.Duration(0)
 	for _, kind := range kinds {

@@ -46,7 +46,7 @@ type operation struct {
 
 	version uint64  // the version that was written or read, or that a refusal named as the newest; 0: there is no record
 	seen    uint64  // get: the value that was read; 0: no record
-	refused refusal // why nothing was written
+	refused refusal // reason why nothing was written
 	existed bool    // delete: whether there was a record
 }
 
@@ -69,7 +69,7 @@ type record struct {
 	floor   uint64 // later versions are greater than this
 }
 
-// has reports whether the newest version may be this one. It returns the record with this knowledge added.
+// has reports whether the newest version may be this one. It also returns the record with this knowledge added.
 func (r record) has(version uint64) (bool, record) {
 	switch {
 	case version == 0 || r.value == 0:

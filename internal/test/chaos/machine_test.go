@@ -21,7 +21,7 @@ import (
 // have no names, so namespaces of two runs cannot collide.
 const hubAddress = "10.77.0.1"
 
-// machine is a network namespace and a mount namespace, which exist as long as a process holds them.
+// machine is a network namespace and a mount namespace, which exist while a process holds them.
 type machine struct {
 	rig     *rig
 	name    string
@@ -98,8 +98,8 @@ func (m *machine) must(args ...string) {
 	must.OK(m.rig.t, err)
 }
 
-// path returns a path by which this process reaches a file of the machine, even if the file is on a mount that only
-// the machine has.
+// path returns a path by which this process reaches a file of the machine, even if the file is on a mount in the
+// machine's own namespace.
 func (m *machine) path(name string) string {
 	return fmt.Sprintf("/proc/%d/root%s", m.holder.Process.Pid, name)
 }

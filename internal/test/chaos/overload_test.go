@@ -29,7 +29,7 @@ const (
 	// data on three disks for ten minutes.
 	burstTakenMax = 32 << 20
 	burstRefusals = 20              // required number of refusals
-	burstLasts    = 7 * time.Second // duration after these refusals: longer than most calls of the workers try
+	burstLasts    = 7 * time.Second // duration after these refusals; longer than the workers retry most calls
 
 	overloadedRate = "1M"         // bytes per second: a disk so slow that its groups are easy to overload
 	overloaded     = "OVERLOADED" // the reason of a refusal
@@ -47,7 +47,7 @@ type burst struct {
 	told map[int64][]int64 // by record: the puts that were refused as OVERLOADED
 }
 
-// newBurst begins a burst. Its records do not belong to the workers, whose ids are not negative.
+// newBurst begins a burst. Its records have negative ids, which no worker uses.
 func (n *nemesis) newBurst(group int) (*burst, error) {
 	b := &burst{told: map[int64][]int64{}}
 	for _, g := range n.gateways {

@@ -29,7 +29,7 @@ func (n *nemesis) pause(victim *server) (string, error) {
 	return fmt.Sprintf("stopped for%s s, and lost the lead of %d groups by it", words, changes), nil
 }
 
-// stopGateway stops a gateway with SIGSTOP. The calls that it had accepted continue late, when the gateway continues.
+// stopGateway stops a gateway with SIGSTOP. The calls that the gateway had accepted continue when the gateway does.
 func (n *nemesis) stopGateway(victim *server) (string, error) {
 	before := n.load.history.count()
 	length := pauseLeast + time.Duration(n.random.Int64N(int64(holdAtLeast)))

@@ -62,7 +62,7 @@ func (n *nemesis) ballast(group int) (round uint64, err error) {
 	return n.rounds, nil
 }
 
-// stalledMax limits the number of streams that nobody reads. A scan occupies 192 KiB of a shard's memory for answers
+// stalledMax limits the number of streams without a reader. A scan occupies 192 KiB of a shard's memory for answers
 // while its records are small, and more than 1 MiB if they are ballast.
 const (
 	stalledMax   = 510
@@ -78,7 +78,7 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 	if err != nil {
 		return "", err
 	}
-	// Without these options, gRPC would buffer more and more data that nobody reads.
+	// Without these options, gRPC would buffer an unlimited amount of unread data.
 	conn, err := grpc.NewClient(victim.grpc(), append(n.dialOptions(), grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window))...)
 	if err != nil {
@@ -113,8 +113,8 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 		case reasonOf(err) == overloaded:
 			return nil
 		case err != nil:
-			// The leadership of the group has probably moved. In that case the last streams were refused too, and
-			// occupy nothing. Therefore the next streams read another group.
+			// The leadership of the group has probably moved. In that case the last streams were refused too and occupy no
+			// memory, so the next streams read another group.
 			refused := err
 			opened = 0
 			if group, err = n.ledWithBallast(victim); err != nil {

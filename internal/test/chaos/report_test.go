@@ -98,7 +98,7 @@ func longestGap(times []int64, begin, end int64) time.Duration {
 	return time.Duration(longest)
 }
 
-// summary returns one line that says what the history contains.
+// summary returns one line that describes the content of the history.
 func (l *load) summary() string {
 	l.history.mu.Lock()
 	defer l.history.mu.Unlock()

@@ -87,8 +87,8 @@ func sweep(t *testing.T) {
 	}
 }
 
-// startJanitor starts a process that removes the folder after this process has ended. The end of the returned pipe
-// tells the janitor that this process has ended.
+// startJanitor starts a process that removes the folder after this process has ended. When the returned pipe is closed,
+// the janitor assumes that this process has ended.
 func (r *rig) startJanitor() io.Closer {
 	cmd := exec.Command("sh", "-c", `cat >/dev/null; sleep 1; rm -rf --one-file-system "$0"`, r.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -99,7 +99,7 @@ func (r *rig) startJanitor() io.Closer {
 	return pipe
 }
 
-// remove ends everything and checks that nothing is left.
+// remove ends everything, and checks that no process and no file remains.
 func (r *rig) remove() {
 	r.keepLogs()
 	r.mu.Lock()
@@ -206,7 +206,7 @@ func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, erro
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		if back := unix.Setns(r.own, unix.CLONE_NEWNET); back == nil {
 			runtime.UnlockOSThread()
-		} // otherwise the thread ends with this goroutine
+		} // without an unlock, the thread ends with this goroutine
 		answers <- answer{conn, err}
 	}()
 	a := <-answers
@@ -252,7 +252,7 @@ func (m *machine) launch(name string, args ...string) (*process, error) {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // ProcessState says how it ended
+		_ = p.cmd.Wait() // ProcessState records how the process ended
 		close(p.ended)
 	}()
 	r.mu.Lock()

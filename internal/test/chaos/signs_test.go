@@ -18,7 +18,7 @@ type signs struct {
 
 	mu       sync.Mutex
 	looked   int
-	answered map[string]int // by state
+	answered map[string]int // number of answers, by state
 }
 
 // watchSigns asks every shard repeatedly, until ctx ends.
@@ -80,7 +80,7 @@ func impossible(row *recordv1.Shard) (bad []string) {
 	return bad
 }
 
-// words says how many times the shards were asked, and in which states they were.
+// words returns a text with the number of answers of the shards, by state.
 func (s *signs) words() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

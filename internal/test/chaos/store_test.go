@@ -154,7 +154,7 @@ const (
 	slowedDisk = 2
 	diskBytes  = 512 << 20
 
-	// memoryOfShard is the memory limit that a shard finds in its cgroup. It is small, so that a few callers can overload
+	// memoryOfShard is the memory limit that the programs of a shard see. It is small, so that a few callers can overload
 	// the shard.
 	memoryOfShard = 256 << 20
 )
@@ -206,7 +206,7 @@ func (s *store) dialOptions() []grpc.DialOption {
 	}
 }
 
-// replica is what a shard reports about one of its groups.
+// replica is a shard's report about one of its replicas.
 type replica struct {
 	shard *server
 	row   *recordv1.Group
@@ -257,8 +257,8 @@ func led(all map[string][]replica, h *server) (groups []string) {
 	return groups
 }
 
-// whole returns an error that says what is wrong with the replicas. Each group must have all its copies, all of them
-// must serve, and one must lead.
+// whole returns an error that describes what is wrong with the replicas. Each group must have all its copies, all of
+// them must serve, and one must lead.
 func (s *store) whole(all map[string][]replica) error {
 	var errs []error
 	for g := range s.cfg.groups {
@@ -281,7 +281,7 @@ func (s *store) whole(all map[string][]replica) error {
 	return errors.Join(errs...)
 }
 
-// settledNow returns an error that says why the store is not whole at this moment.
+// settledNow returns an error with the reason why the store is not whole at this moment.
 func (s *store) settledNow() error {
 	all, err := s.survey()
 	if err != nil {

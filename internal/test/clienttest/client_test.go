@@ -179,7 +179,7 @@ func TestWrongInputIsRefused(t *testing.T) {
 	})
 }
 
-// pattern returns n bytes that differ from place to place.
+// pattern returns n pseudo-random bytes, which are the same for the same n. With them, a test notices misplaced data.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	x := uint32(n)
@@ -335,7 +335,8 @@ func TestBatcherReportsEveryOutcome(t *testing.T) {
 	})
 }
 
-// TestFlushDoesNotWaitForLaterPuts adds a put while Flush waits. The later put has no outcome before Flush returns.
+// TestFlushDoesNotWaitForLaterPuts adds a put while Flush waits. The later put must not have an outcome before Flush
+// returns.
 func TestFlushDoesNotWaitForLaterPuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := storetest.StartWith(t, storetest.Config{}).Client(t, client.Config{})

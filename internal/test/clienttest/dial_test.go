@@ -16,20 +16,20 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// At whatever moment its time ends, Dial reports both that nobody has answered and why it stopped waiting.
+// Whenever its time ends, Dial reports both that nobody has answered and why it stopped waiting.
 func TestDialOfNobodyIsUnavailableAndOutOfTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
 		silent, err := network.Listen(t.Context(), "silent:0") // accepts connections, and sends nothing
 		must.OK(t, err)
-		defer func() { _ = silent.Close() }() // the result does not matter
+		defer func() { _ = silent.Close() }() // the error does not matter
 		go func() {
 			for {
 				conn, err := silent.Accept()
 				if err != nil {
 					return // the listener was closed
 				}
-				defer func() { _ = conn.Close() }() // the result does not matter
+				defer func() { _ = conn.Close() }() // the error does not matter
 			}
 		}()
 		over, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))

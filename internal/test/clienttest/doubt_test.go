@@ -22,7 +22,7 @@ import (
 )
 
 // lossy returns a configuration that loses the answer to the first write, which the server has applied. It replaces all
-// later answers by the argument answer. limit bounds a call.
+// later answers by the argument answer. The argument limit bounds a call.
 func lossy(answer error, lost *atomic.Int64, limit time.Duration) client.Config {
 	fail := func(method string) (bool, error) {
 		if !strings.Contains(method, "RecordService") {

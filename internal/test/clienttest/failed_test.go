@@ -133,7 +133,7 @@ func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 						}
 					}
 					most := 1
-					if direct { // first the shard, then a gateway, which knows other copies
+					if direct { // first the shard, then a gateway, which could use other copies
 						most = 2
 					}
 					if n := count.take()[op]; n < 1 || n > most+1 || n > most && op != "BatchPut" && op != "BatchGet" {

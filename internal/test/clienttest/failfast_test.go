@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// whole is longer than any test, so a call that ends earlier was ended by something else.
+// whole is longer than any test, so if a call ends earlier, something other than this limit has ended it.
 const whole = time.Hour
 
 // This test does not run in a bubble, because it checks the errors of the operating system and of DNS for an address at
@@ -56,7 +56,7 @@ func TestFailFastTakesAnotherAddress(t *testing.T) {
 		c, err := client.New(client.Config{Addresses: []string{"nobody:1", s.Addr()}, FailFast: true, CallTimeout: whole,
 			Dial: s.Network.Dial})
 		must.OK(t, err)
-		defer func() { _ = c.Close() }() // the result does not matter
+		defer func() { _ = c.Close() }() // the error does not matter
 		if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil {
 			t.Errorf("the second address: %v", err)
 		}
@@ -92,7 +92,7 @@ func TestFailFastWaitsForAServerThatHasAnswered(t *testing.T) {
 				})},
 		})
 		must.OK(t, err)
-		defer func() { _ = c.Close() }() // the result does not matter
+		defer func() { _ = c.Close() }() // the error does not matter
 		if _, err := c.Get(testContext(t), client.Key{ID: 1}, nil); !errors.Is(err, client.ErrNotFound) {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 		s := storetest.Start(t)
 		for _, said := range []string{
 			"i/o timeout",            // the network reports that there was no answer
-			"operation was canceled", // the attempt took so long that a Pulse gave it up
+			"operation was canceled", // the attempt took so long that a Pulse aborted it
 		} {
 			var dials atomic.Int64
 			c, err := client.New(client.Config{
@@ -139,7 +139,7 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 			if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil || dials.Load() < 3 {
 				t.Errorf("%s: after %d dials: %v", said, dials.Load(), err)
 			}
-			_ = c.Close() // the result does not matter
+			_ = c.Close() // the error does not matter
 		}
 	})
 }
@@ -150,9 +150,9 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 	t.Helper()
 	listener, err := network.Listen(t.Context(), "hangs:0")
 	must.OK(t, err)
-	t.Cleanup(func() { _ = listener.Close() }) // the result does not matter
+	t.Cleanup(func() { _ = listener.Close() }) // the error does not matter
 	serve := func(conn net.Conn) {
-		defer func() { _ = conn.Close() }() // the result does not matter
+		defer func() { _ = conn.Close() }() // the error does not matter
 		if taken.Add(1) == 1 {
 			_, _ = conn.Write(words)
 			_, _ = io.Copy(io.Discard, conn)
@@ -160,9 +160,9 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 		}
 		behind, err := network.Dial(t.Context(), to)
 		if err != nil {
-			return // the call reports it
+			return // the call reports the error
 		}
-		defer func() { _ = behind.Close() }() // the result does not matter
+		defer func() { _ = behind.Close() }() // the error does not matter
 		go func() { _, _ = io.Copy(conn, behind) }()
 		_, _ = io.Copy(behind, conn)
 	}
@@ -178,8 +178,8 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 	return listener.Addr().String()
 }
 
-// A Pulse closes a connection on which nothing is answered. That says nothing about the address, because the next
-// connection may reach another server.
+// A Pulse closes a connection on which nothing is answered. FailFast must not conclude that nobody listens at the
+// address, because the next connection may reach another server.
 func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 	for name, words := range map[string][]byte{
 		"before it was ready": nil,
@@ -194,7 +194,7 @@ func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 					Dial: s.Network.Dial,
 				})
 				must.OK(t, err)
-				defer func() { _ = c.Close() }() // the result does not matter
+				defer func() { _ = c.Close() }() // the error does not matter
 				if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil || taken.Load() < 2 {
 					t.Errorf("after %d connections: %v", taken.Load(), err)
 				}

@@ -75,7 +75,8 @@ func (s *faultyStream) RecvMsg(m any) error {
 	return s.f.message(s.method, s.n, m)
 }
 
-var errBroken = status.Error(codes.Unavailable, "error reading from server: EOF") // as the transport reports it
+// the transport's error for an ended connection
+var errBroken = status.Error(codes.Unavailable, "error reading from server: EOF")
 
 func TestChangedBytesAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -314,7 +315,7 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 					t.Errorf("%s, %s: %v", reason, name, err)
 				}
 			}
-			// The result of an earlier attempt remains unknown, whatever the last attempt reported.
+			// The result of an earlier attempt remains unknown, regardless of the error of the last attempt.
 			f.fired.Store(0)
 			lost = 1
 			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)

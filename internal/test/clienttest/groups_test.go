@@ -47,7 +47,7 @@ func TestGroupsAreListed(t *testing.T) {
 // behaves like a gateway that is older than pages.
 type pagesOf struct {
 	recordv1.UnimplementedAdminServiceServer
-	n, older, refused int // older 0: never; refused: the page that is refused, 0: none
+	n, older, refused int // older: number of pages from a newer gateway; refused: page refused; 0: none
 	asked             int
 }
 

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// told is a gateway that only reports which shard leads.
+// told is a gateway that only sends the routing.
 type told struct {
 	recordv1.UnimplementedRoutingServiceServer
 	leaders chan string

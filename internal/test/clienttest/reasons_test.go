@@ -75,7 +75,7 @@ func TestEveryReasonHasAnError(t *testing.T) {
 	}
 }
 
-// Together, the splits of a plan return every record once, whichever client scans them.
+// Together, the splits of a plan return every record once, even if other clients scan them.
 func TestSplitsOfAPlanAreScannedByOthers(t *testing.T) {
 	both(t, storetest.Config{Shards: 2}, func(t *testing.T, s *storetest.Server, c *client.Client) {
 		ctx := testContext(t)

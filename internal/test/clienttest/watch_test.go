@@ -28,8 +28,8 @@ func opened(n *atomic.Int64) []grpc.DialOption {
 		})}
 }
 
-// A watch continues after a crash of the shard and misses nothing. Through a gateway, the caller keeps the same stream
-// all the time.
+// A watch continues after a crash of the shard and misses nothing. Through a gateway, the caller's stream does not
+// break.
 func TestAWatchGoesOnOverTheCrashOfAShard(t *testing.T) {
 	for name, direct := range map[string]bool{"gateway": false, "direct": true} {
 		t.Run(name, func(t *testing.T) {

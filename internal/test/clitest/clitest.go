@@ -36,15 +36,15 @@ func Programs(ctx context.Context, into string, packages ...string) (dir string,
 	if dir == "" {
 		build := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o",
 			into + string(filepath.Separator)}, packages...)...)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0") // static programs, even if the race detector needs cgo
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // programs are static, even if the race detector needs cgo
 		if out, err := build.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("building %v: %w: %s", packages, err, out)
 		}
 		return into, nil
 	}
 	for _, name := range packages {
-		// Go's cache of test results records which files a test looks at. Because of this call of os.Stat, the test
-		// runs again if the program has changed.
+		// Go's cache of test results records which files a test inspects. Because of this call of os.Stat, the test runs
+		// again if the program has changed.
 		if _, err := os.Stat(filepath.Join(dir, path.Base(name))); err != nil {
 			return "", fmt.Errorf("%s=%s: run `make build`: %w", BinVariable, dir, err)
 		}
@@ -71,7 +71,7 @@ func Main(m *testing.M, set func(dir string), packages ...string) {
 	}())
 }
 
-// longest is how long a program may run before it is killed. No program should need nearly that long.
+// longest is how long a program may run before it is killed. All programs should end much sooner.
 const longest = 10 * time.Minute
 
 // Run runs a program and waits for it. If who is not nil, the program runs as that user.

@@ -1,5 +1,6 @@
 // Package etcdserver runs an etcd that listens on addresses, for tests and benchmarks whose processes connect to it.
-// The product itself has no such etcd: etcd.StartEmbedded does not listen, and the members of a cluster sync.
+// The product itself has no such etcd: etcd.StartEmbedded does not listen, and the members of a cluster sync their
+// writes.
 package etcdserver
 
 import (

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Own is an etcd for a single test. The test can stop this etcd and set it back to an earlier state. Not safe for
+// Own is an etcd for a single test. The test can stop this etcd and restore an earlier state of it. Own is not safe for
 // concurrent use.
 type Own struct {
 	tb      testing.TB

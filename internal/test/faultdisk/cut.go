@@ -61,8 +61,8 @@ func NewCutter(before *Image, record []Op) *Cutter {
 	return &Cutter{durable: slices.Clone(before.pages), record: record}
 }
 
-// Cut cuts the power after a number of operations of the record, which is the argument done. It must not be less than
-// in the previous call.
+// Cut returns the image of the disk if power is cut after the first done operations of the record. The argument done
+// must not be less than in the previous call.
 func (c *Cutter) Cut(done int, s Survival) (*Image, Loss) {
 	if done > len(c.record) || done < c.flushed {
 		panic(fmt.Sprintf("faultdisk: a cut at %d, after one at %d or later, of %d", done, c.flushed, len(c.record)))
@@ -97,7 +97,7 @@ func (p pages) keep(pending []Op, s Survival) Loss {
 			random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		}
 	}
-	kept := make([]sectors, len(pending)) // for each write
+	kept := make([]sectors, len(pending)) // for each write, the sectors that survive
 	for _, i := range order {
 		op := pending[i]
 		if s.Keep != KeepSectors {
@@ -111,7 +111,7 @@ func (p pages) keep(pending []Op, s Survival) Loss {
 	return count(kept)
 }
 
-// sectors says whether all or some sectors of a write have survived.
+// sectors records whether all or some sectors of a write have survived.
 type sectors struct{ all, some bool }
 
 func (p pages) keepSectors(op Op, sector int64, keep func() bool) (left sectors) {
@@ -136,7 +136,7 @@ func (p pages) keepSectors(op Op, sector int64, keep func() bool) (left sectors)
 
 func count(kept []sectors) Loss {
 	loss := Loss{Pending: len(kept)}
-	missed := false // an earlier write, or a part of it, did not survive
+	missed := false // an earlier write was lost, at least in part
 	for _, k := range kept {
 		switch {
 		case (k.all || k.some) && missed:

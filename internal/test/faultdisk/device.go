@@ -14,10 +14,10 @@ type Kind uint8
 const (
 	Write Kind = iota
 	Zero       // a range was zeroed or discarded, and reads as zeros
-	Flush      // everything recorded before it survives a power cut after it
+	Flush      // everything recorded before a Flush survives a power cut after it
 )
 
-// Op is one operation that a disk has done.
+// Op is one operation that a disk has carried out.
 type Op struct {
 	Kind   Kind
 	Offset int64
@@ -25,10 +25,10 @@ type Op struct {
 	Data   []byte // the written data, Bytes long; must not be changed
 }
 
-// Device is a disk in memory. Safe for concurrent use.
+// Device is a disk in memory. Device is safe for concurrent use.
 type Device struct {
 	mu     sync.Mutex // guards the fields below
-	eased  sync.Cond  // signalled when a fault was removed
+	eased  sync.Cond  // signalled when a fault is removed
 	now    pages
 	record []Op
 	faults []*Fault
@@ -134,7 +134,7 @@ func (d *Device) Flush() error {
 	return nil
 }
 
-// take applies and records an operation. Called with mu held.
+// take applies and records an operation. The caller holds mu.
 func (d *Device) take(op Op) {
 	d.now.do(op)
 	d.record = append(d.record, op)

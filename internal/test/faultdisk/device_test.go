@@ -101,12 +101,12 @@ func letters(letter string, sectors, sector int) []byte {
 // flushed content, or the content of any later write.
 var legal = regexp.MustCompile(`^[.a]a[ab][abc][.c]\.\.\.$`)
 
-// Everything that was flushed before a cut is there after it. Any subset of the sectors of the other writes survives,
-// in any order. Nothing else changes.
+// Everything that was flushed before a cut still exists after it. Any subset of the sectors of the other writes
+// survives, in any order. Nothing else changes.
 func TestCutsLeaveEachLegalStateAndNoOther(t *testing.T) {
 	const sector = 512
 	for keep := range keeps {
-		d := New(PageBytes) // 8 sectors
+		d := New(PageBytes) // a disk of 8 sectors
 		before := d.Begin()
 		write(t, d, letters("a", 4, sector), 0)
 		must.OK(t, d.Flush())

@@ -19,7 +19,7 @@ const (
 type Fault struct {
 	Calls         Calls
 	Offset, Bytes int64         // 0 bytes: the whole disk
-	Err           syscall.Errno // the error; 0: none, calls wait until the fault is removed
+	Err           syscall.Errno // the error; 0: no error, and calls wait until the fault is removed
 	Times         int           // the fault ends after this many calls; 0: it remains until it is removed
 
 	device *Device
@@ -58,7 +58,7 @@ func (f *Fault) concerns(calls Calls, offset, bytes int64) bool {
 }
 
 // meet waits or returns an error if a fault requires it. It also returns an error if the range is not inside the disk.
-// Called with mu held.
+// The caller holds mu.
 func (d *Device) meet(calls Calls, offset, bytes int64) error {
 	if err := d.inside(offset, bytes); err != nil {
 		return err

@@ -60,7 +60,7 @@ func Attach(d *Device, dir string, sectorBytes int) (drive *Drive, err error) {
 // Path returns the path of the block device.
 func (d *Drive) Path() string { return d.loop.Name }
 
-// Detach releases the device, which must not be mounted any more. A second call does nothing.
+// Detach releases the device, which must have been unmounted before. A second call does nothing.
 func (d *Drive) Detach() error {
 	var errs []error
 	if d.loop != nil {
@@ -134,7 +134,7 @@ func (f *file) Getxattr(context.Context, string, []byte) (uint32, syscall.Errno)
 	return 0, syscall.ENODATA
 }
 
-// Flush implements fs.NodeFlusher. It closes a file; it does not flush the disk.
+// Flush implements fs.NodeFlusher. The kernel calls it when a file is closed. It does not flush the disk.
 func (f *file) Flush(context.Context, fs.FileHandle) syscall.Errno { return 0 }
 
 // Read implements fs.NodeReader.

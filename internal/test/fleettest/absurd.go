@@ -17,8 +17,9 @@ import (
 // absurdCases is the number of cases outside a soak.
 const absurdCases = 150
 
-// Absurdly calls check repeatedly, each time with a new source of absurd values. words are additional strings for these
-// values. They lead to code that compares with certain strings, such as the name of a state.
+// Absurdly calls check repeatedly, each time with a new source of absurd values. The argument words lists additional
+// strings for these values. Code that compares with such a string, for example the name of a state, is reached only
+// with that string.
 func Absurdly(t *testing.T, words []string, check func(a *Absurd)) {
 	t.Helper()
 	seed, cases := soaktest.Seed(t, 1), absurdCases

@@ -22,7 +22,7 @@ func View(copies int, shards string, groups map[string]string) *fleet.Places {
 	v := &fleet.Places{Planned: placement.Planned{Unplaced: map[string]string{}, View: placement.View{
 		Meta: placement.Meta{Copies: copies}, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{},
 		Targets: map[string]placement.Target{}}}}
-	for s := range strings.FieldsSeq(shards) { // name or name@domain
+	for s := range strings.FieldsSeq(shards) { // each word is name or name@domain
 		name, domain, found := strings.Cut(s, "@")
 		if !found {
 			domain = name

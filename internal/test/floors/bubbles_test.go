@@ -20,7 +20,7 @@ var inBubbles = []string{
 }
 
 // outside lists the files of these packages that run outside of bubbles, with the reason. The file itself must also
-// explain in a comment why it cannot run in a bubble.
+// explain in a comment why its tests cannot run in a bubble.
 var outside = map[string]string{
 	"internal/archive/archiver/bucket_test.go":      "is in the bubbles of sim_test.go",
 	"internal/test/clienttest/tls_test.go":          "certificates are files, which are read again when they change",

@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	// otherKinds are the kinds of Kubernetes and cert-manager that pages may name. Add a kind here when a page names it
-	// first.
+	// otherKinds are the kinds of Kubernetes and cert-manager that pages may name. If a page names another kind, add it to
+	// this list.
 	otherKinds = strings.Fields("all crd namespace namespaces node nodes pod pods pv pvc service secret secrets " +
 		"configmap deployment deploy statefulset job jobs event events storageclass lease clusterrole certificates")
 	// kindVerbs are the verbs of kubectl that take kinds.
@@ -207,7 +207,7 @@ func (s schema) unknownOf(operations []any) string {
 func (k kinds) named(verb string, args []string) (string, error) {
 	switch {
 	case verb == "rollout" && len(args) > 0:
-		args = args[1:] // removes restart, status, ...
+		args = args[1:] // removes the subcommand, such as restart or status
 	case slices.Contains(nodeVerbs, verb):
 		return "", nil
 	}

@@ -20,8 +20,8 @@ const root = "../../.."
 // sort is one sort of command that pages show.
 type sort struct {
 	name  string
-	least int // minimum number of such commands in the pages, because a test that finds nothing proves nothing
-	// check reports whether a command is of this sort, and what is wrong with it.
+	least int // minimum number of such commands in the pages, so that the check cannot pass without having found any
+	// check reports whether a command is of this sort, and returns an error if something is wrong with the command.
 	check func(c pagetest.Command) (applies bool, wrong error)
 }
 
@@ -106,8 +106,8 @@ func TestVariablesOfPagesAreRead(t *testing.T) {
 // readsWithDefault reports whether a script in a page reads a variable that may be unset.
 func readsWithDefault(text, variable string) bool { return strings.Contains(text, "${"+variable+":-") }
 
-// sources holds the text of programs and scripts. It leaves out those of this package, because its tables name
-// variables that nobody reads.
+// sources holds the text of programs and scripts. The texts of this package are left out, because its tables name
+// variables that do not exist.
 type sources struct{ golang, scripts []string }
 
 func readSources() (sources, error) {

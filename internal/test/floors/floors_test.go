@@ -23,7 +23,7 @@ const module = "sheaf.dev/sheaf/"
 // floor is one folder of packages, and the folders from which it may import.
 type floor struct {
 	name, folder string
-	allow        []string // folders, relative to the module
+	allow        []string // folders that the floor may import, relative to the module
 }
 
 // above are the folders above all floors. No floor may import them.
@@ -79,7 +79,7 @@ func permits(folder, pkg string) bool {
 	return pkg == alone || !isAlone && within(pkg, folder)
 }
 
-// judge returns what is wrong with the floors, and which packages have forbidden imports.
+// judge returns the mistakes in the list of floors, and the packages with forbidden imports.
 func judge(floors []floor, imports map[string][]string) (wrong []string) {
 	used := map[string]bool{}
 	for pkg, imported := range imports {
@@ -116,7 +116,7 @@ func judge(floors []floor, imports map[string][]string) (wrong []string) {
 }
 
 // TestImportsGoDown checks that each package is on a floor, and imports only what its floor allows. The linter checks
-// the same list. This test also finds a package that is on no floor, and a permission that no package needs any more.
+// the same list. This test also finds a package that is on no floor, and a permission that no package needs.
 func TestImportsGoDown(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", module+"...").Output()
 	if err != nil {
@@ -177,7 +177,8 @@ func TestTheClientBringsNoServer(t *testing.T) {
 	}
 }
 
-// The libraries of cloud providers hold credentials, and double the size of a program. They are in sheaf-archive alone.
+// The libraries of cloud providers hold credentials, and double the size of a program. Therefore only sheaf-archive may
+// use them.
 func TestCloudLibrariesAreInTheArchiveAlone(t *testing.T) {
 	clouds := []string{"gocloud.dev/", "cloud.google.com/", "google.golang.org/api/", "github.com/aws/",
 		"github.com/Azure/azure-sdk-for-go/"}

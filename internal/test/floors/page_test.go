@@ -59,8 +59,8 @@ func readTree(t *testing.T, root string) tree {
 	return there
 }
 
-// missing describes what is missing from the tree if a page uses this name. It returns "" if nothing is missing, or if
-// the name does not look like code.
+// missing describes what the tree lacks if a page uses this name. It returns "" if the tree lacks nothing, or if the
+// name does not look like code.
 func (there tree) missing(name string) string {
 	switch method := aMethod.FindStringSubmatch(name); {
 	case others.MatchString(name):
@@ -85,7 +85,7 @@ func (there tree) missing(name string) string {
 }
 
 // TestPagesNameWhatExists checks that the files, functions and methods that docs/architecture.md and docs/raft.md name
-// exist. A name that was renamed or removed would mislead readers of the page.
+// exist. A page with a name that was changed or removed would mislead its readers.
 func TestPagesNameWhatExists(t *testing.T) {
 	there, named := readTree(t, root), 0
 	for _, page := range []string{"architecture.md", "raft.md"} {

@@ -14,11 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// countedByHand matches a format that prints a number before a plural noun. For one thing, that text is wrong.
+// countedByHand matches a format that prints a number before a plural noun. For the number 1, such a text is wrong.
 var countedByHand = regexp.MustCompile(`%d (?:(?:other|free|more|older|failure|whole) )?(?:groups|shards|disks|copies|` +
 	`members|volumes|claims|pods|gateways|pools|domains|issuers|grants|tenants|restarts|others|ones)\b`)
 
-// pluralsByHand returns such formats in a file. Texts that + joins count as one.
+// pluralsByHand returns such formats in a file. Texts that are joined by + count as one text.
 func pluralsByHand(file *ast.File) (wrong []string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n.(type) {
@@ -29,7 +29,7 @@ func pluralsByHand(file *ast.File) (wrong []string) {
 		joined := ""
 		ast.Inspect(n, func(part ast.Node) bool {
 			if text, is := part.(*ast.BasicLit); is && text.Kind == token.STRING {
-				word, _ := strconv.Unquote(text.Value) // the parser has accepted it
+				word, _ := strconv.Unquote(text.Value) // the parser has already accepted this literal
 				joined += word
 			}
 			return true

@@ -38,7 +38,7 @@ type Folder struct {
 	FS       vfs.FS
 	Dir      string
 	Manifest *format.Manifest
-	Frames   map[string][]Frame // by file name
+	Frames   map[string][]Frame // frames of each file, by file name
 	Blobs    []format.BlobRef
 }
 
@@ -49,8 +49,8 @@ type Frame struct {
 }
 
 // Build makes two sealed segments with hints, and an active segment with free space after its frames. Ids repeat, so
-// that superseded versions exist. One record is a blob, one is deleted, and the term changes once. State frames and
-// the mark record what is synced.
+// that superseded versions exist. One record is a blob, one is deleted, and the term changes once. State frames and the
+// mark record up to where the log is synced.
 func Build(t testing.TB, fs vfs.FS, dir string, perSegment, dataBytes int) *Folder {
 	t.Helper()
 	must.OK(t, fs.MkdirAll(dir))
@@ -103,7 +103,7 @@ type segmentBuilder struct {
 	m     format.ManifestSegment
 	hint  *format.Hint
 	image []byte
-	next  uint64 // next index
+	next  uint64 // index of the next entry
 	term  uint64
 }
 

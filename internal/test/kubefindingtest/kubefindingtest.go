@@ -33,7 +33,7 @@ func meta(name string, labels map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: Namespace, Name: name, Labels: labels, CreationTimestamp: made, Generation: 1}
 }
 
-// Condition returns the given condition, with the time at which the objects were created.
+// Condition returns a condition whose last transition was at the creation of the objects.
 func Condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: made,
 		ObservedGeneration: 1}

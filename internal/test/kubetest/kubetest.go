@@ -1,5 +1,5 @@
-// Package kubetest runs a real API server with its etcd for tests. It leaves nothing behind: however the test ends (a
-// panic, a timeout, kill -9), a guard process ends both servers and removes their folder.
+// Package kubetest runs a real API server with its etcd for tests. Whether the test ends normally, by a panic, by a
+// timeout or by kill -9, a guard process ends both servers and removes their folder.
 package kubetest
 
 import (
@@ -94,8 +94,8 @@ func (s *Server) start(crds string, options Options) error {
 		Set("profiling", "false").
 		// Some distributions enable this plugin, which requires rights on owners.
 		Set("enable-admission-plugins", "OwnerReferencesPermissionEnforcement").
-		// Without the watch cache, lists come directly from etcd. A list from the cache, after a write to another kind,
-		// would wait up to 100 ms until etcd confirms that the cache misses nothing.
+		// Without the watch cache, lists come directly from etcd. After a write to another kind, a list from the cache would
+		// wait up to 100 ms until etcd confirms that the cache is complete.
 		Set("watch-cache", "false")
 	for name, value := range options.Flags {
 		api.Configure().Set(name, strings.ReplaceAll(value, "$DIR", s.dir))
@@ -117,7 +117,7 @@ func (s *Server) start(crds string, options Options) error {
 }
 
 // Dir returns the server's folder. A process with this folder on its command line is ended together with the servers,
-// however the test ends.
+// no matter how the test ends.
 func (s *Server) Dir() string { return s.dir }
 
 // Program returns the path of a Kubernetes program that was built next to the API server.
@@ -209,7 +209,7 @@ func startGuard(dir string) (*exec.Cmd, io.Closer, error) {
 	}
 	guard := exec.Command(self) //nolint:noctx // the guard has to outlive every context
 	guard.Env = append(os.Environ(), guardVariable+"="+dir)
-	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C at a terminal must not end it first
+	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C at a terminal must not end the guard first
 	pipe, err := guard.StdinPipe()
 	if err != nil {
 		return nil, nil, fmt.Errorf("kubetest: %w", err)

@@ -27,8 +27,7 @@ func TestWhatEndsLateIsWaitedForAndWhatStaysIsFound(t *testing.T) {
 	}
 }
 
-// The exception names a function. If that function were renamed, the tests that happen to sync the first file would
-// fail.
+// The exception names a function. If that function were renamed, whichever test syncs the first file would fail.
 func TestTheGoroutineThatLivesAsLongAsTheProcessIsNotLeft(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	f, err := vfs.OS{}.Create(filepath.Join(t.TempDir(), "file"))

@@ -58,7 +58,7 @@ type rig struct {
 // asked is a health server that lets a test observe each check.
 type asked struct {
 	*health.Server
-	before atomic.Pointer[func()] // done before the answer; nil: nothing is
+	before atomic.Pointer[func()] // called before the answer; nil: no function
 }
 
 func (a *asked) Check(ctx context.Context, in *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
@@ -157,9 +157,9 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A process that was stopped itself does not blame a server for hanging. Here the process is stopped for most of the
-// time that the server has for its answer, and the answer arrives a little later. The test does not run in a bubble,
-// because a bubble's time does not pass while a process is stopped.
+// If a process was itself stopped for a while, it must not conclude that its server hangs. In this test the process is
+// stopped for most of the time that the server has for its answer, and the answer arrives a little later. The test does
+// not run in a bubble, because a bubble's time does not pass while a process is stopped.
 func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The disks of the test cluster (hack/cluster/disks.sh) are known by numbers of loop devices. If a number belongs to
-// another image by now, the script neither detaches that device nor uses it in any other way. The test simulates
-// losetup and the nodes, so that it needs no root.
+// The cluster records the disks that it uses (hack/cluster/disks.sh) by the numbers of their loop devices. If such a
+// number now belongs to another image, the script must neither detach that device nor use it in any other way. The test
+// simulates losetup and the nodes, so that it needs no root.
 func TestTheClusterUsesNoNumberOfSomebodyElse(t *testing.T) {
 	const script = `set -euo pipefail
 state=$PWD/state here=$PWD

@@ -16,7 +16,7 @@ import (
 const tries = 100
 
 // Device is a file that is used as a block device. The kernel releases the device when it is no longer open or mounted
-// in any process, however these processes end.
+// in any process, no matter how these processes end.
 type Device struct {
 	File *os.File // /dev/loopN, open for reading and writing; Close releases the device
 	Name string

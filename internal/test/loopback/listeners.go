@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// Listener is a socket on which a process takes connections or datagrams.
+// Listener is a socket on which a process accepts connections or datagrams.
 type Listener struct {
 	Network string // tcp, udp or unix
-	Address string // host:port, or the path of a unix socket: @ is the first byte of one that has no file
+	Address string // host:port, or the path of a unix socket; the path begins with @ if the socket has no file
 }
 
-// Listeners returns the sockets on which a process of this machine listens, in order, as the kernel reports them. For
-// the process of another user, it needs root.
+// Listeners returns the sockets on which a process of this machine listens, in order, as the kernel reports them. If
+// the process belongs to another user, Listeners needs root.
 func Listeners(pid int) ([]Listener, error) {
 	of := fmt.Sprintf("/proc/%d/", pid)
 	own, err := sockets(of + "fd")
@@ -94,8 +94,8 @@ func listener(table string, row []string) (l Listener, inode string) {
 	return Listener{Network: network, Address: net.JoinHostPort(ip(host), strconv.FormatUint(number, 10))}, row[9]
 }
 
-// ip decodes an address, which consists of words of 32 bits in the byte order of the machine. ip assumes that the
-// machine is little-endian.
+// ip decodes an address, which consists of 32-bit words in the byte order of the machine. It assumes that the machine
+// is little-endian.
 func ip(text string) string {
 	b, err := hex.DecodeString(text)
 	if err != nil {

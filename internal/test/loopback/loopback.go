@@ -26,7 +26,7 @@ var next atomic.Uint32
 
 func init() { next.Store(rand.Uint32N(ports)) }
 
-// Free is FreeAddress for a test, which ends if there is none.
+// Free is like FreeAddress, for a test. It ends the test if there is no free address.
 func Free(t must.T) string {
 	t.Helper()
 	address, err := FreeAddress()
@@ -35,7 +35,7 @@ func Free(t must.T) string {
 }
 
 // FreeAddress returns an address on 127.0.0.1 at which nothing listens at the moment, and which FreeAddress has not
-// returned before in this process. Safe for concurrent use.
+// returned before in this process. FreeAddress is safe for concurrent use.
 func FreeAddress() (string, error) {
 	var config net.ListenConfig
 	for range 1000 {

@@ -218,8 +218,8 @@ func (s *store) checkRevision(r *pb.RangeRequest) error {
 	return nil
 }
 
-// decide determines which branch runs in a transaction and in each of its nested transactions. It returns an error if
-// one of these branches cannot run.
+// decide determines which branch runs in a transaction and in each of its nested transactions. decide returns an error
+// if one of these branches cannot run.
 func (s *store) decide(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) error {
 	path[r] = !slices.ContainsFunc(r.Compare, func(c *pb.Compare) bool { return !s.holds(c) })
 	for _, op := range branch(r, path) {

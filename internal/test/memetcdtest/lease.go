@@ -27,7 +27,7 @@ type lease struct {
 	timer   *time.Timer // revokes the lease when it expires
 }
 
-// renew resets a lease to its full duration. Called with s.mu held.
+// renew resets a lease to its full duration. The caller holds s.mu.
 func (s *Server) renew(l *lease) {
 	if l.timer != nil {
 		l.timer.Stop()
@@ -44,7 +44,7 @@ func (s *Server) renew(l *lease) {
 	})
 }
 
-// revoke ends a lease, and deletes its keys in order at a single revision. Called with s.mu held.
+// revoke ends a lease, and deletes its keys in order at a single revision. The caller holds s.mu.
 func (s *Server) revoke(l *lease) {
 	l.timer.Stop()
 	s.write(func(t *transaction) {

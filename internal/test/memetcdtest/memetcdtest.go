@@ -4,8 +4,8 @@
 // Only the server is simulated. It serves etcd's gRPC services KV, Watch and Lease. The client is the real
 // go.etcd.io/etcd/client/v3, with its retries, resumed watches, sessions and elections. There is one member, which
 // requires no login. The services Cluster and Maintenance are missing. The table in contract_test.go of
-// internal/placement/etcd lists what both this server and a real one do. Its tests run on both. Whoever writes code
-// that depends on more of etcd must add a row to that table.
+// internal/placement/etcd lists the behaviour that this server and a real one share, and its tests run on both. If new
+// code depends on other behaviour of etcd, add a row to that table.
 //
 //	server := memetcdtest.New(t)
 //	client := server.Client(t)
@@ -45,13 +45,13 @@ const (
 	pingsMin = 5 * time.Second
 )
 
-// Server is an etcd of one member. Safe for concurrent use.
+// Server is an etcd of one member. Server is safe for concurrent use.
 type Server struct {
 	tb      testing.TB
 	network *bubbletest.Net
 	address string
 
-	running  sync.Mutex   // guards server and listener, and is held while the server starts or stops
+	running  sync.Mutex   // guards server and listener; held while the server starts or stops
 	server   *grpc.Server // nil after Away
 	listener net.Listener
 
@@ -115,19 +115,19 @@ func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	return client
 }
 
-// settle waits until the goroutines of the bubble have done everything that takes no time. At the end of a test, these
-// goroutines return leases and close watches, for which they need the client and the server. After the test of a bubble
-// has ended, no time passes. Therefore a goroutine that tried again later would be reported as a leak. Outside of a
-// bubble, settle does nothing.
+// settle waits until the goroutines of the bubble have done everything that needs no virtual time. At the end of a
+// test, these goroutines return leases and close watches, for which they need the client and the server. Once the test
+// of a bubble has ended, virtual time no longer passes, so a goroutine that waits for a retry would be reported as a
+// leak. Outside of a bubble, settle does nothing.
 func settle() {
 	defer func() { _ = recover() }() // Wait panics outside of a bubble
 	synctest.Wait()
 }
 
-// Away stops the server. Connections are closed, and nothing listens. The data remains, and no lease expires. Away
-// first waits until requests that have been sent reach the server. Otherwise gRPC would repeat a stream that the server
-// has not processed. While gRPC repeats the stream, it holds a mutex on which the sender of the stream waits, and a
-// bubble with such a wait stands still.
+// Away stops the server. The connections are closed, the address is no longer listened on, the data remains, and no
+// lease expires. Away first waits until requests that have been sent reach the server. Otherwise gRPC would repeat a
+// stream that the server has not processed. While gRPC repeats the stream, it holds a mutex on which the sender of the
+// stream waits, and such a wait stops the virtual time of a bubble.
 func (s *Server) Away() {
 	settle()
 	s.running.Lock()
@@ -143,7 +143,7 @@ func (s *Server) Back() {
 	s.start()
 }
 
-// stop stops the server. Called with s.running held.
+// stop stops the server. The caller holds s.running.
 func (s *Server) stop() {
 	if s.server == nil {
 		return
@@ -158,7 +158,7 @@ func (s *Server) stop() {
 	}
 }
 
-// start starts the server. Called with s.running held.
+// start starts the server. The caller holds s.running.
 func (s *Server) start() {
 	s.tb.Helper()
 	if s.server != nil {
@@ -187,9 +187,8 @@ func (s *Server) start() {
 	go func() { _ = server.Serve(listener) }() // returns after server.Stop
 }
 
-// Slow delays each call from now on. A delay of 0 ends the delays. If the delay reaches etcd's time limit for a call
-// (seven seconds), the request is executed, but the caller gets a timeout. Watches and renewals of leases are not
-// delayed.
+// Slow delays each later call. A delay of 0 ends the delays. If the delay reaches etcd's time limit for a call (seven
+// seconds), the request is executed, but the caller gets a timeout. Watches and renewals of leases are not delayed.
 func (s *Server) Slow(delay time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,8 +262,8 @@ func (s *Server) Backup() Backup {
 	return Backup{s.data.clone()}
 }
 
-// Restore sets etcd back to a backup, as if its folder had been replaced by an earlier copy. The cluster is the same,
-// connections are closed, and leases have their full duration again. A stopped etcd remains stopped.
+// Restore rolls etcd back to a backup, as if its folder had been replaced by an earlier copy. The cluster id stays the
+// same, connections are closed, and leases have their full duration again. A stopped etcd remains stopped.
 func (s *Server) Restore(b Backup) { s.replace(b.data.clone()) }
 
 // Wipe makes etcd a new cluster without keys or leases, as if it had lost its volumes. Connections are closed. A
@@ -273,7 +272,7 @@ func (s *Server) Wipe() { s.replace(newStore()) }
 
 func (s *Server) replace(data *store) {
 	s.tb.Helper()
-	settle() // as in Away
+	settle() // waits for requests in flight, as in Away
 	s.running.Lock()
 	defer s.running.Unlock()
 	served := s.server != nil

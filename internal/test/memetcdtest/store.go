@@ -22,9 +22,9 @@ type store struct {
 	compacted int64 // revisions before this one are discarded; 0: none are
 	names     []string
 	keys      map[string][]version // each key in names has at least one version
-	log       []change             // in order
+	log       []change             // all changes since the compaction, in order
 	leases    map[int64]*lease
-	granted   int64 // ID of the newest lease
+	granted   int64 // ID of the newest lease that was granted
 }
 
 // version is the state of a key since a revision. kv is nil if the key was deleted at that revision.
@@ -198,7 +198,7 @@ func (t *transaction) delete(r *pb.DeleteRangeRequest) *pb.DeleteRangeResponse {
 	return answer
 }
 
-// write executes the changes of a transaction at once and sends them to the watches. Called with s.mu held.
+// write executes all changes of a transaction at one revision, and sends them to the watches. The caller holds s.mu.
 func (s *Server) write(do func(t *transaction)) {
 	t := &transaction{store: s.data}
 	do(t)

@@ -25,7 +25,7 @@ type watchStream struct {
 	next    int64               // the number of the next watch
 	out     []*pb.WatchResponse // not yet sent
 
-	ready  chan struct{} // holds one element if out is not empty
+	ready  chan struct{} // holds one element while out is not empty
 	broken chan struct{} // closed to end the stream
 	once   sync.Once
 }
@@ -37,13 +37,13 @@ type watch struct {
 	from     int64 // the first revision whose events the watch receives
 	previous bool  // events include the key before the change
 	progress bool
-	quiet    bool // nothing has been sent since progress was last due
+	quiet    bool // nothing has been sent since the last report of progress was due
 	hidden   map[mvccpb.Event_EventType]bool
 }
 
 func (w *watchStream) breakOff() { w.once.Do(func() { close(w.broken) }) }
 
-// send queues answers for the client. Called with Server.mu held.
+// send queues answers for the client. The caller holds Server.mu.
 func (w *watchStream) send(answers ...*pb.WatchResponse) {
 	w.out = append(w.out, answers...)
 	select {

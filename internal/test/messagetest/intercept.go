@@ -22,11 +22,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Interceptors record the calls of a server. Safe for concurrent use.
+// Interceptors record the calls of a server. Interceptors is safe for concurrent use.
 type Interceptors struct {
 	mu   sync.Mutex
 	seen map[string]*sight // by full name of the method
-	news chan struct{}     // closed and replaced when a call is seen
+	news chan struct{}     // closed and replaced each time a call is seen
 }
 
 // sight records the calls to one method.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// reports is a test that only notes what ended it.
+// reports is a test that only records the error that ended it.
 type reports struct{ fatal []any }
 
 func (*reports) Helper()             {}

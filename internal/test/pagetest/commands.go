@@ -12,10 +12,10 @@ import (
 
 // Command is a command line of a page.
 type Command struct {
-	Line  int      // line number in the page, from 1
-	Words []string // as the shell passes them on; anything that only a shell can expand, such as $x, is unchanged
+	Line  int      // number of the line in the page, from 1
+	Words []string // as the shell passes them on; parts that only a shell can expand, such as $x, are unchanged
 	Env   []string // names of the variables that are set only for this command
-	Dir   string   // folder in which it runs, relative to the root of the repository, if a cd before it says so
+	Dir   string   // folder in which the command runs, relative to the root, if an earlier cd sets one
 	// Mentioned is true if the command is in a sentence, or has an ellipsis, so that parts of it may be missing.
 	Mentioned bool
 }

@@ -48,7 +48,7 @@ type snippet struct {
 	line int // line number of the first line of code, from 1
 	info string
 	text string
-	span bool // in a sentence
+	span bool // the code is in a sentence
 }
 
 var (

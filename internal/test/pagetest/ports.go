@@ -9,8 +9,8 @@ import (
 
 // Port is a process's socket in the table "Ports" of docs/security.md.
 type Port struct {
-	Process string // the command
-	At      string // the flag with the address, or words if there is no flag
+	Process string // the command that runs the process
+	At      string // the flag with the address, or a description if there is no flag
 	TLS     bool   // the port accepts only TLS; otherwise it speaks plaintext HTTP
 }
 

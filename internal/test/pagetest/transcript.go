@@ -82,8 +82,8 @@ func pattern(shown string) *regexp.Regexp {
 	return regexp.MustCompile(`^` + b.String() + regexp.QuoteMeta(shown[at:]) + `$`)
 }
 
-// Check returns an error if the command has not printed a line that the page shows. The printed lines must include the
-// lines of the page, in order. The parts that differ each time may differ.
+// Check returns an error unless the printed lines include the lines that the page shows, in the same order. The parts
+// that differ each time may differ.
 func (s Step) Check(printed string) error {
 	rest := strings.Split(printed, "\n")
 	for i, shown := range s.Prints {

@@ -12,7 +12,7 @@ import (
 
 // CheckTree checks each command in the pages below root that runs a program, and each example in its help, against the
 // program's command line. It does not run them. The number of such commands in the pages must not be below the argument
-// least, because a test that finds nothing proves nothing. The function command makes a new command line.
+// least, so that the test cannot pass without having checked any. The function command makes a new command line.
 func CheckTree(t *testing.T, root, program string, least int, command func() *cobra.Command) {
 	t.Helper()
 	pages, err := Pages(root)
@@ -41,8 +41,8 @@ func CheckTree(t *testing.T, root, program string, least int, command func() *co
 	}
 }
 
-// examples checks the examples in a program's help against its command line. It returns their number and what is
-// wrong.
+// examples checks the examples in a program's help against its command line. examples returns their number, and a
+// description of each mistake.
 func examples(cmd *cobra.Command, program string, command func() *cobra.Command) (checked int, bad []string) {
 	cs, err := parse(cmd.Example, 1)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Registry tells a shard whether it may serve a volume, and then registers it. See registry.Store.
+// Registry checks whether a shard may serve a volume, and then registers the shard. See registry.Store.
 type Registry interface {
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
@@ -25,13 +25,13 @@ type Disk struct {
 	Volume     uuid.UUID
 	Generation uint64
 	Step       placement.Step
-	Registered placement.Step // the newest step that is registered as far as the volume knows
+	Registered placement.Step // the newest step that, according to the volume, is registered
 }
 
 // NewDisk returns a disk that no shard has used.
 func NewDisk() Disk { return Disk{Volume: uuid.New()} }
 
-// Open changes the disk as the start of a shard does. The disk then knows that the given step is registered.
+// Open changes the disk as the start of a shard does. Afterwards the disk records that the given step is registered.
 func (d *Disk) Open(registered placement.Step) {
 	d.Generation++
 	d.next(registered)
@@ -50,7 +50,7 @@ type Process struct {
 	stop     func()
 }
 
-// shardOn returns a shard on the disk in its present state.
+// shardOn returns a shard on the disk in its current state.
 func (d *Disk) shardOn(name, address string) placement.Shard {
 	return placement.Shard{
 		Name: name, Address: address, Boot: uuid.New(), VolumeUUID: d.Volume, Generation: d.Generation, Step: d.Step,
@@ -58,7 +58,7 @@ func (d *Disk) shardOn(name, address string) placement.Shard {
 	}
 }
 
-// Start does what a shard does when it starts: it asks the registry, opens the volume, and registers the shard.
+// Start follows the steps of a shard's start: it asks the registry, opens the volume, and registers the shard.
 func Start(ctx context.Context, registry Registry, d *Disk, name, address string) (*Process, error) {
 	asking := d.shardOn(name, address)
 	asking.Generation++
@@ -72,7 +72,7 @@ func Start(ctx context.Context, registry Registry, d *Disk, name, address string
 	return p, err
 }
 
-// Write does what a shard does every few seconds while it writes data.
+// Write makes the next step of the volume, as a shard does every few seconds while it writes data.
 func (p *Process) Write(ctx context.Context) error {
 	p.disk.next(p.shard.Step)
 	p.shard.Step, p.shard.Registered = p.disk.Step, p.disk.Registered
@@ -262,7 +262,7 @@ var cases = []struct {
 		r.again()
 		r.again()
 		before.Generation = 20
-		r.start(&before, "a", here, placement.ErrRolledBack) // an image from before the first start that knew about steps
+		r.start(&before, "a", here, placement.ErrRolledBack) // an image from before steps existed
 	}},
 	{"another volume under the name of a live shard", func(r *run) {
 		p := r.start(&r.disk, "a", here, nil)
@@ -281,7 +281,7 @@ var cases = []struct {
 	}},
 }
 
-// Register runs all cases, each with a registry of its own.
+// Register runs all cases. Each case has a registry of its own.
 func Register(t *testing.T, registry func(t *testing.T) Registry) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

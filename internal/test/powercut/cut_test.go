@@ -84,8 +84,8 @@ func (c *cutter) cuts(ctx context.Context, n int, seed uint64) (wrong []error) {
 	return wrong
 }
 
-// position chooses a position for a power cut. It is a position at which a write was just acknowledged, or at which
-// much was not flushed, or any position.
+// position chooses a position for a power cut: either one at which a write was just acknowledged, or one at which much
+// data was not flushed, or any other.
 func (c *cutter) position(random *rand.Rand) int {
 	switch n := random.IntN(3); {
 	case n == 0 || c.worst:
@@ -120,7 +120,7 @@ func (c *cutter) count(s faultdisk.Survival, loss faultdisk.Loss) {
 type start struct {
 	*cutter
 	image    *faultdisk.Image
-	cut      int // position of the cut in the recording; what was acknowledged before must be there
+	cut      int // position of the cut in the recording; all earlier acknowledged writes must survive
 	survival faultdisk.Survival
 	known    map[string]string // content of etcd
 
@@ -188,7 +188,7 @@ func (s *start) compare(ctx context.Context, l *life) error {
 	if err != nil {
 		return err
 	}
-	if value, there := found[probeID]; there && value != probeValue { // the previous start has put it
+	if value, there := found[probeID]; there && value != probeValue { // the previous start has written this record
 		return fmt.Errorf("the record that a start puts has value %d", value)
 	}
 	delete(found, probeID)

@@ -24,7 +24,7 @@ type fileSystem struct {
 	bytes       int64 // size of the disk
 	sectorBytes int   // size that the disk writes atomically
 	mkfs, check []string
-	repair      []string // command that a person runs if the file system cannot be mounted; nil: none
+	repair      []string // command that a user runs if the file system cannot be mounted; nil: none
 	forget      []string // command that makes the kernel forget an unmounted device
 }
 
@@ -109,7 +109,7 @@ func run(command []string, device string) error {
 type mounted struct {
 	fs    *fileSystem
 	drive *faultdisk.Drive
-	point string // "" if it is not mounted
+	point string // mount point; "" if it is not mounted
 }
 
 // errMount means that the kernel refused to mount a disk that a power cut left.

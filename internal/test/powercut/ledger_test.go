@@ -17,14 +17,15 @@ type write struct {
 
 const never = -1
 
-// ledger holds all requests of the callers, and the answers. The writes of one record are in order.
+// ledger holds all writes that callers requested, and when they were acknowledged. The writes of one record are in
+// order.
 type ledger struct {
 	mu     sync.Mutex
 	writes map[int64][]write
 	acks   []int // positions of acknowledgements
 }
 
-// begin records the start of a write. The caller repeats the write until it calls end().
+// begin records the start of a write. The caller repeats the write until it succeeds, and then calls end().
 func (l *ledger) begin(id int64, value uint64, at int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +53,7 @@ func (l *ledger) known(id int64) uint64 {
 }
 
 // judge compares the records that were found after a power cut with the writes before it. Every write that was
-// acknowledged before the cut must be there. No write that had not begun may be there.
+// acknowledged before the cut must have survived. No write that had not begun may be found.
 func (l *ledger) judge(cut int, found map[int64]uint64) error {
 	var wrong []string
 	for id, value := range found {

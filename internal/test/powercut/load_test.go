@@ -24,7 +24,7 @@ const (
 	workers    = 24
 	keysOfEach = 8
 	batchItems = 4
-	lives      = 2 // number of times the shard runs during a recording; the second run begins with what the first left
+	lives      = 2 // number of runs of the shard in a recording; the second run continues on the disk of the first
 	restOneOf  = 40
 	rest       = 150 * time.Millisecond // longer than the time after which an idle group writes its mark
 	etcdEvery  = 200 * time.Millisecond

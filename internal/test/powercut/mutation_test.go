@@ -12,11 +12,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// lazy is the real file system without some of its syncs. It leaves out either the syncs of files whose names begin
-// with a prefix, or the syncs of folders.
+// lazy is the real file system with some syncs omitted: either the syncs of files whose names begin with a prefix, or
+// the syncs of folders.
 type lazy struct {
 	vfs.OS
-	files   string // prefix; empty: none
+	files   string // prefix of file names; empty: no file
 	folders bool
 }
 
@@ -51,15 +51,15 @@ type neverSynced struct{ vfs.File }
 func (neverSynced) Sync() error { return nil }
 
 // TestPowerCutsFindSyncsLeftOut checks that data is missing after power cuts, or that the shard does not start, if
-// syncs are omitted. Otherwise TestPowerCuts would prove nothing. `make test` tries one kind of file on each of two
-// file systems, and `make soak-log` tries all kinds. Missing syncs of folders are seldom noticed, and only on btrfs,
-// because on ext4 and xfs the sync of a file also makes earlier names durable.
+// syncs are omitted. Without this check, TestPowerCuts could pass although it detects nothing. `make test` tries one
+// kind of file on each of two file systems, and `make soak-log` tries all kinds. Missing syncs of folders are seldom
+// noticed, and only on btrfs, because on ext4 and xfs the sync of a file also makes earlier names durable.
 func TestPowerCutsFindSyncsLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		name, fs string
 		files    lazy
 		most     int    // maximum number of cuts
-		soak     string // why `make test` skips this case
+		soak     string // reason why `make test` skips this case
 	}{
 		{"of the journal on ext4", "ext4", lazy{files: "journal-"}, 40, ""},
 		{"of segments on xfs", "xfs", lazy{files: "segment-"}, 40, ""},

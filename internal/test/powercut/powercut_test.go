@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	cutsOfTest       = 7 // for each file system; so few that not every run tears or reorders a write
+	cutsOfTest       = 7 // for each file system; so few that some runs neither tear nor reorder a write
 	cutsOfSoak       = 2000
 	cutsOfARecording = 50
 	writesRecorded   = 1500
@@ -62,8 +62,8 @@ func seedWanted(t *testing.T) uint64 {
 	return n
 }
 
-// TestPowerCuts checks that everything that was acknowledged before a power cut is there, that nothing is there that
-// no client wrote, and that neither the file system's check nor `sheaf verify` finds an error.
+// TestPowerCuts checks that everything that was acknowledged before a power cut survives, that no data appears that no
+// client wrote, and that neither the file system's check nor `sheaf verify` finds an error.
 func TestPowerCuts(t *testing.T) {
 	for _, fs := range fileSystems {
 		t.Run(fs.name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestWhatCannotBeMountedIsRepaired(t *testing.T) {
 	must.OK(t, os.WriteFile(filepath.Join(m.point, "x"), []byte("kept"), 0o600))
 	must.OK(t, m.detach())
 	sector := make([]byte, 512)
-	const second = 1024 + 512 // half of the superblock
+	const second = 1024 + 512 // offset of the second half of the superblock
 	_, err = disk.WriteAt(sector, second)
 	must.OK(t, err)
 	if _, err := fs.mount(dir, disk, false); !errors.Is(err, errMount) {

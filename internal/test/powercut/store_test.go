@@ -85,7 +85,7 @@ func (e *etcdOf) known(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// forget deletes everything of the store from etcd.
+// forget deletes all keys of the store from etcd.
 func (e *etcdOf) forget(ctx context.Context) error {
 	_, err := e.client.Delete(ctx, e.prefix, clientv3.WithPrefix())
 	return err
@@ -117,8 +117,7 @@ type life struct {
 	log     *bytes.Buffer // warnings; read only after the shard has ended
 }
 
-// begin starts a shard on a mounted disk, and waits until all its groups serve, or until one of them reports why it
-// does not serve.
+// begin starts a shard on a mounted disk, and waits until all its groups serve, or until one of them reports an error.
 func (e *etcdOf) begin(ctx context.Context, point string, fs vfs.FS, residency group.Residency) (*life, error) {
 	l := &life{log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
 	var err error

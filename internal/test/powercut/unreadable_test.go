@@ -29,8 +29,8 @@ const (
 	tailBlocks = 2 // number of blocks at the end of a segment's data
 )
 
-// placeOf returns the offset on the disk of a block of a file. The file system must overwrite files in place. 0 means
-// that the block is not allocated.
+// placeOf returns the offset on the disk of a block of a file, or 0 if the block is not allocated. The file system must
+// overwrite files in place.
 func placeOf(name string, block int64) (place int64, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -143,7 +143,7 @@ type unreadable struct {
 	cut   int
 }
 
-// cutAt cuts the power at a position. Nothing survives that was not flushed.
+// cutAt cuts the power at a position. Only flushed data survives the cut.
 func (u *unreadable) cutAt(position int) {
 	u.cut = position
 	u.image, _ = faultdisk.NewCutter(u.before, u.record).Cut(position, faultdisk.Survival{Keep: faultdisk.KeepNone})

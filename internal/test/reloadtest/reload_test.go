@@ -19,11 +19,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// pki issues certificates to a folder. The files are files of the operating system, as they are for a real client.
+// pki issues certificates to a folder. The files are real files, as they are for a real client.
 type pki struct {
 	t         *testing.T
 	authority *authority.Authority
-	cert, key string // files
+	cert, key string // paths of the files
 }
 
 func newPKI(t *testing.T) *pki {
@@ -92,7 +92,7 @@ func TestTheLastGoodFilesStayInUse(t *testing.T) {
 			defer func() { _ = near.Close() }()
 			go func() {
 				takes = takes.Clone()
-				takes.NextProtos = []string{"h2"} // gRPC requires this protocol
+				takes.NextProtos = []string{"h2"} // gRPC requires this protocol for TLS
 				server := tls.Server(far, takes)
 				_ = server.HandshakeContext(t.Context())
 				_ = far.Close()

@@ -57,7 +57,7 @@ const root = "../../.."
 // startCluster starts the control plane with nodes, and waits until they are Ready.
 func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 	t.Helper()
-	log.SetLogger(logr.Discard()) // the client of the test reports everything in its errors
+	log.SetLogger(logr.Discard()) // the errors of the client already contain what it would log
 	began := time.Now()
 	server, err := kubetest.StartWith(filepath.Join(root, "config", "crd", "bases"), kubetest.Options{
 		Flags: map[string]string{
@@ -152,7 +152,7 @@ func (c *cluster) start(t *testing.T, program string, env []string, args ...stri
 	output, err := os.OpenFile(c.log(program), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must.OK(t, err)
 	defer output.Close()                  // the program has its own handle
-	cmd := exec.Command(program, args...) // the server's guard ends it
+	cmd := exec.Command(program, args...) // the server's guard ends the program
 	cmd.Args[0] = filepath.Join(c.Dir(), filepath.Base(program))
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.Env = append(os.Environ(), env...)

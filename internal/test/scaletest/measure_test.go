@@ -20,8 +20,8 @@ import (
 // usage is what a process has used so far.
 type usage struct {
 	cpu      time.Duration
-	resident int64 // bytes at present
-	peak     int64 // maximum in bytes
+	resident int64 // current resident memory in bytes
+	peak     int64 // maximum resident memory in bytes
 }
 
 func (u usage) String() string {
@@ -97,7 +97,7 @@ func (c *cluster) requests(t *testing.T) requests {
 	t.Helper()
 	file, err := os.Open(filepath.Join(c.Dir(), "audit.log"))
 	must.OK(t, err)
-	defer file.Close() // its error does not matter: the file was only read
+	defer file.Close() // a failed close does not matter, because the file was only read
 	if _, err := file.Seek(c.audited.bytes, io.SeekStart); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func (a *audited) count(t *testing.T, line []byte) {
 	}
 	kind := event.ObjectRef.Resource
 	if kind == "" {
-		return // the request asks only for what the API server serves about itself
+		return // the request is about the API server itself, not about objects
 	}
 	if event.ObjectRef.Subresource != "" {
 		kind += "/" + event.ObjectRef.Subresource

@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// picture is the final state of a store, without the parts that differ from run to run. Two stores that were created
-// in different ways must have equal pictures.
+// picture is the final state of a store without the parts that differ between runs. Two stores that were created in
+// different ways must have equal pictures.
 type picture struct {
 	sets, pods, claims int
 	template           string // specification that all StatefulSets share, without the parts that identify the shard

@@ -100,15 +100,15 @@ func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// lives fails the test if the operator has ended on its own, because further waiting would be useless. An operator
-// ends when it loses its lease because the machine is too busy.
+// lives fails the test if the operator has ended on its own, because waiting for its work would be useless then. An
+// operator ends when it loses its lease because the machine is too busy.
 func (c *cluster) lives(t *testing.T) {
 	t.Helper()
 	if c.operates == 0 {
 		return
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.operates))
-	if err != nil || bytes.Contains(stat, []byte(") Z ")) { // a zombie, for which nobody has waited yet
+	if err != nil || bytes.Contains(stat, []byte(") Z ")) { // a zombie, whose exit status was not collected yet
 		t.Fatalf("the operator has ended by itself: %s", lastLine(c.said))
 	}
 }
@@ -160,7 +160,7 @@ func TestScale(t *testing.T) {
 	t.Run("first start", func(t *testing.T) { calm = firstStart(t, shards) })
 	t.Run("killed while it scales out", func(t *testing.T) { killed = scaleOut(t, shards) })
 	if calm.template == "" || killed.template == "" {
-		return // one of them was not selected, or failed
+		return // one of the two subtests was not selected, or failed
 	}
 	if calm != killed {
 		t.Errorf("a store that grew while its operator was killed ends as\n%+v\nand one that was made at once as\n%+v",
@@ -280,7 +280,8 @@ func scaleOut(t *testing.T, shards int) picture {
 	t.Logf("the operator is killed at times of seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
 	c := startCluster(ctx, t, shards)
-	// Without leader election, the next operator can begin immediately. Two operators never run at the same time here.
+	// Without leader election, the next operator can begin immediately. Two operators never run at the same time in this
+	// test.
 	operator := c.operate(t, "--leader-elect=false")
 	store := c.store(ctx, t, shards/2, shards)
 	f := startFleet(ctx, t, c, store)
@@ -301,7 +302,7 @@ func scaleOut(t *testing.T, shards int) picture {
 		})
 		c.operates = 0
 		must.OK(t, operator.Process.Kill())
-		_ = operator.Wait() // the error says that it was killed
+		_ = operator.Wait() // Wait returns an error, because the operator was killed
 		_, words := c.readyWords(ctx, t, store, shards)
 		t.Logf("kill %d of %d after %.1f s: %s", n+1, kills, time.Since(began).Seconds(), words)
 		operator = c.operate(t, "--leader-elect=false")

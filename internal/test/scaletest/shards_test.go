@@ -34,7 +34,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// fleet simulates all shards of a store. A shard runs as long as its pod. It listens at the pod's address, is
+// fleet simulates all shards of a store. A shard runs while its pod exists. It listens at the pod's address, is
 // registered in etcd with a lease of its own, and answers AdminService. The fleet immediately creates and moves groups
 // as their targets demand, without any data.
 type fleet struct {
@@ -117,8 +117,8 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 }
 
 // provision creates the volume for a claim, on the node that has the shard's number, as a provisioner for local disks
-// would. It also binds the volume to the claim, because the controller of Kubernetes binds one volume at a time, and a
-// thousand volumes would take minutes.
+// would. provision also binds the volume to the claim itself, because the controller of Kubernetes binds one volume at
+// a time, and a thousand volumes would take minutes.
 func (f *fleet) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	number, err := strconv.Atoi(claim.Labels[v1alpha1.LabelShard])
 	if err != nil || claim.Spec.VolumeName != "" {
@@ -349,8 +349,8 @@ func (f *fleet) follow(ctx context.Context) {
 	}
 }
 
-// follows returns a group after its next change, and whether it changes. If all shards of the target are alive, they
-// become the members. If a majority of the members is alive, one of them leads.
+// follows applies the next change that a group needs, and reports whether there is one. If all shards of the target are
+// alive, they become the members. If a majority of the members is alive, one of them leads.
 func follows(view placement.View, g placement.Group) (placement.Group, bool) {
 	lives := func(shard string) bool { return view.Shards[shard].Name != "" }
 	living := 0

@@ -19,7 +19,7 @@ import (
 
 // call is an operation on one record as a client saw it.
 type call struct {
-	what string // get, put, delete
+	what string // get, put or delete
 	id   int64
 	cond replica.Condition
 }
@@ -28,7 +28,7 @@ type call struct {
 // For any other call, it is the version that was read or written.
 type reply struct {
 	index   uint64
-	refused error // nil, ErrExists, ErrMismatch
+	refused error // nil, ErrExists or ErrMismatch
 }
 
 // operation is a call with its answer, and the positions of both in the order of moments.
@@ -42,7 +42,7 @@ type operation struct {
 }
 
 // moments numbers calls and answers in the order in which they occurred. Virtual time cannot order them, because many
-// of them occur at the same virtual time.
+// calls and answers occur at the same virtual time.
 var moments atomic.Int64
 
 // client makes one call after another, and repeats each call until the call is answered.
@@ -74,7 +74,7 @@ func (w *world) client(number int) {
 	}
 }
 
-// churn writes the records with ids from churnIDs on.
+// churnIDs is the first id of the records that churn writes.
 const churnIDs = 1000
 
 // churn writes without request ids. Compaction can drop these writes when they are superseded, because no client will
@@ -159,7 +159,8 @@ func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) 
 	}
 }
 
-// choose returns a process that claims to lead, or by chance any process.
+// choose returns a process that claims to lead, or nil if there is none. One time in eight, and half of the time if
+// anybody is set, it returns any process instead.
 func (w *world) choose(random *rand.Rand, anybody bool) *process {
 	all := w.processes()
 	if len(all) == 0 {

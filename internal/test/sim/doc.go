@@ -12,9 +12,9 @@
 // then find that the rule is violated.
 //
 // Clocks of machines are set forward and back by minutes. Machines are disconnected for about as long as a lease or an
-// election timeout, and members learn late that another member is silent. Answered writes arrive again seconds later,
-// and request ids are reused for other writes. If a write made no entry, only the process that answered it remembers
-// the write. Therefore the late duplicate of such a write is sent only to that process.
+// election timeout, and members notice late that another member is silent. Answered writes arrive again seconds later,
+// and request ids are reused for other writes. A write that made no entry is remembered only by the process that
+// answered it, so the late duplicate of such a write is sent only to that process.
 //
 // Bytes of segments and blobs rot only below the synced mark, and only on one voter at a time, so that a majority of
 // the voters holds everything. Above the mark, rot could not be distinguished from a torn write. Clients may receive
@@ -25,7 +25,7 @@
 // mark is bad, nothing is lost.
 //
 // Each volume with a journal also holds further groups with one copy, which share the journal and the committer. After
-// each start, every write that these groups acknowledged must be there.
+// each start, every write that these groups acknowledged must still exist.
 //
 // Disks are full for a while, and single writes and syncs fail. Some failed syncs lose data as on Linux: the data can
 // still be read, but it is not on the disk. A replica then either continues in a new segment or fails. After a failure

@@ -26,8 +26,8 @@ func (w *world) fullDisk(_ *operator, r *rand.Rand) bool {
 	}, &vfstest.Fault{Err: syscall.ENOSPC})
 }
 
-// failSync makes one or several of the next syncs fail. As on Linux, the data may be lost although it can be read
-// until the power is cut. In other cases the data is written, or not written, and the sync returns an error.
+// failSync makes one or several of the next syncs fail. As on Linux, the data may be lost although it can be read until
+// the power is cut. In other cases the sync only returns an error, whether or not the data is written.
 func (w *world) failSync(_ *operator, r *rand.Rand) bool {
 	effect, how := vfstest.EffectDrop, "a sync failed and lost what it was to write: "
 	switch r.IntN(4) {
@@ -39,8 +39,8 @@ func (w *world) failSync(_ *operator, r *rand.Rand) bool {
 	return w.failOnce(r, vfstest.OpSync, how, effect)
 }
 
-// failWrite makes one or several of the next writes fail. After the error, the disk has none, half or all of the
-// bytes.
+// failWrite makes one or several of the next writes fail. After the error, none, half or all of the bytes are on the
+// disk.
 func (w *world) failWrite(_ *operator, r *rand.Rand) bool {
 	effect := []vfstest.Effect{vfstest.EffectNone, vfstest.EffectPart, vfstest.EffectDone}[r.IntN(3)]
 	return w.failOnce(r, vfstest.OpWrite, "a write failed: ", effect)
@@ -123,7 +123,7 @@ func refusedToWrite(err error) bool {
 // continued on its own.
 const withoutSpace = 10 * time.Second
 
-// restarts restarts processes whose replica has failed, because only a start finds out what is on the disk.
+// restarts restarts processes whose replica has failed, because only a start determines what is on the disk.
 func (w *world) restarts() {
 	r := rand.New(rand.NewPCG(w.seed, 8))
 	stuck := map[*process]time.Time{} // since when a process has reported a full disk although there is free space

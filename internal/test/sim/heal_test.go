@@ -36,8 +36,8 @@ func (w *world) heal() {
 	})
 }
 
-// startAll starts every machine that is down. It also starts a machine that crashes only after the healing, because its
-// crash was planned before.
+// startAll starts every machine that is down. startAll also starts machines that crash after the healing because their
+// crash was planned before it.
 func (w *world) startAll(r *rand.Rand) {
 	for _, m := range w.machines {
 		w.mu.Lock()
@@ -107,7 +107,7 @@ func (w *world) converge() {
 func (w *world) compare(last uint64) {
 	for _, p := range w.processes() {
 		if p.log.AppliedIndex() != last || !w.members[p.raftID] {
-			continue // removed from the group
+			continue // the process was removed from the group
 		}
 		w.compareLog(p, last)
 		for id := range w.cfg.keys {
@@ -132,7 +132,7 @@ func (w *world) compare(last uint64) {
 	}
 }
 
-// isRepaired reports whether nothing is damaged any more.
+// isRepaired reports whether a process has no damage left to repair.
 func (w *world) isRepaired(p *process) bool {
 	return !p.log.Damaged() && (!w.isRotten(p.machine) || w.scrub(p))
 }
@@ -196,7 +196,7 @@ func (w *world) dump(m *machine, damages []format.Damage) string {
 	return b.String()
 }
 
-// describe describes the state of everything.
+// describe returns a description of the state of all machines and processes.
 func (w *world) describe() string {
 	var b strings.Builder
 	w.mu.Lock()

@@ -66,7 +66,7 @@ func (w *world) powerCutOne(o *operator, r *rand.Rand, do func(*machine) bool) b
 	return do(m)
 }
 
-// refuseToRead arranges a refused read for the next start. Called with world.mu held.
+// refuseToRead arranges a refused read for the next start. The caller holds world.mu.
 func (m *machine) refuseToRead(r *rand.Rand) bool {
 	h := &hostile{disk: m.disk, times: []int64{0, 0, 1, 2}[r.IntN(4)]}
 	if m.world.cfg.copies == 1 {
@@ -110,8 +110,8 @@ func (h *hostile) choose(r *rand.Rand) bool {
 }
 
 // takeHostile returns the file system for a start from a disk. The file system includes the arranged fault. The caller
-// calls ended() after the start. ended() returns the fault if it refused all reads until the end. Called without
-// world.mu.
+// must not hold world.mu, and must call ended() after the start. ended() returns the fault if it refused all reads
+// until the end.
 func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended func() (forGood *hostile)) {
 	faulty = vfstest.NewFaulty(disk)
 	w := m.world
@@ -148,8 +148,8 @@ func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended 
 	}
 }
 
-// truncateUnreadable truncates a segment at the block that cannot be read, as a program does that mistakes the block
-// for a torn write.
+// truncateUnreadable truncates a segment at the block that cannot be read, as a program would do that mistakes the
+// block for a torn write.
 func (h *hostile) truncateUnreadable() bool {
 	f, err := h.disk.OpenWrite(h.name)
 	if err != nil || journal.IsName(path.Base(h.name)) {
@@ -189,7 +189,7 @@ func journalRecords(disk *vfstest.Mem) (records []journalRecord) {
 }
 
 // rotRecord flips a bit in a record of the journal. It never chooses the last record of a file, because damage to that
-// record would look like a torn write. Called with world.mu held.
+// record would look like a torn write. The caller holds world.mu.
 func (m *machine) rotRecord(r *rand.Rand) bool {
 	var between []journalRecord
 	records := journalRecords(m.disk)
@@ -202,15 +202,15 @@ func (m *machine) rotRecord(r *rand.Rand) bool {
 		return false
 	}
 	one := between[len(between)-1-r.IntN(min(len(between), 3))]
-	if !m.disk.Rot(one.name, one.offset+12, 1, func(b []byte) { b[0] ^= 1 }) { // the length of the record
+	if !m.disk.Rot(one.name, one.offset+12, 1, func(b []byte) { b[0] ^= 1 }) { // changes the length of the record
 		return false
 	}
 	m.rots, m.rotted = append(m.rots, rot{file: path.Base(one.name), at: moments.Add(1)}), true
 	return true
 }
 
-// misread makes the disk return a wrong bit, once, when a compaction verifies the segment that it has written. It does
-// so for one in three compactions. The caller calls over() when the compaction has ended.
+// misread makes the disk return a wrong bit, once, when a compaction verifies the segment that it has written. One in
+// three compactions is affected. The caller calls over() when the compaction has ended.
 func (w *world) misread(p *process) (over func()) {
 	w.mu.Lock()
 	chosen := w.random.IntN(3) == 0

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Each fault below creates a situation in which a lease would cause a wrong read if one safety rule were missing.
-// These situations hardly occur by chance: another member must be elected within half a second of the majority's last
-// answer to the leader, and the leader must not hear about the election.
+// The faults in this file create situations in which a lease would cause a wrong read if one safety rule were missing.
+// These situations rarely occur by chance, because another member must be elected within half a second of the
+// majority's last answer to the leader, and the leader must not receive any message about the election.
 
 // transferBehindPartition transfers leadership. From the TimeoutNow message on, the old leader receives nothing, so it
 // continues to believe that it leads.
@@ -23,8 +23,8 @@ func (w *world) timeoutNowArrivesLate(_ *operator, r *rand.Rand) bool {
 	return w.summon(r, between(r, 1200*time.Millisecond, 2*time.Second))
 }
 
-// summon transfers leadership with a TimeoutNow message. The argument late is the delay of that message. It returns
-// true if the target leads while the old leader does not know that.
+// summon transfers leadership with a TimeoutNow message. The argument late is the delay of that message. summon returns
+// true if the target leads while the old leader has not noticed this.
 func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 	w.connect()
 	leader := w.leader()
@@ -53,7 +53,7 @@ func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 		return false
 	}
 	if late != 0 {
-		// A read gives the old leader a lease again, unless the old leader knows that it must not have a lease.
+		// A read gives the old leader a lease again, unless the safety rule under test prevents it.
 		if !w.sleep(late) || !w.readThrough(leader) {
 			return false
 		}
@@ -171,9 +171,8 @@ func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	return true
 }
 
-// askWithCondition makes another client write through a former leader, on the condition that the record has the
-// version of the put. The former leader knows only an older version, and must find out that it may not refuse the
-// write.
+// askWithCondition makes another client write through a former leader, on the condition that the record has the version
+// of the put. The former leader has only an older version, and must not refuse the write because of it.
 func (w *world) askWithCondition(led *process, put operation, random *rand.Rand, n uint64) {
 	w.calling.Add(1)
 	w.wait.Go(func() {
@@ -227,7 +226,7 @@ func (w *world) beCalm(calm bool) {
 	w.calm = calm
 }
 
-// dropOutbound disconnects a machine from all others. Connections among the others do not change. Called with mu held.
+// dropOutbound disconnects a machine from all others. Connections among the others do not change. The caller holds mu.
 func (w *world) dropOutbound(m *machine) {
 	w.dropInbound(m)
 	for _, other := range w.machines {
@@ -235,7 +234,7 @@ func (w *world) dropOutbound(m *machine) {
 	}
 }
 
-// dropInbound drops everything that is sent to a machine. Called with mu held.
+// dropInbound drops everything that is sent to a machine. The caller holds mu.
 func (w *world) dropInbound(m *machine) {
 	for _, other := range w.machines {
 		w.partitioned[[2]int{other.number, m.number}] = true

@@ -29,7 +29,7 @@ type ledger struct {
 	confIndex uint64 // index of the newest membership change that was applied
 }
 
-// fact is what the ledger knows about an entry.
+// fact is the ledger's record of an entry.
 type fact struct {
 	index   uint64
 	term    uint64
@@ -37,11 +37,11 @@ type fact struct {
 	id      int64
 	request [16]byte
 	data    uint64 // the hash of the data
-	crc     uint32 // checksum that is remembered with a request id
+	crc     uint32 // checksum that is stored with a remembered request id
 	by      uint64 // the Raft id of the replica that applied the entry
 }
 
-// write is what a client requested.
+// write is a write that a client requested.
 type write struct {
 	id     int64
 	data   uint64
@@ -75,7 +75,7 @@ func (l *ledger) ask(request [16]byte, w write) {
 }
 
 // applier returns the probe for one process of a replica. The probe ignores what a dead process applies on its old
-// disk, because nobody can see that.
+// disk, because no client can see that.
 func (l *ledger) applier(p *process) func(*format.Entry) {
 	last := uint64(0)
 	return func(e *format.Entry) {
@@ -132,7 +132,7 @@ func (f fact) remembered() fact {
 	return f
 }
 
-// has describes what is wrong with an entry of a log.
+// has returns a description of what is wrong with an entry of a log, or an empty text.
 func (l *ledger) has(e *format.Entry) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,7 +148,7 @@ func (l *ledger) has(e *format.Entry) string {
 	return ""
 }
 
-// check checks that a client requested an entry, and that the entry is there only once.
+// check checks that a client requested an entry, and that the entry occurs only once.
 func (l *ledger) check(f fact) (o oracle, problem string) {
 	w := write{id: f.id, data: f.data, delete: f.kind == format.KindDelete}
 	if f.request == ([16]byte{}) {
@@ -203,7 +203,7 @@ func (l *ledger) acknowledged(request [16]byte, index uint64) string {
 	return ""
 }
 
-// declined records a request whose answer says that nothing was written.
+// declined records a request that was answered without a write.
 func (l *ledger) declined(request [16]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -27,7 +27,7 @@ type machine struct {
 	disk    *vfstest.Mem
 	volume  uuid.UUID
 	raftID  uint64   // the incarnation that the operator has assigned to this machine; 0: none
-	process *process // nil: down
+	process *process // nil: the machine is down
 	joining bool     // comeUp is running
 	// busy holds the disks on which a start, an install or the end of a process is running. Only one of these may use a
 	// disk at a time, as flock ensures on real machines.
@@ -40,21 +40,21 @@ type machine struct {
 	session   *session      // nil: no shard has opened the volume
 	backup    *vfstest.Mem  // an older state of the disk
 	since     sinceBackup
-	aged      uuid.UUID // the disk is an older state of this volume, and nobody has noticed it yet; zero otherwise
+	aged      uuid.UUID // the disk is an older state of this volume, which no process has noticed yet; zero otherwise
 	cloned    bool      // the disk is a copy of a member's disk, and may be older than the original
 	rots      []rot     // bad bytes on the disk
 	rotted    bool      // segments or blobs on this disk have had bad bytes
 	hostile   *hostile  // the fault of the next start; nil: none
-	kept      kept      // what the neighbours on the disk have acknowledged
+	kept      kept      // the writes that the neighbours on the disk have acknowledged
 }
 
-// insert replaces the disk. Called with world.mu held.
+// insert replaces the disk. The caller holds world.mu.
 func (m *machine) insert(disk *vfstest.Mem) {
 	m.disk, m.rots, m.rotted, m.aged, m.kept = disk, nil, false, uuid.UUID{}, kept{}
 }
 
-// hold reserves a disk for the caller's work on it. It returns false if another goroutine works on the disk. Called
-// with world.mu held.
+// hold reserves a disk for the caller's work on it. It returns false if another goroutine works on the disk. The caller
+// holds world.mu.
 func (m *machine) hold(disk *vfstest.Mem) bool {
 	if m.busy[disk] {
 		return false
@@ -78,11 +78,11 @@ type process struct {
 	disk       *vfstest.Mem
 	faulty     *vfstest.Faulty // the disk as the process sees it
 	committer  *replica.Committer
-	journal    *journal.Journal // nil: none
+	journal    *journal.Journal // nil: the volume has no journal
 	log        *group.Log
 	replica    *replica.Replica
 	neighbours []*neighbour    // other groups on the volume
-	loaded     []format.Damage // found by Load
+	loaded     []format.Damage // damage that Load has found
 	orderly    bool            // the process was asked to stop, not killed
 	// writesFailed is true once a write or sync of the process has failed.
 	writesFailed atomic.Bool
@@ -197,8 +197,8 @@ func (m *machine) start() {
 	w.informOfRestart(p.raftID)
 }
 
-// noticeAge opens a volume that was set back to a state without the wanted incarnation. A shard opens its volume
-// whatever the volume holds. Therefore it notices that the state of the volume is old.
+// noticeAge opens a volume that was rolled back to a state without the wanted incarnation. A shard opens its volume
+// even if no replica on it is wanted, and therefore notices that the state of the volume is old.
 func (m *machine) noticeAge(disk *vfstest.Mem) {
 	m.world.mu.Lock()
 	aged := m.aged
@@ -324,7 +324,7 @@ func (p *process) beforeSync() {
 	time.Sleep(d)
 }
 
-// halt stops what remains of a process, as a kill does.
+// halt stops the parts of a process that still run, as a kill does.
 func (p *process) halt() {
 	p.committer.Close()
 	if p.journal != nil {
@@ -338,8 +338,8 @@ func (p *process) halt() {
 	}
 }
 
-// kill ends the process at once. Called with world.mu held. The returned function ends the goroutines of the process.
-// Until then no other goroutine may use the disk of the process.
+// kill ends the process immediately. The caller holds world.mu. The returned function ends the goroutines of the
+// process. Until that function has returned, no other goroutine may use the disk of the process.
 func (m *machine) kill() (end func()) {
 	p := m.process
 	m.process = nil
@@ -367,7 +367,7 @@ func (m *machine) cutPower(s vfstest.Survival) {
 	w.wait.Go(end)
 }
 
-// halt kills the process and waits.
+// halt kills the process, and waits until its goroutines have ended.
 func (m *machine) halt() {
 	m.world.mu.Lock()
 	end := m.kill()
@@ -490,7 +490,7 @@ func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int,
 		}
 		if err := m.take(disk, file, source); err != nil {
 			w.trace("%v: install from %v: %v", m, source.machine, err)
-			from = 0 // next time from any member
+			from = 0 // the next attempt may use any member
 			continue
 		}
 		w.fire("installed")

@@ -15,7 +15,7 @@ type safetyRule struct {
 	off      rules.Off
 	mutation mutation
 	faults   map[string]int
-	tweak    func(*config) // nil: nothing
+	tweak    func(*config) // changes the configuration; nil: no change
 	oracles  []oracle
 }
 
@@ -163,7 +163,7 @@ func seedsFor(t *testing.T, rule *safetyRule) (seeds []uint64, pinned int) {
 
 // TestEveryRuleIsNeeded switches one rule off and runs seeds until the simulation finds the fault that the rule
 // prevents. Finding other faults is not enough. The test begins with the rule's pins. If the pins find nothing, the
-// test continues with the seeds from 1 on and says so. New pins must then be chosen.
+// test continues with the seeds from 1 on and prints PIN. New pins must then be chosen.
 func TestEveryRuleIsNeeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long run")
@@ -179,7 +179,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				if len(r.violations) == 0 {
 					continue
 				}
-				if v := r.violations[0]; slices.Contains(rule.oracles, v.oracle) { // later ones may be consequences
+				if v := r.violations[0]; slices.Contains(rule.oracles, v.oracle) { // later ones may be consequences of it
 					t.Logf("seed %d, the %d. one: %v; before it %v", seed, n+1, v, others)
 					soaktest.Report(t, "found by seed", seed)
 					if pinned > 0 && n >= pinned {
@@ -195,7 +195,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 	}
 }
 
-// TestPins prints the pins for each rule if SHEAF_SIM_PINS=n is set. Pins are those of the seeds 1 to n that find the
+// TestPins prints the pins for each rule if SHEAF_SIM_PINS=n is set. The pins are the seeds from 1 to n that find the
 // switched-off rule in at least four of five runs.
 func TestPins(t *testing.T) {
 	last := number(t, "SHEAF_SIM_PINS", 0)

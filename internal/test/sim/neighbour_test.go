@@ -21,7 +21,7 @@ import (
 )
 
 // In addition to the simulated group, each volume with a journal has groups with one copy, which share its journal and
-// committer. What these neighbours have acknowledged must be there after each start.
+// committer. Every write that these neighbours have acknowledged must still exist after each start.
 
 const (
 	neighbours     = 2 // the number of neighbours on each volume
@@ -35,8 +35,8 @@ type neighbour struct {
 	replica *replica.Replica
 }
 
-// kept holds what the neighbours have acknowledged. For each neighbour and index, it has the hash of the data. It
-// belongs to a disk, and is kept over power cuts.
+// kept holds the writes that the neighbours have acknowledged: for each neighbour and index, the hash of the data. A
+// kept belongs to a disk, and survives power cuts.
 type kept [neighbours]map[uint64]uint64
 
 func neighbourID(number int) uuid.UUID { return uuid.UUID{4, byte(number)} }
@@ -124,14 +124,14 @@ func (p *process) startNeighbour(number int) error {
 	return err
 }
 
-// forget discards the record of what a neighbour has acknowledged.
+// forget discards the record of a neighbour's acknowledged writes.
 func (m *machine) forget(number int) {
 	m.world.mu.Lock()
 	defer m.world.mu.Unlock()
 	m.kept[number] = nil
 }
 
-// check checks that the log holds everything that was acknowledged.
+// check checks that the log holds every acknowledged write.
 func (n *neighbour) check(p *process) {
 	m, want := p.machine, map[uint64]uint64{}
 	m.world.mu.Lock()

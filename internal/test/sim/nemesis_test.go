@@ -240,7 +240,8 @@ func (w *world) compact(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// appliedByAll returns the highest index that every member has applied, as a leader knows it, or 0 if it is unknown.
+// appliedByAll returns the highest index that every member of the leader's membership has applied. It returns 0 if
+// there is no leader, or if a member is not running.
 func (w *world) appliedByAll() uint64 {
 	leader := w.leader()
 	if leader == nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // trap is a function that is called with each message that is sent while the trap is set. It returns true if it has
-// taken the message. Called with world.mu held.
+// taken the message. The caller holds world.mu.
 type trap func(from *process, m *raftpb.Message) (taken bool)
 
 // Send implements replica.Transport. A message arrives after some time, arrives twice, or does not arrive at all, and
@@ -48,7 +48,7 @@ func (p *process) Send(messages []*raftpb.Message) {
 	}
 }
 
-// noteLead records the leader of a term, which it learns from the leader's messages. Called with mu held.
+// noteLead records the leader of a term, found in the leader's messages. The caller holds mu.
 func (w *world) noteLead(m *raftpb.Message) {
 	if t := m.GetType(); t != raftpb.MsgApp && t != raftpb.MsgHeartbeat {
 		return
@@ -60,7 +60,7 @@ func (w *world) noteLead(m *raftpb.Message) {
 	w.leads[m.GetTerm()] = m.GetFrom()
 }
 
-// delay returns the delay of a message, which by chance is longer than that of later messages. Called with mu held.
+// delay returns the delay of a message. At random, it is longer than the delays of later messages.
 func (w *world) delay() time.Duration {
 	switch x := w.random.Float64(); {
 	case w.bad && x < w.cfg.lateOdds:

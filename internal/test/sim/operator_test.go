@@ -20,7 +20,7 @@ type operator struct {
 	random *rand.Rand
 
 	mu       sync.Mutex // guards the fields below; held while members must not change
-	target   []int      // machines
+	target   []int      // numbers of the wanted machines
 	changing bool       // a membership change may be in progress
 }
 
@@ -54,7 +54,7 @@ func (o *operator) step(leader *process) {
 	o.mu.Lock()
 	s := state{members: leader.replica.Members(), target: slices.Clone(o.target)}
 	s.voters, s.learners = s.members.Conf.GetVoters(), s.members.Conf.GetLearners()
-	// A former leader knows an outdated membership. In a real store, etcd has a newer one.
+	// A former leader has an outdated membership. In a real store, the operator uses the newer one in etcd.
 	if s.members.Changing || s.members.LeaderID != leader.raftID || s.members.ConfIndex != w.ledger.newestConf() {
 		o.mu.Unlock()
 		return

@@ -10,7 +10,7 @@ const (
 )
 
 // pins are the seeds that find a switched-off rule in nearly every run, the cheapest first. As the code changes, a pin
-// may no longer find its rule. TestEveryRuleIsNeeded then says PIN, and TestPins chooses other pins.
+// may no longer find its rule. TestEveryRuleIsNeeded then prints PIN, and TestPins chooses other pins.
 var pins = map[string][]uint64{
 	"acknowledged means synced":                                {4, 6, 2},
 	"a promise waits for the sync":                             {69, 13, 14, 70},

@@ -21,13 +21,12 @@ type rot struct {
 	small bool // the bytes are redundant, so nothing is lost
 }
 
-// isHit reports whether entries of a disk may be damaged. Called with world.mu held.
+// isHit reports whether entries of a disk may be damaged. The caller holds world.mu.
 func (m *machine) isHit() bool {
 	return slices.ContainsFunc(m.rots, func(r rot) bool { return !r.small })
 }
 
-// place is a place at which bytes may rot. It consists of bytes of a file that were synced and are known to have been
-// synced.
+// place is a place at which bytes may rot: bytes of a file that were synced, and that the mark records as synced.
 type place struct {
 	file          string
 	offset, bytes int64
@@ -46,7 +45,7 @@ func (w *world) rotOne(o *operator, r *rand.Rand) bool {
 	if !w.rotDisk(m, r, newest(r)) {
 		return false
 	}
-	if r.IntN(2) == 0 { // the next load finds it
+	if r.IntN(2) == 0 { // a restart, whose load finds the damage
 		m.cutPower(survival(r))
 		w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 	}

@@ -99,7 +99,7 @@ func (w *world) reconnect(m, only *machine) {
 	}
 }
 
-// informLate makes the leader silent for a second. One member is informed in time, and hears nothing from the leader
+// informLate makes the leader silent for a second. One member is informed in time, and receives nothing from the leader
 // for longer. Another member is informed only after it has answered the leader again, and then the leader becomes
 // silent once more. informLate returns true if the leader had a lease when the second member was informed.
 func (w *world) informLate(_ *operator, r *rand.Rand) bool {

@@ -89,8 +89,8 @@ func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 
 // TestSeeds runs many seeds. By default it runs the chosen ones. In a soak it runs 10,000 consecutive seeds, beginning
 // with a random one. SHEAF_SIM_SEEDS sets a different number of seeds, which begin with SHEAF_SIM_FIRST. SHEAF_SIM_SEED
-// runs only the given seed, as many times as SHEAF_SIM_SEEDS says, or once. With SHEAF_SIM_TRACE, a violation is
-// printed together with everything that happened before.
+// runs only the given seed, SHEAF_SIM_SEEDS times or once. With SHEAF_SIM_TRACE, a violation is printed together with
+// everything that happened before.
 func TestSeeds(t *testing.T) {
 	list, all := seedsOf(t)
 	var mu sync.Mutex

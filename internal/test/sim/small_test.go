@@ -63,8 +63,8 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	}
 	changed := false
 	w.mu.Lock()
-	// If both the synced end of the log and the mark that records it were bad, nobody could notice the loss. That is one
-	// fault too many.
+	// If both the synced end of the log and the mark that records it were bad, no replica could notice the loss. Therefore
+	// only one of these two faults is caused at a time.
 	hit := kind == format.MarkName && m.isHit() || slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
 	if m.disk == disk && !hit {
 		disk.Rot(path.Join(groupDir, name), from, length, func(b []byte) {
@@ -82,15 +82,15 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	}
 	w.trace("%v: %s is bad from %d to %d", m, name, from, from+length)
 	w.fire("rot in a " + kind)
-	if r.IntN(2) == 0 { // the next start loads the bad file
+	if r.IntN(2) == 0 { // a restart, which loads the bad file
 		m.cutPower(survival(r))
 		w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 	}
 	return true
 }
 
-// rotBoth makes both copies of the manifest, or both slots of the mark, go bad after a power cut. Without a manifest
-// nobody can tell how the replica voted, so another incarnation replaces the replica. The loss of a mark damages
+// rotBoth makes both copies of the manifest, or both slots of the mark, go bad after a power cut. Without a manifest,
+// the replica's vote cannot be determined, so another incarnation replaces the replica. The loss of a mark damages
 // nothing.
 func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 	return w.cfg.copies > 1 && w.powerCutOne(o, r, func(m *machine) bool {

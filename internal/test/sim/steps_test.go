@@ -17,13 +17,13 @@ import (
 )
 
 // Each disk has a superblock, and etcd has a registry of volumes. Both use the code and the rule of shards. A disk may
-// be replaced by an earlier image of itself at any moment, except in the seconds in which nobody can distinguish the
-// image from the disk (see docs/operations/troubleshooting.md).
+// be replaced by an earlier image of itself at any moment, except in the seconds in which the image cannot be
+// distinguished from the disk (see docs/operations/troubleshooting.md).
 
 const (
 	superDir = "/s" // folder of the superblock
 	// stepTime is the time between two steps of a volume that is written to. stepBound is the maximum time from a write
-	// until etcd knows the step that covers it.
+	// until etcd has the step that covers it.
 	stepTime  = time.Second
 	stepBound = stepTime + 5*stepLook
 	stepLook  = 100 * time.Millisecond
@@ -34,8 +34,8 @@ type session struct {
 	disk    *vfstest.Mem
 	volume  *volume.Volume
 	shard   placement.Shard
-	told    bool   // etcd has the present step
-	covered uint64 // what was durable before that step
+	told    bool   // etcd has the current step
+	covered uint64 // the number of durable rounds before that step
 	last    time.Time
 }
 
@@ -47,17 +47,17 @@ type sinceBackup struct {
 	written   bool
 }
 
-// isOld reports whether the machine must notice that its backup is old. Called with world.mu held.
+// isOld reports whether the machine must notice that its backup is old. The caller holds world.mu.
 func (s sinceBackup) isOld() bool { return s.restarted || s.covered >= stepBound }
 
-// backUpNow takes an image of the disk of a machine. Called with world.mu held.
+// backUpNow takes an image of the disk of a machine. The caller holds world.mu.
 func (m *machine) backUpNow() {
 	m.backup = m.disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	m.since = sinceBackup{durable: m.durable()}
 }
 
-// durable returns the number of rounds of the committer that became durable since the process began. Called with
-// world.mu held.
+// durable returns the number of rounds of the committer that became durable since the process began. The caller holds
+// world.mu.
 func (m *machine) durable() uint64 {
 	if m.process == nil {
 		return 0
@@ -73,8 +73,8 @@ func (m *machine) isForeign(disk *vfstest.Mem) bool {
 	return err == nil && sb.Shard != m.shardName() && m.world.cfg.mutation != mutateCopy
 }
 
-// openVolume does what a shard does before it reads the content of a volume. It returns false if the volume must not
-// be used, or cannot be used now. The caller holds the disk.
+// openVolume takes the steps that a shard takes before it reads the content of a volume. It returns false if the volume
+// must not be used, or cannot be used now. The caller has reserved the disk with hold.
 func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	w := m.world
 	name := m.shardName()
@@ -103,7 +103,7 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	case err == nil && aged != uuid.Nil && sb.Volume != aged:
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		// An earlier start noticed the setback, durably gave the volume a new id, and was killed. The replicas on the disk
+		// An earlier start noticed the rollback, durably gave the volume a new id, and was killed. The replicas on the disk
 		// belong to a volume that no longer exists.
 		if m.disk == disk {
 			m.refused()
@@ -142,7 +142,8 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	return true
 }
 
-// refused gives a machine a new identity, as a shard gets one if its volume was set back. Called with world.mu held.
+// refused gives a machine a new identity, as a shard gets one after a rollback of its volume. The caller holds
+// world.mu.
 func (m *machine) refused() {
 	w := m.world
 	if m.aged == uuid.Nil && !m.cloned { // a copy of the machine's own disk may have come back to it
@@ -176,7 +177,7 @@ func (w *world) mayRegister(s placement.Shard) (placement.Step, error) {
 	return seen.Step, placement.MayFollow(seen, s)
 }
 
-// closeVolume releases a volume. Called with world.mu held.
+// closeVolume releases a volume. The caller holds world.mu.
 func (m *machine) closeVolume() {
 	if m.session != nil {
 		_ = m.session.volume.Close()
@@ -184,7 +185,7 @@ func (m *machine) closeVolume() {
 	}
 }
 
-// empty removes everything of the group from the disk. Called with world.mu held.
+// empty removes everything of the group from the disk. The caller holds world.mu.
 func (m *machine) empty() {
 	aged := m.aged
 	m.insert(m.emptied())
@@ -291,7 +292,7 @@ func (s *sinceBackup) note(durable uint64, silent bool) {
 	}
 }
 
-// isEtcdSilent reports whether etcd does not answer now. Called with world.mu held.
+// isEtcdSilent reports whether etcd does not answer now. The caller holds world.mu.
 func (w *world) isEtcdSilent() bool { return time.Now().Before(w.etcdSilent) }
 
 // silenceEtcd makes etcd unresponsive for a while. Running processes continue, but their volumes make no further step.

@@ -75,7 +75,7 @@ func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 }
 
-// takeNewIdentity gives a machine a new volume identity after its disk was replaced. Called with world.mu held.
+// takeNewIdentity gives a machine a new volume identity after its disk was replaced. The caller holds world.mu.
 func (m *machine) takeNewIdentity() {
 	m.volume = uuid.UUID{3, byte(m.number), byte(m.epoch), byte(m.epoch >> 8)}
 }
@@ -123,7 +123,7 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 		}
 		machine.raftID, machine.backup = 0, nil
 		if machine.cloned {
-			machine.takeNewIdentity() // the disk may be an older state of the machine's own disk; its generation tells
+			machine.takeNewIdentity() // the disk may be an older state of the machine's own disk, which its generation shows
 		}
 		w.wait.Go(ends[i])
 		w.startLater(machine, between(r, 10*time.Millisecond, time.Second))

@@ -78,12 +78,12 @@ type world struct {
 	mu          sync.Mutex // guards the fields below
 	random      *rand.Rand // used by the network
 	machines    []*machine
-	at          map[uint64]*machine                  // Raft id -> its present or former machine
-	lost        map[uint64]bool                      // incarnations whose disk is gone
+	at          map[uint64]*machine                  // Raft id -> its current or former machine
+	lost        map[uint64]bool                      // incarnations whose disk is lost
 	leads       map[uint64]uint64                    // term -> the leader of that term
 	partitioned map[[2]int]bool                      // [from, to]: messages are dropped
 	bad         bool                                 // the network loses, repeats and delays messages
-	trap        trap                                 // nil: none
+	trap        trap                                 // nil: no trap is set
 	calm        bool                                 // clients do not write
 	stopping    bool                                 // no new calls and no new faults
 	volumes     map[uuid.UUID]placement.VolumeRecord // the records of volumes in etcd
@@ -191,7 +191,7 @@ func (w *world) violate(o oracle, format string, args ...any) {
 	w.found(o, fmt.Sprintf(format, args...))
 }
 
-// found does the same as violate. Called with mu held.
+// found is like violate. The caller holds mu.
 func (w *world) found(o oracle, what string) {
 	if len(w.violations) < 10 {
 		w.violations = append(w.violations, violation{o, what})

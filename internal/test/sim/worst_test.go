@@ -7,9 +7,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// worstMoment loses a volume at the worst moment. One voter is left behind, so that only the other two hold what was
-// acknowledged. Then the disk of one of these two voters is emptied or rolled back, and the other one, the leader, is
-// disconnected. The two remaining voters must not elect the voter that was left behind.
+// worstMoment loses a volume at the worst moment. One voter is left behind, so that only the other two hold all
+// acknowledged entries. Then the disk of one of these two voters is emptied or rolled back, and the other one, the
+// leader, is disconnected. The two remaining voters must not elect the voter that was left behind.
 func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		w.mu.Lock()

@@ -70,8 +70,9 @@ func Seed(t testing.TB, fixed uint64) uint64 {
 	return seed
 }
 
-// Report appends one figure of a test to the report of the soak. Without a report it does nothing. Safe for concurrent
-// use, even by several processes, because each line is a single write to a file that was opened for appending.
+// Report appends one figure of a test to the report of the soak. Without a report it does nothing. Report is safe for
+// concurrent use, even by several processes, because each line is a single write to a file that was opened for
+// appending.
 func Report(t testing.TB, what string, figure any) {
 	t.Helper()
 	appendLine(t, os.Getenv(ReportVariable), fmt.Sprintf("%s: %s %v", t.Name(), what, figure))

@@ -65,7 +65,7 @@ func (s *Server) folders(t *testing.T, uuid string) (held, trashed []int) {
 
 // An empty group is deleted: its files go to the trash of all members, and the name is free for a new group that holds
 // nothing of the old one. A group with a record is not deleted. No process mistakes the missing group for a sign that
-// etcd was set back.
+// etcd was rolled back.
 func TestAnEmptyGroupIsDeleted(t *testing.T) {
 	for _, copies := range []int{1, 3} {
 		t.Run(fmt.Sprint(copies, " copies"), func(t *testing.T) {
@@ -110,7 +110,7 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 	if err := s.delete(ctx, a, "other"); status.Code(err) != codes.NotFound {
 		t.Errorf("delete of a group that never was: %v", err)
 	}
-	// The shards start again. The deleted group is in etcd's past.
+	// The shards restart. The deleted group is part of the history of etcd that they have seen.
 	for n := range s.shards {
 		s.KillShard(n)
 	}

@@ -16,8 +16,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestAStoreStartsWithOneOddKey restarts every process while etcd holds a key that nobody can read. Everything that
-// does not depend on the key must serve, and gateway and doctor must name the key. The test costs 1 s.
+// TestAStoreStartsWithOneOddKey restarts every process while etcd holds a key whose value is not valid. Everything that
+// does not depend on the key must serve, and the gateway and `sheaf doctor` must name the key. The test takes 1 s of
+// processor time.
 func TestAStoreStartsWithOneOddKey(t *testing.T) {
 	for name, value := range map[string]string{
 		"states/shard-0": `{"state":"Draining"}`,
@@ -95,7 +96,7 @@ func doctor(t *testing.T, ctx context.Context, s *Server) (problems []finding.Fi
 	return problems
 }
 
-// findings returns all that `sheaf doctor` finds.
+// findings returns all findings of `sheaf doctor`.
 func findings(t *testing.T, ctx context.Context, s *Server) []finding.Finding {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+s.Addr(), grpc.WithContextDialer(s.Network.Dial),

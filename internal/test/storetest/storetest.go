@@ -168,7 +168,7 @@ func (s *Server) dialFrom(n int) func(ctx context.Context, at string) (net.Conn,
 	}
 }
 
-// ready waits until the gateway knows the owner of every group.
+// ready waits until the gateway has a route for every group.
 func (s *Server) ready(ctx context.Context, meta placement.Meta) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -207,7 +207,7 @@ func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
 	defer cancel()
 	c, err := client.Dial(ctx, cfg)
 	must.OK(t, err)
-	t.Cleanup(func() { _ = c.Close() }) // the error only says that a connection was already closed
+	t.Cleanup(func() { _ = c.Close() }) // the only possible error is that a connection was already closed
 	return c
 }
 

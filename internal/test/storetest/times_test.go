@@ -14,7 +14,8 @@ import (
 
 // TestFindingsFollowTheirCausesInTime brings about causes of findings, one after another, and ends each of them. Within
 // the time of the finding's rule, `sheaf doctor` must report the finding. Within the same time after the end of the
-// cause, it must no longer report it. Chaos checks the same with real processes. The test costs 2 processor seconds.
+// cause, `sheaf doctor` must stop reporting the finding. Chaos checks the same with real processes. The test takes 2 s
+// of processor time.
 func TestFindingsFollowTheirCausesInTime(t *testing.T) { synctest.Test(t, findingsFollowTheirCauses) }
 
 func findingsFollowTheirCauses(t *testing.T) {

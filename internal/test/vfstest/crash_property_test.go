@@ -32,7 +32,7 @@ func TestCrashContentIsFromHistory(t *testing.T) {
 		f, err := m.Create("f")
 		ok(t, err)
 		ok(t, m.SyncDir("."))
-		history := [][]byte{nil} // the first is the content at the last sync, the last is the present content
+		history := [][]byte{nil} // the first is the content at the last sync, the last is the current content
 		for step := range rapid.IntRange(1, 25).Draw(t, "steps") {
 			now := bytes.Clone(history[len(history)-1])
 			offset := rapid.IntRange(0, 6000).Draw(t, "offset")
@@ -149,7 +149,7 @@ func TestCrashNamesAreFromHistory(t *testing.T) {
 		ok(t, m.MkdirAll("a"))
 		ok(t, m.MkdirAll("b"))
 		present, durable := map[string]string{}, map[string]string{}
-		since := map[string][]string{} // for each name, what it referred to since its folder was synced
+		since := map[string][]string{} // for each name, the files to which it referred since its folder was synced
 		remember := func(name string) { since[name] = append(since[name], present[name]) }
 		for step := range rapid.IntRange(1, 20).Draw(t, "steps") {
 			name := rapid.SampledFrom(names).Draw(t, "name")

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Effect says what a fault does in addition to returning its error.
+// Effect is the effect of a fault in addition to the error that it returns.
 type Effect uint8
 
 // These are the effects.
@@ -56,7 +56,7 @@ func (f *Fault) Fired() int64 { return f.fired.Load() }
 func (f *Fault) Remove() { f.removed.Store(true) }
 
 // Faulty is a file system in which operations of another file system can fail. Files opened through a Faulty have no
-// Fd, so that no read can bypass it. Safe for concurrent use.
+// Fd, so that no read can bypass it. Faulty is safe for concurrent use.
 type Faulty struct {
 	inner vfs.FS
 	calls [OpSpace + 1]atomic.Int64

@@ -124,7 +124,7 @@ func TestFaultByOffsetNameSkipAndCount(t *testing.T) {
 }
 
 // TestRule5_FailedSyncDropsData checks a failed sync: the data can still be read and later syncs succeed, but the data
-// is gone after a power cut. Only data that was written again survives.
+// is lost in a power cut. Only data that was written again survives.
 func TestRule5_FailedSyncDropsData(t *testing.T) {
 	f, m, file := faultyFile(t, fill(4, 1))
 	writeAt(t, file, fill(4, 101), 0)
@@ -228,7 +228,7 @@ func TestFaultEffects(t *testing.T) {
 	}); !errors.Is(err, syscall.EIO) {
 		t.Errorf("lock that is done: error %v", err)
 	}
-	lock, err := f.Lock("lock") // the lock was released
+	lock, err := f.Lock("lock") // succeeds, because the failed call has released the lock
 	must.OK(t, err)
 	must.OK(t, lock.Close())
 }

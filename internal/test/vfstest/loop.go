@@ -65,7 +65,7 @@ func unmount(t *testing.T, point string) {
 			return
 		}
 		if time.Now().After(end) {
-			_ = exec.CommandContext(context.Background(), "umount", "--lazy", point).Run() // leave nothing behind
+			_ = exec.CommandContext(context.Background(), "umount", "--lazy", point).Run() // removes the mount in any case
 			t.Fatalf("umount %s: %v: %s", point, err, out)
 		}
 	}

@@ -14,10 +14,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Mem is a file system in memory that knows what a power cut would leave. It distinguishes
-//   - for each file: the present content and, for each sector of 512 bytes, the content at the last Sync; the same for
+// Mem is a file system in memory that can return the disk that a power cut would leave. For this purpose it keeps
+//   - for each file: the current content and, for each sector of 512 bytes, the content at the last Sync; the same for
 //     the size;
-//   - for each folder: the present names, the names at the last SyncDir, and the changes between the two in order.
+//   - for each folder: the current names, the names at the last SyncDir, and the changes between the two in order.
 //
 // CrashClone makes the disk that a power cut leaves. Every operation that changes the disk has a number, from 1
 // (OpCount). CrashAfter stops the machine at one of these operations, and AfterOp observes each of them. Mem is as
@@ -25,7 +25,7 @@ import (
 // changes of names may survive out of order, and a truncation followed by an extension may leave old and new sectors
 // side by side.
 //
-// Names are cleaned by path.Clean: "/a", "a" and "./a" are the same. Safe for concurrent use.
+// Names are cleaned by path.Clean: "/a", "a" and "./a" are the same. Mem is safe for concurrent use.
 type Mem struct {
 	mu         sync.RWMutex // guards all fields below and those of all nodes
 	root       *memNode
@@ -196,7 +196,7 @@ func (m *Mem) lookupFile(name string) (*memNode, error) {
 func (m *Mem) lookupParent(name string) (*memNode, string, error) {
 	parts := split(name)
 	if len(parts) == 0 {
-		return nil, "", syscall.EBUSY // the root
+		return nil, "", syscall.EBUSY // the root has no parent
 	}
 	last := len(parts) - 1
 	dir, err := m.lookup(path.Join(parts[:last]...))

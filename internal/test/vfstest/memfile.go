@@ -41,7 +41,7 @@ type memNode struct {
 	mtime  time.Time
 
 	// These fields are for a folder.
-	entries map[string]*memNode // present names
+	entries map[string]*memNode // current names
 	durable map[string]*memNode // names at the last SyncDir
 
 	// These fields are for a file.
@@ -53,18 +53,19 @@ type memNode struct {
 	durableSize int64
 	sizes       []int64          // sizes since the last Sync
 	dirty       map[int64][]byte // sectors changed since the last Sync -> their content at that Sync; nil: zeros
-	lost        map[int64][]byte // sectors lost by a failed Sync -> their content on the disk, fixed from then on
-	last        memWrite         // last write since the last Sync
+	// sectors lost by a failed Sync -> their content on the disk, which later Syncs do not change
+	lost map[int64][]byte
+	last memWrite // last write since the last Sync
 }
 
 // memWrite holds the data that are needed to undo a part of a write.
 type memWrite struct {
-	first, count int64    // sectors
+	first, count int64    // range of sectors
 	before       [][]byte // content of each sector before the write; nil: zeros
 	sizeBefore   int64
 }
 
-// sector returns the present content of a sector without copying it. nil means zeros.
+// sector returns the current content of a sector without copying it. nil means zeros.
 func (n *memNode) sector(s int64) []byte {
 	i := s / sectorsPerPage
 	if i >= int64(len(n.pages)) || n.pages[i] == nil || n.pages[i] == zeroPage {
@@ -205,7 +206,7 @@ func (m *Mem) truncate(n *memNode, size int64) {
 	n.mtime = time.Now()
 }
 
-// sync makes the present content and size durable, except what a failed sync has lost.
+// sync makes the current content and size durable, except what a failed sync has lost.
 func (n *memNode) sync() {
 	n.dirty, n.sizes, n.last = nil, nil, memWrite{}
 	n.durableSize = n.size

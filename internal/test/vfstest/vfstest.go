@@ -1,6 +1,6 @@
 // Package vfstest holds the contract of vfs.FS as tests, which every implementation must pass. It also holds two
-// implementations for tests: Mem, a disk in memory that knows what a power cut leaves, and Faulty, which injects
-// errors into operations of any other implementation.
+// implementations for tests: Mem, a disk in memory that simulates power cuts, and Faulty, which injects errors into
+// operations of any other implementation.
 package vfstest
 
 import (
