@@ -1,8 +1,9 @@
 """Lists the records of an archive of Sheaf as of a time: python3 read_archive.py FOLDER [TIME]
 
-FOLDER is the archive of one store on a file system, URL/<store UUID>; TIME is in Unix nanoseconds, without it: the end.
-A line for each group says how far it is archived, or why it cannot be read as of TIME. A line for each record follows:
-group, id, version, commit time, size and SHA-256 of the data. Encrypted archives are refused.
+FOLDER is the archive of one store on a file system, URL/<store UUID>. TIME is in Unix nanoseconds; the default is the
+end of the archive. The program prints a line for each group with the index up to which the group is archived, or with
+the reason why it cannot be read as of TIME. A line for each record follows: group, id, version, commit time, size and
+SHA-256 of the data. Encrypted archives are refused.
 """
 import hashlib
 import itertools
@@ -80,7 +81,7 @@ def read_segment(root, name, b, head):
 
 
 def read_group(root, group, logs):
-    """Returns what the archive says of a group, its entries in order, and (readAt, after) of its pieces."""
+    """Returns the archived facts about a group, its entries in order, and (readAt, after) of its pieces."""
     g = {"segments": [], "log": 0, "through": 0, "floor": None, "holes": []}
     for catalogue in sorted((root / "g" / group / "cat").glob("*"))[-1:]:
         g.update(read_object(root, f"g/{group}/cat/{catalogue.name}", 5)[0])
@@ -112,7 +113,7 @@ def read_group(root, group, logs):
 
 
 def refusal(g, entries, reads, time):
-    """Returns why a group cannot be read exactly as of a time; None if it can be read."""
+    """Returns the reason why a group cannot be read exactly as of a time, or None if it can be read."""
     lo = hi = g["through"]
     if time is not None:
         if time > g["covered"]:

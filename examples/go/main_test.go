@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/sheaftest"
 )
 
-// TestRun runs the program against a store in this process. Its calls and output are those of its README.md.
+// TestRun runs the program against a store in this process. README.md shows the same calls and output.
 func TestRun(t *testing.T) {
 	var out strings.Builder
 	if err := run(t.Context(), sheaftest.Start(t).Client(t, client.Config{}), &out); err != nil {

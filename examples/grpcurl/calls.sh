@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The calls of Sheaf by grpcurl, one by one, against a store on 127.0.0.1:7600. Nothing is repeated or checked here:
-# sheaf_client.sh does that.
+# Shows the calls of Sheaf with grpcurl, one after another, against a store on 127.0.0.1:7600. This script neither
+# retries calls nor checks data. sheaf_client.sh does both.
 set -euo pipefail
 
 grpcurl -plaintext 127.0.0.1:7600 list

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A careful client of Sheaf for scripts. Source it, or run it: it then puts and gets a record. It needs grpcurl, jq,
-# base64 and sha256sum. SHEAF_ADDRESS is the address of the store.
+# A client of Sheaf for scripts, which retries calls and checks data. You can source this file. If you run it, it puts
+# and gets a record. It needs grpcurl, jq, base64 and sha256sum. SHEAF_ADDRESS is the address of the store.
 sheaf_address=${SHEAF_ADDRESS:-127.0.0.1:7600}
 
-# sheaf_call METHOD: sends the request on standard input, and prints the answer. It repeats the call for at most a
-# minute. Where the call fails it says why on standard error.
+# sheaf_call METHOD: sends the request on standard input, and prints the answer. It retries the call for at most
+# a minute. If the call fails, it prints the reason to standard error.
 sheaf_call() {
   local request answer exit code reason wait told pause=20 doubt='' end=$((SECONDS + 60))
   request=$(cat)
@@ -16,7 +16,7 @@ sheaf_call() {
     if [ $exit -eq 0 ]; then
       printf '%s\n' "$answer"
       return 0
-    elif [ $exit -lt 64 ]; then # nobody answers, or not by reflection: the call was not sent
+    elif [ $exit -lt 64 ]; then # the server or its reflection does not answer, so the call was not sent
       code=14 reason=NOT_SENT wait=0
     else # the answer is a google.rpc.Status
       read -r code reason wait < <(jq -r '
@@ -24,9 +24,9 @@ sheaf_call() {
         "\([.details[]?.retryDelay // empty | rtrimstr("s") | tonumber * 1000 | ceil][0] // 0)"' <<<"$answer")
     fi
     case "$code $reason" in
-    # 14: UNAVAILABLE; without a reason the connection failed. 4: DEADLINE_EXCEEDED.
+    # 14 is UNAVAILABLE; without a reason, the connection failed. 4 is DEADLINE_EXCEEDED.
     "14 -" | "4 "* | *" OUTCOME_UNKNOWN") doubt=', maybe done' ;;
-    # A group gives these answers after it has looked for the request id: they say what became of the write.
+    # A group sends these reasons after it has looked for the request id, so they show whether the write was applied.
     *" VERSION_MISMATCH" | *" RECORD_EXISTS" | *" REQUEST_ID_REUSED") doubt='' ;;
     esac
     pause=$((pause < 500 ? 2 * pause : 500))
@@ -34,9 +34,9 @@ sheaf_call() {
     wait=$((wait > pause ? wait : pause - RANDOM % (pause / 2)))
     case "$code $reason" in
     "14 "* | "4 "* | *" OVERLOADED" | *" WRONG_SHARD" | *" NOT_LEADER" | *" OUTCOME_UNKNOWN") ;;
-    # A quota of a rate comes with RetryInfo. Without one the quota is of what is stored, and waiting does not help.
+    # An answer about a rate quota has RetryInfo. An answer about a storage quota has none, and a retry is useless.
     *" QUOTA_EXCEEDED") [ "$told" -gt 0 ] || end=0 ;;
-    *) end=0 ;; # another attempt does not help
+    *) end=0 ;; # a retry is useless
     esac
     if [ $((SECONDS + wait / 1000)) -ge $end ]; then
       printf '%s: %s%s\n%s\n' "$1" "$reason" "$doubt" "$answer" >&2
@@ -47,7 +47,8 @@ sheaf_call() {
 }
 
 # sheaf_put ID [FIELDS]: stores standard input, at most 1 MiB, and prints the version. FIELDS are more fields of the
-# request in JSON, such as {"condition": {"ifAbsent": true}}. A shell has no CRC32C: a SHA-256 goes with the record.
+# request in JSON, such as {"condition": {"ifAbsent": true}}. A shell cannot compute CRC32C, so sheaf_put stores a
+# SHA-256 in an attribute of the record.
 sheaf_put() {
   local data sum
   data=$(base64 -w0)

@@ -1,5 +1,6 @@
-// A careful client of Sheaf. Require it, or run it: it then shows its calls against a store on 127.0.0.1:7600.
-// It needs the packages of package.json, and the folder api of Sheaf: beside this file, or two folders up.
+// A client of Sheaf that retries calls and checks data. You can require this file. If you run it, it shows its calls
+// against a store on 127.0.0.1:7600. It needs the packages of package.json, and the folder api of Sheaf, which is
+// next to this file or two folders up.
 'use strict'
 const { randomBytes } = require('node:crypto')
 const path = require('node:path')
@@ -15,16 +16,16 @@ const types = loader.loadSync(protos, {
     path.join(__dirname, '..', '..', 'api'),
     path.dirname(require.resolve('google-proto-files/package.json')),
   ],
-  keepCase: true, longs: String, defaults: true, oneofs: true, // oneofs tell whether an optional field is there
+  keepCase: true, longs: String, defaults: true, oneofs: true, // oneofs show whether an optional field is set
 })
 const { RecordService } = grpc.loadPackageDefinition(types).sheaf.record.v1
 const { UNAVAILABLE, DEADLINE_EXCEEDED } = grpc.status
-// A call is repeated after these reasons, and after every UNAVAILABLE.
+// A call is retried after these reasons, and after every UNAVAILABLE.
 const AGAIN = new Set(['OVERLOADED', 'WRONG_SHARD', 'NOT_LEADER', 'OUTCOME_UNKNOWN'])
-// A group gives these answers after it has looked for the request id: they say what became of the write.
+// A group sends these reasons after it has looked for the request id, so they show whether the write was applied.
 const KNOWN = new Set(['VERSION_MISMATCH', 'RECORD_EXISTS', 'REQUEST_ID_REUSED'])
 
-/** A call that failed. maybeDone: the call is a write, and the store may have applied it. */
+/** A call that failed. maybeDone is true if the call is a write that the store may have applied. */
 class Failure extends Error {
   constructor({ code, message, details = [] }) { // a google.rpc.Status
     let reason = '', wait = 0
@@ -39,10 +40,10 @@ class Failure extends Error {
       }
     }
     super(`${code} ${reason}: ${message}`)
-    const lost = code === UNAVAILABLE && !reason // the connection failed: this is no answer of Sheaf
+    const lost = code === UNAVAILABLE && !reason // the connection failed, and Sheaf has not answered
     Object.assign(this, { code, reason, wait })
     this.maybeDone = lost || code === DEADLINE_EXCEEDED || reason === 'OUTCOME_UNKNOWN'
-    // A quota of a rate comes with RetryInfo. Without one the quota is of what is stored, and waiting does not help.
+    // An answer about a rate quota has RetryInfo. An answer about a storage quota has none, and a retry is useless.
     const rate = reason === 'QUOTA_EXCEEDED' && wait > 0
     this.again = code === UNAVAILABLE || code === DEADLINE_EXCEEDED || AGAIN.has(reason) || rate
   }
@@ -56,8 +57,8 @@ function failureOf(err) {
 
 class Store {
   /**
-   * milliseconds: the time for a call with all its attempts. Stay below 120,000: a group may forget a request id then.
-   * attempt: the time for one attempt, in milliseconds.
+   * milliseconds limits a call with all its attempts. It must be below 120,000, because a group may forget a request id
+   * after that time. attempt limits one attempt, in milliseconds.
    */
   constructor(address, { milliseconds = 60_000, attempt = 5_000 } = {}) {
     this.stub = new RecordService(address, grpc.credentials.createInsecure(), {
@@ -70,8 +71,8 @@ class Store {
   close() { this.stub.close() }
 
   /**
-   * Calls once(pending, deadline), which gives a Failure for each item that failed. Repeats the call for those that
-   * another attempt may help, until the time is up. Gives a Map of the Failures in the end.
+   * Calls once(pending, deadline), which returns a Failure for each failed item. Repeats the call for the items for
+   * which a retry may help, until the time is up. Returns a Map with the Failures of the items that failed in the end.
    */
   async #repeat(once, pending) {
     const end = Date.now() + this.milliseconds, failed = new Map(), doubt = new Set()
@@ -81,7 +82,7 @@ class Store {
       const deadline = Date.now() + Math.min(this.attempt, Math.max(end - Date.now(), 50))
       for (const [item, failure] of await once(pending, deadline)) {
         if (failure.maybeDone) doubt.add(item)
-        // A later answer does not say what an earlier attempt did, but for those in KNOWN.
+        // Only the reasons in KNOWN show whether an earlier attempt was applied.
         failure.maybeDone = doubt.has(item) && !KNOWN.has(failure.reason)
         failed.set(item, failure)
         if (failure.again) {
@@ -93,7 +94,7 @@ class Store {
       if (again.length === 0 || Date.now() + pause > end) return failed
       for (const item of again) failed.delete(item)
       pending = again
-      await sleep(pause + 1) // timers may be a millisecond early
+      await sleep(pause + 1) // a timer may fire a millisecond too early
     }
   }
 
@@ -109,14 +110,14 @@ class Store {
     return answer
   }
 
-  /** Stores data, at most 1 MiB, and gives the version. fields: attributes, condition, timestamp_unix_ns. */
+  /** Stores at most 1 MiB of data, and returns the version. fields: attributes, condition, timestamp_unix_ns. */
   async put(key, data, fields = {}) { return (await this.#one('Put', putRequest(key, data, fields))).version }
 
   async get(key) { return checked((await this.#one('Get', { key })).record).data }
 
   async delete(key) { return (await this.#one('Delete', { key, request_id: randomBytes(16) })).existed }
 
-  /** Stores a Map of data by id, and gives a Map of the Failures. A put has one request id in all attempts. */
+  /** Stores a Map of data by id, and returns a Map of the Failures. All attempts of a put have the same request id. */
   async putMany(records) {
     const puts = new Map([...records].map(([id, data]) => [id, putRequest({ id }, data)]))
     return this.#repeat(async (pending, deadline) => {
@@ -133,7 +134,7 @@ class Store {
           }
         }
         for (const id of left) failed.set(id, new Failure({ code: UNAVAILABLE, message: 'no answer came' }))
-      } catch (err) { // the store may have applied what it did not answer
+      } catch (err) { // unanswered puts may have been applied
         for (const id of left) {
           const failure = failureOf(err)
           failure.maybeDone ||= failure.again
@@ -144,7 +145,7 @@ class Store {
     }, [...puts.keys()])
   }
 
-  /** Reads records, and gives {found, failed}: Maps of data and of Failures by id. */
+  /** Reads records, and returns {found, failed}: Maps of data and of Failures by id. */
   async getMany(ids) {
     const found = new Map()
     const failed = await this.#repeat(async (pending, deadline) => {
@@ -170,8 +171,8 @@ class Store {
   }
 
   /**
-   * Gives the newest version of each record of a group, or of all groups. A record above 1 MiB comes without its data:
-   * Download gives them.
+   * Yields the newest version of each record of a group, or of all groups. A record above 1 MiB has no data. Use
+   * Download for such records.
    */
   async *scan(group = '') {
     const begin = (at) => this.stub.Scan(at.length > 0 ? { cursor: at } : { group })
@@ -179,16 +180,16 @@ class Store {
   }
 
   /**
-   * Gives messages, each with records that changed and the cursor after them. Keep the cursor together with what you
-   * made of the records.
+   * Yields messages, each with changed records and the cursor after them. Store the cursor together with the results of
+   * processing these records.
    */
   watch(group, cursor = Buffer.alloc(0)) {
     return this.#follow((at) => this.stub.Watch({ group, cursor: at }), cursor)
   }
 
-  /** Gives the messages of a stream. A stream that breaks is begun again from the last cursor. */
+  /** Yields the messages of a stream. A stream that breaks is started again at the last cursor. */
   async *#follow(begin, cursor = Buffer.alloc(0)) {
-    for (let end = 0, pause = 10; ;) { // end: when to give up; it is set while no message comes
+    for (let end = 0, pause = 10; ;) { // end is the time to give up, set after a failure until the next message
       const call = begin(cursor)
       try {
         for await (const answer of call) {
@@ -205,8 +206,8 @@ class Store {
         pause = Math.max(Math.min(2 * pause, 500) * (0.5 + Math.random() / 2), failure.wait)
         if (!failure.again || Date.now() + pause > end) throw failure
       } finally {
-        call.on('error', () => {}) // the error says that the call was cancelled
-        call.cancel() // also where the caller stops early: unread answers cost memory
+        call.on('error', () => {}) // ignores the error, which only means that the call was cancelled
+        call.cancel() // also if the caller stops early, because unread answers occupy memory
       }
       await sleep(pause + 1)
     }
@@ -224,7 +225,7 @@ function checked(record) {
   return record
 }
 
-/** Cuts requests into messages of at most this many requests and bytes. One large request has a message of its own. */
+/** Divides requests into messages of at most these numbers of requests and bytes. A larger one has its own message. */
 function split(requests, type, most, mostBytes) {
   const parts = [[]]
   let size = 0

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# generate.sh PYTHON API OUT: makes the folder OUT of the .proto files in the folder API of Sheaf. PYTHON is a Python
-# with the packages of requirements.txt.
+# generate.sh PYTHON API OUT: generates the folder OUT from the .proto files in the folder API of Sheaf. PYTHON is a
+# Python with the packages of requirements.txt.
 set -euo pipefail
 python=$1 api=$2 out=$3
-# The folder above google/rpc of googleapis-common-protos, which has google/rpc/status.proto.
+# The package googleapis-common-protos has google/rpc/status.proto. common is the folder above google/rpc.
 common=$("$python" -c 'import google.rpc, os; print(os.path.join(list(google.rpc.__path__)[0], "../.."))')
 mkdir -p "$out"
 "$python" -m grpc_tools.protoc -I "$api" -I "$common" --python_out="$out" --grpc_python_out="$out" \

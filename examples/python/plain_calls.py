@@ -1,6 +1,6 @@
-"""The calls of Sheaf as gRPC gives them: a put, a get, the reason of an error, a scan, and a record of 3 MiB.
+"""Plain gRPC calls to Sheaf: a put, a get, the reason of an error, a scan, and a record of 3 MiB.
 
-Nothing is repeated here: sheaf_client.py shows how a program does that.
+This program does not retry calls. sheaf_client.py shows how a program does that.
 """
 import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "gen"))

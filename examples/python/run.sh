@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the programs need into the folders venv and gen beside this file, and runs one of them: sheaf_client.py,
-# or the one that is named.
+# Installs the requirements of the programs into the folders venv and gen next to this file, and runs the program that
+# the argument names. The default is sheaf_client.py.
 set -euo pipefail
 cd "$(dirname "$0")"
 [ -x venv/bin/pip ] || python3 -m venv venv

@@ -1,6 +1,8 @@
-"""A careful client of Sheaf. Import it, or run it: it then shows its calls against a store on 127.0.0.1:7600.
+"""A client of Sheaf that retries calls and checks data. You can import this file. If you run it, it shows its calls
+against a store on 127.0.0.1:7600.
 
-It needs the packages of requirements.txt, and beside it the folder gen, which generate.sh makes of the .proto files.
+The client needs the packages of requirements.txt. It also needs the folder gen next to this file, which generate.sh
+generates from the .proto files.
 """
 import os, random, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "gen"))
@@ -11,13 +13,13 @@ from grpc_status import rpc_status
 from sheaf.record.v1 import record_pb2 as pb, record_pb2_grpc as rpc
 
 UNAVAILABLE, UNKNOWN, DEADLINE = 14, 2, 4          # canonical gRPC codes, as numbers
-# A call is repeated after these reasons, and after every UNAVAILABLE.
+# A call is retried after these reasons, and after every UNAVAILABLE.
 AGAIN = {"OVERLOADED", "WRONG_SHARD", "NOT_LEADER", "OUTCOME_UNKNOWN"}
-# A group gives these answers after it has looked for the request id: they say what became of the write.
+# A group sends these reasons after it has looked for the request id, so they show whether the write was applied.
 KNOWN = {"VERSION_MISMATCH", "RECORD_EXISTS", "REQUEST_ID_REUSED"}
 
 class Failure(Exception):
-    """A call that failed. maybe_done: the call is a write, and the store may have applied it."""
+    """A call that failed. maybe_done is true if the call is a write that the store may have applied."""
     def __init__(self, status):
         self.code, self.message, self.reason, self.wait = status.code, status.message, "", 0.0
         for detail in status.details:
@@ -26,9 +28,9 @@ class Failure(Exception):
                 self.reason = info.reason
             elif detail.Unpack(retry):
                 self.wait = retry.retry_delay.ToTimedelta().total_seconds()
-        lost = self.code == UNAVAILABLE and not self.reason  # the connection failed: this is no answer of Sheaf
+        lost = self.code == UNAVAILABLE and not self.reason  # the connection failed, and Sheaf has not answered
         self.maybe_done = lost or self.code == DEADLINE or self.reason == "OUTCOME_UNKNOWN"
-        # A quota of a rate comes with RetryInfo. Without one the quota is of what is stored, and waiting does not help.
+        # An answer about a rate quota has RetryInfo. An answer about a storage quota has none, and a retry is useless.
         rate = self.reason == "QUOTA_EXCEEDED" and self.wait > 0
         self.again = self.code in (UNAVAILABLE, DEADLINE) or self.reason in AGAIN or rate
         super().__init__(f"{self.code} {self.reason}: {self.message}")
@@ -39,8 +41,8 @@ def failure_of(err):
 
 class Store:
     def __init__(self, address, seconds=60, attempt=5):
-        """seconds: the time for a call with all its attempts. Stay below 120: a group may forget a request id then.
-        attempt: the time for one attempt, in seconds."""
+        """seconds limits a call with all its attempts. It must be below 120, because a group may forget a request id
+        after that time. attempt limits one attempt, in seconds."""
         self.channel = grpc.insecure_channel(address, options=[
             ("grpc.max_receive_message_length", 16 << 20), ("grpc.max_reconnect_backoff_ms", 1000),
             ("grpc.keepalive_time_ms", 20000),
@@ -48,15 +50,15 @@ class Store:
         self.stub, self.seconds, self.attempt = rpc.RecordServiceStub(self.channel), seconds, attempt
 
     def _repeat(self, once, pending):
-        """Calls once(pending, timeout), which gives a Failure for each item that failed. Repeats the call for those
-        that another attempt may help, until the time is up. Gives {item: Failure} of what failed in the end."""
+        """Calls once(pending, timeout), which returns a Failure for each failed item. Repeats the call for the items
+        for which a retry may help, until the time is up. Returns {item: Failure} of the last failures."""
         end, pause, failed, doubt = time.monotonic() + self.seconds, 0.01, {}, set()
         while True:
             again, wait = [], 0.0
             for item, failure in once(pending, min(self.attempt, max(end - time.monotonic(), 0.05))).items():
                 if failure.maybe_done:
                     doubt.add(item)
-                # A later answer does not say what an earlier attempt did, but for those in KNOWN.
+                # Only the reasons in KNOWN show whether an earlier attempt was applied.
                 failure.maybe_done = item in doubt and failure.reason not in KNOWN
                 failed[item] = failure
                 if failure.again:
@@ -83,16 +85,17 @@ class Store:
         return answers[-1]
 
     def put(self, key, data, **fields):
-        """Stores data, at most 1 MiB, and gives the version. fields: attributes=, condition=, timestamp_unix_ns=."""
+        """Stores at most 1 MiB of data, and returns the version. The fields may be attributes, condition and
+        timestamp_unix_ns."""
         return self._one(self.stub.Put, put_request(key, data, **fields)).version
 
     def get(self, key):
-        """Gives the data of a record, at most 1 MiB."""
+        """Returns the data of a record of at most 1 MiB."""
         return self.record(key).data
 
     def record(self, key):
-        """Gives the whole record: data, attributes, timestamp, version. A later put may depend on the version, by
-        condition=pb.WriteCondition(if_version=...)."""
+        """Returns the whole record: data, attributes, timestamp, version. With
+        condition=pb.WriteCondition(if_version=...), a later put succeeds only if this version is still the newest."""
         record = self._one(self.stub.Get, pb.GetRequest(key=key)).record
         checked(record)
         return record
@@ -101,7 +104,8 @@ class Store:
         return self._one(self.stub.Delete, pb.DeleteRequest(key=key, request_id=os.urandom(16))).existed
 
     def put_many(self, records):
-        """Stores {id: data}, and gives {id: Failure} of those that failed. A put has one request id in all attempts."""
+        """Stores {id: data}, and returns {id: Failure} of the puts that failed. All attempts of a put have the same
+        request id."""
         puts = {id: put_request(pb.RecordKey(id=id), data) for id, data in records.items()}
         def once(pending, timeout):
             parts = split([puts[id] for id in pending], 1024, 2 << 20)
@@ -115,7 +119,7 @@ class Store:
                 if left:
                     status = status_pb2.Status(code=UNAVAILABLE, message="no answer came")
                     failed.update({id: Failure(status) for id in left})
-            except grpc.RpcError as err:                # the store may have applied what it did not answer
+            except grpc.RpcError as err:                # unanswered puts may have been applied
                 for id in left:
                     failed[id] = failure_of(err)
                     failed[id].maybe_done = failed[id].maybe_done or failed[id].again
@@ -123,7 +127,7 @@ class Store:
         return self._repeat(once, list(puts))
 
     def get_many(self, ids):
-        """Reads records, and gives {id: data} and {id: Failure}."""
+        """Reads records, and returns {id: data} and {id: Failure}."""
         found = {}
         def once(pending, timeout):
             failed, left = {}, set(pending)
@@ -143,21 +147,21 @@ class Store:
         return found, self._repeat(once, list(ids))
 
     def scan(self, group=""):
-        """Gives the newest version of each record of a group, or of all groups. A record above 1 MiB comes without its
-        data: Download gives them."""
+        """Yields the newest version of each record of a group, or of all groups. A record above 1 MiB has no data. Use
+        Download for such records."""
         def begin(at):
             return self.stub.Scan(pb.ScanRequest(cursor=at) if at else pb.ScanRequest(group=group))
         for answer in self._follow(begin):
             yield from answer.records
 
     def watch(self, group, cursor=b""):
-        """Gives messages, each with records that changed and the cursor after them. Keep the cursor together with what
-        you made of the records."""
+        """Yields messages, each with changed records and the cursor after them. Store the cursor together with the
+        results of processing these records."""
         return self._follow(lambda at: self.stub.Watch(pb.WatchRequest(group=group, cursor=at)), cursor)
 
     def _follow(self, begin, cursor=b""):
-        """Gives the messages of a stream. A stream that breaks is begun again from the last cursor."""
-        end, pause = None, 0.01                         # end: when to give up; it is set while no message comes
+        """Yields the messages of a stream. A stream that breaks is started again at the last cursor."""
+        end, pause = None, 0.01                         # end: time to give up, set after a failure
         while True:
             call = begin(cursor)
             try:
@@ -173,7 +177,7 @@ class Store:
                 if not failure.again or time.monotonic() + pause > end:
                     raise failure from None
             finally:
-                call.cancel()                           # also where the caller stops early: unread answers cost memory
+                call.cancel()                           # also if the caller stops early: it frees memory
             time.sleep(pause)
 
 def put_request(key, data, **fields):
@@ -186,7 +190,8 @@ def checked(record):
     return record.data
 
 def split(requests, most, most_bytes):
-    """Cuts requests into messages of at most this many requests and bytes. A large request has a message of its own."""
+    """Divides requests into messages of at most the given numbers of requests and bytes. A larger request has its own
+    message."""
     parts, size = [[]], 0
     for request in requests:
         n = request.ByteSize() + 16
@@ -205,7 +210,7 @@ if __name__ == "__main__":
     group = store.record(pb.RecordKey(id=1)).key.group  # each id belongs to one group
     print(sum(1 for record in store.scan(group)), "records in group", group)
     changes = store.watch(group)                        # from now on, or from a cursor that you kept
-    next(changes)                                       # the first message holds a cursor alone
+    next(changes)                                       # the first message has only a cursor
     store.put(pb.RecordKey(id=1), b"changed")
     print([record.data for record in next(changes).records])
     changes.close()

@@ -1,7 +1,7 @@
-"""Puts and gets a record over TLS. The store knows the caller by a certificate, or by a token.
+"""Puts and gets a record over TLS. The store identifies the caller by a certificate or by a token.
 
-`sheaf dev --tls` prints the variables SHEAF_CA, SHEAF_CERT and SHEAF_KEY. With SHEAF_TOKEN_FILE the token in that file
-says who calls, and no certificate of the caller is needed. SHEAF_ADDRESS is the address of the store.
+`sheaf dev --tls` prints the variables SHEAF_CA, SHEAF_CERT and SHEAF_KEY. SHEAF_TOKEN_FILE names a file with a
+token that identifies the caller, who then needs no certificate. SHEAF_ADDRESS is the address of the store.
 """
 import os
 import grpc
@@ -12,11 +12,11 @@ def read(path):
         return f.read()
 
 class Token(grpc.AuthMetadataPlugin):
-    """Sends the token with each call. A new token in the file counts from the next call on."""
+    """Sends the token with each call. A new token in the file is used from the next call on."""
     def __call__(self, context, callback):
         callback([("authorization", "Bearer " + read(os.environ["SHEAF_TOKEN_FILE"]).decode().strip())], None)
 
-# The channel keeps what is in these files now: make a new channel before the certificate ends.
+# The channel keeps the present content of these files. Make a new channel before the certificate expires.
 if "SHEAF_TOKEN_FILE" in os.environ:
     by_authority = grpc.ssl_channel_credentials(read(os.environ["SHEAF_CA"]))
     credentials = grpc.composite_channel_credentials(by_authority, grpc.metadata_call_credentials(Token()))

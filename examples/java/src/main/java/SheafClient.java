@@ -26,13 +26,13 @@ import sheaf.record.v1.RecordServiceGrpc;
 import sheaf.record.v1.RecordServiceGrpc.RecordServiceBlockingStub;
 
 /**
- * A careful client of Sheaf, for any number of threads. main shows its calls against a store on 127.0.0.1:7600.
- * It needs Java 17 and the dependencies of pom.xml.
+ * A client of Sheaf that retries calls and checks data. Any number of threads may use one SheafClient. main shows its
+ * calls against a store on 127.0.0.1:7600. The client needs Java 17 and the dependencies of pom.xml.
  */
 public final class SheafClient implements AutoCloseable {
-    /** A call is repeated after these reasons, and after every UNAVAILABLE. */
+    /** A call is retried after these reasons, and after every UNAVAILABLE. */
     private static final Set<String> AGAIN = Set.of("OVERLOADED", "WRONG_SHARD", "NOT_LEADER", "OUTCOME_UNKNOWN");
-    /** A group gives these answers after it has looked for the request id: they say what became of the write. */
+    /** A group sends these reasons after it has looked for the request id, so they show if the write was applied. */
     private static final Set<String> KNOWN = Set.of("VERSION_MISMATCH", "RECORD_EXISTS", "REQUEST_ID_REUSED");
     private static final SecureRandom RANDOM = new SecureRandom();
 
@@ -40,10 +40,10 @@ public final class SheafClient implements AutoCloseable {
     public static final class Failure extends RuntimeException {
         public final Code code;
         public final String reason;
-        /** The call is a write, and the store may have applied it. */
+        /** True if the call is a write that the store may have applied. */
         public boolean maybeDone;
         final boolean again;
-        final long wait; // milliseconds
+        final long wait; // in milliseconds
 
         Failure(com.google.rpc.Status status) {
             super(status.getMessage());
@@ -64,11 +64,11 @@ public final class SheafClient implements AutoCloseable {
             this.code = io.grpc.Status.fromCodeValue(status.getCode()).getCode();
             this.reason = reason;
             this.wait = wait;
-            // The connection failed: this is no answer of Sheaf. In grpc-java it may be UNKNOWN ("channel closed").
+            // The connection failed without an answer. In grpc-java the code may be UNKNOWN ("channel closed").
             boolean lost = (code == Code.UNAVAILABLE || code == Code.UNKNOWN) && reason.isEmpty();
             maybeDone = lost || code == Code.DEADLINE_EXCEEDED || reason.equals("OUTCOME_UNKNOWN");
-            // A quota of a rate comes with RetryInfo. Without one the quota is of what is stored, and waiting does not
-            // help.
+            // An answer about a rate quota has RetryInfo. An answer about a storage quota has none, and a retry is
+            // useless.
             boolean rate = reason.equals("QUOTA_EXCEEDED") && wait > 0;
             again = lost || code == Code.UNAVAILABLE || code == Code.DEADLINE_EXCEEDED
                 || AGAIN.contains(reason) || rate;
@@ -92,8 +92,8 @@ public final class SheafClient implements AutoCloseable {
     }
 
     /**
-     * millis: the time for a call with all its attempts. Stay below 120,000: a group may forget a request id then.
-     * attempt: the time for one attempt, in milliseconds.
+     * millis limits a call with all its attempts. It must be below 120,000, because a group may forget a request id
+     * after that time. attempt limits one attempt, in milliseconds.
      */
     public SheafClient(String address, long millis, long attempt) {
         channel = NettyChannelBuilder.forTarget(address).usePlaintext()
@@ -112,8 +112,8 @@ public final class SheafClient implements AutoCloseable {
     }
 
     /**
-     * Calls once, which gives a Failure for each item that failed. Repeats the call for those that another attempt may
-     * help, until the time is up. Gives the Failures in the end.
+     * Calls once, which returns a Failure for each failed item. Repeats the call for the items for which a retry may
+     * help, until the time is up. Returns the Failures of the items that failed in the end.
      */
     private <K> Map<K, Failure> repeat(Collection<K> all, Attempt<K> once) {
         long end = now() + millis, pause = 10;
@@ -129,7 +129,7 @@ public final class SheafClient implements AutoCloseable {
                 if (failure.maybeDone) {
                     doubt.add(entry.getKey());
                 }
-                // A later answer does not say what an earlier attempt did, but for those in KNOWN.
+                // Only the reasons in KNOWN show whether an earlier attempt was applied.
                 failure.maybeDone = doubt.contains(entry.getKey()) && !KNOWN.contains(failure.reason);
                 failed.put(entry.getKey(), failure);
                 if (failure.again) {
@@ -162,7 +162,7 @@ public final class SheafClient implements AutoCloseable {
         return answer.get(0);
     }
 
-    /** Stores data, at most 1 MiB, and gives the version. fields sets attributes, a condition, or a timestamp. */
+    /** Stores at most 1 MiB of data, and returns the version. fields sets attributes, a condition, or a timestamp. */
     public String put(RecordKey key, ByteString data, Consumer<PutRequest.Builder> fields) {
         PutRequest.Builder request = putRequest(key, data);
         fields.accept(request);
@@ -179,7 +179,7 @@ public final class SheafClient implements AutoCloseable {
         return one(s -> s.delete(request)).getExisted();
     }
 
-    /** Stores data by id, and gives the failures by id. A put has one request id in all attempts. */
+    /** Stores data by id, and returns the failures by id. All attempts of a put have the same request id. */
     public Map<Long, Failure> putMany(Map<Long, ByteString> records) {
         Map<Long, PutRequest> puts = new LinkedHashMap<>();
         records.forEach((id, data) -> puts.put(id, putRequest(key(id), data).build()));
@@ -213,7 +213,7 @@ public final class SheafClient implements AutoCloseable {
             }
             call.onCompleted();
             Throwable err = ended.join();
-            left.forEachRemaining(id -> { // the store may have applied what it did not answer
+            left.forEachRemaining(id -> { // unanswered puts may have been applied
                 Failure failure = Failure.of(err);
                 failure.maybeDone |= failure.again;
                 failed.put(id, failure);
@@ -222,7 +222,7 @@ public final class SheafClient implements AutoCloseable {
         });
     }
 
-    /** Reads records into found, and gives the failures by id. */
+    /** Reads records into found, and returns the failures by id. */
     public Map<Long, Failure> getMany(Collection<Long> ids, Map<Long, ByteString> found) {
         return repeat(ids, (pending, timeout) -> {
             Map<Long, Failure> failed = new LinkedHashMap<>();
@@ -252,8 +252,8 @@ public final class SheafClient implements AutoCloseable {
     }
 
     /**
-     * Gives the newest version of each record of a group to each, until it returns false. An empty group stands for all
-     * groups. A record above 1 MiB comes without its data: Download gives them.
+     * Passes the newest version of each record of a group to each, until each returns false. An empty group stands for
+     * all groups. A record above 1 MiB has no data. Use Download for such records.
      */
     public void scan(String group, Predicate<Record> each) {
         ScanRequest all = ScanRequest.newBuilder().setGroup(group).build();
@@ -263,8 +263,8 @@ public final class SheafClient implements AutoCloseable {
     }
 
     /**
-     * Gives messages with records that changed to each, until it returns false. A message holds the cursor after its
-     * records: keep it together with what you made of them. An empty cursor stands for now.
+     * Passes messages with changed records to each, until each returns false. A message has the cursor after its
+     * records. Store that cursor together with the results of processing them. An empty cursor stands for now.
      */
     public void watch(String group, ByteString cursor, Predicate<WatchResponse> each) {
         follow(at -> stub.watch(WatchRequest.newBuilder().setGroup(group).setCursor(at).build()),
@@ -275,11 +275,11 @@ public final class SheafClient implements AutoCloseable {
             });
     }
 
-    /** Gives the messages of a stream to each. A stream that breaks is begun again from the last cursor. */
+    /** Passes the messages of a stream to each. A stream that breaks is started again at the last cursor. */
     private <T> void follow(
         Function<ByteString, Iterator<T>> begin, ByteString cursor, Function<T, ByteString> cursorOf, Predicate<T> each
     ) {
-        long end = 0, pause = 10; // end: when to give up; it is set while no message comes
+        long end = 0, pause = 10; // end is the time to give up, set after a failure until the next message
         while (true) {
             Context.CancellableContext context = Context.current().withCancellation();
             Context before = context.attach();
@@ -303,7 +303,7 @@ public final class SheafClient implements AutoCloseable {
                 }
             } finally {
                 context.detach(before);
-                context.cancel(null); // also where the caller stops early: unread answers cost memory
+                context.cancel(null); // also if the caller stops early, because unread answers occupy memory
             }
             sleep(pause);
         }
@@ -338,7 +338,8 @@ public final class SheafClient implements AutoCloseable {
     }
 
     /**
-     * Cuts requests into messages of at most this many requests and bytes. One large request has a message of its own.
+     * Divides requests into messages of at most the given numbers of requests and bytes. A larger request has its own
+     * message.
      */
     private static <T extends MessageLite> List<List<T>> split(List<T> requests, int most, int mostBytes) {
         List<List<T>> parts = new ArrayList<>();
@@ -363,7 +364,7 @@ public final class SheafClient implements AutoCloseable {
         return Math.max((long) (Math.min(2 * pause, 500) * ThreadLocalRandom.current().nextDouble(0.5, 1)), wait);
     }
 
-    /** Waits, and then lets gRPC connect again at once. By itself it would wait up to two minutes. */
+    /** Waits, and then makes gRPC reconnect immediately. Otherwise gRPC would wait up to two minutes. */
     private void sleep(long millis) {
         try {
             Thread.sleep(millis);
