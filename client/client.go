@@ -69,10 +69,10 @@ type Config struct {
 	// CallTimeout bounds calls whose context has no deadline, and the time for which streams try to resume. The default
 	// is 30 s.
 	CallTimeout time.Duration
-	// FailFast ends calls immediately with ErrUnavailable if no server listens at the addresses: connections are refused,
-	// or the name is unknown. It applies until a server has answered. After that, the client waits as usual for a server
-	// that is unavailable. Commands use FailFast, so that they report a mistyped address immediately, and still wait for a
-	// server that restarts.
+	// FailFast ends calls immediately with ErrUnavailable if no server listens at the addresses, which means that
+	// connections are refused or the name is unknown. It applies until a server has answered. After that, the client waits
+	// as usual for a server that is unavailable. Commands use FailFast, so that they report a mistyped address
+	// immediately, and still wait for a server that restarts.
 	FailFast bool
 	// DialOptions are added to the options of each connection. If they include a dialer, calls to a server that
 	// hangs end by keepalive after up to 25 s, instead of within 3 s. Use Dial for a custom dialer.
@@ -179,7 +179,7 @@ func unanswered(ctx context.Context, addresses []string, err error) error {
 	}
 	said := e.Reason
 	if said == reason.ShardUnreachable {
-		said = "" // the client's transport set this reason: no server sent it
+		said = "" // the client's transport set this reason, so no server has sent it
 	}
 	message := fmt.Sprintf("no gateway has answered at %s: %v", strings.Join(addresses, ", "), why)
 	if e.Code == codes.Unavailable {
@@ -292,7 +292,7 @@ func (c *Client) conn(address string) (*server, error) {
 type call struct {
 	op    string  // names the call in errors
 	key   *Key    // nil: any gateway can serve the call
-	group string  // when key is nil: a group of Named routing, or of Hash routing by name; empty: none
+	group string  // a group, if key is nil (with Hash routing, by name); empty: none
 	write bool    // the call is a write with a request id
 	epoch *uint64 // the field of the request that holds the epoch of the routing; nil: none
 }

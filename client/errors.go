@@ -53,8 +53,8 @@ var (
 	// last answer named another server (Error.Reason NOT_LEADER or WRONG_SHARD). A write was certainly not applied.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrGroupFailed means that the group cannot be loaded on its shard, and that no majority of its other copies is left.
-	// The message names the group, the shard and the reason. Waiting does not help: a person has to repair the group. A
-	// write was certainly not applied. The error is not also ErrUnavailable.
+	// The message names the group, the shard and the reason. Waiting does not help, because a person has to repair the
+	// group. A write was certainly not applied. The error is not also ErrUnavailable.
 	ErrGroupFailed = errors.New("group failed")
 	// ErrOutcomeUnknown means that the write may or may not have been applied. To find out, repeat the write with the same
 	// RequestID. An error can match both this variable and one of the others. For example, if the first attempt got no

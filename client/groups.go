@@ -19,15 +19,15 @@ type Group struct {
 	// Records is the number of records, and StoredBytes is the size of one copy on disk, as reported by the leader of the
 	// group. If no leader answers, they are the largest known values of any copy.
 	Records, StoredBytes int64
-	// Copies is the number of copies. It is 0 if the group has no place yet. Serving is the number of copies that
+	// Copies is the number of copies. It is 0 if no shard has created the group yet. Serving is the number of copies that
 	// answer calls.
 	Copies, Serving int
 }
 
 // Groups yields each group of a store once. In Hash routing the groups are sorted by number. In Named routing they are
-// sorted by name; numbers are sorted by value and come before other names. Groups requests pages of 1,000 groups as the
-// iteration proceeds. A group that is created or deleted during the iteration may or may not be yielded. An error ends
-// the sequence. The caller needs the right to read the state of all groups. Without it the error is
+// sorted by name, but numbers are sorted by value and come before other names. Groups requests pages of 1,000 groups as
+// the iteration proceeds. A group that is created or deleted during the iteration may or may not be yielded. An error
+// ends the sequence. The caller needs the right to read the state of all groups. Without it the error is
 // ErrPermissionDenied.
 func (c *Client) Groups(ctx context.Context) iter.Seq2[Group, error] {
 	return func(yield func(Group, error) bool) {

@@ -328,7 +328,8 @@ func (c *Client) DeleteGroup(ctx context.Context, group string) error {
 			recordv1.AdminServiceClient.DeleteGroup, request)
 	}
 	found, err := ask(&recordv1.DeleteGroupRequest{Group: group, ResolveOnly: true})
-	if err != nil || found.GetGroupUuid() == "" { // no UUID: a server older than this field has deleted the group
+	// There is no UUID, because a server older than this field has deleted the group.
+	if err != nil || found.GetGroupUuid() == "" {
 		return err
 	}
 	_, err = ask(&recordv1.DeleteGroupRequest{Group: group, GroupUuid: found.GetGroupUuid()})

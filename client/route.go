@@ -18,7 +18,7 @@ import (
 // table is the routing table received from a gateway. It is immutable.
 type table struct {
 	epoch uint64
-	hash  []*shardRoute // by first key; nil in Named routing
+	hash  []*shardRoute // sorted by first key; nil in Named routing
 	named map[string]*shardRoute
 }
 
@@ -88,7 +88,7 @@ func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 		}
 		to, err := c.conn(address)
 		if err != nil {
-			continue // the client is closed, or the address is invalid: gateways still serve the group
+			continue // the client is closed or the address is invalid, but gateways still serve the group
 		}
 		inUse[address] = true
 		r := &shardRoute{first: g.GetKeyFirst(), last: g.GetKeyLast(), server: to}

@@ -78,8 +78,9 @@ func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Spli
 }
 
 // Scan yields the newest version of every record in a snapshot of each group. A broken stream resumes from its cursor,
-// so each record is yielded once. Records above 1 MiB are yielded without data (HasData is false): use Download with
-// the version. An error ends the scan, except for damaged entries: these are reported at the end as ErrDataLoss.
+// so each record is yielded once. Records above 1 MiB are yielded without data (HasData is false). Use Download with
+// the version to read them. An error ends the scan, except for damaged entries, which are reported at the end as
+// ErrDataLoss.
 func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Record, error] {
 	o := orZero(options)
 	return func(yield func(Record, error) bool) {

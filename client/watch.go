@@ -26,7 +26,7 @@ type WatchOptions struct {
 // it, ctx ends, or an error occurs. A broken stream resumes from its cursor, even after the group has moved to another
 // shard. Records above 1 MiB are yielded without data (HasData is false).
 //
-// To start with all existing records: save the first cursor of a watch, Scan the group, then watch from that cursor.
+// To start with all existing records, save the first cursor of a watch, Scan the group, then watch from that cursor.
 // ErrCursorExpired requires the same steps, because deletes after the cursor were forgotten.
 func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions) iter.Seq2[Record, error] {
 	o := orZero(options)

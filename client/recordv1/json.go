@@ -57,7 +57,7 @@ func (x *Load) MarshalJSON() ([]byte, error) { return toJSON(x.ProtoReflect()) }
 // UnmarshalJSON implements json.Unmarshaler. It ignores unknown names.
 func (x *Load) UnmarshalJSON(text []byte) error { return fromJSON(text, x.ProtoReflect()) }
 
-// jsonWriter writes JSON. The encoder is for single values.
+// jsonWriter writes messages as JSON. It uses the encoder for single values.
 type jsonWriter struct {
 	bytes.Buffer
 	encoder *json.Encoder

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// filled sets every field of a message: lists get two elements, and enums get their second value.
+// filled sets every field of a message. It puts two elements into lists, and sets enums to their second value.
 func filled(m protoreflect.Message, depth int) {
 	number := int32(0)
 	fields := m.Descriptor().Fields()
@@ -54,7 +54,7 @@ func filled(m protoreflect.Message, depth int) {
 }
 
 // TestJSONIsReadAsItWasWritten checks that messages with their own JSON format lose nothing in a round trip, that their
-// names are those of protojson, and that protojson reads everything except the words of enums.
+// names are those of protojson, and that protojson reads everything except the names of enum values.
 func TestJSONIsReadAsItWasWritten(t *testing.T) {
 	for _, empty := range []interface {
 		proto.Message

@@ -1,6 +1,6 @@
 package recordv1
 
-// Serves reports whether a replica in this state answers calls. A damaged replica does: it answers DATA_LOSS only for
+// Serves reports whether a replica in this state answers calls. A damaged replica does, and answers DATA_LOSS only for
 // its damaged records.
 func (x GroupState) Serves() bool {
 	return x == GroupState_GROUP_STATE_SERVING || x == GroupState_GROUP_STATE_DAMAGED

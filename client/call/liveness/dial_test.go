@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// attempts are dials that a test answers: each waits until the test answers it or its context ends.
+// attempts are dials under the control of a test. Each dial waits until the test answers it or its context ends.
 type attempts struct {
-	began   chan chan error // one channel for each attempt, which takes its error; a nil error connects it
-	conns   chan net.Conn   // the other ends of the connections
-	stopped chan struct{}   // one element for each attempt whose context has ended
+	// One channel for each attempt, which ends the attempt with an error, or with a connection for nil.
+	began   chan chan error
+	conns   chan net.Conn // the other ends of the connections
+	stopped chan struct{} // one element for each attempt whose context has ended
 }
 
 func newAttempts() *attempts {

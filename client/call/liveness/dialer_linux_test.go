@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The e2e suite shows what connections do on a partitioned network. This test checks that each connection has the
-// settings for that.
+// The e2e suite shows how connections behave on a partitioned network. This test checks that each connection has the
+// required settings.
 func TestConnectionsNoticeAMachineThatIsGone(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

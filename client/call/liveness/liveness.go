@@ -245,7 +245,7 @@ func (p *Pulse) rest() bool {
 
 // hangs probes the server, which has given the given number of answers so far. It returns true if the server gave no
 // answer in time. The time is counted in ticks, because no tick occurs while this process itself is suspended. When the
-// process resumes, the remaining ticks leave time to read an answer that arrived meanwhile.
+// process resumes, the remaining ticks leave time to read an answer that arrived in the meantime.
 func (p *Pulse) hangs(answers uint64) bool {
 	ctx, cancel := context.WithCancel(p.ctx)
 	asked := make(chan struct{})

@@ -35,8 +35,9 @@ func (t *Tenure) End(counted bool) {
 	}
 }
 
-// Over ends the tenure, because another server is responsible now. If a wait that started before has not ended after
-// patience, Over closes the connections to this server, which ends the calls on them. Then it calls the function cut.
+// Over ends the tenure, because another server is responsible now. If a wait that started before does not end within
+// the time patience, Over closes the connections to this server, which ends the calls on them. Then it calls the
+// function cut.
 func (t *Tenure) Over(patience time.Duration, cut func()) {
 	if t == nil || t.pulse == nil {
 		return

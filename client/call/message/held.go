@@ -68,7 +68,7 @@ func (h *Held) adjust() {
 	}
 }
 
-// encode counts n bytes of messages that gRPC holds from now on; a negative n counts bytes that gRPC has released. The
+// encode counts n bytes of messages that gRPC holds from now on. A negative n counts bytes that gRPC has released. The
 // bytes cannot be refused, because their message already exists.
 func (h *Held) encode(n int64) {
 	h.mu.Lock()
@@ -79,7 +79,7 @@ func (h *Held) encode(n int64) {
 	}
 }
 
-// end gives back the requested bytes. If dropped is true, gRPC drops the stream with all queued messages.
+// end returns the requested bytes to the allowance. If dropped is true, gRPC drops the stream with all queued messages.
 func (h *Held) end(dropped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

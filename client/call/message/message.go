@@ -133,8 +133,8 @@ const RefusedBytesMax = BytesMax + BytesMax/4
 // durable put.
 const ServerWorkers = 64
 
-// These limits bound what an unauthenticated peer may cost a server: the header bytes of a call, as HTTP/2 counts them,
-// and the time from a connection to the end of its handshake.
+// These limits bound the cost of an unauthenticated peer to a server: the header bytes of a call, as HTTP/2 counts
+// them, and the time from a connection to the end of its handshake.
 const (
 	HeaderBytesMax = 16 << 10
 	HandshakeTime  = 20 * time.Second

@@ -37,7 +37,7 @@ func TestPoolGivesTheLengthAskedForAndKeepsPowersOfTwo(t *testing.T) {
 	}
 }
 
-// Buffers are reused without being cleared: neither encoding nor decoding may show their old content.
+// Buffers are reused without being cleared, but neither encoding nor decoding may show their old content.
 func TestCodecRoundTripsThroughDirtyBuffers(t *testing.T) {
 	var c Codec
 	for _, n := range []int{0, 10, 1000, 1024, 10_000, 50_000, 1 << 20, 3 << 20} {

@@ -20,8 +20,8 @@ const (
 	requestsOf, requestsOfArchivers, requestName = "sheaf.record.v1.", "sheaf.archive.v1.", "Request"
 )
 
-// CheckParts returns an error if a request has so many parts that decoding it would take far more memory than its bytes
-// do. For example, an empty put has 2 encoded bytes, and takes more than 100 bytes of memory.
+// CheckParts returns an error if a request has so many parts that decoding it would take far more memory than its
+// bytes. For example, an empty put has 2 encoded bytes, and takes more than 100 bytes of memory.
 func CheckParts(encoded []byte, m proto.Message) error {
 	if len(encoded) < countedBytesMin {
 		return nil

@@ -152,7 +152,7 @@ func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	}
 }
 
-// End gives back the held bytes. Call it when the handler has ended, before the stream ends.
+// End returns the held bytes to the allowance. Call it when the handler has ended, before the stream ends.
 func (s *Stream) End() {
 	// If a stream's context ended before its handler, the stream was reset or has lost its connection.
 	s.held.end(!s.aborted.Load() && s.ServerStream.Context().Err() != nil)

@@ -9,7 +9,7 @@ import (
 
 // Pace configures how calls are retried.
 type Pace struct {
-	First, Most time.Duration // pauses: each is twice the previous one, plus or minus half
+	First, Most time.Duration // each pause is twice the previous one, plus or minus half
 	Patience    time.Duration // time limit of a call whose context has no deadline, counted from its first pause
 	// Reserve is the part of the remaining time that is kept for sending the answer back. If an eighth of the remaining
 	// time is less, that is kept instead.
@@ -23,8 +23,8 @@ func (p *Pace) Pause(n int) time.Duration {
 
 // Effect records whether a call whose attempts have failed may have changed something.
 type Effect struct {
-	Write bool // the call changes something: an attempt without an answer may have been applied
-	Once  bool // the write carries no request id: it is not retried if it may have been applied
+	Write bool // the call is a write, so an attempt without an answer may have been applied
+	Once  bool // the write has no request id, so it is not retried if it may have been applied
 
 	doubtful bool
 }

@@ -29,7 +29,7 @@ const (
 )
 
 // Key returns the fixed 64-bit mix of an id (the finalizer of SplitMix64, a bijection). It is the position of the id in
-// the key space that Hash groups divide. It never changes: placement on disk depends on it.
+// the key space that Hash groups divide. It never changes, because placement on disk depends on it.
 //
 // Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014), with Stafford's constants
 // ("Mix13"), without the addition of the golden gamma. Hence Key(0) = 0.
@@ -76,7 +76,7 @@ func (r Routing) GroupOf(id int64) int {
 }
 
 // KeyRange returns the range of keys that a group owns in Hash routing, both ends included. The ranges divide 2^64
-// evenly: their sizes differ by at most one. A group outside [0, Groups) owns the empty range (1, 0).
+// evenly, so that their sizes differ by at most one. A group outside [0, Groups) owns the empty range (1, 0).
 func (r Routing) KeyRange(group int) (first, last uint64) {
 	if group < 0 || group >= r.Groups {
 		return 1, 0

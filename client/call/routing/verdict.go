@@ -34,8 +34,8 @@ type Verdict struct {
 	TimedOut bool
 }
 
-// Later reports whether the server was overloaded, or a rate quota is used up: the call was not applied, and may be
-// retried later. A used-up storage quota has no Wait, because a retry does not help.
+// Later reports whether the server was overloaded, or a rate quota is used up. In both cases the call was not applied,
+// and may be retried later. A used-up storage quota has no Wait, because a retry does not help.
 func (v Verdict) Later() bool {
 	return v.Fate == Final && (v.Reason == reason.Overloaded || v.Reason == reason.QuotaExceeded && v.Wait > 0)
 }
