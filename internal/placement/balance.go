@@ -18,7 +18,7 @@ type slack struct{ part, least float64 }
 
 func (s slack) of(load float64) float64 { return max(s.least, s.part*load) }
 
-// The slack for groups is greater than the slack for bytes, because levelling the numbers of groups takes moves in
+// The slack for groups is greater than the slack for bytes, because levelling the numbers of groups requires moves in
 // addition to those that level bytes.
 var (
 	bytesSlack   = slack{0.1, 64 << 20}
@@ -32,7 +32,7 @@ const (
 	slackAbove = 3
 	// aboveMeanPart is the fraction of the mean by which a shard that was below the mean may exceed it.
 	aboveMeanPart = 0.05
-	// bytesStepsMax limits how many groups are moved to level bytes: a group smaller than 1/bytesStepsMax of the
+	// bytesStepsMax limits how many groups are moved to level bytes. A group smaller than 1/bytesStepsMax of the
 	// difference between two shards is not moved.
 	bytesStepsMax = 1000
 )

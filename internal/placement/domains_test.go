@@ -31,8 +31,8 @@ func TestSharedDomains(t *testing.T) {
 	}
 }
 
-// If a move cannot avoid two copies in one domain, this is reported before the target of the move is set. Here, two
-// shards of the group are in one domain because a node was relabelled.
+// If a move cannot avoid two copies in one domain, this is reported before the target of the move is set. In this test,
+// two shards of the group are in one domain because a node was relabelled.
 func TestMovesReportSharedDomains(t *testing.T) {
 	v := loaded(5, 10, 3)
 	for name, s := range v.Shards {
@@ -66,8 +66,8 @@ func TestMovesReportSharedDomains(t *testing.T) {
 	}
 }
 
-// A shard that is not registered counts as being in its last domain: no second copy is placed there while the shard
-// is unreachable.
+// A shard that is not registered counts as being in its last domain, so no second copy is placed in that domain while
+// the shard is unreachable.
 func TestNoCopyGoesToTheDomainOfAShardThatIsAway(t *testing.T) {
 	v := View{
 		Shards: map[string]Shard{}, Targets: map[string]Target{"g": {Group: "g", Shards: []string{"a", "b", "c"}}},

@@ -1,5 +1,5 @@
 // Package placement describes which shards hold the copies of each group, and plans where the copies should be. The
-// package is pure: package registry stores the placement in etcd, and package rescue rebuilds it from volumes.
+// package is pure. Package registry stores the placement in etcd, and package rescue rebuilds it from volumes.
 // docs/placement.md explains the placement in prose.
 package placement
 
@@ -116,9 +116,9 @@ type Group struct {
 	KeyLast  uint64    `json:"keyLast,string"`
 	Members  []Member  `json:"members"` // empty until a shard has created the group
 	Leader   string    `json:"leader"`  // name of the leader's shard; empty if unknown
-	// Bytes and Records are the figures reported last, for balancing. The group's own key holds the figures from the
-	// last time when a leader wrote the members. Views of Watch and View hold what the leader's shard has reported
-	// since then, in keys of its own (weights/).
+	// Bytes and Records are the figures reported last, for balancing. The group's own key holds the figures from the last
+	// time when a leader wrote the members. Views of Watch and View hold the newer figures that the leader's shard has
+	// reported in keys of its own (weights/).
 	Bytes   int64 `json:"bytes"`
 	Records int64 `json:"records"`
 	// Term and ConfIndex belong to the leader that last wrote Members. Term is the term of that leader, and ConfIndex

@@ -324,7 +324,7 @@ func (p *planner) lead(g *planned) {
 
 // best returns the shard that takes the next copy: the one with the least bytes, then the fewest groups, then the
 // fewest leaders, then the first by name. It returns -1 if no shard can take the copy. The scan over the shards is
-// linear: even for 1,000 shards a heap is not faster if domains exclude many of them.
+// linear, because even for 1,000 shards a heap is not faster if domains exclude many of them.
 func (p *planner) best(chosen []int) int {
 	best := -1
 	for i := range p.shards {

@@ -228,7 +228,7 @@ func TestPlanMovesOnlyWhatMustMove(t *testing.T) {
 			t.Fatalf("%+v keeps %d of %v", target, stayed, v.Targets[target.Group].Shards)
 		}
 	}
-	// The drain is cancelled halfway: groups that have not moved remain.
+	// The drain is cancelled halfway. Groups that have not moved must remain.
 	moved := follow(v, targets)
 	s.State = Active
 	moved.Shards["s0003"] = s
@@ -267,7 +267,7 @@ func TestPlanSaysWhyAGroupIsUnplaced(t *testing.T) {
 	}
 }
 
-// TestPlanAtFullSize checks a store of the size in design.md, and logs the time; see BenchmarkPlan.
+// TestPlanAtFullSize checks a store of the size in design.md, and logs the time (see BenchmarkPlan).
 func TestPlanAtFullSize(t *testing.T) {
 	v := cluster(1000, 10_000, 3)
 	began := time.Now()

@@ -31,7 +31,7 @@ type View struct {
 	// UnusableGroup and Problems.
 	Unusable map[string]Unusable
 	// Own means that Groups and Targets are complete only for one shard. Groups of other shards may be missing or
-	// outdated: the registry looks them up one by one. Two such views may differ although their Epoch is the same.
+	// outdated, because the registry looks them up one by one. Two such views may differ although their Epoch is the same.
 	Own bool
 }
 
@@ -94,7 +94,7 @@ func (v View) Of(own Own) View {
 	return v
 }
 
-// These are the prefixes of keys that View.Unusable may name: of groups, and of targets.
+// These are the prefixes of the keys of groups and of targets that View.Unusable may name.
 const (
 	GroupsKey  = "groups/"
 	TargetsKey = "targets/"

@@ -160,7 +160,7 @@ func (m *Member) Snapshot() (SnapshotStatus, error) {
 	return out, m.pruneSnapshots()
 }
 
-// pruneSnapshots removes the oldest of this member's snapshots; their names sort by time.
+// pruneSnapshots removes the oldest of this member's snapshots. The names of snapshots sort by time.
 func (m *Member) pruneSnapshots() error {
 	dir := m.cfg.Snapshots.Dir
 	entries, err := os.ReadDir(dir)

@@ -23,14 +23,13 @@ import (
 type ClientConfig struct {
 	Endpoints []string // host:port
 	// CAFile holds the authorities that sign etcd's certificates. If CAFile is empty, the system's authorities are used.
-	// CertFile and KeyFile are this process's certificate and key; either both are set or none. If any of the three files
-	// is set, TLS is used. The files are read again for each connection, so that certificates can be rotated while the
-	// process runs.
+	// CertFile and KeyFile are this process's certificate and key. Either both are set or none is. If any of the three
+	// files is set, TLS is used. The files are read again for each connection, so that certificates can be rotated while
+	// the process runs.
 	CAFile, CertFile, KeyFile string
 	// Credentials, if not nil, replaces these files.
 	Credentials credentials.TransportCredentials
-	// Username and PasswordFile are for an etcd with authentication; either both are set or none. The password is
-	// read once.
+	// Username and PasswordFile are for an etcd with authentication. Set either both or none. The password is read once.
 	Username, PasswordFile string
 }
 
@@ -65,8 +64,7 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("connect to etcd: %w", err)
 		}
-		// The client library uses this TLS configuration only to choose the scheme; the credentials make the
-		// connections.
+		// The client library uses this TLS configuration only to choose the scheme. The connections use the credentials.
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(files))
 	}

@@ -37,12 +37,12 @@ type Server struct {
 }
 
 // StartEmbedded starts etcd on a folder, which it creates if needed, and returns when etcd serves. This etcd does not
-// listen on any address: only Client reaches it, from inside this process. Otherwise other users of the machine could
-// read and write the placement, the grants and the signing key. The cluster always has one member.
+// listen on any address, so that only Client reaches it, from inside this process. Otherwise other users of the machine
+// could read and write the placement, the grants and the signing key. The cluster always has one member.
 func StartEmbedded(dir string) (*Server, error) { return startEmbedded(dir, false) }
 
-// StartUnsynced is like StartEmbedded, for tests, which should not wait for a busy disk: nothing is synced. Writes
-// survive the end of the process, but not a failure of the machine.
+// StartUnsynced is like StartEmbedded, but syncs nothing. It is for tests, which should not wait for a busy disk.
+// Writes survive the end of the process, but not a failure of the machine.
 func StartUnsynced(dir string) (*Server, error) { return startEmbedded(dir, true) }
 
 func startEmbedded(dir string, unsynced bool) (*Server, error) {
@@ -98,7 +98,7 @@ func config(dir string) *embed.Config {
 				"error", fields["error"])
 		}}))
 	cfg.ListenPeerUrls = nil
-	// The cluster has one member, so this URL is never dialled; etcd requires a host and port.
+	// The cluster has one member, so this URL is never dialled. etcd only requires that it has a host and port.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}
 	cfg.AdvertisePeerUrls = []url.URL{peer}
 	cfg.InitialCluster = cfg.Name + "=" + peer.String()

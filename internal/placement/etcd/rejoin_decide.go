@@ -35,7 +35,7 @@ type rejoinInput struct {
 	Members  int      // size of the configured cluster
 	Existing bool     // the cluster was formed earlier
 	Folder   folder
-	// View is the cluster as a quorum of the others describes it. It is nil if no quorum answers; NoView then gives
+	// View is the cluster as a quorum of the others describes it. It is nil if no quorum answers. In that case NoView is
 	// the reason.
 	View   *View
 	NoView string

@@ -241,7 +241,7 @@ func (r *trio) rejoined(before map[string]uint64) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	// c must be a full member: the cluster survives the loss of another member.
+	// c must be a full member, so that the cluster survives the loss of another member.
 	r.stop("a")
 	r.put("k", "of b and c")
 	r.has("c", "k", "of b and c")
@@ -267,7 +267,7 @@ func TestAMemberWhoseDiskWasReplacedJoinsAgain(t *testing.T) {
 	r.rejoined(before)
 }
 
-// An older program left this folder when it started on a replaced disk: the log contains nothing except the old id.
+// An older program left this folder when it started on a replaced disk. The log contains nothing except the old id.
 func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	t.Parallel()
 	r, before := newTrio(t)
@@ -285,7 +285,7 @@ func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	r.must(errors.Join(err, w.Close()))
 	r.must(os.WriteFile(filepath.Join(cfg.Dir, "sheaf-etcd.json"), []byte(`{"format":1,"name":"c","token":"t1"}`), 0o600))
 
-	// etcd itself notices this, reports it, and gives up; the next start acts on the report. Outside of a test the process
+	// etcd itself notices this, reports it, and gives up. The next start acts on the report. Outside of a test the process
 	// would end at this point, which a test in cmd/sheaf covers.
 	r.must(etcd.MarkBehind(&cfg,
 		"tocommit(9) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"))

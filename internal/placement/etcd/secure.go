@@ -161,7 +161,7 @@ func (c *MemberConfig) peerTLS() transport.TLSInfo {
 		CertFile: file(certs.CertificateFile), KeyFile: file(certs.KeyFile), TrustedCAFile: file(certs.BundleFile),
 		ClientCertAuth:   true,
 		AllowedHostnames: []string{host},
-		// Pods connect from addresses that no certificate contains; the name is checked instead.
+		// Pods connect from addresses that no certificate contains. The name in the certificate is checked instead.
 		SkipClientSANVerify: true,
 	}
 	if c.Certs.HasClientCertificate() {

@@ -221,7 +221,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		if status.Code(err) != c.want {
 			t.Errorf("%s reads: %v", c.id, err)
 		}
-		// This call is a stream: a watch.
+		// This call is a stream, because it is a watch.
 		ctx, cancel := context.WithCancel(testContext(t))
 		w, open := <-client.Watch(ctx, "k", clientv3.WithCreatedNotify())
 		cancel()

@@ -97,7 +97,7 @@ func soundKeys(t testing.TB) map[string]any {
 }
 
 // TestAbsurdValuesInEtcd sets each field of each key to anything that JSON can express. Nothing may panic, and no
-// absurd value may get into a view: the key must be left out. The test takes 4 s of processor time.
+// absurd value may get into a view, so the key must be left out. The test takes 4 s of processor time.
 func TestAbsurdValuesInEtcd(t *testing.T) {
 	absurd := []any{
 		nil, true, "", "x", "\x00", "../..", strings.Repeat("n", 70_000), -1, 0, 1e300, math.MaxInt64, "18446744073709551615",

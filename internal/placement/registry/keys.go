@@ -33,8 +33,8 @@ const (
 	wakesKey   = "wakes/"              // see wakes.go
 	keeperKey  = "wakes-keeper"        // see wakes.go
 	weightsKey = "weights/"            // see weights.go
-	tenantsKey = "weights-of-tenants/" // a ledger of each tenant with stored quotas, which internal/shard/quota reads
-	deletedKey = "within-deleted/"     // NAME: exists while the group NAME is deleted; only counted
+	tenantsKey = "weights-of-tenants/" // the ledger of each tenant with stored quotas, which internal/shard/quota reads
+	deletedKey = "within-deleted/"     // NAME: exists while group NAME is deleted; these keys are only counted
 	withinKey  = "within/"             // PREFIX: written with each group that CreateGroup makes within a bound, create.go
 )
 
@@ -142,7 +142,7 @@ func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccp
 	return found, at, nil
 }
 
-// readAt identifies the state of etcd that was read: the etcd and its revision.
+// readAt identifies the state of etcd that was read, by the etcd's id and its revision.
 type readAt struct {
 	revision int64
 	cluster  uint64
@@ -182,7 +182,7 @@ func (k keys) pages(ctx context.Context, from, end string, at int64, each func(k
 var errNotElected = errors.New("another planner is elected")
 
 // write applies ops in transactions of at most txnOpsMax operations. Each transaction is applied only if all conditions
-// in onlyIf hold; otherwise write returns errNotElected.
+// in onlyIf hold. Otherwise write returns errNotElected.
 func (k keys) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
 	_, err := k.writeEach(ctx, ops, onlyIf...)
 	return err

@@ -19,8 +19,9 @@ import (
 const plannerLeaseSeconds = 3
 
 // RunPlanner creates the groups of Hash routing and writes the targets that Plan changes, for each view, until ctx
-// ends. Several planners may run: a lease elects one, and its writes have no effect after it has lost the lease.
-// RunPlanner continues after outages of etcd. It returns an error for an invalid policy, and nil when ctx has ended.
+// ends. Several planners may run. One of them is elected by a lease, and its writes have no effect after it has lost
+// the lease. RunPlanner continues after outages of etcd. It returns an error for an invalid policy, and nil when ctx
+// has ended.
 func RunPlanner(ctx context.Context, store *Store, policy placement.Policy, logger *slog.Logger) error {
 	if err := policy.Validate(); err != nil {
 		return err

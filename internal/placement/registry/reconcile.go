@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement/rescue"
 )
 
-// Reconcile overwrites the placement in the etcd of a frozen store with what the shards' volumes report. It never
-// changes a volume according to etcd. It lifts the freeze when every group is accounted for: a majority of its voters
-// was found, or no shard ever had the group. silent describes the shards that did not answer.
+// Reconcile overwrites the placement in the etcd of a frozen store with the placement that the shards' volumes report.
+// It never changes a volume according to etcd. It lifts the freeze when every group is accounted for: a majority of its
+// voters was found, or no shard ever had the group. silent describes the shards that did not answer.
 func (s *Store) Reconcile(ctx context.Context, r rescue.Rebuilt, silent []string) (rescue.Reconciled, error) {
 	st, err := s.list(ctx)
 	if err != nil {

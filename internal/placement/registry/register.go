@@ -213,8 +213,8 @@ const renewalsOfALivingShard = 2
 // gone waits for the end of another process, which is registered under the shard's name, at another address and with an
 // earlier generation of this volume. That process no longer runs if no process listens at its address, for example
 // after a crash, or if its registration has expired. If it keeps renewing its registration, it is alive, and this
-// volume is a copy of its volume. That this volume has a later generation does not prove the opposite, because a
-// process that starts on a copy also raises the copied generation.
+// volume is a copy of its volume. A later generation of this volume does not prove the opposite, because a process that
+// starts on a copy also raises the copied generation.
 func (r *registration) gone(ctx context.Context, there placement.Shard, lease clientv3.LeaseID) error {
 	shard := r.shard
 	if there.Address == shard.Address || there.Generation == shard.Generation {
@@ -312,8 +312,8 @@ func (r *registration) keep(ctx context.Context, lease clientv3.LeaseID) error {
 	}
 }
 
-// mayFollow does what MayFollow does, given the value of etcd's key for the shard's volume. It also returns the
-// decoded record.
+// mayFollow is like MayFollow, but takes the value of etcd's key for the shard's volume. It also returns the decoded
+// record.
 func mayFollow(value []byte, shard placement.Shard) (seen placement.VolumeRecord, err error) {
 	err = json.Unmarshal(value, &seen)
 	if err == nil && (seen.Volume != shard.VolumeUUID || max(seen.Generation, seen.Step.Number) > placement.NumberMax) {

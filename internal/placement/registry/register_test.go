@@ -253,7 +253,7 @@ func aShardInWhosePlaceAnotherRegisteredIsInformed(t *testing.T) {
 		t.Fatal("it does not register")
 		return nil
 	}
-	// The lease is revoked, as if it expired: the shard registers again.
+	// The lease is revoked, as if it had expired. The shard must register again.
 	before := registered()
 	revoke := func(lease int64) {
 		if _, err := client.Revoke(ctx, clientv3.LeaseID(lease)); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {

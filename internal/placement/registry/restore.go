@@ -16,7 +16,7 @@ import (
 )
 
 // Restore writes a rebuilt placement. It writes meta last, because no process follows an etcd without meta. It keeps
-// the records of volumes in etcd. If etcd already holds meta, it returns ErrStoreExists; with force it replaces the
+// the records of volumes in etcd. If etcd already holds meta, it returns ErrStoreExists. With force, it replaces the
 // meta of the same store, but never that of another store.
 func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error {
 	if err := r.Meta.Validate(); err != nil {

@@ -54,8 +54,8 @@ func (st *state) compare(seen placement.Progress, last *state) {
 	st.base = st.view.Meta.EpochBase
 }
 
-// older names a group or target that is older in this state than in the earlier state last, which may be nil. The
-// result is empty if there is none.
+// older returns the name of a group or target that is older in this state than in the earlier state last, which may be
+// nil. The result is empty if there is none.
 func (st *state) older(last *state) string {
 	if last == nil || last.view.Meta.StoreUUID != st.view.Meta.StoreUUID ||
 		last.view.Meta.EpochBase != st.view.Meta.EpochBase {
@@ -86,7 +86,7 @@ type memory struct {
 }
 
 // LastAnswer returns the time at which etcd last answered a Watch or Follow of this Store. The time is zero if etcd
-// never answered. LastAnswer also returns why Watch withholds the content that etcd has had since then. The reason is
+// never answered. LastAnswer also returns the reason why Watch withholds the current content of etcd. The reason is
 // empty if Watch does not withhold it.
 func (m *memory) LastAnswer() (last time.Time, held string) {
 	m.mu.Lock()
@@ -160,8 +160,8 @@ func (m *memory) setBackSince(st *state, why string) error {
 	return fmt.Errorf("%w: %s", errSetBack, why)
 }
 
-// before is called before a read starts. It returns up to which state the store was seen until then. The result of the
-// read cannot be older than that state, because a read asks the majority of etcd's members.
+// before is called before a read starts. It returns the state up to which the store has been seen so far. The result of
+// the read cannot be older than that state, because a read asks the majority of etcd's members.
 func (m *memory) before() placement.Progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package registry keeps the placement of a store in etcd. Shards register there and follow their groups, gateways
-// watch everything, and one of them, or the operator, writes what the planner decides. Every write is conditional on
-// what its writer has read. The registry also keeps the table of grants and the ledgers of tenants.
+// watch everything, and one of them, or the operator, writes the planner's decisions. Every write is conditional on the
+// state that its writer has read. The registry also keeps the table of grants and the ledgers of tenants.
 package registry
 
 import (
@@ -31,7 +31,7 @@ type Store struct {
 	weights
 
 	steps  sync.Map // Shard.Boot to Shard, as last passed to NextStep
-	making sync.Map // Bound.Prefix to *longlock.Mutex: one group within a bound is created at a time
+	making sync.Map // Bound.Prefix to *longlock.Mutex, which is held while a group is created within the bound
 }
 
 // NewStore returns a Store for a name in etcd. It reads and writes nothing. The name must pass ValidateShardName. If
@@ -114,8 +114,8 @@ func (s *Store) PutGroup(ctx context.Context, g placement.Group) (placement.Grou
 
 // PutGroupAsLeader is like PutGroup, but for the leader of a group with several copies. g.Term is the leader's term,
 // and g.ConfIndex is the index of the membership that the leader has applied. If etcd holds a later value of either,
-// PutGroupAsLeader returns ErrStaleLeader: the leader was superseded, or has not applied everything yet, and must not
-// write the members.
+// PutGroupAsLeader returns ErrStaleLeader, because the leader was superseded, or has not applied everything yet, and
+// must not write the members.
 func (s *Store) PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error) {
 	return s.putGroup(ctx, g, func(there placement.Group) (rider, error) {
 		if there.Revision == 0 || there.Deleted != "" {

@@ -115,7 +115,7 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 		if n > 0 {
 			write(&groups[n])
 		}
-		// etcd delivers to one client in order: when this write has arrived, all earlier ones have.
+		// etcd delivers to one client in order, so when this write has arrived, all earlier ones have arrived too.
 		await(t, ctx, f.views, "its own group as it was written last", func(v placement.View) bool {
 			return v.Groups[groups[n].Name].Revision == groups[n].Revision
 		})

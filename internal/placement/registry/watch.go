@@ -124,8 +124,8 @@ type watcher struct {
 	own     placement.Own
 	wait    sync.WaitGroup // goroutines that run in parallel
 	keeping atomic.Bool    // this follower runs the keeper of the wakes
-	held    string         // the reason, already logged, for which no view is sent now; empty if a view was sent
-	last    *state         // the state as last listed and followed; nil: never
+	held    string         // the logged reason why no view is sent now; empty if a view was sent
+	last    *state         // the state as last listed and followed; nil: nothing was listed yet
 	listed  bool           // the current run has finished its listing
 }
 

@@ -35,7 +35,7 @@ type Weight struct {
 	// Everywhere has the meaning of Group.Everywhere.
 	Everywhere uint64 `json:"everywhere,omitempty"`
 	// Hold is the index up to which the group is archived, if Holds is set. The members of the group keep the versions
-	// that were superseded above it. The index may be 0: nothing is archived yet.
+	// that were superseded above it. The index is 0 if nothing is archived yet.
 	Hold  uint64 `json:"hold,omitempty"`
 	Holds bool   `json:"holds,omitempty"`
 }
@@ -141,7 +141,7 @@ func (w *shardWeights) merged() map[string]Weight {
 	return w.all
 }
 
-// putWeights applies one key; name is SHARD/PART.
+// putWeights applies one key. The argument name is SHARD/PART.
 func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 	shard, part, _ := strings.Cut(name, "/")
 	w := st.weights[shard]
@@ -165,7 +165,8 @@ func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	return changed
 }
 
-// dropWeights applies the deletion of one key, and reports whether the shard has any reports; name is SHARD/PART.
+// dropWeights applies the deletion of one key, and reports whether the shard has any reports. The argument name is
+// SHARD/PART.
 func (st *state) dropWeights(name string) bool {
 	shard, part, _ := strings.Cut(name, "/")
 	w := st.weights[shard]

@@ -1,5 +1,5 @@
 // Package rescue derives the placement of a store from what the volumes of its shards hold, after etcd was lost or
-// rolled back to an older state. It is pure: package survey asks the shards, and package registry writes the result to
+// rolled back to an older state. It is pure. Package survey asks the shards, and package registry writes the result to
 // etcd.
 package rescue
 
@@ -31,7 +31,7 @@ type FoundVolume struct {
 	Replicas   []FoundReplica
 }
 
-// Blank reports whether the shard has no volume yet; v then holds no information.
+// Blank reports whether the shard has no volume yet. In that case v holds no other information.
 func (v FoundVolume) Blank() bool {
 	return v.Store == uuid.Nil && v.UUID == uuid.Nil && len(v.Replicas) == 0
 }
@@ -57,7 +57,7 @@ type FoundReplica struct {
 	ConfIndex       uint64 // index of the membership change that made this membership
 	Term, Committed uint64
 	Joining         bool // the replica has a Raft id but no data yet
-	Ended           bool // the group has ended: it is being deleted, or was deleted
+	Ended           bool // the group has ended, because it is being deleted or was deleted
 	Foreign         bool // the replica was made on another volume, so it is ignored
 	Records, Bytes  int64
 	Leader          bool

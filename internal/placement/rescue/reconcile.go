@@ -12,7 +12,7 @@ import (
 // Reconciled is the progress of reconciling a frozen store.
 type Reconciled struct {
 	Written int      // groups whose members in etcd were overwritten
-	Waits   []string // what prevents the end of the freeze; empty if the freeze was lifted
+	Waits   []string // reasons that prevent the end of the freeze; empty if the freeze was lifted
 }
 
 // Correction is a group and its target, derived from the volumes, where etcd holds something else.
