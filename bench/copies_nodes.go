@@ -53,7 +53,7 @@ type benchNodes struct {
 }
 
 // newNodes makes one node for each copy. Every node has a copy of every group, and the leaders are spread evenly. The
-// nodes use mutual TLS between each other, or plaintext if secure is nil.
+// nodes use mutual TLS with each other, or plaintext if secure is nil.
 func newNodes(ctx context.Context, dir string, copies, groups int, secure *authorities) (n *benchNodes, err error) {
 	n = &benchNodes{store: uuid.New(), dir: dir, addresses: map[string]string{}}
 	defer func() {

@@ -287,7 +287,7 @@ func rawCopies(
 	for i := 1; i < copiesOf; i++ {
 		r, err := newRemoteAppender(ctx, dir, fmt.Sprint(i), mode, writers, size)
 		remotes = append(remotes, r)
-		defer func() { _ = r.close() }() // an error does not matter: the files are removed
+		defer func() { _ = r.close() }() // an error does not matter, because the files are removed
 		if err != nil {
 			return out, err
 		}

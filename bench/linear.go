@@ -31,8 +31,8 @@ const (
 )
 
 // linear compares the time per record in one large store with the time in several small stores. Both sides have the
-// same total number of records and do the same work in a round: they read the same number of bytes, each byte once,
-// into the same amount of memory.
+// same total number of records and do the same work in a round, because they read the same number of bytes, each byte
+// once, into the same amount of memory.
 type linear struct {
 	*loadBench
 	groups  int   // the number of groups in each store
@@ -41,7 +41,7 @@ type linear struct {
 
 	large []*dataset // has a single element
 	small []*dataset
-	empty []*dataset // like small, with one record in each group: shows the fixed cost of a start
+	empty []*dataset // like small, but with one record in each group, to show the fixed cost of a start
 }
 
 // linearity compares the time per record for load, get and put between a small store and a large one.
@@ -171,7 +171,7 @@ const (
 	processor = "processor"
 )
 
-// compareCosts measures the sides in turns and adds a row with the given name that compares the large side with the
+// compareCosts measures the sides alternately and adds a row with the given name that compares the large side with the
 // small one. If target is 0, the row has no target. It returns the costs of all sides.
 func (b *loadBench) compareCosts(
 	ctx context.Context, name string, target float64, sides map[string]costFigure,

@@ -74,7 +74,7 @@ func alignUp(n int64) int64 { return (n + vfs.DirectAlign - 1) &^ (vfs.DirectAli
 
 func (r *rawFiles) close() {
 	for _, f := range r.files {
-		_ = f.Close() // an error of Close does not matter: the file was only read
+		_ = f.Close() // an error of Close does not matter, because the file was only read
 	}
 }
 

@@ -242,7 +242,7 @@ func writeComposite(name string, records int64, size int) (err error) {
 	return unix.Fdatasync(int(f.Fd()))
 }
 
-// readComposite reads the composite file from start to end, a MiB at a time, into memory. If memory is nil, it reuses
+// readComposite reads the composite file from start to end, one MiB at a time, into memory. If memory is nil, it reuses
 // one buffer.
 func readComposite(name string, memory []byte) error {
 	f, err := os.Open(name)

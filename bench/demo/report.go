@@ -76,7 +76,7 @@ type load struct {
 	dev.Status
 	took        time.Duration // the time from exec until all groups serve
 	records     int64
-	heldBytes   int64 // bytes in group files: records, and the index data that finds them
+	heldBytes   int64 // bytes in group files, including the index data that finds the records
 	deviceBytes int64 // bytes that the process has read from the disk; 0: unknown
 	memoryBytes int64 // memory of the process, without mapped files; 0: unknown
 }

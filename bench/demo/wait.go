@@ -148,7 +148,7 @@ func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) s
 	tick := time.NewTicker(min(askEvery, d.StallMax/4))
 	defer tick.Stop()
 	w := d.newWait(what)
-	w.said = w.began.Add(24 * time.Hour) // no messages: the work prints its own
+	w.said = w.began.Add(24 * time.Hour) // no messages, because the work prints its own
 	for {
 		select {
 		case err := <-done:

@@ -13,7 +13,7 @@ type cell struct {
 	table   int
 	fs      *fileSystem
 	layout  string
-	variant string // other conditions, such as "20 KB" or "50 % superseded"; layouts are compared within one variant
+	variant string // other conditions, such as "20 KB" or "50 % superseded"; compared layouts have the same variant
 	part    string // the part of the table; empty: the table has only one part
 	x       float64
 	needs   need

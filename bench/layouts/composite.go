@@ -15,7 +15,7 @@ import (
 type flags int
 
 const (
-	noFlags     flags = iota // not marked: a reader handles all versions and keeps the last one of each record
+	noFlags     flags = iota // no marks, so a reader handles all versions and keeps the last one of each record
 	flagInPlace              // a byte in each header, overwritten when a newer version is written (the text's "used" flag)
 	flagBitmap               // one bit for each version in a separate file, written at the end
 )

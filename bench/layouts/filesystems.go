@@ -117,7 +117,7 @@ func kernelHas(ctx context.Context, driver string) bool {
 	if err != nil || os.Geteuid() != 0 {
 		return false
 	}
-	_ = exec.CommandContext(ctx, modprobe, "-q", driver).Run() // errors do not matter: inKernel decides
+	_ = exec.CommandContext(ctx, modprobe, "-q", driver).Run() // errors do not matter, because inKernel decides
 	return inKernel(driver)
 }
 

@@ -83,7 +83,8 @@ func deviceOf(dir string) (uint64, error) {
 func (m *mounted) unmount() error {
 	for end := time.Now().Add(mountWait); ; time.Sleep(mountLook) {
 		err := unix.Unmount(m.point, 0)
-		if err == nil || m.daemon != nil && errors.Is(err, unix.EINVAL) { // EINVAL: the daemon never mounted the file system
+		// EINVAL means that the daemon never mounted the file system.
+		if err == nil || m.daemon != nil && errors.Is(err, unix.EINVAL) {
 			break
 		}
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {

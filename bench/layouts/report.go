@@ -196,7 +196,7 @@ func (r *run) series(p *part, fs *fileSystem, figure string) []result.Series {
 		}
 		if v := r.set.Of(c.String(), figure); len(v) > 0 {
 			y := result.Of(v...).Median
-			if figure == "read" { // the figure is a time: convert it to MB/s
+			if figure == "read" { // the figure is a time, which is converted to MB/s
 				y = c.x * r.set.Of(c.String(), "fill")[0] * r.set.Of(c.String(), "rate")[0] / y / 1e6
 			}
 			points = [][2]float64{{c.x, y}}

@@ -15,7 +15,7 @@ import (
 
 const hashedBytes = 1 << 10 // size of a record in table 2
 
-// table2 is the table of hashed paths: single records are accessed at random.
+// table2 is the table of hashed paths, in which single records are accessed at random.
 func table2(fs *fileSystem, s *scale) []cell {
 	var cells []cell
 	for _, records := range s.hashed {

@@ -22,7 +22,7 @@ type Change struct {
 	Worse  bool    `json:"worse"`
 	Old    string  `json:"old"`
 	New    string  `json:"new"`
-	Factor float64 `json:"factor,omitempty"` // new / old; 0: there is no figure now, or a target that was met is missed
+	Factor float64 `json:"factor,omitempty"` // new / old; 0: the figure is missing now, or a target is no longer met
 	key    string  // key of the row
 }
 

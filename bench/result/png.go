@@ -74,7 +74,7 @@ func (c *pngCanvas) fill(colour int, path func(*vector.Rasterizer)) {
 
 func (c *pngCanvas) polyline(points []point, colour int, width float64, dash []float64) {
 	if len(points) == 2 && len(dash) == 0 && (points[0].x == points[1].x || points[0].y == points[1].y) {
-		half := width / 2 // horizontal and vertical lines are drawn as rectangles: fast and sharp
+		half := width / 2 // horizontal and vertical lines are drawn as rectangles, which is fast and sharp
 		r := image.Rect(pixel(min(points[0].x, points[1].x)-half), pixel(min(points[0].y, points[1].y)-half),
 			pixel(max(points[0].x, points[1].x)+half), pixel(max(points[0].y, points[1].y)+half))
 		draw.Draw(c.img, r, image.NewUniform(pngColours[colour]), image.Point{}, draw.Src)

@@ -18,7 +18,7 @@ import (
 type Cell struct {
 	Key     string  // unique name, also the key of the stored results
 	Part    string  // all rounds of a part are measured before the next part begins
-	Against string  // neighbouring cells with the same value are compared: they take turns
+	Against string  // neighbouring cells with the same value are compared, and take turns
 	Seconds float64 // expected duration of one round
 	Run     func(ctx context.Context, f *Figures) error
 	// Finding reports whether an error is a result to show. If it is, the run continues without this cell. If Finding is

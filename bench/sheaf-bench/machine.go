@@ -79,7 +79,7 @@ func defaultStartFileSystems() []string {
 }
 
 // optionFlags adds the flags for bench.Options. The argument dir is appended to the help of --dir. The argument parts
-// has the values of --only; without parts there is no such flag.
+// has the values of --only. Without parts there is no such flag.
 func optionFlags(cmd *cobra.Command, o *bench.Options, dir string, parts []string) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.Dir, "dir", "", "where to make a temporary folder"+dir+" (default: the system's)")
