@@ -127,7 +127,7 @@ func (a *alertWatch) follow(ctx context.Context, in io.Writer, out *bufio.Reader
 }
 
 // operatorAddresses returns the addresses of the running operators, by pod. It returns none if the API server does not
-// answer. A scrape then finds nothing either.
+// answer. In that case a scrape finds no metrics either.
 func operatorAddresses() map[string]string {
 	addresses := map[string]string{}
 	o := try(10*time.Second, "", "kubectl", "get", "pods", "-n", operatorNamespace, "-l",

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// The failure domain is the unit of disruption: both shards on one node can be evicted together, while shards on
+// The failure domain is the unit of disruption. Both shards on one node can be evicted together, while shards on
 // another node have to wait.
 var _ = Describe("a node that holds two shards of a store", Serial, func() {
 	It("is drained, and another node waits until its shards are back", func() {

@@ -118,7 +118,7 @@ func (c *caller) do(l *load) {
 	c.valid[id] = append(c.valid[id], data)
 	id = c.id(c.turn * 7) // a different record, which may not exist yet
 	if len(c.valid[id]) > 0 {
-		// timed records the error
+		// timed records the error.
 		_ = l.timed(fmt.Sprint("get ", id), func(ctx context.Context) error { return c.read(ctx, l, id) })
 	}
 }

@@ -52,7 +52,7 @@ func (s *space) newNode(number int) string {
 	return node
 }
 
-// loseNode removes a node for good: its machine ends, and its Node object is deleted. Another machine takes its place.
+// loseNode removes a node for good. Its machine ends, its Node object is deleted, and another machine takes its place.
 func (s *space) loseNode(l *load) {
 	node := s.newNode(4) // done first because it starts every stopped node; the new node has no disk yet
 	var lost v1alpha1.ShardStatus
@@ -78,8 +78,8 @@ func (s *space) loseNode(l *load) {
 	l.waited(lost.Node+" is lost", began)
 
 	By("the status says so, and what to do")
-	// If both operators were on the node, as after a drain of the two other nodes, no operator runs for 40 to 60 s:
-	// Kubernetes must first delete the pods of the lost node and create them again.
+	// If both operators were on the node, as after a drain of the two other nodes, no operator runs for 40 to 60 s,
+	// because Kubernetes must first delete the pods of the lost node and create them again.
 	shard := s.awaitShard("next", lost.Number, v1alpha1.ShardNodeLost, 3*time.Minute)
 	Expect(shard.Message).To(And(ContainSubstring("node "+lost.Node+" was deleted"), ContainSubstring("spec.remove"),
 		ContainSubstring("spec.shards")))

@@ -28,7 +28,7 @@ import (
 type standIn struct {
 	s       *space
 	issuers map[string]*authority.Authority // by name
-	signed  map[string]string               // by Certificate: the request that was signed
+	signed  map[string]string               // for each Certificate, the request that was signed
 }
 
 func (s *space) newStandIn(names ...string) *standIn {

@@ -87,7 +87,7 @@ var _ = Describe("the tutorial", Serial, func() {
 			}
 		})
 		DeferCleanup(s.remove)
-		DeferCleanup(func() { installOperator() }) // runs before s.remove: a deleted DiskSet needs an operator
+		DeferCleanup(func() { installOperator() }) // runs before s.remove, because a deleted DiskSet needs an operator
 
 		script := filepath.Join(GinkgoT().TempDir(), "tutorial.sh")
 		Expect(os.WriteFile(script, []byte(sessionOf(steps)), 0o600)).To(Succeed())

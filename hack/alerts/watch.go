@@ -36,9 +36,9 @@ type Alert struct {
 	State  string            `json:"state"`
 }
 
-// Watch evaluates rules after every scrape, as a Prometheus does that scrapes once a minute. It does not use a clock:
-// each scrape is dated one minute after the previous one. Therefore an alert with `for: 15m` fires when its expression
-// has held for sixteen scrapes, however short the real time between them was.
+// Watch evaluates rules after every scrape, as a Prometheus does that scrapes once a minute. It does not use a clock,
+// because each scrape is dated one minute after the previous one. Therefore an alert with `for: 15m` fires when its
+// expression has held for sixteen scrapes, however short the real time between them was.
 type Watch struct {
 	engine *promql.Engine
 	rules  map[string]*held

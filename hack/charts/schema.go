@@ -14,8 +14,8 @@ import (
 // version is the version of our kinds that the store chart uses.
 const version = "v1alpha1"
 
-// jsonSchema converts an OpenAPI schema from a CRD to a plain JSON schema. The result is strict: an unknown field is
-// an error, because the API server would drop it.
+// jsonSchema converts an OpenAPI schema from a CRD to a plain JSON schema. The result is strict. An unknown field is an
+// error, because the API server would drop it.
 func jsonSchema(node any) any {
 	switch node := node.(type) {
 	case map[string]any:

@@ -53,7 +53,7 @@ func Write(s Spec, output string) (digest v1.Hash, err error) {
 	return digest, os.Rename(part, output)
 }
 
-// check reads back what was written, and checks that every blob has the digest and the size in its descriptor.
+// check reads the written files back, and checks that every blob has the digest and the size in its descriptor.
 func check(root string) error {
 	index, err := layout.ImageIndexFromPath(root)
 	if err == nil {

@@ -53,7 +53,8 @@ func parseRate(text string) (int64, error) {
 	return rate << shift, nil
 }
 
-// gate delays requests to a given rate: each request gets the time interval after that of the previous request.
+// gate delays requests to a given rate. Each request gets the time interval that follows the interval of the previous
+// request.
 type gate struct {
 	file string
 
