@@ -170,5 +170,5 @@ func (g *Group) record(e format.Entry) Record {
 	return Record{Entry: e, Data: e.Data}
 }
 
-// CommitTime returns the commit time of an index, in Unix ns; 0 if the entry has none.
+// CommitTime returns the commit time of an index, in Unix ns, or 0 if the entry has none.
 func (g *Group) CommitTime(index uint64) int64 { return g.history[index-1].CommitTime }

@@ -23,7 +23,8 @@ const (
 	endsLater = time.Minute
 )
 
-// looks counts what `sheaf doctor` was required to report at faults. Only the goroutine of the nemesis uses it.
+// looks counts the findings that `sheaf doctor` was required to report at faults. Only the goroutine of the nemesis
+// uses it.
 type looks struct {
 	byKind map[finding.Kind]*lookTimes
 	open   []expected // reported during the current fault
@@ -40,7 +41,7 @@ type lookTimes struct {
 	mostReported, mostGone time.Duration // the longest time after the cause, and after its end
 }
 
-// doctor returns what `sheaf doctor` finds. The exit code must be 1 if and only if there is a problem.
+// doctor returns the findings of `sheaf doctor`. The exit code must be 1 if and only if there is a problem.
 func (n *nemesis) doctor() (found []finding.Finding, err error) {
 	out, err := n.hub.run(sheafBinary, "doctor", "--output", "json", "--server", n.gateways[0].machine.address+":7600")
 	var report struct {
@@ -62,8 +63,8 @@ func isAbout(f *finding.Finding, who string) bool {
 	return f.Where == who || strings.HasSuffix(f.Where, " on "+who) || strings.Contains(f.What, "its copy on "+who+" ")
 }
 
-// look calls doctor until the findings are as wanted. It returns the time from since to the beginning of that call. It
-// fails if a call shows other findings although it began later than since by more than the time of the rule.
+// look calls doctor until the findings are as wanted. It returns how long after the time since that call began. It
+// fails if a call that begins after the time of the rule has passed still shows other findings.
 func (n *nemesis) look(what string, since time.Time, within time.Duration, wanted func([]finding.Finding) bool) (
 	took time.Duration, err error) {
 	limit := within + lookPatience

@@ -31,7 +31,7 @@ const (
 	burstRefusals = 20              // required number of refusals
 	burstLasts    = 7 * time.Second // duration after these refusals; longer than the workers retry most calls
 
-	overloadedRate = "1M"         // bytes per second: a disk so slow that its groups are easy to overload
+	overloadedRate = "1M"         // bytes per second, so few that the groups of the disk are easy to overload
 	overloaded     = "OVERLOADED" // the reason of a refusal
 )
 
@@ -143,8 +143,8 @@ func (b *burst) end() error {
 	return errors.Join(errs...)
 }
 
-// overload sends more calls to a group than its leader's slow disk can handle, and stops a gateway in the meantime.
-// The calls that the stopped gateway had accepted are repeated through another gateway, and are refused there.
+// overload sends more calls to a group than its leader's slow disk can handle, and stops a gateway while they wait. The
+// calls that the stopped gateway had accepted are repeated through another gateway, and are refused there.
 func (n *nemesis) overload(victim *server) (words string, err error) {
 	disk := victim.machine.slow
 	defer disk.set("off")
@@ -165,7 +165,7 @@ func (n *nemesis) overload(victim *server) (words string, err error) {
 		n.load.failed.of(overloaded)-before), await(gateway.name, time.Minute, gateway.ready)
 }
 
-// overloadAndKill sends more calls to a group than it accepts, and kills its leader in the meantime, so that the
+// overloadAndKill sends more calls to a group than it accepts, and kills its leader while they wait, so that the
 // retries of all callers reach the next leader.
 func (n *nemesis) overloadAndKill(victim *server) (words string, err error) {
 	before := n.load.failed.of(overloaded)

@@ -287,7 +287,7 @@ func (p *process) stop() error {
 	return nil
 }
 
-// state returns the letter of the process's state in /proc; T means stopped.
+// state returns the letter of the process's state in /proc. The letter T means stopped.
 func (p *process) state() string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {

@@ -63,7 +63,7 @@ func failGroup(t *testing.T, s *storetest.Server, name string) {
 	cc, err := grpc.NewClient(bubbletest.Target(s.Addr()), s.Network.Dialer(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must.OK(t, err)
-	defer func() { _ = cc.Close() }() // the only possible error: it is already closed
+	defer func() { _ = cc.Close() }() // the only possible error is that it is already closed
 	listed, err := recordv1.NewAdminServiceClient(cc).ListGroups(testContext(t), &recordv1.ListGroupsRequest{Group: name})
 	if err != nil || len(listed.GetGroups()) != 1 {
 		t.Fatalf("%v, %v", listed, err)

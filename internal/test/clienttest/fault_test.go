@@ -75,7 +75,7 @@ func (s *faultyStream) RecvMsg(m any) error {
 	return s.f.message(s.method, s.n, m)
 }
 
-// the transport's error for an ended connection
+// The transport's error for an ended connection.
 var errBroken = status.Error(codes.Unavailable, "error reading from server: EOF")
 
 func TestChangedBytesAreFound(t *testing.T) {

@@ -32,7 +32,7 @@ type Server struct {
 }
 
 // Start starts etcd on a folder, and returns when etcd serves. Nothing is synced, because tests should not wait for a
-// busy disk: writes survive the end of the process, but not a failure of the machine. Clients connect without TLS at
+// busy disk. Writes survive the end of the process, but not a failure of the machine. Clients connect without TLS at
 // the addresses in listen, which are host:port or unix:///path. The default is a free port of 127.0.0.1.
 func Start(dir string, listen ...string) (*Server, error) {
 	if len(listen) == 0 {

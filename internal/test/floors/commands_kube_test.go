@@ -203,7 +203,7 @@ func (s schema) unknownOf(operations []any) string {
 	return ""
 }
 
-// named returns the kind that the arguments of a verb name. If they name several, it returns the last one.
+// named returns the kind in the arguments of a verb. If there are several kinds, it returns the last one.
 func (k kinds) named(verb string, args []string) (string, error) {
 	switch {
 	case verb == "rollout" && len(args) > 0:

@@ -12,7 +12,7 @@ import (
 
 // makefile holds the variables and targets of a Makefile.
 type makefile struct {
-	variables map[string]string // name -> text; if there are several assignments, the text of all
+	variables map[string]string // name -> text of all assignments
 	targets   map[string]target
 }
 

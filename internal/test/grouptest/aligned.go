@@ -9,7 +9,7 @@ import (
 // alignedBlock is the required alignment, in bytes, of reads that bypass the page cache.
 const alignedBlock = 4096
 
-// AlignedReader behaves like a file that was opened with OpenDirect: it refuses unaligned reads.
+// AlignedReader refuses unaligned reads, like a file that was opened with OpenDirect.
 type AlignedReader struct {
 	Image []byte
 	Bad   map[int64]bool // numbers of blocks that cannot be read

@@ -14,8 +14,8 @@ const (
 	Everything = "all"
 )
 
-// FocusVariable holds words of the specs to run. `make test-api FOCUS=words` sets it, because only the packages of
-// Ginkgo's specs have a flag for this.
+// FocusVariable holds words from the names of the specs to run. `make test-api FOCUS=words` sets it, because only the
+// packages of Ginkgo's specs have a flag for this.
 const FocusVariable = "SHEAF_API_FOCUS"
 
 // Wanted reports whether tests that need an API server have to run.

@@ -22,7 +22,8 @@ type Device struct {
 	Name string
 }
 
-// Attach makes a block device from an image, and closes the image. Its sectors have sectorBytes bytes; 0 means 512.
+// Attach makes a block device from an image, and closes the image. Its sectors have sectorBytes bytes, or 512 if
+// sectorBytes is 0.
 func Attach(image *os.File, sectorBytes int) (d *Device, err error) {
 	defer func() { err = errors.Join(err, image.Close()) }()
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)

@@ -7,8 +7,8 @@ type T interface {
 	Fatal(args ...any)
 }
 
-// OK ends the test if err is not nil, and reports err at the caller's line. As t.Fatal, it may be called only from the
-// goroutine that runs the test.
+// OK ends the test if err is not nil, and reports err at the caller's line. Like t.Fatal, it may be called only from
+// the goroutine that runs the test.
 func OK(t T, err error) {
 	t.Helper()
 	if err != nil {

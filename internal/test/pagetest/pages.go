@@ -95,7 +95,7 @@ func snippets(text string) (found []snippet) {
 // spans returns the code in the sentences of a paragraph, which is the text between equal numbers of backticks.
 func spans(line int, paragraph []string) (found []snippet) {
 	for i, l := range paragraph {
-		if strings.HasPrefix(l, "|") { // a row of a table: a bar in code has a backslash, and code ends with the row
+		if strings.HasPrefix(l, "|") { // in a row of a table, a bar in code has a backslash, and code ends with the row
 			found = append(found, spans(line+i, []string{strings.ReplaceAll(strings.TrimLeft(l, "|"), `\|`, "|")})...)
 			paragraph[i] = ""
 		}

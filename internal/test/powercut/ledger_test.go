@@ -12,7 +12,7 @@ import (
 type write struct {
 	value  uint64 // identifies the data, see data; 0: a delete
 	issued int    // number of disk operations before the write began
-	acked  int    // number of disk operations when it was acknowledged; never: it was not
+	acked  int    // number of disk operations when the write was acknowledged; never: it was not
 }
 
 const never = -1

@@ -216,7 +216,7 @@ func (c *cluster) readyNodes(ctx context.Context, t *testing.T) (ready int) {
 	return ready
 }
 
-// patience limits the wait for each condition. It is not a target for speed: a run that reaches this limit hangs.
+// patience limits the wait for each condition. It is not a target for speed. A run that reaches this limit hangs.
 const patience = 30 * time.Minute
 
 // await waits until the condition holds, and logs the progress from time to time.

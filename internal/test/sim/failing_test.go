@@ -163,7 +163,7 @@ func (w *world) restartFailed(p *process, r *rand.Rand) {
 		return
 	}
 	end := m.kill()
-	if r.IntN(3) == 0 { // a power cut: data that was only in the page cache is lost
+	if r.IntN(3) == 0 { // a power cut loses data that was only in the page cache
 		m.disk = m.disk.CrashClone(survival(r))
 	}
 	w.mu.Unlock()

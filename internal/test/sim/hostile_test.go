@@ -38,8 +38,8 @@ func (w *world) rotJournal(o *operator, r *rand.Rand) bool {
 	return w.cfg.copies > 1 && w.powerCutOne(o, r, func(m *machine) bool { return m.rotRecord(r) })
 }
 
-// worstRead makes a block unreadable, or damages a record of the journal, at a moment when the other members lack what
-// the machine has acknowledged.
+// worstRead makes a block unreadable, or damages a record of the journal, at a moment when the other members lack
+// entries that the machine has acknowledged.
 func (w *world) worstRead(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		lost.cutPower(survival(r))

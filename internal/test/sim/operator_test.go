@@ -19,7 +19,7 @@ type operator struct {
 	world  *world
 	random *rand.Rand
 
-	mu       sync.Mutex // guards the fields below; held while members must not change
+	mu       sync.Mutex // guards the fields below; also held while the members must not change
 	target   []int      // numbers of the wanted machines
 	changing bool       // a membership change may be in progress
 }

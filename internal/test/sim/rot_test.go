@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// rot records a place with bad bytes on a disk. The record is removed once everything relevant at that place was read
-// and found whole.
+// rot records a place with bad bytes on a disk. The record is removed once all relevant bytes at that place were read
+// and found intact.
 type rot struct {
 	file  string
 	at    int64 // position in the order of moments

@@ -86,8 +86,8 @@ func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// reconnect reconnects a machine in both directions with the machine in the argument only. If that is nil, it
-// reconnects the machine with all others.
+// reconnect reconnects a machine in both directions with the machine in the argument only, or with all others if that
+// argument is nil.
 func (w *world) reconnect(m, only *machine) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

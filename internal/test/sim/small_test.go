@@ -29,8 +29,8 @@ func smallKind(file string) string {
 
 var smallKinds = []string{"hint", format.ManifestName, format.MarkName, format.ReplicaName}
 
-// rotSmall corrupts a small file, in one place at a time. Such rot must not damage the replica: the replica still loads
-// and leads, and the file is repaired in the end.
+// rotSmall corrupts a small file, in one place at a time. Such rot must not damage the replica, which must still load
+// and lead. The file must be repaired in the end.
 func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	m := w.one(r)
 	w.mu.Lock()

@@ -39,7 +39,7 @@ type session struct {
 	last    time.Time
 }
 
-// sinceBackup describes what has happened to a machine since its disk was backed up. Guarded by world.mu.
+// sinceBackup describes what has happened to a machine since its disk was backed up. It is guarded by world.mu.
 type sinceBackup struct {
 	restarted bool          // the volume was opened again
 	durable   uint64        // the writes that were durable at the backup

@@ -14,7 +14,7 @@ import (
 )
 
 // mayLose reports whether the disk of a machine may be lost without losing data. For that, a quorum of the other
-// members must hold everything, so no other voter may be lost or damaged. Called with o.mu held, so that the operator
+// members must hold everything, so no other voter may be lost or damaged. The caller holds o.mu, so that the operator
 // does not change members.
 func (w *world) mayLose(o *operator, m *machine) bool {
 	if o.changing {
@@ -144,9 +144,9 @@ func (w *world) isMember(m *machine) bool {
 		conf.GetLearnersNext()), m.raftID)
 }
 
-// copyVolume puts an older copy of a member's disk into a machine that holds nothing of the group, at the worst
-// moment: the member itself is down, and the leader is disconnected. The copy has the member's Raft id, but lacks what
-// the member has acknowledged since.
+// copyVolume puts an older copy of a member's disk into a machine that holds nothing of the group, at the worst moment:
+// the member itself is down, and the leader is disconnected. The copy has the member's Raft id, but lacks the entries
+// that the member has acknowledged since then.
 func (w *world) copyVolume(o *operator, r *rand.Rand) bool {
 	var to *machine
 	for _, i := range r.Perm(len(w.machines)) {

@@ -41,7 +41,7 @@ const reserveBytes = 16 << 20
 // Config configures a store. A zero field has its default value.
 type Config struct {
 	Groups int  // number of groups with Hash routing; default 4
-	Named  bool // use Named routing: callers name groups, which their first write creates
+	Named  bool // use Named routing, where callers name groups and the first write creates a group
 	Shards int  // number of shards; default 1
 	Copies int  // number of copies of each group: 1, 3 or 5, at most one on a shard; default 1
 }

@@ -66,8 +66,8 @@ func NewMem() *Mem {
 // InMemory reports that there is no mount behind the file system.
 func (m *Mem) InMemory() bool { return true }
 
-// SetCapacity sets the size of the disk in bytes. 0 means unlimited. A write beyond it fails with ENOSPC after the
-// part for which there was space.
+// SetCapacity sets the size of the disk in bytes. 0 means unlimited. A write beyond this size fails with ENOSPC after
+// the part for which there was space.
 func (m *Mem) SetCapacity(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

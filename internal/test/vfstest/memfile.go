@@ -53,7 +53,7 @@ type memNode struct {
 	durableSize int64
 	sizes       []int64          // sizes since the last Sync
 	dirty       map[int64][]byte // sectors changed since the last Sync -> their content at that Sync; nil: zeros
-	// sectors lost by a failed Sync -> their content on the disk, which later Syncs do not change
+	// Sectors lost by a failed Sync -> their content on the disk, which later Syncs do not change.
 	lost map[int64][]byte
 	last memWrite // last write since the last Sync
 }
@@ -259,7 +259,7 @@ func (f *memFile) Fd() (uintptr, bool) { return 0, false }
 func (f *memFile) Direct() bool        { return f.direct }
 func (f *memFile) ReadAlign() int64    { return memReadAlign }
 
-// usable returns an error if the file cannot be used. Called with the lock held.
+// usable returns an error if the file cannot be used. The caller holds Mem.mu.
 func (f *memFile) usable(write bool) error {
 	switch {
 	case f.closed:

@@ -71,7 +71,7 @@ func Write(t testing.TB, fsys vfs.FS, name string, content []byte) vfs.File {
 		_, err = f.WriteAt(content, 0)
 	}
 	must.OK(t, err)
-	t.Cleanup(func() { _ = f.Close() }) // its error does not matter: many tests have already closed the file
+	t.Cleanup(func() { _ = f.Close() }) // an error does not matter, because many tests have already closed the file
 	return f
 }
 
