@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// The order of the steps keeps copies in different failure domains. If a voter is to leave, a learner in the same
+// The order of the steps keeps copies in different failure domains. When a voter must leave, a learner in the same
 // domain takes its place. A learner in a domain without voters may take the place of any voter. So if the voters of a
 // group are in different domains, and so are the shards of its target, the group never has two voters in one domain
-// on its way: each swap leaves the domains of the voters unchanged, or exchanges one for a free one.
+// during the move: each swap leaves the domains of the voters unchanged, or exchanges one for a free one.
 // docs/adr/0022-moves-keep-domains.md has the proof.
 
 // domain returns the failure domain of a member. A shard without a domain counts as a domain of its own, as in
@@ -47,7 +47,7 @@ func (d *decider) bestSwap(extras, ready []uint64) swap {
 		extras = without(extras, d.Self)
 	}
 	best := swap{shared: len(d.voters) + 1}
-	for _, out := range extras { // in the order in which the voters may leave
+	for _, out := range extras { // extras is in the order in which the voters may leave
 		for _, in := range ready {
 			if shared := d.shared(append(without(d.voters, out), in)); shared < best.shared {
 				best = swap{out: out, in: in, shared: shared}

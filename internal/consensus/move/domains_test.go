@@ -18,7 +18,7 @@ import (
 // model is the constant part of the worlds of TestEveryStateLeadsToTheTarget.
 type model struct {
 	targets [][]string
-	domains string // one byte for each shard
+	domains string // failure domain of each shard, one byte per shard
 }
 
 // shared counts the voters of a configuration that are in the same domain as an earlier voter.
@@ -36,8 +36,8 @@ func (m *model) shared(conf [slots]byte) (n int) {
 }
 
 // checkDomains checks that no change puts more voters into one domain than the group had before, or than the target
-// has. If copies are missing, it is more important to add voters; they then share as few domains as the learners that
-// have caught up allow. A single copy has no other copy in its domain.
+// has. If copies are missing, adding voters is more important; the new voters then share as few domains as the
+// learners that have caught up allow. A single copy has no other copy in its domain.
 func (w *world) checkDomains(before *world, m *model) error {
 	copies := len(m.targets[w.target])
 	had, _ := before.voters()
@@ -81,8 +81,8 @@ func (w *world) leastShared(m *model, n int) int {
 
 // topology is a group on shards in domains, together with a target. Shard n has the Raft id n+1 once it is a member.
 type topology struct {
-	domains  []string // for each shard; empty: the shard reports none
-	from, to []int    // shards; the first of to is to lead
+	domains  []string // domain of each shard; empty if the shard reports none
+	from, to []int    // shard numbers; the first shard of to should lead
 }
 
 // domain returns the domain of a shard, or a domain of its own if the shard reports none.
@@ -102,9 +102,10 @@ func (c *topology) shared(list []int) int {
 	return len(list) - len(seen)
 }
 
-// needed tries all orders of steps. It returns the least number of shared domains that the worst membership of an
-// order must have. A step is the most general one that Raft allows: it leads to any set that has as many voters as
-// there are copies, and has one of the previous voters, which leads meanwhile.
+// needed tries all orders of steps from the group to the target. It returns the smallest number of shared domains
+// that the worst membership of any order has. A step is as general as Raft allows: it leads to any set that has as
+// many voters as there are copies and keeps at least one of the previous voters, because a previous voter leads
+// during the change.
 func (c *topology) needed() int {
 	all := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(c.from), c.to...))))
 	set := func(list []int) (bits uint) {
@@ -173,8 +174,8 @@ func topologies(t *rapid.T, apart bool) *topology {
 }
 
 // drive lets a leader decide until there is nothing left to do. Everything else is drawn: which copy catches up next,
-// and which voter leads. The argument never is the number of a shard that is silent all the time, or -1. The function
-// see is called with each membership on the way.
+// and which voter leads. The parameter never is the number of a shard that stays silent, or -1 if every shard
+// answers. The function see is called with each membership on the way.
 func (c *topology) drive(t *rapid.T, never int, see func(a move.Action, voters []int)) {
 	s := move.State{
 		Self: uint64(c.from[0]) + 1, Conf: &raftpb.ConfState{}, Last: 5000, Progress: map[uint64]move.Progress{},
@@ -218,7 +219,7 @@ func (c *topology) drive(t *rapid.T, never int, see func(a move.Action, voters [
 			s.Progress[rapid.SampledFrom(behind).Draw(t, "caught up")] = well
 		case move.RecordMembers:
 			s.Members = slices.Clone(a.Members)
-			if n := len(s.Members) - 1; a.ID != 0 { // Raft ids follow the shards
+			if n := len(s.Members) - 1; a.ID != 0 { // the Raft id of a shard's replica is the number of the shard plus 1
 				for shard := range c.domains {
 					if name(shard) == s.Members[n].Shard {
 						s.Members[n].RaftID = uint64(shard) + 1
@@ -260,9 +261,10 @@ func (c *topology) take(t *rapid.T, s *move.State, a move.Action) {
 	s.Conf = conf
 }
 
-// Between two sets of shards in different domains, no two voters of any membership on the way share a domain. This is
-// true in whatever order copies catch up, whichever voter leads, and even if one copy never catches up. A search of
-// all orders shows that such an order exists, so package placement warns about no such move.
+// TestNoMembershipOnTheWaySharesADomain moves a group between two sets of shards that are in different domains. No
+// two voters of any membership on the way share a domain, in whatever order copies catch up, whichever voter leads,
+// and even if one copy never catches up. A search of all orders shows that such an order exists, so package placement
+// warns about no such move.
 func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, true)
@@ -298,8 +300,8 @@ func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 }
 
 // poolsState is a group on a, b and c, led by a, in the domains 1 to 3. Its targets are x, y and z, in the same
-// domains in the same order. Members are numbered from 1 in the order of their names. Those in ready are learners
-// that have caught up.
+// domains in the same order. Members are numbered from 1 in the order of their names. The members in ready are
+// learners that have caught up.
 func poolsState(ready ...uint64) move.State {
 	s := move.State{
 		Self: 1, Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}, Learners: []uint64{4, 5, 6}}, Last: 5000,

@@ -116,7 +116,7 @@ func (w *world) state(m *model) move.State {
 // slotOf returns the replica of a member.
 func slotOf(m placement.Member) int { return int(m.VolumeUUID[1]) }
 
-// take takes one step, and returns the rule that the step breaks.
+// take applies one step of the leader. The error names the rule that the step breaks.
 func (w world) take(a move.Action, m *model) (world, error) {
 	before := w
 	switch a.Kind {
@@ -215,7 +215,7 @@ func (w world) next(m *model, yield func(world)) {
 	}
 }
 
-// settles follows the leader's steps while nothing else happens except that learners catch up.
+// settles checks that the leader's steps come to an end if no event happens except that learners catch up.
 func (w world) settles(m *model, known map[world]bool) error {
 	var path []world
 	for step := 0; !known[w]; step++ {

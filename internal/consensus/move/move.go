@@ -71,7 +71,7 @@ func (k Kind) String() string {
 	return [...]string{"Nothing", "RecordMembers", "AddLearner", "Promote", "Replace", "RemoveMember", "TransferLeader"}[k]
 }
 
-// Action is the next step.
+// Action is the step that the leader takes next, or the reason why there is none.
 type Action struct {
 	Kind    Kind
 	ID      uint64   // the member to add, to remove or to make leader; for Replace, the voter that leaves
@@ -153,7 +153,7 @@ type decider struct {
 
 func newDecider(s State) (*decider, *Action) {
 	d := &decider{State: s, where: map[uint64]placement.Member{}, holder: map[string]uint64{}}
-	for _, list := range [][]placement.Member{s.Known, s.Members} { // what etcd says takes precedence
+	for _, list := range [][]placement.Member{s.Known, s.Members} { // s.Members last, because etcd takes precedence
 		for _, m := range list {
 			if _, known := d.where[m.RaftID]; !known || m.Shard != "" {
 				d.where[m.RaftID] = m

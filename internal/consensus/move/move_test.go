@@ -51,7 +51,7 @@ func TestDecide(t *testing.T) {
 		id     uint64
 		ids    []uint64
 		done   bool
-		reason string // a part of the reason
+		reason string // a text that Action.Reason contains
 	}{
 		"all is well": {want: move.Nothing, done: true},
 		"a change pending": {change: func(s *move.State) {

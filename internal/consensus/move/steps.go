@@ -68,7 +68,7 @@ func (d *decider) planned(m placement.Member) bool {
 	first := slices.IndexFunc(d.Members, func(other placement.Member) bool {
 		return other.Shard == m.Shard && other.Role == placement.Learner && !d.inConf(other.RaftID) && !d.gone(other.RaftID)
 	})
-	return d.Members[first].RaftID == m.RaftID // only one for each shard
+	return d.Members[first].RaftID == m.RaftID // at most one planned learner for each shard
 }
 
 func (d *decider) inConf(id uint64) bool {
@@ -203,7 +203,7 @@ func (d *decider) addLearner() *Action {
 }
 
 // extras returns the voters that the target does not want, in the order in which they may leave: first those that are
-// not well, then those in the domain of another voter, then the others; this leader is the last.
+// not well, then those in the domain of another voter, then the others, and finally this leader.
 func (d *decider) extras() []uint64 {
 	var out []uint64
 	for _, id := range d.voters {
