@@ -34,7 +34,7 @@ const (
 	chunkLast   protowire.Number = 5
 )
 
-// sentChunk is a message with a chunk that is to be sent.
+// sentChunk is an outgoing message that holds a chunk.
 type sentChunk struct {
 	field  protowire.Number
 	chunk  *peerv1.FileChunk // without the data, which is in buffer
@@ -144,7 +144,7 @@ func (c *receivedChunk) readField(r *mem.Reader, chunk *peerv1.FileChunk) bool {
 		chunk.DataCrc32C = binary.LittleEndian.Uint32(b[:])
 		return err == nil
 	}
-	value, err := binary.ReadUvarint(r) // a value, or a length
+	value, err := binary.ReadUvarint(r) // the value of a varint field, or the length of a bytes field
 	if err != nil {
 		return false
 	}

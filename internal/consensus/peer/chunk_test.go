@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// inPieces splits a message like a transport.
+// inPieces splits an encoded message into buffers of at most n bytes, as a transport does.
 func inPieces(encoded []byte, n int) (out mem.BufferSlice) {
 	for len(encoded) > n {
 		out = append(out, mem.SliceBuffer(encoded[:n]))

@@ -77,7 +77,7 @@ func (e memExport) Open(name string, offset int64) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(data[offset:])), nil
 }
 
-// Entries has all indexes up to 100 except every third one, and returns them in pieces.
+// Entries serves the indexes up to 100, except every third one, and returns them in pieces.
 func (s *store) Entries(_ context.Context, group uuid.UUID, first, last uint64, _ int) (out Entries, err error) {
 	if group != testGroup {
 		return out, ErrNotHere
@@ -109,7 +109,7 @@ func random(n int) []byte {
 
 // sink collects files. It does not request files that it already has.
 type sink struct {
-	from     *store // the store whose files the sink wants; the large ones in a second turn
+	from     *store // the store whose files the sink requests; large files come after all small ones
 	files    map[string]*bytes.Buffer
 	whole    map[string]bool
 	got      Description
@@ -342,7 +342,7 @@ func TestBlobIsFetchedFromAnOffset(t *testing.T) {
 
 func TestFilesHaveAByteRate(t *testing.T) {
 	s := &store{files: map[string][]byte{"seg": random(chunkBytesMax + 1000)}}
-	a, f := fetchers(t, s, func(o *Options) { o.FetchBytesPerSecond = 1 }) // after the burst, 1 byte a second
+	a, f := fetchers(t, s, func(o *Options) { o.FetchBytesPerSecond = 1 }) // 1 byte a second, once the burst is used up
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error)
@@ -403,7 +403,7 @@ func (h hanging) Blob(ctx context.Context, _ uuid.UUID, _ []byte) (File, int64, 
 	return nil, 0, ctx.Err()
 }
 
-// A stopped process keeps its connections, so a fetch from it would never end.
+// TestAFetchEndsWhereThePeerFallsSilent checks that a Fetcher notices a stopped process, whose connections stay open.
 func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 	n := newNetwork(t)
 	source := hanging{&store{}, make(chan struct{}, 1)}

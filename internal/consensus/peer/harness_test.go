@@ -49,7 +49,7 @@ type node struct {
 
 	mu      sync.Mutex
 	came    []*raftpb.Message
-	local   []*raftpb.Message // messages that no peer sent
+	local   []*raftpb.Message // messages that this process itself made
 	alive   map[string]bool
 	downs   int
 	changed chan struct{} // closed at each change
@@ -62,7 +62,7 @@ func (n *network) start(name string, change func(*Options)) *node {
 	d := &node{name: name, alive: map[string]bool{}, changed: make(chan struct{})}
 	opts := Options{Shard: name, Store: n.store, Address: n.address, Deliver: d.deliver, Alive: d.setAlive,
 		pingEvery: 20 * time.Millisecond,
-		stallMax:  time.Hour} // longer than a slow machine may be held up
+		stallMax:  time.Hour} // longer than any pause of a slow machine
 	if change != nil {
 		change(&opts)
 	}
@@ -154,7 +154,7 @@ func (d *node) until(t *testing.T, what string, holds func() bool) {
 
 var testGroup = uuid.MustParse("11111111-2222-3333-4444-555555555555")
 
-// to returns the transport of the test's group; all members of the group are on one shard.
+// to returns the transport of the test's group; all members of the group are on the given shard.
 func (d *node) to(shard string) *Transport {
 	return d.Transport(testGroup, func(uint64) (string, bool) { return shard, true })
 }

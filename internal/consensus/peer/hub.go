@@ -37,8 +37,8 @@ type Options struct {
 	// restarted in between, Alive is first called as if the peer had been silent. Calls are sequential. Alive may be
 	// nil.
 	Alive func(shard string, alive bool)
-	// MustNotLead reports whether this shard must not be given the lead of a group. The peers learn it from the answers
-	// to their pings; see Hub.MustNotLead. It must not block. nil: this shard may lead.
+	// MustNotLead reports whether this shard must not be given the lead of a group. Answers to pings tell the peers;
+	// see Hub.MustNotLead. The function must not block. If it is nil, this shard may always lead.
 	MustNotLead func() bool
 	// Source provides what peers fetch. If it is nil, they can fetch nothing.
 	Source Source
@@ -63,8 +63,8 @@ type Options struct {
 }
 
 const (
-	// queueBytesMax is the number of bytes of messages that may wait to be sent to one peer: as many as are in flight for
-	// one group, because one busy group must not lose messages.
+	// queueBytesMax is the number of bytes of messages that may wait to be sent to one peer. One group may have as
+	// many bytes in flight, because a single busy group must not lose messages.
 	queueBytesMax = 64 << 20
 	// exportsMax is the number of groups that are sent at the same time, not counting small ones. More groups at a time
 	// would delay calls, which need the same disk and network.
@@ -101,7 +101,7 @@ type Counters struct {
 	SentBytes      atomic.Uint64
 	DroppedFull    atomic.Uint64 // messages dropped because the queue to a peer was full
 	DroppedDown    atomic.Uint64 // messages dropped because a peer was not connected
-	DroppedStray   atomic.Uint64 // messages dropped because the group or Raft id was not here
+	DroppedStray   atomic.Uint64 // messages dropped because this shard lacks the group or the Raft id
 	DroppedBad     atomic.Uint64 // messages dropped because they could not be decoded
 	Connects       atomic.Uint64
 }
@@ -365,7 +365,7 @@ func (h *Hub) reportAlive(resumed time.Duration) {
 		}
 		again := l.alive && now-resumed < h.opts.silenceMax && now-heard < h.opts.stallMax
 		alive := l.receivedAt.Load() > 0 && (now-heard < h.opts.silenceMax || again)
-		// A peer that never answered is down only after it had time to answer.
+		// A peer that has never answered is reported as down only after silenceMax.
 		if alive == l.alive && (alive || l.announced || now-l.madeAt < h.opts.silenceMax) {
 			continue
 		}

@@ -73,7 +73,8 @@ func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 	b.until(t, "a is alive", func() bool { return b.alive["a"] })
 }
 
-// Agreements with a process do not hold for its successor, however soon the successor starts.
+// TestAPeerThatBeganAnewWasSilent checks that a restarted peer is first reported as silent, however fast it restarts,
+// because agreements with the old process do not bind the new one.
 func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	n := newNetwork(t)
 	a, b := connect(t, n, func(o *Options) { o.silenceMax = time.Hour })
@@ -253,7 +254,7 @@ func TestAShardSpeaksOnlyForItself(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// All calls of the service make this check.
+	// Every call of the service makes this check.
 	a := n.start("a", nil)
 	a.SetPeers([]string{"b"})
 	a.until(t, "b is down", func() bool { alive, known := a.alive["b"]; return known && !alive })

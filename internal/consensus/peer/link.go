@@ -86,8 +86,8 @@ func (l *link) send(group uuid.UUID, m *raftpb.Message) {
 	}
 }
 
-// unconnected tells a group once for each lost connection that a member cannot be reached. The leader of the group
-// then sends single appends until one is answered.
+// unconnected reports to a group that a member cannot be reached, once for each lost connection. The leader of the
+// group then sends single appends until one is answered.
 func (l *link) unconnected(group uuid.UUID, m *raftpb.Message) {
 	if !isAppend(m) && m.GetType() != raftpb.MsgHeartbeat {
 		return
@@ -284,6 +284,6 @@ func (s *session) sendBatch() error {
 	} else {
 		err = s.stream.Send(&peerv1.ExchangeRequest{Messages: messages})
 	}
-	clear(s.batch) // Send has encoded the batch, so the batch need not retain the memory of the groups any more
+	clear(s.batch) // Send has encoded the batch, so the memory of the groups can be released
 	return err
 }

@@ -35,7 +35,7 @@ type item struct {
 	bytes int64
 }
 
-// fate says what the method push did with a message.
+// fate is the result of queue.push for one message.
 type fate uint8
 
 const (

@@ -20,7 +20,7 @@ import (
 )
 
 // Sender sends the files of this shard's replicas to one kind of caller: to other shards, or to archivers. Each kind
-// has a Sender and thereby a limit of its own, so that neither waits for the other. Safe for concurrent use.
+// has a Sender with its own limit, so that neither waits for the other. A Sender is safe for concurrent use.
 type Sender struct {
 	Source Source // nil: nothing can be fetched
 	// ExportsMax is the number of groups that are sent at the same time, not counting small ones.
@@ -87,7 +87,8 @@ func answer(group uuid.UUID, err error) error {
 	return status.Errorf(codes.Internal, "group %s: %v", group, err)
 }
 
-// Group sends the files of a replica. The files stay as described until Group returns. Its errors are gRPC statuses.
+// Group sends the files of a replica. The files do not change until Group returns. The errors of Group are gRPC
+// statuses.
 func (s *Sender) Group(ctx context.Context, group uuid.UUID, stream GroupStream) error {
 	source, err := s.source(group)
 	if err != nil {
@@ -159,8 +160,8 @@ func describe(stream GroupStream, d Description) error {
 	}
 }
 
-// chunks sends the rest of a file as chunks, in messages of which the given field holds the chunk. The argument first
-// is the first chunk, still without data. The last chunk may be empty. limiter may be nil.
+// chunks sends the rest of a file in messages whose given field holds a chunk. The argument first is the first chunk,
+// still without data. The last chunk may be empty. limiter may be nil.
 func (s *Sender) chunks(ctx context.Context, stream grpc.ServerStream, field protowire.Number,
 	first *peerv1.FileChunk, file io.Reader, limiter *rate.Limiter) error {
 	for chunk := first; ; {
@@ -190,8 +191,8 @@ func (s *Sender) chunks(ctx context.Context, stream grpc.ServerStream, field pro
 	}
 }
 
-// Blob sends a blob from an offset on, given the reference to it, as chunks in field 1 of messages. Its errors are gRPC
-// statuses.
+// Blob sends a blob from an offset on, as chunks in field 1 of messages. ref is the reference to the blob. The errors
+// of Blob are gRPC statuses.
 func (s *Sender) Blob(ctx context.Context, group uuid.UUID, ref []byte, offset int64, stream grpc.ServerStream) error {
 	source, err := s.source(group)
 	if err != nil {

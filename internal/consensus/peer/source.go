@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// Source provides what peers may fetch from this shard. An error that wraps ErrNotHere means that the group does not
-// serve here.
+// Source provides what peers may fetch from this shard. An error that wraps ErrNotHere means that this shard has no
+// serving replica of the group.
 type Source interface {
 	// Export pins the files of a group's replica.
 	Export(ctx context.Context, group uuid.UUID) (Export, error)
@@ -22,7 +22,7 @@ type Source interface {
 // Entries is a peer's answer to a request for a range of a group's log.
 type Entries struct {
 	Entries []*raftpb.Entry
-	Through uint64 // indexes up to here that are not in Entries hold no entry that counts
+	Through uint64 // every index up to Through without an entry in Entries has no entry that counts
 	Applied uint64 // applied index of the peer
 }
 
@@ -57,8 +57,8 @@ type FileRange struct {
 // Sink receives the files of a replica.
 type Sink interface {
 	Describe(d Description) error
-	// Wanted returns the files that are wanted now. It is called again when these have been received. An empty result
-	// means that all files are there.
+	// Wanted returns the files that are wanted now. It is called again when these files have been received. An empty
+	// result means that the sink has all files.
 	Wanted() ([]FileRange, error)
 	// Create opens a wanted file for writing from the offset in r on. Commit is called when the file has been
 	// received completely, perhaps while the next file is being received. Close is always called; without Commit, the
