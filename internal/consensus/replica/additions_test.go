@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// These tests check the additions listed in docs/raft.md whose absence a mere scenario does not show.
+// The tests in this file check those additions of docs/raft.md whose absence no ordinary scenario shows.
 
 // slow delays messages of the given kind.
 type slow struct {
@@ -97,8 +97,8 @@ func TestAVoterIsReadyWhenItHasItsMembership(t *testing.T) {
 	})
 }
 
-// A leader that sent a MsgTimeoutNow long ago still leads, so the member that kept the message must not follow it any
-// more.
+// A leader that sent a MsgTimeoutNow long ago still leads, so the member that kept the message must no longer follow
+// it.
 func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -121,8 +121,8 @@ func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 	})
 }
 
-// A member that asks for votes in a new term no longer leads. Another member must not refuse its vote because it
-// regards the candidate as a leader that it still hears.
+// A member that asks for votes in a new term no longer leads. Another member that still hears from it must not refuse
+// its vote for that reason.
 func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -212,7 +212,7 @@ func TestALeaderAtRestWakesWhenAShardFallsSilentOrComesBack(t *testing.T) {
 	})
 }
 
-// A member that cannot rest reports that, and its leader wakes.
+// A member that cannot rest reports this to its leader, which then wakes.
 func TestAMemberThatCannotRestWakesItsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, first, leader := newRestingNetwork(t)
@@ -233,8 +233,8 @@ func TestAMemberThatCannotRestWakesItsLeader(t *testing.T) {
 	})
 }
 
-// A fetch of blobs from a member that hangs never ends on its own. While a replica waits for the fetch, it accepts none
-// of these entries from another leader.
+// A fetch of blobs from a member that hangs never ends on its own. Until the fetch ends, the replica accepts none of
+// the affected entries from another leader. So the fetch must end when another member leads.
 func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

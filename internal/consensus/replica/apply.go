@@ -15,8 +15,8 @@ import (
 
 var errLeadLost = errors.New("the leadership was lost")
 
-// committedEarly returns the committed entries if they were in the log before this Ready, otherwise nil. Nothing that
-// is done with them has to wait for the sync of the Ready.
+// committedEarly returns the committed entries if they were in the log before this Ready, otherwise nil. Applying and
+// answering such entries need not wait for the sync of the Ready.
 func (rd *round) committedEarly() []*raftpb.Entry {
 	committed, entries := rd.ready.CommittedEntries, rd.ready.Entries
 	if n := len(committed); n > 0 && len(entries) > 0 && committed[n-1].GetIndex() >= entries[0].GetIndex() {
@@ -55,8 +55,9 @@ func (rd *round) applyEarly() error {
 	return nil
 }
 
-// applyReady completes the apply of the committed entries, which are visible already. It records the memberships among
-// the entries. Then it answers the writes of the entries, and the writes that were lost with the leadership.
+// applyReady completes the apply of the committed entries, which are visible already. It records the memberships
+// among the entries. Afterwards applyReady answers the writes of the entries, and the writes that were lost with the
+// leadership.
 func (rd *round) applyReady() error {
 	committed := rd.ready.CommittedEntries
 	for ; rd.recorded < len(committed); rd.recorded++ {

@@ -65,7 +65,7 @@ func startIdle(b *testing.B, groups int, quiet bool) *idleShards {
 
 func (s *idleShards) stop() {
 	for _, c := range s.committers {
-		c.Close() // no messages are sent any more
+		c.Close() // from now on no messages are sent
 	}
 	for i := range s.inbox {
 		close(s.inbox[i])

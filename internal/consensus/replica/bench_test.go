@@ -31,8 +31,9 @@ const (
 )
 
 // BenchmarkDurablePut has 64 writers that put records of 10 KB into 1 and 64 groups. It compares them with 64 writers
-// that each append the same bytes to a file of their own and call fdatasync. Both run in turns; the ratio is that of
-// the medians. -benchtime counts rounds; each round writes SHEAF_BENCH_RECORDS records (default 20,000).
+// that each append the same bytes to a file of their own and call fdatasync. Puts and file writes run in turns; the
+// ratio compares their medians. -benchtime counts rounds. Each round writes SHEAF_BENCH_RECORDS records (default
+// 20,000).
 func BenchmarkDurablePut(b *testing.B) {
 	records := 20000
 	if s := os.Getenv("SHEAF_BENCH_RECORDS"); s != "" {
@@ -66,7 +67,7 @@ func BenchmarkDurablePut(b *testing.B) {
 		}
 	}
 	for _, v := range variants {
-		run(-1, v) // to warm up
+		run(-1, v) // the first run only warms up
 	}
 	b.ResetTimer()
 	for i := range b.N {
@@ -192,7 +193,7 @@ func BenchmarkReadBarrier(b *testing.B) {
 	}
 }
 
-// memoryLog is a log that keeps nothing, to measure the cost of everything except the log.
+// memoryLog is a log that stores nothing, so that a benchmark measures the cost of everything except the log.
 type memoryLog struct {
 	*raft.MemoryStorage
 	applied atomic.Uint64

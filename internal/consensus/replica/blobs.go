@@ -15,8 +15,8 @@ import (
 // fetchesMax bounds the messages of a group that wait for blobs.
 const fetchesMax = 4
 
-// blobFetches delays messages until the blobs that their entries refer to are here, because a replica must not
-// promise to have an entry without its data. It is safe for concurrent use. Its mutex may be taken while a core's
+// blobFetches delays messages until the blobs that their entries refer to are on this volume, because a replica must
+// not promise to have an entry without its data. It is safe for concurrent use. Its mutex may be taken while a core's
 // mutex is held, not the other way around.
 type blobFetches struct {
 	log    store
@@ -59,7 +59,7 @@ func (f *blobFetches) stop() {
 }
 
 // begin starts a goroutine that fetches the blobs that a message lacks, and then passes the message to the function
-// take. If the message is waiting already, or too many messages wait, begin drops the message and returns false.
+// take. If this message already waits, or too many messages wait, begin drops the message and returns false.
 func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,8 +72,8 @@ func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 	return true
 }
 
-// end ends the fetches for which the function stay returns false. A member that hangs never completes its fetches, and
-// while they wait, the same entries from another leader are not accepted.
+// end ends the fetches for which the function stay returns false. This is necessary because fetches from a member
+// that hangs never end, and until they end, the same entries from another leader are not accepted.
 func (f *blobFetches) end(why error, stay func(from uint64) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -105,7 +105,7 @@ func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 }
 
 // A leader's last entry cannot be replicated if its blob is damaged and no other member has the blob. Such a leader
-// is replaced, and the entry is lost, once the other members can elect one of them.
+// is replaced, and the entry is lost, once the other members can elect a leader among themselves.
 func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -149,7 +149,7 @@ func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 			_, err := leader.log.Get(3, group.GetOptions{})
 			return err == nil
 		})
-		repairs, err := leader.log.Repairs(t.Context()) // background care makes the same call
+		repairs, err := leader.log.Repairs(t.Context()) // background care makes this call, too
 		if err != nil || len(repairs) != 0 || leader.Status().Damaged {
 			t.Errorf("the old leader is damaged on, by an entry that it has no more: %v, %v", repairs, err)
 		}
@@ -198,7 +198,7 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 	})
 }
 
-// Stop ends a fetch that hangs. Only a few messages wait for fetches.
+// Stop ends a fetch that hangs. At most fetchesMax messages wait for fetches.
 func TestStopEndsFetches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, vfstest.NewMem(), "/v")
@@ -211,7 +211,7 @@ func TestStopEndsFetches(t *testing.T) {
 			}
 		})
 		ref := one.blob(t, "x")
-		ref.ID[0]++ // a blob that is not here
+		ref.ID[0]++ // no log has a blob of this id
 		entry := format.Entry{Kind: format.KindPut, Codec: format.CodecBlob, ID: 1, Data: ref.Encode()}
 		term, from, to := uint64(9), uint64(2), uint64(raftID)
 		for i := range uint64(20) {

@@ -67,8 +67,8 @@ func (r *Replica) beginChange(one *memberChange, change *raftpb.ConfChangeV2) er
 	return nil
 }
 
-// Wake ends the rest of an idle group, so that its clock runs again. Code that finds damage in the log of a leader
-// calls Wake, because the clock transfers the leadership (rule 4). It is safe for concurrent use.
+// Wake wakes an idle group, so that its clock runs again. Code that finds damage in the log of a leader calls Wake,
+// because the clock transfers the leadership (rule 4). It is safe for concurrent use.
 func (r *Replica) Wake() {
 	c := r.state.lock()
 	defer c.unlock()

@@ -34,7 +34,7 @@ func change(changes ...*raftpb.ConfChangeSingle) *raftpb.ConfChangeV2 {
 	return &raftpb.ConfChangeV2{Changes: changes}
 }
 
-// until waits in the bubble's time, which does not pass while any goroutine runs.
+// until polls in the virtual time of the bubble, which does not pass while any goroutine runs.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for range 60_000 {
@@ -97,7 +97,7 @@ func TestLearnerCatchesUpReplacesAVoterInOneChange(t *testing.T) {
 			len(conf.GetVotersOutgoing())+len(conf.GetLearners()) > 0 {
 			t.Fatalf("after the replacement: %v", conf)
 		}
-		// The new voter counts: with it there is a majority, and without it and the lost voter there is none.
+		// The new voter counts: with it the group has a majority, and without it and the lost voter it has none.
 		n.stop(gone)
 		third := 6 - first - gone
 		n.isolate(third, true)
@@ -137,9 +137,9 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 		ok(t, leader.TransferLeader(timeout(t), transferTarget))
 		until(t, "the heir serves", func() bool { return n.members[transferTarget].Status().Leader })
 		ok(t, n.members[transferTarget].ChangeMembers(timeout(t), change(add(4), remove(first))))
-		// The removed replica usually learns of its removal. It does not if the last message to it was in flight when
-		// the new leader applied the change; placement then informs it. In both cases it does not disturb the other
-		// members.
+		// The removed replica usually learns of its removal. If the last message to it was still in flight when the
+		// new leader applied the change, it does not, and placement informs it. In both cases it does not disturb the
+		// other members.
 		term := leader.Members().Term
 		time.Sleep(time.Minute)
 		if !n.members[transferTarget].Status().Leader {
@@ -172,7 +172,7 @@ func TestMembershipChangesThatAreNotPossibleAreRefused(t *testing.T) {
 			t.Errorf("on a follower: %v", err)
 		}
 		for id := range n.members {
-			n.isolate(id, true) // so that the first change remains in progress
+			n.isolate(id, true) // without its followers, the leader cannot finish the first change
 		}
 		unknown := make(chan error, 1)
 		go func() { unknown <- leader.ChangeMembers(t.Context(), change(learner(4))) }()
@@ -193,7 +193,7 @@ func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 		n := newNetwork(t)
 		_, leader := n.lead()
 		c := leader.state.lock()
-		// This change is not applied when the next one is proposed.
+		// This change is proposed to Raft directly, and is not applied yet when the next one is proposed.
 		ok(t, c.node.raft.ProposeConfChange(change(learner(8))))
 		second := &memberChange{data: []byte{}, done: make(chan struct{})}
 		c.members.change = second
@@ -270,8 +270,8 @@ func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 	})
 }
 
-// If the leader dies right after a membership change, the remaining members know the change. If only the previous
-// membership, of two voters, were known, the remaining voter would not be a majority.
+// If the leader dies right after a membership change, the remaining members know the change. If they knew only the
+// previous membership of two voters, the one remaining voter of it would not be a majority.
 func TestMembersLearnOfAMembershipChangeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -345,7 +345,7 @@ func TestLeadIsHandedOver(t *testing.T) {
 		}
 		until(t, "the new leader serves", func() bool { return follower.Status().Leader })
 		follower.must(t, put(1, "b"))
-		ok(t, leader.TransferLeader(timeout(t), second)) // the member leads already
+		ok(t, leader.TransferLeader(timeout(t), second)) // that member leads already
 		if err := leader.TransferLeader(timeout(t), first); !errors.Is(err, ErrNoLeader) {
 			t.Errorf("by a follower: %v", err)
 		}
@@ -361,8 +361,8 @@ func TestLeadIsHandedOver(t *testing.T) {
 	})
 }
 
-// A voter that was a learner until just now does not know yet that it may lead. The request to campaign must wait
-// until it knows.
+// A voter that was a learner a moment ago may not know yet that it may lead. It must keep the request to campaign
+// until it has applied the change.
 func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -425,7 +425,7 @@ func TestLeadIsHandedOverWhenTheOtherIsNear(t *testing.T) {
 		handed := make(chan error, 1)
 		go func() { handed <- leader.TransferLeader(timeout(t), second) }()
 		synctest.Wait()
-		leader.must(t, put(1, "meanwhile")) // ErrNoLeader if the transfer has already begun
+		leader.must(t, put(1, "meanwhile")) // fails with ErrNoLeader if the transfer has already begun
 		n.isolate(second, false)
 		ok(t, <-handed)
 	})
@@ -445,7 +445,8 @@ func TestDamageBarsFromLeading(t *testing.T) {
 		first, leader := n.lead()
 		leader.must(t, put(1, "needle"))
 		last := leader.must(t, put(2, "b")).Index
-		// Otherwise the leader would have to read damaged entries for lagging members.
+		// Every member must have all entries, because the leader would otherwise read damaged entries for lagging
+		// members.
 		until(t, "all have everything", func() bool {
 			for _, m := range n.members {
 				if m.Status().AppliedIndex < last {
@@ -558,7 +559,7 @@ func TestFormingGroupTakesNoWrites(t *testing.T) {
 	m.halt()
 	asked = 0
 	again := newMachine(t, mem, "/v").open("7", forming)
-	again.must(t, put(3, "a")) // the group has held a write, so it never forms again
+	again.must(t, put(3, "a")) // a group that has held a write never waits for voters again
 }
 
 func TestMessagesThatCannotBeForItAreRefused(t *testing.T) {

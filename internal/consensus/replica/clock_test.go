@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The clock costs nothing for resting replicas, and runs again as soon as they have something to do.
+// The clock does no work for resting replicas, and runs again as soon as a replica has work.
 func TestTheClockLooksAtNoReplicaThatRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)
@@ -28,7 +28,7 @@ func TestTheClockLooksAtNoReplicaThatRests(t *testing.T) {
 		}
 		n.stop(first)
 		n.down(first)
-		_, leader = n.lead() // the clocks of the other members make them elect a leader
+		_, leader = n.lead() // the running clocks of the other members start an election
 		leader.must(t, put(1, "b"))
 		until(t, "the marks are written, and the clock stops again", func() bool { return all() == 0 })
 	})

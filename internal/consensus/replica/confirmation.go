@@ -11,9 +11,9 @@ import "go.etcd.io/raft/v3/raftpb"
 // then still ask a majority of the old membership, one of whose members may be gone for good. No leader could ever be
 // elected again, although only one of the new members is lost.
 //
-// A leader that the change removes can propose nothing any more. There is such a leader if it became leader in the
-// middle of the change. It transfers the leadership (transfer.yield). Its successor leaves the joint membership
-// again, or finds that it was left.
+// A leader that the change removes can no longer propose anything. This happens if a member becomes the leader in the
+// middle of the change. Such a leader transfers the leadership (transfer.yield). Its successor leaves the joint
+// membership again, or finds that it was left.
 type confirmation struct {
 	due   bool   // the entry has yet to be proposed
 	asked bool   // the entry was passed to Raft
@@ -51,8 +51,8 @@ func (m *members) submitConfirmation() {
 	}
 }
 
-// committed is called when entries up to index are applied. It ends the last membership change if this confirms the
-// change, and reports whether it does.
+// committed is called when entries up to index are applied. If these entries confirm the last membership change,
+// committed ends the change and returns true.
 func (m *members) committed(index uint64) bool {
 	if m.confirmation.index == 0 || index < m.confirmation.index {
 		return false

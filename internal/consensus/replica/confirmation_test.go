@@ -20,7 +20,7 @@ func (d dropping) Send(messages []*raftpb.Message) {
 	d.Transport.Send(slices.DeleteFunc(slices.Clone(messages), d.drop))
 }
 
-// isNews reports whether a message has no entries and may announce a commit.
+// isNews reports whether a message has no entries and may tell a follower about a commit.
 func isNews(m *raftpb.Message) bool {
 	return m.GetType() == raftpb.MsgApp && len(m.GetEntries()) == 0 || m.GetType() == raftpb.MsgHeartbeat
 }
@@ -33,9 +33,9 @@ func hasConfirmation(m *raftpb.Message) bool {
 	})
 }
 
-// A replaced member will not come back, and the leader dies as soon as it reports that the change is over. The two
-// remaining members are a majority of the new members. A member that still counts by the old membership would find no
-// majority. Messages that only announce the commit are lost.
+// A replaced member will not come back, and the leader dies as soon as ChangeMembers has returned. The two remaining
+// members are a majority of the new members. A member that still used the old membership would find no majority.
+// Messages that only announce the commit are lost.
 func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -60,7 +60,7 @@ func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
 	})
 }
 
-// The membership becomes durable before the commit index. So after a restart, Raft commits a change again that is
+// The membership becomes durable before the commit index. So after a restart, Raft may commit a change that is
 // already in force.
 func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,8 @@ func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	})
 }
 
-// A leader that is deposed in the round in which it applies its change does not know which members know the change.
+// A leader that is deposed in the round in which it applies its change does not know which other members know of the
+// change.
 func TestChangeOfALeaderThatWasJustSupersededEndsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -119,7 +120,7 @@ func TestChangeOfALeaderThatWasJustSupersededEndsUnknown(t *testing.T) {
 		defer c.unlock()
 		at := c.node.applied
 		one := &memberChange{proposed: true, index: at, done: make(chan struct{})}
-		// observe does the same before the entries of the round are applied.
+		// core.observe sets the same fields before the entries of the round are applied.
 		c.members.change, c.node.leader, c.node.lost = one, false, true
 		c.setMembers(c.members.conf, at)
 		select {

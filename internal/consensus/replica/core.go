@@ -56,7 +56,7 @@ type core struct {
 	formed  bool          // Options.Forming has admitted writes
 	changed chan struct{} // closed by announce; nil if no caller waits
 	// hangs is closed and replaced if a disk hangs when the leadership is lost: no round ends then, so no round
-	// answers the writes in progress. Their callers can turn to the members that still work.
+	// answers the writes in progress. The callers of these writes can then turn to the members that still work.
 	hangs     chan struct{}
 	lostTicks int // ticks since the leadership was lost
 
@@ -104,13 +104,13 @@ func (c *core) isOpen() error {
 	return nil
 }
 
-// barred reports whether damage prevents this replica from leading (rule 4, rules.Damage). Damage does so if there
-// are other voters, because one of these can lead.
+// barred reports whether damage prevents this replica from leading (rule 4, rules.Damage). If this replica is the
+// only voter, damage does not bar it, because no other member can lead.
 func (c *core) barred() bool {
 	return !c.members.sole && c.log.Damaged() && c.rules.Keeps(rules.Damage)
 }
 
-// observe adopts what Raft says about the leadership.
+// observe adopts Raft's current view of the leadership.
 func (c *core) observe() {
 	was, now := c.node.standing, c.node.now()
 	if now == was {
@@ -154,8 +154,8 @@ func (c *core) isBusy() bool {
 		c.full.err != nil || c.err != nil
 }
 
-// submit passes what waits for a round to Raft: the accepted writes, a membership change, the end of a joint
-// membership, and finally the confirmation. It must not be called while a Ready is taken.
+// submit passes all waiting work to Raft: the accepted writes, a membership change, the end of a joint membership,
+// and finally the confirmation. It must not be called while a Ready is taken.
 func (c *core) submit() {
 	if c.node.lost {
 		return // the writes in progress must be answered first
@@ -176,7 +176,7 @@ var stub = &raftpb.Entry{Data: []byte{0}}
 // sizes of payloads to bound its messages.
 //
 // Without the stub, durable puts of 10 KB into one group take 1.28 times the processor time (median of eight pairs of
-// alternating runs of BenchmarkDurablePut, 1.15 to 1.46). Puts of 100 bytes take the same.
+// alternating runs of BenchmarkDurablePut, 1.15 to 1.46). For puts of 100 bytes, the stub makes no difference.
 func (c *core) submitWrites() {
 	taken := c.writes.Take()
 	if len(taken) == 0 {
@@ -211,9 +211,9 @@ func (c *core) ready() raft.Ready {
 	return rd
 }
 
-// stored tells the writes which index Raft gave them, and gives Raft their payloads. Raft adds entries of its own
-// between the writes: empty entries and membership changes. So an entry of this term that is not empty and changes no
-// membership is a write.
+// stored gives each write the index that Raft chose, and gives Raft the payloads of the writes. Raft adds entries of
+// its own between the writes: empty entries and membership changes. So an entry of this term that is not empty and
+// changes no membership is a write.
 func (c *core) stored(entries []*raftpb.Entry) {
 	for _, e := range entries {
 		if c.writes.Awaits() && e.GetType() == raftpb.EntryNormal && len(e.Data) > 0 && e.GetTerm() == c.node.term {
@@ -297,8 +297,8 @@ func (c *core) checkDrained() {
 	}
 }
 
-// idle says why the clock need not look at a replica. It is read without the core's mutex, because the clock reads it
-// for each group of the volume.
+// idle holds the reasons why the clock need not look at a replica. The clock reads them for each group of the volume,
+// so they are read without the core's mutex.
 type idle struct {
 	onlyMember atomic.Bool // no other member, not even a learner: Raft needs no clock
 	resting    atomic.Bool // the group rests: Raft needs no clock

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// ledger remembers what was acknowledged. It has a write before the next crash point only if the write was
-// acknowledged before that point.
+// ledger records the acknowledged writes. It contains a write at a crash point only if the write was acknowledged
+// before that point.
 type ledger struct {
 	mu    sync.Mutex
 	acked map[int64]Result // record -> result; each record is put once
@@ -50,7 +50,7 @@ func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	for crash := range crashes {
 		survival := vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)], Seed: uint64(crash)}
 		shared = crash%4 > 0
-		if crash%4 == 2 { // another power cut while the journal is read back
+		if crash%4 == 2 { // the power fails again while the journal is read back
 			mem.CrashAfter(mem.OpCount() + int64(random.IntN(6)))
 			_, _ = replay(mem, "/v")
 			mem = mem.CrashClone(survival)
@@ -93,7 +93,7 @@ func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	}
 }
 
-// crashCounts counts what the test saw.
+// crashCounts counts the events of the test.
 type crashCounts struct{ crashes, verified, repeated, lost, replayed int }
 
 // checkAfterCrash reads every record back, and repeats every write of the last round.
@@ -111,7 +111,7 @@ func checkAfterCrash(t *testing.T, members []*member, known *ledger, next int64,
 		}
 		seen.verified++
 		if id < next-puts*clients {
-			continue // the write was repeated after an earlier crash
+			continue // the write has already been repeated after an earlier crash
 		}
 		again := one.must(t, put(id, crashData(id)).request(uint64(id), 9))
 		switch {

@@ -18,12 +18,12 @@ var (
 	ErrNotBlank = errors.New("the group is not empty")
 )
 
-// End ends the group by a membership with the learner format.EndedID: a leader serves only after it has applied
-// everything that was ever acknowledged, so every later leader knows of the end. It is called on the leader. When End
-// returns nil, the group holds nothing, a majority knows that it has ended, and no further write is acknowledged unless
-// Resume is called. The function blank returns an error that says what the log holds; it is called while no write is in
-// progress and none is accepted. End may be called again. Errors are ErrNotBlank and those of ChangeMembers. After
-// ErrOutcomeUnknown the group may have ended.
+// End ends the group by a membership with the learner format.EndedID. Every later leader then knows that the group
+// has ended, because a leader serves only after it has applied everything that was ever acknowledged. End is called
+// on the leader. When it returns nil, the group holds nothing, a majority knows that the group has ended, and no
+// further write is acknowledged unless Resume is called. The function blank returns an error that describes what the
+// log holds; it is called while no write is in progress and none is accepted. End may be called again. It returns
+// ErrNotBlank and the errors of ChangeMembers. After ErrOutcomeUnknown the group may have ended.
 func (r *Replica) End(ctx context.Context, blank func() error) error {
 	term, err := r.beginEnd(blank)
 	if err != nil {
@@ -64,9 +64,9 @@ func (r *Replica) beginEnd(blank func() error) (term uint64, err error) {
 	return c.node.term, nil
 }
 
-// Resume lets an ended group accept writes again. It is called on the leader of the given term, and returns ErrNoLeader
-// in any other term. In that term, and before Resume, the caller must make sure that nobody deletes the group because
-// of an earlier End. Other errors are those of ChangeMembers.
+// Resume lets an ended group accept writes again. It is called on the leader of the given term, and returns
+// ErrNoLeader in any other term. Before it calls Resume, the caller must make sure, in that term, that nobody deletes
+// the group because of an earlier End. Other errors are those of ChangeMembers.
 func (r *Replica) Resume(ctx context.Context, term uint64) error {
 	return r.changeMembers(ctx, term, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
 		{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: new(format.EndedID)},

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A put that races with the end of its group is refused, or the group is not ended. So no group that ended holds a put
-// that was acknowledged. In half of the rounds the leadership changes in the same instant.
+// If a put races with the end of its group, either the put is refused or the end fails. So no ended group holds an
+// acknowledged put. In half of the rounds the leadership changes in the same instant.
 func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 	ended, kept := 0, 0
 	for round := range 24 {
@@ -28,7 +28,8 @@ func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 			acknowledged := 0
 			for writer := range 2 {
 				all.Go(func() {
-					// The put comes before the end, after it, or in the same instant, in which the scheduler decides.
+					// The put comes before the end, after it, or at the same instant; in the last case the scheduler
+					// decides.
 					time.Sleep([]time.Duration{9e6, 10e6, 10e6, 11e6}[round%4])
 					_, leader := n.leader(t, 0)
 					if _, err := leader.do(t, put(int64(writer), "data")); err == nil {
@@ -46,7 +47,7 @@ func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 				_, leader := n.leader(t, 0)
 				err = leader.End(timeout(t), leader.log.Blank)
 			})
-			if round >= 12 { // the lead changes in that instant, too
+			if round >= 12 { // the leadership changes at the same instant, too
 				id, leader := n.leader(t, 0)
 				all.Go(func() {
 					time.Sleep(10 * time.Millisecond)
@@ -73,14 +74,14 @@ func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 	}
 }
 
-// Every leader of an ended group refuses writes, also after a failover and after each member was killed. The members of
-// the group do not change. After Resume, the group accepts writes again.
+// Every leader of an ended group refuses writes, even after a failover and after each member was killed. The members
+// of the group do not change. After Resume, the group accepts writes again.
 func TestAnEndedGroupTakesNoWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		id, leader := n.lead()
 		ok(t, leader.End(timeout(t), leader.log.Blank))
-		ok(t, leader.End(timeout(t), leader.log.Blank)) // it may be called again
+		ok(t, leader.End(timeout(t), leader.log.Blank)) // a second call of End is allowed
 		refuses := func(one *member, when string) {
 			t.Helper()
 			if _, err := one.do(t, put(1, "x")); !errors.Is(err, ErrEnded) || !errors.Is(err, ErrNoLeader) {
@@ -117,7 +118,7 @@ func TestAnEndedGroupTakesNoWrites(t *testing.T) {
 	})
 }
 
-// The end of a group counts what was accepted while the outcome of an earlier end was unknown.
+// End checks for writes that were accepted while the outcome of an earlier End was unknown.
 func TestAGroupThatMayBeEndedIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, vfstest.NewMem(), "/v")
@@ -134,8 +135,8 @@ func TestAGroupThatMayBeEndedIsAskedAgain(t *testing.T) {
 }
 
 // TestAFormerLeaderEndsNoGroup checks two rules. A replica that still believes that it leads, and knows of an earlier
-// end, cannot end a group which its successor has resumed. Nobody resumes a group in a later term than that in which it
-// has made sure that the group is not deleted.
+// end, cannot end a group which its successor has resumed. A replica cannot resume a group in a later term than the
+// one in which it made sure that the group is not deleted.
 func TestAFormerLeaderEndsNoGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -158,8 +159,8 @@ func TestAFormerLeaderEndsNoGroup(t *testing.T) {
 	})
 }
 
-// TestAnEndCountsInTheTermOfItsCheckAlone checks that an end is not proposed in a later term than that in which the
-// group was found blank, because another leader may have accepted writes after the check.
+// TestAnEndCountsInTheTermOfItsCheckAlone checks that an end is not proposed in a later term than the one in which
+// the group was found blank, because another leader may have accepted writes after the check.
 func TestAnEndCountsInTheTermOfItsCheckAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

@@ -63,7 +63,7 @@ func TestFailedSyncsFailOnlyTheReplicaAndAcknowledgeNothing(t *testing.T) {
 }
 
 // A leader whose disk hangs is deposed. Its waiting callers get an answer while the disk still hangs, so that they
-// can ask other members. The writes that it had begun continue when the disk works again.
+// can ask other members. The leader's unfinished writes continue when the disk works again.
 func TestADeposedLeaderWhoseDiskHangsLetsItsCallersGo(t *testing.T) {
 	n := newNetwork(t)
 	id, leader := n.lead()

@@ -16,7 +16,7 @@ import (
 // the last index that Raft knows to be applied, and the leader fails. Raft would panic if a member campaigned at that
 // moment.
 func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
-	for range 100 { // often, because the round that applies the entry is not always the one that syncs
+	for range 100 { // repeated, because sometimes a round applies the entry without a sync
 		met := false
 		synctest.Test(t, func(t *testing.T) { met = campaignsInARound(t) })
 		if met {
@@ -26,11 +26,11 @@ func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 	t.Fatal("no round applied an entry and synced")
 }
 
-// campaignsInARound returns false if the entry was applied too early, or in a round without a sync. In that case
-// nothing is tested.
+// campaignsInARound runs the scenario once. It returns false if the entry was applied too early, or in a round
+// without a sync, because the run then tests nothing.
 func campaignsInARound(t *testing.T) bool {
 	n := makeNetwork(t)
-	var held atomic.Uint64 // the member whose round is held up before its sync
+	var held atomic.Uint64 // id of the member whose round is held up before its sync
 	entered, end := make(chan struct{}), make(chan struct{})
 	release := sync.OnceFunc(func() { close(end) })
 	defer release()
@@ -46,7 +46,7 @@ func campaignsInARound(t *testing.T) bool {
 	id, leader := n.lead()
 	to, one := n.follower(id)
 	leader.must(t, put(1, "old"))
-	n.lose(func(m *raftpb.Message) bool { // these messages would tell the held member what is committed
+	n.lose(func(m *raftpb.Message) bool { // these messages would show the held member that the entry is committed
 		return m.GetTo() == to && (m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgApp &&
 			len(m.GetEntries()) == 0)
 	})
@@ -57,7 +57,7 @@ func campaignsInARound(t *testing.T) bool {
 		return last == newest
 	})
 	if one.log.AppliedIndex() == newest {
-		return false // the held member already knows that this entry is committed
+		return false // this member learned too early that the entry is committed
 	}
 	ok(t, one.log.Seal())
 	n.lose(nil)

@@ -32,7 +32,7 @@ type machine struct {
 	dir       string
 	committer *Committer
 	journal   *journal.Journal
-	replayed  int // writes found in the journal
+	replayed  int // number of writes that were found in the journal
 	members   []*member
 }
 
@@ -115,7 +115,7 @@ func (m *machine) halt() {
 		return
 	}
 	m.committer.Close()
-	_, _ = m.journal.Close() // the journal's files are kept if a log still needs them
+	_, _ = m.journal.Close() // the journal's files remain if a log still needs them
 	for _, one := range m.members {
 		one.log.Close(false)
 	}
@@ -147,7 +147,7 @@ func requestID(a, b uint64) (id [16]byte) {
 	return id
 }
 
-// write is a Write that tests build step by step.
+// write is a Write with methods that set one field each.
 type write struct{ Write }
 
 func put(id int64, data string) write { return write{Write{ID: id, Data: []byte(data)}} }

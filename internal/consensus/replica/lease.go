@@ -43,7 +43,7 @@ type lease struct {
 	// its log holds everything that was ever acknowledged.
 	soleVoter atomic.Bool
 	until     atomic.Int64 // monotonic time until which the lease runs; 0 if there is no lease
-	renew     atomic.Bool  // ask the majority although no read waits, to extend the lease
+	renew     atomic.Bool  // a question to the majority is due, to extend the lease although no read waits
 }
 
 const (
@@ -51,8 +51,8 @@ const (
 	voteSilence = 600 * time.Millisecond
 )
 
-// isValid reports whether the lease runs. In the second half of the lease it also requests that the majority be asked
-// again, and no read has to wait for the answer.
+// isValid reports whether the lease runs. In the second half of the lease, isValid also requests a new question to
+// the majority, for which no read has to wait.
 func (l *lease) isValid() bool {
 	until := l.until.Load()
 	if until == 0 {
@@ -77,7 +77,7 @@ func (l *lease) endAll() {
 	l.end()
 }
 
-// start begins the lease of a leader: the majority has answered the question that was asked at askedAt.
+// start begins the lease of a leader: the majority has answered a question from the time askedAt.
 func (l *lease) start(askedAt int64) {
 	if l.allowed {
 		l.until.Store(askedAt + int64(leaseTime))

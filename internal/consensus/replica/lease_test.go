@@ -70,7 +70,7 @@ func TestHandingOverEndsTheLeaseForTheTerm(t *testing.T) {
 		id, leader := n.lead()
 		n.questions(t, leader)
 		to, _ := n.follower(id)
-		n.isolate(to, true) // the request to campaign does not reach the member yet
+		n.isolate(to, true) // the request to campaign does not reach its receiver yet
 		if err := leader.TransferLeader(timeout(t), to); !errors.Is(err, ErrNotTransferred) {
 			t.Fatal(err)
 		}
@@ -120,7 +120,8 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 }
 
 // The leader's shard was silent for an election timeout. One member learns of this late, after it has answered the
-// leader again. Another member learns of it in time, hears nothing from the leader and would vote for the first one.
+// leader again. Another member learns of it in time, hears nothing from the leader, and would vote for the first
+// member.
 func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := leasing(t)
@@ -130,7 +131,7 @@ func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 		if c < b {
 			b, c = c, b // the member with the lower id campaigns first
 		}
-		time.Sleep(time.Second) // until all know that the write is committed
+		time.Sleep(time.Second) // until all members know that the write is committed
 		n.isolate(c, true)
 		time.Sleep(silenceMin)
 		n.members[c].PeerDown(id)

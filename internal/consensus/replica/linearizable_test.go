@@ -22,14 +22,15 @@ type call struct {
 	cond Condition
 }
 
-// reply is the answer to a call. index is that of the version that was read or written. For a refusal, it is that of
-// the version named as the current one.
+// reply is the answer to a call. index is the index of the version that was read or written, or of the version that a
+// refusal names as the current one.
 type reply struct {
 	index uint64
 	err   error // nil, ErrExists or ErrMismatch
 }
 
-// recordModel models one record: the state is the index of the newest version, 0 if there is no record.
+// recordModel models one record: the state of the model is the index of the newest version, or 0 if there is no
+// record.
 var recordModel = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byID := map[int64][]porcupine.Operation{}

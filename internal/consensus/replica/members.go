@@ -26,7 +26,7 @@ type members struct {
 	logger *slog.Logger
 	idle   *idle
 
-	conf     *raftpb.ConfState // replaced as a whole
+	conf     *raftpb.ConfState // never modified, only replaced
 	index    uint64            // index of the change that led to conf
 	isMember bool              // conf names this replica
 	sole     bool              // this replica is the only voter
@@ -41,7 +41,7 @@ type members struct {
 // memberChange is a membership change in progress.
 type memberChange struct {
 	data     []byte // as proposed
-	term     uint64 // the only term in which it may be proposed; anyTerm: any
+	term     uint64 // the only term in which the change may be proposed, or anyTerm
 	proposed bool   // the change was passed to Raft
 	index    uint64 // index of the change's entry; 0 if not known yet
 	done     chan struct{}
@@ -72,8 +72,8 @@ func (m *members) isChanging() bool {
 }
 
 // check refuses a change that Raft could not apply, because each member would notice that only when it applies the
-// change, which is too late. check also refuses a change that takes this replica's own vote. A replica without a vote
-// no longer leads after it has applied the change. The other members may not know yet that the change is committed,
+// change, which is too late. check also refuses a change that takes this replica's own vote. Once a replica has
+// applied the loss of its vote, it no longer leads. The other members may not know yet that the change is committed,
 // and could still need this replica's vote. But the replica does not vote for a member that lacks its last entries.
 func (m *members) check(change *raftpb.ConfChangeV2) error {
 	c := confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0)}
@@ -101,7 +101,7 @@ func (m *members) submitChange() {
 	if c == nil || c.proposed {
 		return
 	}
-	if !c.mayBegin(m.node.raft.BasicStatus().GetTerm()) { // the lead was lost and regained since beginChange
+	if !c.mayBegin(m.node.raft.BasicStatus().GetTerm()) { // the leadership was lost and regained since beginChange
 		m.end(ErrNoLeader)
 		return
 	}
@@ -190,8 +190,8 @@ func (m *members) tickJoint() {
 // offerTicks is the number of ticks between two offers of a snapshot.
 const offerTicks = 5 * electionTicks
 
-// tickOffers makes Raft try again to bring those members up to date that were offered a snapshot. This is necessary
-// because the offer, or the reply that it was accepted, may be lost.
+// tickOffers makes Raft retry the members that were offered a snapshot. This is necessary because the offer, or the
+// reply that it was accepted, may be lost.
 func (m *members) tickOffers() {
 	if m.offerTicks++; !m.node.leader || m.offerTicks < offerTicks {
 		return

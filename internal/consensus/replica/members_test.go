@@ -166,8 +166,8 @@ func (n *network) leader(t *testing.T, but uint64) (uint64, *member) {
 	return 0, nil
 }
 
-// write proposes to the current leader until the write is answered, because on a slow machine the leader may change
-// at any moment.
+// write proposes w to the current leader, and repeats that until the write is answered, because on a slow machine the
+// leader may change at any moment.
 func (n *network) write(t *testing.T, but uint64, w write) (Result, error) {
 	t.Helper()
 	for ctx := timeout(t); ; {
@@ -194,7 +194,7 @@ func (n *network) wantData(t *testing.T, one *member, id int64, want string) {
 	}
 }
 
-// isolateAndWrite isolates the leader and makes it accept a write nevertheless.
+// isolateAndWrite isolates the leader, and proposes a write that this leader still accepts.
 func (n *network) isolateAndWrite(t *testing.T, w write) (uint64, *member, *Pending) {
 	t.Helper()
 	for ctx := timeout(t); ; {
@@ -204,7 +204,7 @@ func (n *network) isolateAndWrite(t *testing.T, w write) (uint64, *member, *Pend
 		if leader.Status().Leader {
 			return id, leader, p
 		}
-		n.isolate(id, false) // the member had already lost the leadership
+		n.isolate(id, false) // the member had already lost the leadership, so try again
 		_, _ = p.Wait(ctx)
 		ok(t, ctx.Err())
 	}
@@ -234,12 +234,13 @@ func TestARefusalOfADeposedLeaderIsNoAnswer(t *testing.T) {
 				t.Errorf("write %d that was declined by the old leader: %+v, %v", i, result, err)
 			}
 		}
-		ok(t, <-reads) // the replica asks the present leader
+		ok(t, <-reads) // the replica asks the new leader
 		n.wantData(t, old, 1, "second")
 	})
 }
 
-// keeping holds back the acknowledgements to a leader, like a suspended process that does not read them.
+// keeping holds back the acknowledgements to one leader, as if that leader's process were suspended and did not read
+// them.
 type keeping struct {
 	Transport
 	to   *atomic.Uint64 // Raft id of that leader; 0 means no leader
@@ -256,8 +257,8 @@ func (k keeping) Send(messages []*raftpb.Message) {
 	}))
 }
 
-// Old acknowledgements commit a write, but do not show which member leads now. So a refusal that waits for that write
-// must also wait for a majority.
+// Held-back acknowledgements commit a write when they arrive, but they do not show which member leads now. So a
+// refusal that waits for that write must also wait for a majority.
 func TestARefusalBehindAWriteAsksTheMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -303,7 +304,7 @@ func testThreeVoters(t *testing.T) {
 	if _, err := n.write(t, 0, put(1, "x").ifAbsent()); !errors.Is(err, ErrExists) {
 		t.Fatalf("if absent: %v", err)
 	}
-	for refused, ctx := false, timeout(t); !refused; ok(t, ctx.Err()) { // again if the follower has become the leader
+	for refused, ctx := false, timeout(t); !refused; ok(t, ctx.Err()) { // repeated if the follower has become the leader
 		first, _ := n.leader(t, 0)
 		follower := n.members[first%3+1]
 		n.wantData(t, follower, 49, "49") // the barrier asks the leader

@@ -45,8 +45,8 @@ type node struct {
 	// serving means that this replica leads and has applied an entry of its own term, so that it holds everything
 	// that was ever acknowledged.
 	serving bool
-	// lost means that the leadership was lost or the term changed. Writes in progress must be answered as unknown,
-	// unless they are seen to be applied.
+	// lost means that the leadership was lost or the term changed. The outcome of each write in progress is unknown,
+	// unless its entry is seen to be applied.
 	lost    bool
 	applied uint64 // index of the last applied entry
 }
@@ -90,7 +90,7 @@ func (n *node) startRaft(logger *slog.Logger) (conf *raftpb.ConfState, err error
 	return conf, nil
 }
 
-// now returns Raft's present view of the leadership.
+// now returns Raft's current view of the leadership.
 func (n *node) now() standing {
 	status := n.raft.BasicStatus()
 	return standing{
@@ -112,8 +112,8 @@ func (n *node) hasAll() (last uint64, all bool) {
 }
 
 // behindFloor reports whether the log has dropped entries that are applied, but not yet reported to Raft as applied.
-// A compaction or a repair can drop such entries before the end of the round that applied them, which reports them.
-// Raft panics if it campaigns then, because it first reads the entries that it believes are not applied.
+// The round that applies entries reports them at its end, and a compaction or a repair can drop them before that. If
+// Raft then campaigned, it would panic, because it first reads the entries that it believes are not applied.
 func (n *node) behindFloor() bool {
 	first, err := n.log.FirstIndex()
 	return err == nil && first > n.raft.BasicStatus().Applied+1

@@ -81,6 +81,6 @@ func TestAnEntryOfAnOlderTermGoesOverOneOfANewerTerm(t *testing.T) {
 		check(two)
 		n.stop(second)
 		check(n.start(second))
-		_, _ = write.Wait(timeout(t)) // no member knows the outcome of this write
+		_, _ = write.Wait(timeout(t)) // the outcome of this write is unknown, and does not matter
 	})
 }

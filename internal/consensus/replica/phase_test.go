@@ -2,8 +2,8 @@ package replica
 
 import "testing"
 
-// Each phase follows exactly the phases that this test names: in particular, no message is sent late and no write is
-// answered whose Ready is not synced.
+// Each phase follows exactly the phases that this test lists. In particular, late messages are sent, and writes are
+// answered, only after the Ready is synced.
 func TestPhasesFollowEachOther(t *testing.T) {
 	type step struct{ from, to phase }
 	legal := map[step]bool{

@@ -20,7 +20,7 @@ type (
 	Result = writes.Result
 	// ConditionError is the error of a write that was refused because of its condition.
 	ConditionError = writes.ConditionError
-	// SyncTimes says when a write became durable here.
+	// SyncTimes holds the times of the sync that made a write durable on this replica.
 	SyncTimes = writes.SyncTimes
 )
 
@@ -42,7 +42,7 @@ func (r *Replica) Propose(w Write) *Pending {
 	return p
 }
 
-// accept decides about a write. Its calls determine the order of all writes of the group.
+// accept admits, declines or refuses a write. The order of its calls is the order of all writes of the group.
 func (r *Replica) accept(w *Write, d writes.Draft) *Pending {
 	c := r.state.lock()
 	defer c.unlock()
@@ -88,12 +88,13 @@ func (c *core) mayForm() error {
 	return nil
 }
 
-// decidesAlone reports whether the newest version committed here is the newest of all, because no other member can
-// lead (rules.Decline).
+// decidesAlone reports whether the newest version that this replica has committed is the newest of the group, because
+// no other member can lead (rules.Decline).
 func (c *core) decidesAlone() bool { return c.members.sole || !c.rules.Keeps(rules.Decline) }
 
-// declined answers a declined write after a majority has confirmed that this replica still leads. Without that
-// confirmation another leader may be active already, and the version with the index current may not be the newest one.
+// declined answers a write that was declined because of a committed version with the index current. It first waits
+// until a majority has confirmed that this replica still leads. Without that confirmation another leader may be
+// active already, and that version may not be the newest one.
 func (c *core) declined(p *Pending, current uint64) {
 	if c.decidesAlone() {
 		c.writes.Answer(p, current)

@@ -16,7 +16,7 @@ import (
 // the leader's shard falls silent, the members wake up and elect another leader. quiet belongs to a core.
 //
 // Safety does not depend on the rest: a resting member answers every message in the same way as one that is awake,
-// and a resting leader asks the majority before it answers a read. A mistake in the rest can only cost time.
+// and a resting leader asks the majority before it answers a read. A defect in this type can only cost time.
 type quiet struct {
 	node    *node
 	members *members
@@ -26,7 +26,7 @@ type quiet struct {
 	allowed bool // Options.Quiet
 
 	idleTicks int // ticks without work
-	callTicks int // ticks since a member that cannot campaign last called for a leader
+	callTicks int // ticks since this member, while it could not campaign, last called for a leader
 }
 
 // restTicks is how many ticks a group must be without work before it rests.
@@ -41,7 +41,7 @@ func isQuietMark(m *raftpb.Message) bool {
 	return (t == raftpb.MsgHeartbeat || t == raftpb.MsgHeartbeatResp) && bytes.Equal(m.GetContext(), quietMark)
 }
 
-// wake ends the rest.
+// wake ends the rest of the group at this member.
 func (q *quiet) wake() {
 	q.idleTicks = 0
 	if q.idle.resting.Load() {

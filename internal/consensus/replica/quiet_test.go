@@ -109,7 +109,7 @@ func TestRestEndsWhenTheLeadersShardFallsSilent(t *testing.T) {
 			t.Errorf("the election took %v", took)
 		}
 		now.must(t, put(1, "b"))
-		n.rest(2) // without the member that is gone
+		n.rest(2) // only two members run
 		again := n.start(first)
 		n.up(first)
 		until(t, "the one that is back has everything", func() bool {
@@ -147,7 +147,7 @@ func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
 					if sent, awake := n.messages()-before, n.awake(); sent != 0 || awake != 0 || n.resting() != 2 {
 						t.Fatalf("in an hour of rest %d messages were sent; %d members are awake", sent, awake)
 					}
-					now.must(t, put(2, "b")) // work wakes the members, which rest again afterwards
+					now.must(t, put(2, "b")) // the write wakes the members, which rest again afterwards
 					n.rest(2)
 					until(t, "no clock runs", func() bool { return n.awake() == 0 })
 				}
@@ -172,7 +172,7 @@ func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 						n.rest(3)
 					}
 					n.stop(first)
-					time.Sleep(time.Second) // time of silence
+					time.Sleep(time.Second) // the leader's shard has been silent for this long
 					n.down(first)
 					begin := time.Now()
 					n.lead()
@@ -199,7 +199,8 @@ func TestLeaderBackSoonDoesNotLeaveTheOthersAtRest(t *testing.T) {
 	})
 }
 
-// A learner never campaigns. If it comes back before its shard was missed, it has to wake the resting leader.
+// A learner never campaigns. If it restarts before its shard was reported silent, it must wake the resting leader by
+// other means.
 func TestLearnerBackSoonFindsTheLeaderAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)
@@ -234,8 +235,8 @@ func TestLostMarkCostsNoMoreThanAnElection(t *testing.T) {
 	})
 }
 
-// A member that lacks something which the mark covers does not rest, and wakes the leader. An outdated mark puts no
-// member to rest.
+// A member rests only if it has everything that the mark covers; otherwise it wakes the leader. An outdated mark puts
+// no member to rest.
 func TestMarkThatDoesNotFitIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, first, leader := newRestingNetwork(t)

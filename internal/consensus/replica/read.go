@@ -29,18 +29,18 @@ type reads struct {
 	nonce      uint64    // random number that is chosen at each start
 	waiting    []*reader // readers that wait for the next question
 	question   question  // question in progress
-	handedOver uint64    // the last term in which this leader transferred the leadership, or tried to
+	handedOver uint64    // the last term in which this leader tried to transfer the leadership
 }
 
 // reader waits until the log holds everything that was acknowledged before the reader arrived.
 type reader struct {
 	done chan error // receives the result of a barrier
 
-	declined *Pending // set instead of done: a write that was declined because of the committed version current
+	declined *Pending // a write that was declined because of the committed version current; if set, done is nil
 	current  uint64
 }
 
-// question is one question to the majority of the voters, which is asked for all waiting readers.
+// question asks the majority of the voters once for all waiting readers.
 type question struct {
 	number  uint64 // identifies the question; 0: none was asked yet
 	readers []*reader
@@ -52,8 +52,8 @@ type question struct {
 }
 
 // ReadBarrier returns when reads from the log see every write that was acknowledged before the call (linearizable).
-// While there is no leader, it waits. It returns ErrStopping; ErrFailed with the reason; ErrNoLeader if the replica
-// lost the leadership and its disk hangs; or the error of ctx.
+// While there is no leader, ReadBarrier waits. Its errors are ErrStopping; ErrFailed with the reason; ErrNoLeader if
+// the replica lost the leadership and its disk hangs; and the error of ctx.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
 	if r.Readable() || !r.seams.Off.Keeps(rules.Read) && ctx.Err() == nil {
 		return nil
@@ -105,7 +105,7 @@ func (r *reads) ask() {
 	if len(r.waiting) == 0 && !renew || len(r.question.readers) > 0 || r.node.leaderID == raft.None {
 		return
 	}
-	r.quiet.wake() // even if no reader waits, because a group that is read does not rest
+	r.quiet.wake() // even if no reader waits: a group with reads does not rest
 	r.question = question{number: r.question.number + 1, readers: r.waiting, askedAt: monotonic()}
 	if r.node.leader {
 		r.question.leaderTerm = r.node.term
@@ -162,7 +162,7 @@ func (r *reads) hasHandedOver() bool {
 // the declined writes.
 func (r *reads) release() {
 	if r.members.sole {
-		// No other member can lead, so once this node leads, it has applied everything that was acknowledged.
+		// No other member can lead, so while this node serves, it has applied everything that was acknowledged.
 		if r.node.serving {
 			r.letGo(r.waiting)
 			r.letGo(r.question.readers)

@@ -67,10 +67,10 @@ type Options struct {
 	// or later, and a MsgSnapStatus must be sent to the replica's leader. The call is repeated until then. OnSnapshot must
 	// not block.
 	OnSnapshot func(index, term, from uint64)
-	// FetchBlobs fetches blobs from the member with the Raft id from. The blobs must be durable when FetchBlobs returns
-	// nil. Each call runs in a goroutine of its own; two calls may fetch the same blob concurrently. ctx ends when Stop
-	// is called, when a member other than from leads, and when from falls silent. If FetchBlobs is nil, messages are
-	// accepted even if their entries refer to blobs that are not here.
+	// FetchBlobs fetches blobs from the member with the Raft id from. The blobs must be durable when FetchBlobs
+	// returns nil. Each call runs in a goroutine of its own; two calls may fetch the same blob concurrently. ctx ends
+	// when Stop is called, when a member other than from leads, and when from falls silent. If FetchBlobs is nil,
+	// messages are accepted even if the blobs of their entries are missing.
 	FetchBlobs func(ctx context.Context, from uint64, refs []format.BlobRef) error
 	// Forming reports whether a group that never held a write still refuses writes, because it has fewer voters than
 	// it should have. If it is nil, the group accepts writes. Forming is called with the replica locked, so it must
@@ -79,19 +79,20 @@ type Options struct {
 	// OnChange is called when the leader, the term or the membership has changed. It is called with the replica
 	// locked, so it must neither block nor call the replica. It may be nil.
 	OnChange func()
-	// Lease lets a leader answer reads for a while without asking the other members, after a majority has answered
-	// it; see lease.go.
+	// Lease lets a leader answer reads without asking the other members for a while after a majority has answered a
+	// question of the leader; see lease.go.
 	Lease bool
 	// Quiet lets a group without work rest: no clock runs, and no heartbeats are sent. It requires calls of PeerDown
 	// and PeerUp.
 	Quiet bool
-	// Probe is for simulations. It is nil everywhere else.
+	// Probe is for simulations. Other programs leave it nil.
 	Probe *Probe
 	// Off is a set of rules that a test switches off.
 	Off rules.Off
 }
 
-// store is what a replica needs of a group's log. It is a *group.Log, except in benchmarks without a disk.
+// store holds the methods of a group's log that a replica calls. It is a *group.Log, except in benchmarks without a
+// disk.
 type store interface {
 	raft.Storage
 	Append(hs *raftpb.HardState, entries []*raftpb.Entry) error
@@ -131,7 +132,7 @@ type Replica struct {
 }
 
 // Start makes a replica and runs its node. A single voter elects itself before Start returns, unless the log has no
-// space or fails; Status then reports that. The error says why the log cannot be the log of a Raft node.
+// space or fails; Status then reports the reason. Start returns an error if no Raft node can run on the log.
 func Start(opts Options) (*Replica, error) {
 	if opts.Log == nil {
 		return nil, fmt.Errorf("%w: a replica needs a log", ErrInvalid)
@@ -215,7 +216,7 @@ func (r *runner) Trim() {
 	}
 }
 
-// Refuse stops the replica without waiting. It is called when no round can begin any more.
+// Refuse stops the replica without waiting. It is called when no more rounds can begin.
 func (r *runner) Refuse() {
 	(*Replica)(r).refuse()
 	r.blobs.stop()
@@ -244,7 +245,7 @@ func (r *Replica) Stop(ctx context.Context) error {
 	<-r.seat.Detached()
 	r.blobs.stop()
 	if !first {
-		return nil // an earlier Stop did the rest
+		return nil // an earlier call of Stop did the rest
 	}
 	r.lease.endAll()
 	cut := r.round.abandon(ErrStopping)

@@ -37,7 +37,7 @@ func TestSoleVoterWritesAfterStart(t *testing.T) {
 }
 
 // The newest version is looked up in the log before the replica is locked. Entries that are applied after the look-up
-// and before the lock must be considered, too.
+// and before the lock count as well.
 func TestConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	m := newMachine(t, vfstest.NewMem(), "/v")
 	one := m.open("7", nil)

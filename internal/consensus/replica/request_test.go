@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A repeated write finds the first one, whatever the clocks of the machines say: a clock may be set forward or back,
-// a new leader may have a different clock, and the clock at a start may be wrong.
+// A repeated write gets the result of the first one, whatever time the clocks of the machines show: a clock may be
+// set forward or back, a new leader may have a different clock, and the clock at a start may be wrong.
 func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 	for _, ahead := range []time.Duration{11 * time.Minute, -11 * time.Minute} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
@@ -117,7 +117,7 @@ func wantRefusal(t *testing.T, err, why error, current uint64) {
 	}
 }
 
-// A busy group remembers more than Window.Writes writes for as long as clients may repeat calls.
+// For the time in which clients may repeat calls, a busy group remembers more writes than Window.Writes.
 func TestRequestIDsOfABusyGroupAreRememberedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

@@ -32,13 +32,13 @@ type round struct {
 	noSpace   func() // Options.NoSpace
 	logger    *slog.Logger
 	id        uint64 // Raft id of this replica
-	firstConf uint64 // index of the last membership change that the log had recorded when this replica started
+	firstConf uint64 // index of the last membership change in the log when this replica started
 
 	phase  phase             // how far the round has come with ready
 	ready  raft.Ready        // the Ready in progress: entries and hard state to write, committed entries to apply
 	commit *raftpb.HardState // a hard state to be written with the next append
 
-	recorded   int               // number of visible entries whose membership, if they hold one, is recorded
+	recorded   int               // number of visible entries whose memberships, if any, are recorded
 	unrecorded *raftpb.ConfState // a membership that Raft has adopted and the log has not recorded
 
 	syncs    writes.SyncLog
@@ -73,8 +73,8 @@ func (rd *round) run() (worked bool) {
 	}
 }
 
-// step does what ends the present phase, and returns the next phase. After an error for lack of space, step must be
-// called again, and continues where it stopped.
+// step does the work that ends the current phase, and returns the next phase. After an error for lack of space, step
+// must be called again, and continues where it stopped.
 func (rd *round) step() (next phase, err error) {
 	switch rd.phase {
 	case taken:
@@ -96,7 +96,7 @@ func (rd *round) step() (next phase, err error) {
 			return visible, err
 		}
 		return visible, rd.makeVisible(rd.ready.CommittedEntries)
-	default: // visible
+	default: // the phase is visible
 		return applied, rd.applyReady()
 	}
 }
@@ -194,9 +194,9 @@ func (rd *round) take(c *core) bool {
 }
 
 // send passes messages of the Ready to the transport. Messages that promise something about this node's log are sent
-// after the sync (late). All others are sent before the sync, so that the other members work at the same time
-// (rules.Promise). When a Ready is processed again after a lack of space, no message is sent again, because each answer
-// would begin another round.
+// after the sync (late). All others are sent before the sync, so that the other members work during the sync
+// (rules.Promise). When a Ready is processed again after a lack of space, no message is sent again, because each
+// answer would begin another round.
 func (rd *round) send(late bool) {
 	if len(rd.ready.Messages) == 0 {
 		return
@@ -259,7 +259,7 @@ func (rd *round) guard() {
 
 // logFailed handles an error of the log. If disk space, memory or file descriptors are lacking, it keeps the Ready
 // and the progress in it, and the next round tries again. After any other error the state of the disk is unknown, so
-// nothing is acknowledged any more.
+// this replica acknowledges nothing more.
 func (rd *round) logFailed(err error) {
 	if err = format.MarkShortage(err); format.Passes(err) || errors.Is(err, group.ErrMemory) {
 		rd.setNoSpace(err)
@@ -288,7 +288,7 @@ func (rd *round) setNoSpace(err error) {
 	}
 }
 
-// fail ends all writing for good: no write in progress is acknowledged any more.
+// fail ends all writing until a restart, and no write in progress is acknowledged.
 func (rd *round) fail(err error) {
 	c := rd.state.lock()
 	first := c.err == nil
@@ -304,7 +304,7 @@ func (rd *round) fail(err error) {
 	rd.abandon(err)
 }
 
-// endBroken ends all writing if a message broke the replica (core.breakDown).
+// endBroken ends all writing if a message has broken the replica (core.breakDown).
 func (rd *round) endBroken() {
 	c := rd.state.lock()
 	err := c.err
@@ -323,7 +323,7 @@ func (rd *round) abandon(why error) (cut int) {
 	return cut
 }
 
-// phase says how far a round has come with its Ready. A lack of space ends a round within a phase, and the next round
+// phase is the progress of a round with its Ready. A lack of space ends a round within a phase, and the next round
 // continues there.
 type phase uint8
 
@@ -338,7 +338,7 @@ const (
 	sentLate                  // the messages that had to wait for the sync were sent
 	visible                   // all committed entries are visible
 	applied                   // the memberships among them are recorded, and their writes are answered
-	failed                    // the replica has failed: nothing is written any more
+	failed                    // the replica has failed, and writes nothing until a restart
 )
 
 func (p phase) String() string {
@@ -352,7 +352,7 @@ var followers = [...][]phase{
 	taken:        {sentEarly},
 	sentEarly:    {visibleEarly},
 	visibleEarly: {appliedEarly},
-	appliedEarly: {appended, synced}, // synced: there is nothing to write
+	appliedEarly: {appended, synced}, // synced, if there is nothing to write
 	appended:     {synced},
 	synced:       {sentLate},
 	sentLate:     {visible},

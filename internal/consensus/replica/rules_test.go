@@ -95,7 +95,7 @@ func TestRule1_SyncsSixteenGroupsInParallelAndNoMore(t *testing.T) {
 			t.Fatalf("%d syncs in parallel, want %d", g.fault.Fired(), parallel)
 		}
 	}
-	// All others are written, and wait for their turn to sync.
+	// The other groups have written their entries, and wait for their turn to sync.
 	for ctx, waiting := timeout(t), 0; waiting != groups-parallel; time.Sleep(time.Millisecond) {
 		waiting = m.committer.Waiting()
 		if ctx.Err() != nil {
@@ -166,7 +166,7 @@ func TestRule2_NothingIsSeenBeforeItIsCommitted(t *testing.T) {
 	if _, found := one.data(t, 2); found {
 		t.Fatal("an uncommitted record is visible")
 	}
-	// Each of these writes is refused or does nothing because of a write that is not committed yet.
+	// The outcome of each write below depends on an earlier write that is not committed yet.
 	exists := one.Propose(put(2, "y").ifAbsent())
 	mismatch := one.Propose(put(1, "z").ifVersion(old.Index))
 	gone := one.Propose(del(2))
@@ -230,7 +230,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 		}
 		mem = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)],
 			Seed: uint64(crash)})
-		m.halt() // the old machine still runs for a moment; acknowledgements after the power cut do not count
+		m.halt() // the old machine still runs for a moment after the power cut
 		next := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "/v")
 		after := next.open("7", func(g *group.Options, _ *Options) { g.SegmentBytes = 16 << 10 })
 		for id, p := range pending {
@@ -243,7 +243,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 			}
 			head, _, err := after.log.Head(id)
 			if err != nil {
-				continue // the write was acknowledged after the power cut
+				continue // the machine acknowledged this write after the power cut
 			}
 			if other, taken := seen[head]; taken && other != id {
 				t.Fatalf("crash %d: index %d was seen of record %d, now it is record %d's", crash, head, other, id)
@@ -286,7 +286,7 @@ func TestRule10_FullDiskRefusesEarlyAndSpaceIsNoticed(t *testing.T) {
 	one.must(t, del(1))
 	refuse.Store(false)
 
-	// The reserve is used up too, so that the log itself has no space.
+	// Writes to the log fail as well, as if its reserve of space were used up.
 	diskFull := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpAllocate
 	}, Err: syscall.ENOSPC})
@@ -327,7 +327,7 @@ func TestRule3_SyncedMarkOfAnIdleGroupIsWritten(t *testing.T) {
 		},
 		Effect: vfstest.EffectPass, Before: func(vfstest.Op) { written <- struct{}{} },
 	})
-	for i := range int64(20) { // a burst
+	for i := range int64(20) { // many writes in quick succession
 		one.must(t, put(i, "a"))
 	}
 	select {
@@ -356,7 +356,7 @@ func TestRule10_FreedSpaceIsNoticedAtOnce(t *testing.T) {
 		ok(t, ctx.Err())
 	}
 	c := one.state.lock()
-	c.full.ticks = 1 << 30 // so that the clock does not try again
+	c.full.ticks = 1 << 30 // the clock does not try again within this test
 	c.unlock()
 	diskFull.Remove()
 	m.committer.SpaceFreed()

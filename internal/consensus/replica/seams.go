@@ -8,11 +8,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Probe is for simulations. They observe a replica through it.
+// Probe lets simulations observe a replica.
 type Probe struct {
 	BeforeSync func()              // called between the write and the sync of a round; no lock is held
 	Applied    func(*format.Entry) // called for each entry that becomes visible, in order; the entry must not be kept
-	Shared     bool                // if there is a journal, even a single group shares syncs
+	Shared     bool                // with a journal, even a single group shares syncs
 }
 
 // seams holds the steps of a round that a test may observe, or whose rule a test may switch off. Without a Probe each
@@ -42,7 +42,7 @@ func (s *seams) sync(c *Committer, log store) error {
 }
 
 // mayGoEarly reports whether a message may be sent before the sync of its Ready (rules.Promise). A message may be
-// sent early if it says nothing about this node's own disk. A candidate's request for votes does say something: it
+// sent early if it implies nothing about this node's own disk. A candidate's request for votes must wait, because it
 // names the candidate's last entry, and a vote based on that entry must not reach the candidate after a crash that
 // lost the entry.
 func (s *seams) mayGoEarly(m *raftpb.Message) bool {

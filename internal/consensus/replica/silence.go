@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/base/rules"
 )
 
-// silence knows the members whose shards are silent, as the transport reports by PeerDown and PeerUp. If the shard of
-// the leader is silent, this replica campaigns soon. It belongs to a core.
+// silence records which members are on silent shards, as the transport reports by PeerDown and PeerUp. If the shard
+// of the leader is silent, this replica campaigns soon. It belongs to a core.
 type silence struct {
 	node    *node
 	members *members
@@ -20,8 +20,8 @@ type silence struct {
 
 	down       map[uint64]bool // members whose shard is silent
 	receivedAt time.Time       // time of the last message of the present leader; zero if none has arrived since the start
-	// leaderDown says that the leader's shard is silent: the leader is forgotten once nothing has been received from it
-	// for silenceMin.
+	// leaderDown means that the leader's shard is silent. The leader is then forgotten once nothing has been received
+	// from it for silenceMin.
 	leaderDown bool
 	early      earlyCampaign
 }
@@ -38,7 +38,7 @@ func (s *silence) received(m *raftpb.Message) {
 }
 
 // forgetLeader forgets a leader whose shard is silent, once this replica has itself received nothing from the leader
-// for silenceMin. Until then the leader may serve reads by a lease that this replica has granted by an answer
+// for silenceMin. Until then the leader may serve reads by a lease that an answer of this replica has granted
 // (rules.Silence). Afterwards this member votes for others immediately, and campaigns soon. It returns true if it
 // forgot the leader.
 func (s *silence) forgetLeader() bool {
@@ -69,8 +69,8 @@ func (s *silence) forgetLeader() bool {
 	return true
 }
 
-// PeerDown reports that the shard of a member was silent for longer than an election timeout, or has restarted. Any
-// agreement with the member about a rest is void then. The report may come late, when the member is heard again.
+// PeerDown reports that the shard of a member was silent for longer than an election timeout, or has restarted. The
+// report voids any agreement with the member about a rest. It may come late, when the member already sends again.
 func (r *Replica) PeerDown(raftID uint64) {
 	c := r.state.lock()
 	defer c.unlock()
@@ -89,7 +89,7 @@ func (r *Replica) PeerDown(raftID uint64) {
 	}
 }
 
-// PeerUp reports that the shard of a member is heard again.
+// PeerUp reports that the shard of a member sends again after PeerDown.
 func (r *Replica) PeerUp(raftID uint64) {
 	c := r.state.lock()
 	defer c.unlock()
@@ -100,12 +100,12 @@ func (r *Replica) PeerUp(raftID uint64) {
 }
 
 // earlyCampaign is the campaign of a member whose leader is gone. Raft's own campaign waits for 1 to 2 election
-// timeouts, chosen at random, so that one of several members is first. Here the remaining members campaign in turn,
-// in the order of their ids.
+// timeouts, chosen at random, so that one of several members is first. In an earlyCampaign, the remaining members
+// campaign in turn, in the order of their ids.
 type earlyCampaign struct {
 	tries int // attempts left
 	ticks int // ticks until the next attempt
-	again int // ticks from one attempt to the next
+	again int // ticks between two attempts
 }
 
 const (

@@ -19,10 +19,10 @@ type Status struct {
 	Removed       bool  // the membership at AppliedIndex does not include this replica, which therefore never campaigns
 	Learner       bool  // this replica has no vote
 	Damaged       bool  // the log has damage, which prevents this replica from leading if there are other voters
-	Err           error // why this replica cannot write any more, or cannot write now (group.ErrNoSpace); nil if it can
+	Err           error // why writes fail until a restart, or fail for now (group.ErrNoSpace); nil if writes work
 }
 
-// Status returns the present state.
+// Status returns the current status.
 func (r *Replica) Status() Status {
 	c := r.state.lock()
 	defer c.unlock()
@@ -43,7 +43,7 @@ func (r *Replica) Status() Status {
 	return s
 }
 
-// Members is what a replica knows about its group's membership. It must not be changed.
+// Members is a replica's view of its group's membership. It must not be changed.
 type Members struct {
 	Conf         *raftpb.ConfState // the membership at AppliedIndex
 	ConfIndex    uint64            // index of the change that led to Conf; 0: the group was created with Conf
@@ -66,12 +66,12 @@ type Member struct {
 	Down         bool              // the member's shard is silent according to PeerDown
 }
 
-// These are states of a member. The other state, tracker.StateProbe, says that the leader looks for the last entry that
-// both logs have.
+// These are states of a member. The other state, tracker.StateProbe, means that the leader looks for the last entry
+// that both logs have.
 const (
-	// StateReplicate says that entries are streamed to the member.
+	// StateReplicate means that entries are streamed to the member.
 	StateReplicate = tracker.StateReplicate
-	// StateSnapshot says that the log no longer has the entries that the member needs, so that the member must be
+	// StateSnapshot means that the log no longer has the entries that the member needs, so that the member must be
 	// installed again.
 	StateSnapshot = tracker.StateSnapshot
 )

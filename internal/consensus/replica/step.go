@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// ErrLostEntries is the failure of a replica whose leader knows that the replica had more of the log than it has now.
-// The replica's disk was rolled back, or has lost synced data. The leader counts on what the replica acknowledged,
+// ErrLostEntries is the failure of a replica whose log is shorter than it was, according to the leader. The replica's
+// disk was rolled back, or has lost synced data. The leader counts on the entries that the replica has acknowledged,
 // and the replica may have forgotten votes, so it must never run again under its identity.
 var ErrLostEntries = errors.New("the log lacks entries that this replica has acknowledged")
 
@@ -89,8 +89,8 @@ func (r *Replica) offer(m *raftpb.Message) {
 	}
 }
 
-// fetchBlobs delays a message until the blobs that its entries refer to are here. It returns true if it delays or
-// drops the message.
+// fetchBlobs delays a message until the blobs that its entries refer to are on this volume. It returns true if it
+// delays or drops the message.
 func (r *Replica) fetchBlobs(m *raftpb.Message) (held bool, err error) {
 	missing, err := r.log.MissingBlobs(m.GetEntries())
 	if err != nil {
@@ -142,8 +142,9 @@ func (c *core) breakDown(err error) {
 	c.seat.Schedule()
 }
 
-// hasLost returns ErrLostEntries if a heartbeat proves that this member has lost entries: a leader never sends a member
-// a commit index above what that member has acknowledged as synced.
+// hasLost returns ErrLostEntries if a heartbeat proves that this member has lost entries. This proof is possible
+// because a leader never sends a member a commit index above the last entry that this member has acknowledged as
+// synced.
 func (c *core) hasLost(m *raftpb.Message) error {
 	if m.GetType() != raftpb.MsgHeartbeat || m.GetTerm() < c.node.term {
 		return nil

@@ -12,7 +12,7 @@ import (
 // storage is the log in the form in which Raft reads it.
 type storage struct {
 	store
-	commit uint64 // entries up to here are committed, whatever the log's own state says
+	commit uint64 // entries up to this index are committed, even if the log's own state has a lower index
 }
 
 // InitialState implements raft.Storage.

@@ -24,7 +24,8 @@ type brokenLog struct {
 
 func (b brokenLog) Entries(_, _, _ uint64) ([]*raftpb.Entry, error) { return nil, b.err }
 
-// Raft panics on any error except raft.ErrCompacted, and the replica then remains failed until a restart.
+// Reads of damaged entries return raft.ErrCompacted. On any other error Raft panics, and the replica then remains
+// failed until a restart.
 func TestRaftOffersASnapshotWhereEntriesAreDamaged(t *testing.T) {
 	damaged := fmt.Errorf("entries from index 7: %w", &format.DamageError{})
 	if _, err := (storage{store: brokenLog{err: damaged}}).Entries(7, 8,

@@ -58,7 +58,7 @@ func (p *play) begin() {
 	p.r = r
 	synctest.Wait()
 	r.seat.Init(p.c, playRunner{(*runner)(r), p})
-	ok(p.t, r.seat.Enter(func() {})) // the replica has had its first round
+	ok(p.t, r.seat.Enter(func() {})) // the first round has taken place
 }
 
 // end stops the replica.
@@ -76,7 +76,7 @@ func (p *play) ended() context.Context {
 	return ctx
 }
 
-// input writes down what happens to the replica, when the replica has done everything else.
+// input waits until the replica is idle, and then writes down the next input.
 func (p *play) input(format string, args ...any) {
 	synctest.Wait()
 	p.mu.Lock()
@@ -93,7 +93,7 @@ func (p *play) note(format string, args ...any) {
 	fmt.Fprintf(p.out, "    "+format+"\n", args...)
 }
 
-// answers writes down which calls have been answered since the last line.
+// answers writes down the calls that were answered since the last line.
 func (p *play) answers() {
 	left := p.waits[:0]
 	for _, w := range p.waits {
@@ -201,7 +201,7 @@ func (p *play) fault(operation string, err error) {
 	p.faults[operation] = err
 }
 
-// did writes down an operation of the log, and returns its error.
+// did writes down an operation of the log, and returns the error that the script sets for this operation.
 func (p *play) did(operation, format string, args ...any) error {
 	p.mu.Lock()
 	err := p.faults[operation]
@@ -244,7 +244,7 @@ func (p *play) lead() {
 	p.ack(3, 1)
 }
 
-// leads does what lead does, without a transcript of it.
+// leads does the same as lead, but writes no transcript.
 func (p *play) leads() {
 	out := p.out
 	p.out = &strings.Builder{}

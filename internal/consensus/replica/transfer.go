@@ -42,8 +42,8 @@ type transfer struct {
 	barredTicks int             // ticks for which damage has barred this leader
 }
 
-// begin begins to transfer the leadership to a voter. It returns false if the voter is not ready yet; the voter is
-// brought up to date meanwhile.
+// begin begins to transfer the leadership to a voter. If the voter is not ready yet, begin returns false, and the
+// leader brings the voter up to date.
 func (t *transfer) begin(to uint64) (begun bool, err error) {
 	switch {
 	case !t.node.leader:
@@ -57,8 +57,7 @@ func (t *transfer) begin(to uint64) (begun bool, err error) {
 	return true, nil
 }
 
-// failed returns an error that says why a transfer that was begun has failed. It returns nil if the transfer has not
-// failed.
+// failed returns the reason why a transfer that was begun has failed, or nil if it has not failed.
 func (t *transfer) failed(to uint64) error {
 	switch {
 	case t.node.leader && t.node.transferee != to:
@@ -96,7 +95,7 @@ func (t *transfer) keep(m *raftpb.Message, barred bool) bool {
 	return true
 }
 
-// canCampaign reports whether this replica meets Raft's conditions for a candidate.
+// canCampaign reports whether Raft would let this replica campaign.
 func (t *transfer) canCampaign() bool {
 	status := t.node.raft.BasicStatus()
 	return t.members.isVoter() && status.Applied >= status.GetCommit()

@@ -1,6 +1,6 @@
 // Package rounds runs the rounds of the replicas of one volume. It decides which replica is next and how many
-// replicas write and sync at a time, and runs the clock of the replicas. It knows nothing about Raft, nor about what
-// a round does.
+// replicas write and sync at a time, and runs the clock of the replicas. It depends neither on Raft nor on the
+// content of a round.
 package rounds
 
 import (
@@ -26,8 +26,8 @@ const (
 	// sharedFrom is the number of concurrent rounds from which on they share syncs. For a single group, a sync of its
 	// own is cheaper.
 	sharedFrom = 3
-	// Interval is the period of the committer's clock. A group that was not synced between two ticks is idle, and its
-	// local synced mark is then written, so at most 100 ms after its last sync.
+	// Interval is the period of the committer's clock. A group that was not synced between two ticks is idle. The
+	// committer then writes the local synced mark of the group, so at most 100 ms after the last sync.
 	Interval = 50 * time.Millisecond
 	// Tick is the period of the replicas' clock (Runner.Tick).
 	Tick      = tickEvery * Interval
@@ -44,12 +44,12 @@ type Log interface {
 	SyncShared() bool // false means that nothing was done, and that Sync must be called
 }
 
-// Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time; the others
-// queue in order. Small writes of several groups share a sync (group.Log.SyncShared). At most 16 segments are synced at
-// a time. A round of a group serves all writes of the group that wait when the round begins; the next round serves the
-// writes that arrive meanwhile. Groups do not wait for the end of each other's rounds, so a slow group does not delay
-// others. The Committer also makes each group that has become idle write its local synced mark, and runs the clock of
-// the replicas. It is safe for concurrent use.
+// Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time; the
+// others queue in order. Small writes of several groups share a sync (group.Log.SyncShared). At most 16 segments are
+// synced at a time. A round of a group serves all writes of the group that wait when the round begins; the next round
+// serves the writes that arrive meanwhile. No group waits for a round of another group to end, so a slow group does
+// not delay others. The Committer also makes each group that has become idle write its local synced mark, and runs
+// the clock of the replicas. It is safe for concurrent use.
 type Committer struct {
 	stop  chan struct{}  // closed by Close
 	woken chan struct{}  // wakes the clock
@@ -279,7 +279,7 @@ func (c *Committer) tick(ticks int) bool {
 		}
 		if s.rests() {
 			s.clocked.Store(false)
-			if s.rests() { // otherwise the replica woke up meanwhile, and needs the clock
+			if s.rests() { // a replica that has woken up meanwhile needs the clock again
 				delete(c.clocked, s)
 			} else {
 				s.clocked.Store(true)

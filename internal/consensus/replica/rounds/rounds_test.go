@@ -89,7 +89,7 @@ func TestARoundThatIsAskedForMeanwhileComesBehind(t *testing.T) {
 }
 
 // TestNoRoundBeginsBesideTheFirst checks that a round that the clock requests while a replica starts waits for the
-// first round of the replica, also if the request came before that round.
+// first round of the replica, even if the clock requested it before that first round.
 func TestNoRoundBeginsBesideTheFirst(t *testing.T) {
 	committing(t, func(t *testing.T, c *Committer) {
 		f := &fake{}

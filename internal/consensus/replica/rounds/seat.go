@@ -49,7 +49,7 @@ type Seat struct {
 // The committer runs rounds of the replica after Enter.
 func (s *Seat) Init(c *Committer, runner Runner) {
 	s.committer, s.runner, s.detached = c, runner, make(chan struct{})
-	s.state.Store(busy) // until Enter has run the first round
+	s.state.Store(busy) // busy until Enter has run the first round
 	s.Synced()          // the load has synced bytes after the mark
 }
 

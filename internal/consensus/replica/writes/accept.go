@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Draft is what Accept needs to know about a write besides the write itself, as far as this can be found out without
-// a lock. A Draft does not hold the write, so that the write need not be on the heap.
+// Draft holds the facts about a write that Accept needs and that can be looked up without a lock. A Draft does not
+// hold the write itself, so that the write need not be on the heap.
 type Draft struct {
 	request format.Request
 	head    head
@@ -22,8 +22,8 @@ type head struct {
 	err     error
 }
 
-// Prepare looks up in the log what a write needs, and may read the disk. The replica need not be locked. w must have
-// passed Check.
+// Prepare looks up the facts about a write in the log, and may read the disk. The replica need not be locked. w must
+// have passed Check.
 func Prepare(w *Write, log Log) Draft {
 	return Draft{request: requestOf(w), head: lookUp(w, log)}
 }
@@ -39,13 +39,13 @@ func lookUp(w *Write, log Log) head {
 
 // Lead describes the leader that accepts a write.
 type Lead struct {
-	Sole    bool            // no other member can lead, so a committed version is the newest
-	NoSpace error           // why the log accepts nothing now; nil if it does
+	Sole    bool            // no other member can lead, so the newest committed version is the newest of the group
+	NoSpace error           // why the log accepts nothing now; nil if the log accepts writes
 	Hangs   <-chan struct{} // closed when the leadership was lost and no round ends
 }
 
-// Accept decides about a write. Its calls determine the order of all writes of the group. It evaluates the condition
-// against all writes that were accepted earlier.
+// Accept admits, declines or refuses a write. The order of its calls is the order of all writes of the group. It
+// evaluates the condition against all writes that were accepted earlier.
 func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 	request := d.request
 	if w.RequestID != ([16]byte{}) {

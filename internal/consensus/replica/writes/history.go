@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// History reads back from the log the part of a queue's window that is from before the start. A start must not wait for
-// that, so the first write with a request id triggers it. It is safe for concurrent use.
+// History reads the part of a queue's window that is older than the start of the process from the log. A start must
+// not wait for that, so the first write with a request id triggers it. It is safe for concurrent use.
 type History struct {
 	log     Log
 	now     func() time.Time
@@ -21,7 +21,7 @@ type History struct {
 
 	whole atomic.Bool
 	mu    sync.Mutex
-	part  bool // something may be missing because the log was read while it had damage. Guarded by mu
+	part  bool // the log was read while it had damage, so writes may be missing. Guarded by mu
 }
 
 // NewHistory makes a History. It must be called before the first entry is applied.
@@ -36,8 +36,8 @@ func NewHistory(opts *Options) *History {
 type Older []windowSlot
 
 // Read reads the writes that were applied before the start, and passes them to put, which passes them to
-// Queue.PutBefore. If Read has already done so, it does nothing. If the log has damage, Read passes the writes again
-// after the repair; until then, other members can lead.
+// Queue.PutBefore. Further calls do nothing, with one exception: if the log has damage, Read passes the writes again
+// after the repair. Until the repair, other members can lead.
 func (h *History) Read(put func(Older)) {
 	if h.whole.Load() {
 		return
@@ -50,7 +50,7 @@ func (h *History) Read(put func(Older)) {
 	if older := h.read(); len(older) > 0 {
 		put(older)
 	}
-	h.part = h.log.Damaged() // damage that was known before, or that this read has found
+	h.part = h.log.Damaged() // damage that was known before, or that this call has found
 	h.whole.Store(!h.part)
 }
 
@@ -69,5 +69,5 @@ func (h *History) read() (older Older) {
 // PutBefore adds the writes that History has read.
 func (q *Queue) PutBefore(older Older) { q.window.putBefore(older) }
 
-// Trim forgets some request ids that need not be remembered any more. It returns true if there may be more to forget.
+// Trim forgets some request ids that are too old or too many. It returns true if there may be more to forget.
 func (q *Queue) Trim() (more bool) { return q.window.trim(windowNow()) }

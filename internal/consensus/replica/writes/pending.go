@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Pending is a write in progress. Its caller waits for it; everything else about it belongs to the Queue.
+// Pending is a write in progress. A caller may wait for it; all other fields belong to the Queue.
 type Pending struct {
 	done   chan struct{}   // closed when result and err are set
 	hangs  <-chan struct{} // closed when the leadership was lost and no round ends; may be nil
@@ -36,7 +36,7 @@ type role uint8
 const (
 	written  role = iota // the write made an entry, and is answered when the entry is applied
 	refused              // a condition refused the write, which is answered when the cause of the refusal is applied
-	nothing              // the write deletes nothing, and is answered when the delete before it is applied
+	nothing              // the write deletes a missing record, and is answered when the delete before it is applied
 	repeated             // the request id is in progress: the write is answered with the first write's result
 )
 
@@ -67,7 +67,7 @@ func (p *Pending) IsQueued() bool { return p.role == written && p.done != atOnce
 // Done returns a channel that is closed when the write is answered: Wait then returns immediately.
 func (p *Pending) Done() <-chan struct{} { return p.done }
 
-// Payload returns the entry's payload, until Index is called.
+// Payload returns the payload of the entry. It must be called before Index, which releases the payload.
 func (p *Pending) Payload() []byte { return p.payload }
 
 // Wait returns when the write is committed, durable and visible, or refused. If ctx ends first, or if the leadership

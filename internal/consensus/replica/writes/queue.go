@@ -22,8 +22,8 @@ type Options struct {
 	Admit func(bytes int64, delete bool) error
 	// Declined is called for a write that makes no entry because of the newest committed version of its record: the
 	// condition of the write is not met, or the write deletes a record that does not exist. current is the index of
-	// that version. Answer or Refuse must be called once it is known whether this replica still leads, so that the
-	// version was the newest one.
+	// that version. Once it is known whether this replica still leads, the caller must call Answer if the replica
+	// leads, because the version was then the newest one, and Refuse otherwise.
 	Declined func(p *Pending, current uint64)
 	Off      rules.Off // rules that a test switches off
 }
@@ -40,9 +40,9 @@ type Log interface {
 	Damaged() bool
 }
 
-// Queue holds the unanswered writes of a group. Accept adds a write. Take returns the writes that are to go into the
-// log; Taken or TurnedDown then says whether they did. Index assigns each write its index. Commit and AbandonAll
-// answer writes.
+// Queue holds the unanswered writes of a group. Accept adds a write. Take returns the writes for the log; Taken or
+// TurnedDown then reports whether the log got them. Index assigns each write its index. Commit and AbandonAll answer
+// writes.
 //
 // A Queue is not safe for concurrent use: the mutex of its replica orders all calls.
 type Queue struct {
@@ -55,7 +55,7 @@ type Queue struct {
 
 	newest   map[int64]*Pending    // record -> its last write that is not applied yet
 	requests map[[16]byte]*Pending // request id -> its write that is not answered yet
-	window   window                // the answered writes
+	window   window                // remembers the answered writes
 
 	lastCommitTime int64
 	inFlightBytes  int64
@@ -118,8 +118,8 @@ func (q *Queue) Index(index, term uint64) (payload []byte) {
 	return payload
 }
 
-// Extends records that the last entry of the log has the index last. Writes that are accepted from now on come after
-// it.
+// Extends records that the last entry of the log has the index last. Writes that are accepted after this call come
+// after that entry.
 func (q *Queue) Extends(last uint64) {
 	q.nextIndex = max(q.nextIndex, last+1+uint64(q.unindexed+len(q.queued)))
 }
@@ -195,14 +195,14 @@ func (q *Queue) markAnswered(p *Pending) {
 		case p.err != nil:
 			q.Refuse(next, fmt.Errorf("%w: nothing was written, and what that depends on has an unknown outcome", ErrNoLeader))
 		default:
-			q.opts.Declined(next, p.newest()) // although p is committed, its version may not be the newest any more
+			q.opts.Declined(next, p.newest()) // p is committed, but its version may already be outdated
 		}
 	}
 	p.after = nil
 }
 
-// decided sets the answer of a declined write, and remembers the write, because a duplicate that arrives after the
-// record has changed must not be done (rules.Forget).
+// decided sets the answer of a declined write, and remembers the write. A duplicate of the write that arrives after
+// the record has changed must not be done (rules.Forget).
 func (q *Queue) decided(p *Pending, current uint64) {
 	if p.role == refused {
 		p.err = &ConditionError{Err: p.refusal, Current: current}

@@ -46,7 +46,7 @@ type leader struct {
 }
 
 type entry struct {
-	p       *Pending // used only for the id and the kind of the write
+	p       *Pending // only the id and the kind of the write are read
 	index   uint64
 	request format.Request
 }
@@ -167,7 +167,8 @@ func TestAWriteIsAnsweredWhenItIsApplied(t *testing.T) {
 	}
 }
 
-// Rule 2: a refusal names a version, so it waits until that version is committed.
+// TestARefusalWaitsForWhatItDependsOn tests rule 2. A refusal names a version, so it waits until that version is
+// committed.
 func TestARefusalWaitsForWhatItDependsOn(t *testing.T) {
 	l := newLeader(nil)
 	first := l.propose(put(1, "a"))
@@ -202,7 +203,8 @@ func TestAConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	wantRefusal(t, l.Accept(&w, draft, l.lead), ErrExists, 100)
 }
 
-// If other members can lead, a committed version may be outdated: the caller says when it is known to be current.
+// TestWhatIsDeclinedIsAnsweredByTheCallerWhereOthersCanLead is about a committed version that may be outdated,
+// because other members can lead. The caller answers once it knows that the version is current.
 func TestWhatIsDeclinedIsAnsweredByTheCallerWhereOthersCanLead(t *testing.T) {
 	l := newLeader(nil)
 	l.lead.Sole = false
@@ -335,8 +337,8 @@ func TestCommitTimesNeverGoBack(t *testing.T) {
 	}
 }
 
-// Entries that were applied before the start are read back once, and again after a repair of damage that may have
-// hidden some of them.
+// TestHistoryIsReadUntilItIsWhole checks that entries that were applied before the start are read once, and again
+// after a repair of damage that may have hidden some of them.
 func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
 	log := &fakeLog{applied: 10, damaged: true, recent: []format.Request{{RequestID: requestID(1, 1), Index: 10},
 		{RequestID: requestID(2, 1), Index: 11}}}
@@ -365,8 +367,9 @@ func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
 	}
 }
 
-// In the model, the newest version of a record follows the order in which writes were accepted. Each write is
-// answered as the model says, however storing and applying interleave with the writes.
+// TestAnswersAreThoseOfOneOrder compares a queue with a model, in which the newest version of a record follows the
+// order in which writes were accepted. However storing and applying interleave with the writes, each write gets the
+// answer of the model.
 func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		l := newLeader(nil)

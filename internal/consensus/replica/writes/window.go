@@ -25,7 +25,7 @@ var windowClock = time.Now()
 
 func windowNow() int64 { return int64(time.Since(windowClock)) }
 
-// windowSlot is a remembered write. It takes only 56 bytes, because a busy shard has millions of them.
+// windowSlot is a remembered write. It takes only 56 bytes, because a busy shard remembers millions of writes.
 type windowSlot struct {
 	requestID [16]byte
 	id        int64
@@ -103,7 +103,7 @@ func (w *window) held() int { return int(w.next - w.first) }
 
 func (w *window) drop() {
 	id := w.slot(w.first).requestID
-	if w.at[id] == uint32(w.first) { // otherwise a later write has replaced this one
+	if w.at[id] == uint32(w.first) { // if false, a later write has replaced this one
 		delete(w.at, id)
 	}
 	w.first++
@@ -166,8 +166,8 @@ func (w *window) putBefore(older []windowSlot) {
 	*w = all
 }
 
-// answer returns the answer to a write with the slot's request id. It returns nil if the write is a new one: nothing
-// was written under its request id before.
+// answer returns the answer to a write with the slot's request id. It returns nil if the write is a new one, because
+// nothing was written under its request id before.
 func (s *windowSlot) answer(w *Write, request *format.Request, reuse bool) *Pending {
 	first := s.request()
 	same := first.IsSame(request)

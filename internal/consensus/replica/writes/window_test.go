@@ -23,7 +23,8 @@ func slotFor(id [16]byte, index uint64, at int64) windowSlot {
 	return windowSlot{requestID: id, index: index, time: at, delete: index%2 == 0, at: at}
 }
 
-// The window behaves like a plain list of the last writes, without those that are too old or too many.
+// TestWindowRemembersTheLastWrites compares the window with a plain list of the last writes that leaves out writes
+// that are too old or too many.
 func TestWindowRemembersTheLastWrites(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		bounds := format.RequestWindow{Writes: rapid.IntRange(1, 40).Draw(t, "writes"),
@@ -80,7 +81,8 @@ func TestWindowRemembersTheLastWrites(t *testing.T) {
 	})
 }
 
-// Writes that the log returns after a start are placed before those that were applied since then.
+// TestWindowPutsOlderWritesBefore checks that writes that were read from the log after a start are placed before
+// those that were applied since then.
 func TestWindowPutsOlderWritesBefore(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		writes := rapid.IntRange(1, 20).Draw(t, "writes")

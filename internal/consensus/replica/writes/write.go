@@ -1,7 +1,7 @@
-// Package writes holds the writes of one group that are in progress. It knows what each write depends on, the order
-// in which the writes go into the log, who waits for them, and which request ids were answered. It knows nothing
-// about Raft. Its caller, which orders all calls by one mutex, takes the queued writes. The caller also reports the
-// index of each write, and which writes are committed or lost.
+// Package writes holds the writes of one group that are in progress: their order in the log, the writes on which each
+// one depends, the callers that wait for them, and the request ids that were answered. It does not depend on Raft.
+// The replica that owns a Queue orders all calls by one mutex. It takes the queued writes, and reports the index of
+// each write and which writes are committed or lost.
 package writes
 
 import (
@@ -23,8 +23,8 @@ var (
 	ErrMismatch       = errors.New("the record's version is another")            // always inside a *ConditionError
 )
 
-// ErrDiskHangs ends a wait when the leadership is lost, and the round that would answer the write does not end because
-// the disk hangs.
+// ErrDiskHangs ends a wait if the leadership is lost while the disk hangs: the round that would answer the write does
+// not end.
 var ErrDiskHangs = errors.New("the leadership was lost, and the disk of this replica does not answer")
 
 // ConditionError is the error of a write that was refused because of its condition. Err is ErrExists or ErrMismatch.
@@ -55,7 +55,7 @@ type Write struct {
 	HasTime    bool
 	RequestID  [16]byte // zero if there is none
 	Condition  Condition
-	Timed      bool // Result.Sync is to be set
+	Timed      bool // the caller wants Result.Sync
 }
 
 // Result is the result of a committed write.
@@ -64,7 +64,7 @@ type Result struct {
 	CommitTime int64  // Unix ns
 	Repeated   bool   // the request id was known, so nothing was written again
 	Existed    bool   // for a delete: the record existed
-	// Sync says when the write became durable here; nil if this was not requested or is unknown.
+	// Sync holds the times when the leader synced the write; nil if they were not requested or are unknown.
 	Sync *SyncTimes
 }
 
@@ -135,8 +135,8 @@ func frameBytes(w *Write) int64 {
 	return format.FrameBytes(len(w.Attributes), dataBytes)
 }
 
-// SyncTimes holds the beginning and the end of the sync that made a write durable here. With several copies, a write
-// needs the syncs of a majority; SyncTimes is only about the leader's own sync.
+// SyncTimes holds the beginning and the end of the sync by which this replica made a write durable. With several
+// copies, a write needs the syncs of a majority; SyncTimes covers only the leader's own sync.
 type SyncTimes struct {
 	Began, Ended time.Time
 	first, last  uint64 // indexes of the entries that the sync made durable
