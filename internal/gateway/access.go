@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// may decides whether the caller may use a verb in the group of a key. It decides before anything is looked up in the
-// group.
+// may returns an error unless the caller may use a verb in the group of a key. The gateway calls may before it looks
+// up anything in the group.
 func (g *Gateway) may(ctx context.Context, verb access.Verb, k *key) error {
 	if !access.Identified(ctx) {
 		return nil
@@ -27,7 +27,7 @@ func (g *Gateway) may(ctx context.Context, verb access.Verb, k *key) error {
 	return access.MayRecord(ctx, verb, t.groupOf(k), k.id)
 }
 
-// groupOf returns the name of a key's group, whether the group exists or not.
+// groupOf returns the name of a key's group, which need not exist.
 func (t *table) groupOf(k *key) string {
 	if routing := t.view.Meta.Routing; routing.Mode == placement.Hash {
 		return placement.GroupName(routing.GroupOf(k.id))
@@ -35,8 +35,8 @@ func (t *table) groupOf(k *key) string {
 	return string(k.group)
 }
 
-// sealed is the lifetime of signed splits and scan cursors, if the store identifies its callers. It is longer than the
-// lifetime of their snapshots.
+// sealed is how long signed splits and scan cursors are valid, if the store identifies its callers. That is longer
+// than their snapshots exist.
 const sealed = 7 * 24 * time.Hour
 
 // opened verifies a signed value that the caller sends back, and returns the value without its signature.
@@ -48,8 +48,8 @@ func opened(ctx context.Context, field string, value []byte) ([]byte, error) {
 	return out, nil
 }
 
-// notOpened returns the error for a value that a caller sends back, if this store did not give it to that caller, or
-// gave it too long ago.
+// notOpened returns the error for a signed value from a caller, if the store did not issue that value to this caller,
+// or issued it too long ago.
 func notOpened(field string, err error) error {
 	if errors.Is(err, access.ErrOutdated) {
 		return fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)
@@ -60,8 +60,8 @@ func notOpened(field string, err error) error {
 // cursorField is the field number of the cursor in the answers of Scan and Watch.
 const cursorField = 2
 
-// replaceBytes replaces the value of a bytes or string field of a message. It appends the field: if a field occurs
-// twice, the last one is used.
+// replaceBytes replaces the value of a bytes or string field of a message. It appends the new value, because protobuf
+// uses the last value of a field that occurs twice.
 func replaceBytes(message *frame, number protowire.Number, value []byte) {
 	field := protowire.AppendTag(nil, number, protowire.BytesType)
 	message.bufs = append(message.bufs, mem.SliceBuffer(protowire.AppendBytes(field, value)))

@@ -184,7 +184,7 @@ func (a *adminServer) Verify(ctx context.Context, request *recordv1.VerifyReques
 	return atLeader(ctx, a, request, recordv1.AdminServiceClient.Verify)
 }
 
-// verifyCopies asks the shards of all copies concurrently. It returns the first error if no copy was checked.
+// verifyCopies asks the shards of all copies concurrently. It returns the first error if no shard checked its copy.
 func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []placement.Member,
 	request *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {
 	slices.SortFunc(voters, func(a, b placement.Member) int { return cmp.Compare(a.Shard, b.Shard) })

@@ -49,7 +49,7 @@ func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
 		})
 		must.OK(t, err)
 		c.awaitEpoch(reported.Revision)
-		synctest.Wait() // every message that would be sent has arrived
+		synctest.Wait() // until every message that will be sent has arrived
 		if _, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error {
 			g.Members = []placement.Member{{Shard: "b", VolumeUUID: c.shards["b"].volume}}
 			return nil
@@ -106,7 +106,7 @@ func TestListingsIncludeSilentShards(t *testing.T) {
 	})
 }
 
-// ListGroups and the status page say what the planner waits for if a group has no place.
+// ListGroups and the status page give the planner's reason if a group has no shard.
 func TestAGroupWithoutAPlaceSaysWhatThePlannerWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := hash(4)
@@ -229,8 +229,8 @@ func TestAShardOfManyGroupsIsListed(t *testing.T) {
 	})
 }
 
-// TestAGroupOfJustNowIsFound checks that a gateway does not deny a group that is missing in its table. Another gateway
-// may have created the group a moment ago, so "does not exist" would be wrong.
+// TestAGroupOfJustNowIsFound checks that a gateway does not answer "does not exist" for a group that is missing in
+// its table, because another gateway may have created the group a moment ago.
 func TestAGroupOfJustNowIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := named()
@@ -252,7 +252,8 @@ func TestAGroupOfJustNowIsFound(t *testing.T) {
 	})
 }
 
-// The error about a name that is too long for a group is short: one of 60,000 bytes could not be sent to the caller.
+// An error about the name of a group that is too long does not repeat the whole name, because a name of 60,000 bytes
+// could not be sent to the caller.
 func TestErrorsAboutLongNamesOfGroupsAreShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a")
@@ -323,7 +324,7 @@ func TestPlanMovesShowsWhatThePlannerWouldDo(t *testing.T) {
 		must.OK(t, err)
 		defer stop()
 		var out *recordv1.PlanMovesResponse
-		for len(out.GetMoves()) == 0 { // the gateway has received the view once there are moves
+		for len(out.GetMoves()) == 0 { // repeated until the gateway has the view with the moves
 			time.Sleep(time.Millisecond)
 			if out, err = c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil {
 				t.Fatal(err)
@@ -349,7 +350,7 @@ func TestAdminCallsOfAGroupNeedOne(t *testing.T) {
 }
 
 func TestStopLeavesNothingRunning(t *testing.T) {
-	// A bubble fails if a goroutine still runs when the test and its cleanups have ended.
+	// synctest.Test fails if a goroutine still runs when the test and its cleanups have ended.
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{Registry: prometheus.NewRegistry()}, "a", "b")
 		if _, err := batchPut(t, c, puts(1, 2, 3, 4)); err != nil {

@@ -26,11 +26,11 @@ type item struct {
 	begin, end int // offsets in the message, including tag and length
 	effect     routing.Effect
 	answered   bool
-	err        error // the last failure, which is the answer unless a shard answers the item
+	err        error // the last failure, which is the answer unless a shard answers the item later
 	failures   failures
 	route      *route
 	to         *shard // the shard of the last attempt
-	told       bool   // the shard has reported err for this item, so the error of the shard's stream is ignored
+	told       bool   // the shard has reported err for this item, so an error of the shard's stream is ignored
 }
 
 // batch is one message with many items.
@@ -41,8 +41,8 @@ type batch struct {
 	items []item
 }
 
-// itemFields are the fields of PutRequest and GetRequest. Field 3 of a GetRequest is not a request id but the version,
-// and only writes use the request id.
+// itemFields are the fields of PutRequest and GetRequest. Field 3 of a GetRequest is the version, not a request id,
+// but requestID is read only for writes.
 var itemFields = fields{key: 1, requestID: 3}
 
 // nextBatch receives a message of a batch and admits it, and refuses the items to which the caller has no access. The
@@ -120,7 +120,7 @@ type part struct {
 	items []int // indices in the batch, sorted
 }
 
-// tenures returns the tenures of the part's shard as the leader of the part's groups, as far as they are known.
+// tenures returns the tenures of the part's shard as the leader of the part's groups, without unknown ones.
 func (b *batch) tenures(p *part) []*liveness.Tenure {
 	known := map[*liveness.Tenure]bool{}
 	for _, i := range p.items {
@@ -130,8 +130,9 @@ func (b *batch) tenures(p *part) []*liveness.Tenure {
 	return slices.Collect(maps.Keys(known))
 }
 
-// split divides the unanswered items by the shards that lead their groups, and keeps their order. An item without a
-// leader goes to no shard: it gets the reason as its error, and is answered if a retry cannot help.
+// split divides the unanswered items by the shards that lead their groups, and keeps their order. An item whose group
+// has no known leader goes to no shard. Its error is set to the reason, and the item counts as answered if a retry
+// cannot help.
 func (g *Gateway) split(ctx context.Context, t *table, b *batch) []*part {
 	var parts []*part
 	failed := g.resolveMissing(ctx, t, b)
@@ -198,7 +199,7 @@ func (b *batch) message(p *part) *frame {
 	return f
 }
 
-// failPart records a failure of the whole part for the items without an answer.
+// failPart records the failure of a whole part for each of its items that has no answer yet.
 func (b *batch) failPart(p *part, err error, v routing.Verdict) {
 	err = unreachable(err, p.shard.name)
 	for _, i := range p.items {
@@ -208,7 +209,7 @@ func (b *batch) failPart(p *part, err error, v routing.Verdict) {
 	}
 }
 
-// failed records a failed attempt at a shard.
+// failed records a failed attempt at a shard, and changes the destination of the group's calls if necessary.
 func (it *item) failed(err error, v routing.Verdict) {
 	if it.route != nil {
 		it.route.learn(it.to, v)
@@ -216,7 +217,7 @@ func (it *item) failed(err error, v routing.Verdict) {
 	it.note(err, v)
 }
 
-// note records a failure, and decides whether that failure answers the item.
+// note records a failure. If the item must not be retried, the failure becomes its answer.
 func (it *item) note(err error, v routing.Verdict) {
 	it.answered = !it.effect.Failed(v, true)
 	it.err = told(err, &it.effect)

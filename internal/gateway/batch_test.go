@@ -201,7 +201,7 @@ func TestBatchPutToAShardThatIsDownFailsSurely(t *testing.T) {
 	})
 }
 
-// batchPut2 sends one message on a stream without a deadline.
+// batchPut2 sends one message on a BatchPut stream without a deadline.
 func batchPut2(c *cluster, message *recordv1.BatchPutRequest) (*recordv1.BatchPutResponse, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.ctx))
 	defer cancel()
@@ -232,7 +232,7 @@ func TestBatchesOutsideTheirLimitsAreRefused(t *testing.T) {
 			_, err = batchGet(c, make([]int64, n)...)
 			wantFieldViolation(t, err, "gets")
 		}
-		// The messages before the invalid one are answered.
+		// The gateway answers the messages before the invalid one.
 		answers, err := batchPut(t, c, puts(1), puts(2), &recordv1.BatchPutRequest{})
 		if len(answers) != 2 {
 			t.Fatalf("%d answers, %v", len(answers), err)
@@ -282,7 +282,7 @@ func TestBatchGetNamesPositionsOfTheCaller(t *testing.T) {
 		for name, s := range c.shards {
 			fired[name] = s.failFirst(7, "BatchGet item", refuse(codes.Unavailable, "NO_LEADER"))
 		}
-		ids = append(ids, 1000) // a record that does not exist
+		ids = append(ids, 1000) // no record has this id
 		slices.Reverse(ids)
 		got, err := batchGet(c, ids...)
 		if err != nil || len(got) != len(ids) {
@@ -329,7 +329,7 @@ func TestBatchGetGoesOnWhenAShardBreaksOff(t *testing.T) {
 func TestABatchMakesAllItsGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a", "b")
-		// This goroutine acts for the shards, which carry out their targets.
+		// This goroutine acts for the shards: it creates the groups of the store.
 		go func() {
 			for view := range c.store.Watch(c.ctx) {
 				for _, g := range view.Groups {

@@ -54,7 +54,7 @@ type getting struct {
 	sendErr error
 }
 
-// run retries until all items are answered, the caller has gone, or the deadline is near.
+// run retries until all items are answered, the caller has disconnected, or the deadline is near.
 func (get *getting) run(ctx context.Context) {
 	call := get.g.repeated(routing.Effect{})
 	for {
@@ -79,12 +79,12 @@ func (get *getting) run(ctx context.Context) {
 func (get *getting) part(ctx context.Context, p *part) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err := notEOF(get.read(ctx, p)) // for an item without an answer, the normal end of the stream is an error
+	err := notEOF(get.read(ctx, p)) // while items lack an answer, even the normal end of the stream is an error
 	v := routing.Judge(status.Convert(err), true)
 	get.failPart(p, err, v)
 }
 
-// read forwards the shard's answers until the stream ends; io.EOF is the normal end.
+// read forwards the shard's answers until the stream ends. It returns io.EOF at the normal end.
 func (get *getting) read(ctx context.Context, p *part) error {
 	in := get.message(p)
 	defer in.free()
@@ -118,17 +118,18 @@ func (get *getting) read(ctx context.Context, p *part) error {
 	}
 }
 
-// send forwards one message to the caller. The argument bytes is how much its shard has sent so far.
+// send forwards one message to the caller. The argument bytes is the number of bytes that the shard of the message
+// has sent so far.
 func (get *getting) send(out *frame, bytes int64) error {
 	if out.bufs.Len() == 0 {
 		out.free()
 		return nil
 	}
-	// Messages that wait for the lock are counted as held, too.
+	// A message that waits for the lock also takes memory.
 	n := int64(out.bufs.Len()) + min(streamWindow, bytes)
 	err := get.held.More(n)
 	if err == nil {
-		defer func() { _ = get.held.More(-n) }() // a reduction is never refused
+		defer func() { _ = get.held.More(-n) }() // More never refuses a reduction
 	} else {
 		out.free()
 	}
@@ -189,7 +190,7 @@ func (get *getting) renumber(p *part, in *frame) (*frame, error) {
 	return &frame{bufs: message.Appended(buf, out)}, nil
 }
 
-// readPosition reads the position of a BatchGetResult; 0 if it is absent.
+// readPosition reads the position of a BatchGetResult, or returns 0 if the result has none.
 func readPosition(result scanner) (uint64, error) {
 	value, err := result.find(1, protowire.VarintType)
 	if err != nil || value.left == 0 {

@@ -22,7 +22,7 @@ import (
 // These are limits of a BatchPut message, and of the messages in flight on one stream.
 const (
 	putsMax       = 1024
-	putBytesMax   = 4<<20 + 64<<10 // 4 MiB of puts, and their tags
+	putBytesMax   = 4<<20 + 64<<10 // 4 MiB of puts, and 64 KiB for their tags
 	batchesFlight = 4
 )
 
@@ -41,10 +41,10 @@ func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 	go func() {
 		err := b.answer(stream, under)
 		if err != nil {
-			cancel() // answers are no longer read
+			cancel() // nobody reads the answers of the shards
 		}
 		answered <- err
-		for pb := range under { // free the remaining messages
+		for pb := range under { // frees the remaining messages
 			pb.wait.Wait()
 			pb.wrote(ctx, g)
 			pb.free(g)
@@ -78,7 +78,7 @@ type putting struct {
 // putBatch is one message in progress.
 type putBatch struct {
 	*batch
-	wait    sync.WaitGroup // waits for the parts to be answered
+	wait    sync.WaitGroup // waits until all parts are answered
 	results []scanner      // the bytes of each result of a shard
 	mu      sync.Mutex
 	frames  []*frame // the frames that hold the results
@@ -91,7 +91,7 @@ func (pb *putBatch) free(g *Gateway) {
 	g.endBatch(pb.batch)
 }
 
-// wrote reports the puts of a message to the audit log, once they are answered or given up.
+// wrote reports the puts of a message to the audit log. It is called when they are answered or will not be retried.
 func (pb *putBatch) wrote(ctx context.Context, g *Gateway) {
 	call := access.CallOf(ctx)
 	if call == nil {
@@ -273,7 +273,7 @@ type sentPart struct {
 func (b *putting) lane(s *shard) *lane {
 	if l := b.lanes[s]; l != nil && l.err == nil {
 		select {
-		case <-l.ended: // broken: a new stream may work
+		case <-l.ended: // the last stream has ended, but a new one may work
 			l.close()
 		default:
 			return l
@@ -283,7 +283,7 @@ func (b *putting) lane(s *shard) *lane {
 	return b.lanes[s]
 }
 
-// openLane opens a stream to a shard. The caller must call close.
+// openLane opens a stream to a shard. The caller must call lane.close.
 func openLane(ctx context.Context, s *shard) *lane {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &lane{cancel: cancel, parts: make(chan sentPart, 2*batchesFlight), ended: make(chan struct{})}
@@ -296,15 +296,15 @@ func openLane(ctx context.Context, s *shard) *lane {
 	return l
 }
 
-// send sends a part; it records a failure in the batch.
+// send sends a part. If this fails, send records the failure in the batch.
 func (l *lane) send(pb *putBatch, p *part) {
 	if l.err != nil {
 		pb.failPart(p, l.err, routing.Judge(status.Convert(l.err), false))
 		pb.wait.Done()
 		return
 	}
-	// The error of SendMsg does not say the reason; RecvMsg in the function receive returns it. Sending to l.parts never
-	// blocks, because at most batchesFlight+2 parts are in flight.
+	// SendMsg does not return the reason of a failure; RecvMsg in lane.receive does. Sending to l.parts never blocks,
+	// because at most batchesFlight+2 parts are in flight.
 	err := l.to.SendMsg(pb.message(p))
 	l.parts <- sentPart{pb: pb, p: p, sent: err == nil}
 }

@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// echoBytes holds the bytes of a message. Passing them on unchanged is the minimum work of a hop.
+// echoBytes holds the bytes of a message. To forward them unchanged is the least work that a hop can do.
 type echoBytes struct{ bufs mem.BufferSlice }
 
 type echoCodec struct{ proto encoding.CodecV2 }

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// These are pauses between attempts. A newer view ends a pause at once.
+	// These are pauses between attempts. A newer view ends a pause immediately.
 	pauseFirst = 5 * time.Millisecond
 	pauseMax   = 250 * time.Millisecond
-	// reserveMax bounds the time before the deadline that is reserved for sending the answer back. A caller whose own
-	// clock ends the call does not learn the reason.
+	// reserveMax bounds the time before the deadline that is reserved for sending the answer back. If the caller's
+	// own clock ended the call first, the caller would not learn the reason.
 	reserveMax    = 250 * time.Millisecond
 	createTimeout = 10 * time.Second
 )
@@ -39,9 +39,9 @@ func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (
 	return nil, g.lookUp(ctx, t, name, creates)
 }
 
-// lookUp asks etcd for a group that is missing in the table, because the table may not yet contain a group that another
-// gateway has created. It returns nil if the group exists, or if creates is set and the group was created. A newer
-// table will then contain the group.
+// lookUp asks etcd for a group that is missing in the table, because another gateway may have created the group after
+// the table was built. lookUp returns nil if the group exists, or if creates is set and lookUp has created it. A
+// newer table will then contain the group.
 func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates bool) error {
 	_, err, _ := g.creating.Do(name, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
@@ -56,7 +56,7 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 	case err == nil:
 		return nil
 	case errors.Is(err, placement.ErrNoGroup) && creates:
-		return nil // the shared lookup was that of a read, which creates nothing; the next attempt creates the group
+		return nil // another call shared the lookup for a read, which creates nothing; the next attempt creates the group
 	case errors.Is(err, placement.ErrNoGroup):
 		return fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", name)
 	default:
@@ -92,7 +92,7 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	return t, nil
 }
 
-// attempt is one try of a call at a shard. The result sent says that the request may have left this process.
+// attempt tries a call once, at one shard. The result sent is true if the request may have left this process.
 type attempt func(ctx context.Context, s place) (sent bool, err error)
 
 // repeated is a call that is retried until it is answered.

@@ -22,8 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// cluster is a gateway in front of stand-ins, with its etcd and network in memory. Its test runs in a bubble of
-// testing/synctest: virtual time passes when all goroutines wait, so a pause below takes no real time.
+// cluster is a gateway with stand-ins for its shards, and with etcd and the network in memory. Its test runs in a
+// bubble of testing/synctest: virtual time passes when all goroutines wait, so a pause below takes no real time.
 type cluster struct {
 	t       *testing.T
 	ctx     context.Context
@@ -40,7 +40,7 @@ type cluster struct {
 }
 
 // endless returns a context without a deadline, for calls that must fail. The gateway then gives up before its caller
-// does, and the error of the gateway gives the reason.
+// does, so the caller gets the reason in the gateway's error.
 func (c *cluster) endless() context.Context { return context.WithoutCancel(c.ctx) }
 
 func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {
@@ -67,7 +67,7 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if c.gateway == nil { // the test has stopped it
+		if c.gateway == nil { // the test has stopped the gateway
 			return
 		}
 		stop, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -76,8 +76,8 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 			t.Error(err)
 		}
 	})
-	// The windows have a fixed size. A window that grows with the round-trip time would, on a slow machine, hold the bytes
-	// on the reader's side that the tests of stalled readers expect in the gateway.
+	// The windows have a fixed size. On a slow machine, a window that grows with the round-trip time would move bytes
+	// to the reader's side. The tests of stalled readers expect these bytes in the gateway.
 	windows := []grpc.DialOption{grpc.WithInitialWindowSize(64 << 10), grpc.WithInitialConnWindowSize(64 << 10)}
 	c.conn = c.dial(c.gateway, windows...)
 	c.records, c.admin = recordv1.NewRecordServiceClient(c.conn), recordv1.NewAdminServiceClient(c.conn)
@@ -173,7 +173,7 @@ func (c *cluster) own(g placement.Group, shard string) int64 {
 	return g.Revision
 }
 
-// awaitEpoch waits until the gateway has seen what was written at the given revision.
+// awaitEpoch waits until the gateway has received the state of etcd at the given revision.
 func (c *cluster) awaitEpoch(revision int64) {
 	c.t.Helper()
 	for c.gateway.Epoch() < uint64(revision) {

@@ -15,11 +15,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// groupsUncounted is the minimum distance of a store from its limit at which groups are created without counting all
-// groups in etcd.
+// groupsUncounted bounds how closely a store may approach its limit of groups while gateways create groups without
+// counting all groups in etcd.
 const groupsUncounted = 1000
 
-// quotaError says that a tenant has as many groups as its quota allows, or more.
+// quotaError means that a tenant has as many groups as its quota allows, or more.
 type quotaError struct {
 	tenant access.Tenant
 	groups int64
@@ -31,8 +31,8 @@ func (e *quotaError) Error() string {
 		e.tenant.Name, access.TenantGroups, e.tenant.Quotas.Of(access.TenantGroups), e.groups, e.tenant.Prefix)
 }
 
-// create creates a group of Named routing if it does not exist, within the quota of its tenant and, if limited, within
-// the limit of the store. It returns a *quotaError, placement.ErrGroupLimit, or an error of etcd.
+// create creates a group of Named routing if the group does not exist, within the quota of its tenant and, if
+// limited, within the limit of the store. It returns a *quotaError, placement.ErrGroupLimit, or an error of etcd.
 func (g *Gateway) create(ctx context.Context, t *table, name string, limited bool) (there placement.Group, created bool,
 	err error) {
 	tenant, err := g.tenantOf(ctx, name)
@@ -42,7 +42,7 @@ func (g *Gateway) create(ctx context.Context, t *table, name string, limited boo
 	var bounds []placement.Bound
 	var refused prometheus.Counter
 	if tenant != nil {
-		// The series exists from the first group on, so that an alert sees it grow from 0.
+		// The series is created with the tenant's first group, so that an alert sees the counter grow from 0.
 		refused = g.metrics.refused.WithLabelValues(tenant.Name, string(access.TenantGroups))
 		bounds = append(bounds, placement.Bound{Prefix: tenant.Prefix, Most: tenant.Quotas.Of(access.TenantGroups)})
 	}
@@ -58,7 +58,8 @@ func (g *Gateway) create(ctx context.Context, t *table, name string, limited boo
 	return there, created, err
 }
 
-// createError returns the answer to a call for which a group could not be created. outcome is documented at etcdFailed.
+// createError returns the answer to a call whose group could not be created. outcome has the same meaning as in
+// etcdFailed.
 func createError(name string, err error, outcome bool) error {
 	quota, ok := errors.AsType[*quotaError](err)
 	switch {
@@ -76,7 +77,7 @@ func createError(name string, err error, outcome bool) error {
 	return etcdFailed(err, outcome, "group %q is not known here, and cannot be looked up or made", name)
 }
 
-// knownTenants are the tenants of the table of grants at a revision.
+// knownTenants are the tenants in one revision of the table of grants.
 type knownTenants struct {
 	revision int64
 	list     []access.Tenant
@@ -112,11 +113,11 @@ func (g *Gateway) tenantOf(ctx context.Context, group string) (*access.Tenant, e
 	return access.TenantOf(known.list, group), nil
 }
 
-// groupsNear is the share of the store's limit of groups above which people are warned. A person has to act before the
-// limit is reached, because the limit cannot be raised.
+// groupsNear is the share of the store's limit of groups above which the status has a warning. A person must act
+// before the limit is reached, because the limit cannot be raised.
 const groupsNear = 0.8
 
-// warnings returns texts that say which limits of the store are nearly reached.
+// warnings returns a text for each limit of the store that is nearly reached.
 func (t *table) warnings() []string {
 	limit := t.groupLimit()
 	if limit == 0 || float64(len(t.named)) < groupsNear*float64(limit) {
@@ -127,8 +128,8 @@ func (t *table) warnings() []string {
 		"that create many (sheaf auth tenants)", len(t.named), limit)}
 }
 
-// groupLimit returns the number of groups up to which first writes create groups. It returns 0 if first writes create
-// none.
+// groupLimit returns the number of groups up to which first writes create groups. It returns 0 if first writes do not
+// create groups.
 func (t *table) groupLimit() int {
 	if t.view.Meta.Routing.Mode == placement.Hash {
 		return 0

@@ -93,7 +93,8 @@ func TestATenantCreatesAsManyGroupsAsItsQuotaAllows(t *testing.T) {
 				t.Error(text)
 			}
 		}
-		// The default quota of the other tenant is far from reached, and groups without a tenant have no quota.
+		// The other tenant has far fewer groups than its default quota allows, and groups without a tenant have no
+		// quota.
 		for _, group := range append(made, "z1", "z2", "other-1") {
 			if err := put(group); err != nil {
 				t.Errorf("put into %s: %v", group, err)
@@ -124,8 +125,8 @@ sheaf_gateway_tenant_refused_total{quota="groups",tenant="two"} 0
 	})
 }
 
-// A gateway that never knew a usable table of grants creates nothing, because it does not know which tenant owns the
-// group. A gateway that knew a table continues with that table.
+// A gateway that never read a usable table of grants creates no groups, because it does not know which tenant owns a
+// group. A gateway that has read a usable table continues to use it.
 func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a")
@@ -151,8 +152,8 @@ func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
 	})
 }
 
-// People are warned before the store reaches its limit of groups, and the metrics show the number of groups and the
-// limit.
+// The status has a warning before the store reaches its limit of groups, and the metrics show the number of groups
+// and the limit.
 func TestALimitOfGroupsIsReportedBeforeItIsReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
@@ -167,7 +168,7 @@ func TestALimitOfGroupsIsReportedBeforeItIsReached(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for { // until the gateway knows all groups
+			for { // repeated until the gateway has all groups
 				synctest.Wait()
 				if n, err := testutil.GatherAndCount(registry, "sheaf_gateway_groups"); err == nil && n == 1 &&
 					testutil.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`

@@ -16,7 +16,7 @@ import (
 var afterDoubt = []struct {
 	code   codes.Code
 	reason string
-	told   bool // the shard answers so only after it has looked up the request id
+	told   bool // the shard gives this answer only after it has looked up the request id
 }{
 	{codes.ResourceExhausted, "OVERLOADED", false},
 	{codes.ResourceExhausted, "DISK_FULL", false},

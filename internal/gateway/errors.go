@@ -19,12 +19,12 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
-// fail makes an error with a reason.
+// fail returns an error with a gRPC code, a reason and a text.
 func fail(code codes.Code, why, format string, args ...any) error {
 	return withDetails(code, fmt.Sprintf(format, args...), &errdetails.ErrorInfo{Domain: reason.Domain, Reason: why})
 }
 
-// invalid makes an INVALID_ARGUMENT that names the field.
+// invalid returns an INVALID_ARGUMENT error that names the field.
 func invalid(field, format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	return withDetails(codes.InvalidArgument, field+": "+text, &errdetails.BadRequest{
@@ -32,7 +32,8 @@ func invalid(field, format string, args ...any) error {
 	})
 }
 
-// overloaded returns the error for a call that is refused because other calls hold too much. It says when to retry.
+// overloaded returns the error for a call that is refused because other calls hold too much memory. The error tells
+// the caller when to retry.
 func overloaded(format string, args ...any) error {
 	return withDetails(codes.ResourceExhausted, fmt.Sprintf(format, args...),
 		&errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.Overloaded},
@@ -42,7 +43,8 @@ func overloaded(format string, args ...any) error {
 // etcdPause is the time after which a call that needs etcd may be retried.
 const etcdPause = time.Second
 
-// etcdTime bounds a request to etcd, so that the caller gets an answer that says what failed before its time is over.
+// etcdTime bounds a request to etcd to a part of the caller's time, so that the caller gets an answer that names the
+// failure.
 func etcdTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := createTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -51,9 +53,9 @@ func etcdTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// etcdFailed returns the answer for a call whose request to etcd has failed. The format and its arguments say what
-// could not be done. If outcome is true, the caller asked for a change, and the answer says whether etcd may have made
-// it.
+// etcdFailed returns the answer for a call whose request to etcd has failed. The format and its arguments describe
+// the failed step. If outcome is true, the call was a change, and the answer says whether etcd may have made the
+// change.
 func etcdFailed(err error, outcome bool, format string, args ...any) error {
 	what := fmt.Sprintf(format, args...)
 	info := &errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.EtcdUnavailable}
@@ -78,7 +80,7 @@ const overloadedPause = 100 * time.Millisecond
 func withDetails(code codes.Code, text string, details ...protoadapt.MessageV1) error {
 	plain := status.New(code, text)
 	full, err := plain.WithDetails(details...)
-	if err != nil { // happens only if code is OK
+	if err != nil { // possible only if code is OK
 		return plain.Err()
 	}
 	return full.Err()
@@ -90,9 +92,9 @@ func outcomeUnknown(cause error) error {
 		"the write may or may not have been applied: repeat it with its request_id (%v)", status.Convert(cause).Message())
 }
 
-// told returns the error for the caller of a write. If the write may have been applied, the caller gets OUTCOME_UNKNOWN
-// instead of err. There are two exceptions: an err that proves that the write was not applied, and the end of the
-// caller's deadline, because that error leaves the outcome open as well.
+// told returns the error for the caller of a write. If the write may have been applied, the caller gets
+// OUTCOME_UNKNOWN instead of err. err itself is returned if it proves that the write was not applied, and if the
+// caller's deadline has ended, because that error leaves the outcome open as well.
 func told(err error, effect *routing.Effect) error {
 	v := routing.Judge(status.Convert(err), false)
 	if v.TimedOut || v.Reason == reason.OutcomeUnknown || !effect.Doubtful(v) {
@@ -101,7 +103,7 @@ func told(err error, effect *routing.Effect) error {
 	return outcomeUnknown(err)
 }
 
-// unreachable adds a reason to a transport error if the request was certainly not applied.
+// unreachable adds a reason to a transport error if the shard has certainly not applied the request.
 func unreachable(err error, shard string) error {
 	st := status.Convert(err)
 	if st.Code() != codes.Unavailable || routing.Judge(st, false).Reason != reason.ShardUnreachable {

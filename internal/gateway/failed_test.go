@@ -18,13 +18,14 @@ func (s *standIn) failAll() {
 	defer s.mu.Unlock()
 	s.fault = func(method string, _ *recordv1.RecordKey) error {
 		if method == "BatchPut" || method == "BatchGet" {
-			return nil // a batch has an error for each item instead
+			return nil // a batch itself succeeds; each of its items fails
 		}
 		return refuse(codes.FailedPrecondition, "GROUP_FAILED")
 	}
 }
 
-// callsOnAGroup returns every way to call a group, keyed by the name under which a stand-in counts it.
+// callsOnAGroup returns one function for each way to call a group. The keys are the names under which a stand-in
+// counts these calls.
 func callsOnAGroup(c *cluster) map[string]func() error {
 	return map[string]func() error{
 		"Get": func() error { _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); return err },
@@ -83,7 +84,7 @@ func TestACopyThatCannotBeLoadedSendsCallsToTheOthers(t *testing.T) {
 		c.shards["a"].failAll()
 		term := uint64(1)
 		for name, do := range callsOnAGroup(c) {
-			shared(c, "b", term, "a", "b", "c") // resets the leader that the last call has learned
+			shared(c, "b", term, "a", "b", "c") // the gateway forgets the leader that the last call has learned
 			shared(c, "a", term+1, "a", "b", "c")
 			term += 2
 			if err := do(); err != nil {
@@ -116,7 +117,8 @@ func TestAGroupWithoutAMajorityThatCouldBeLoadedFailsAtOnce(t *testing.T) {
 	})
 }
 
-// A stream that ends with OK does not report the reads that were answered with "try again".
+// TestBatchGetSaysWhyAReadWasRefused checks the item's own status, because the stream ends with OK even if a shard
+// has refused a read and the gateway could not retry it.
 func TestBatchGetSaysWhyAReadWasRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")

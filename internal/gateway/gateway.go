@@ -44,8 +44,8 @@ type Config struct {
 	Store  *registry.Store
 	// StoreUUID is the expected store. Views of another store are ignored. If it is zero, any store is accepted.
 	StoreUUID uuid.UUID
-	// PlannedElsewhere says that the planner does not run in this process. Calls that tell the planner what to do are
-	// then refused.
+	// PlannedElsewhere means that the planner runs in another process. Calls that give orders to the planner are then
+	// refused.
 	PlannedElsewhere bool
 	Limits           Limits
 	Version          string                // version of the binary, for status
@@ -59,7 +59,7 @@ type Config struct {
 	Dial     func(ctx context.Context, address string) (net.Conn, error)
 	// ServerOptions are added to those of the gRPC server: credentials, and hooks for tests.
 	ServerOptions []grpc.ServerOption
-	// Audit receives refusals by Secure, and completed operations. If it is nil, there is no audit log.
+	// Audit records refusals, which Secure reports, and completed operations. If it is nil, there is no audit log.
 	Audit *guard.Audit
 	// ShardCredentials returns the credentials for connections to a shard, by its name. If it is nil, TLS is not used.
 	ShardCredentials func(shard string) credentials.TransportCredentials
@@ -70,9 +70,9 @@ type Config struct {
 	callsMax int64 // the limit of concurrent calls, which is lower in tests
 }
 
-// Limits are the limits that a program fits to its memory. A zero field takes its default.
+// Limits are the limits that a program adapts to its memory. A zero field takes its default.
 type Limits struct {
-	BytesInFlightMax int64 // bytes of requests in progress, OVERLOADED beyond; default: 512 MiB
+	BytesInFlightMax int64 // bytes of requests in progress; calls above it get OVERLOADED; default: 512 MiB
 	// AnswerBytesMax bounds the bytes held for answers of streams that are forwarded or not yet read by their callers.
 	// Calls above it get OVERLOADED. The default is 512 MiB.
 	AnswerBytesMax int64
@@ -88,17 +88,18 @@ const (
 	// sendTimeout is the time limit for the caller to read one message of a stream. After that time, the stream ends with
 	// SLOW_READER, because it holds memory that other calls need.
 	sendTimeout = time.Minute
-	// callTimeout is the time limit of a unary call without a deadline, and of each message of a batch: longer than any
-	// call that succeeds needs, so that a caller without a deadline does not wait for ever.
+	// callTimeout is the time limit of a unary call without a deadline, and of each message of a batch. It is longer
+	// than any successful call takes, and ends calls that would otherwise wait indefinitely.
 	callTimeout = time.Minute
-	// pingsMin is the time between two pings below which a client is disconnected, because each ping costs an answer.
+	// pingsMin is the minimum time between two pings of a client. A client that pings more often is disconnected,
+	// because each ping costs an answer.
 	pingsMin = 10 * time.Second
 	// ageMax is the age at which clients must reconnect, so that they spread over gateways that have been added. Calls
 	// in progress then have ageGrace to end. A client resumes an interrupted stream from its cursor.
 	ageMax   = 30 * time.Minute
 	ageGrace = 10 * time.Minute
-	// A client that answers no ping for keepaliveWait is disconnected. The gateway pings a client that was silent for
-	// keepaliveTime.
+	// A client that answers no ping for keepaliveWait is disconnected. The gateway pings a client from which it has
+	// received nothing for keepaliveTime.
 	keepaliveTime = 20 * time.Second
 	keepaliveWait = 5 * time.Second
 )
@@ -112,14 +113,14 @@ func (l *Limits) setDefaults() error {
 	return nil
 }
 
-// unfinishedMax bounds the memory of messages that were received only in part. If they take more, the connection that
-// holds the most of them is closed.
+// unfinishedMax bounds the memory of messages that have arrived only in part. When they take more, the connection
+// that holds the most of it is closed.
 func (l Limits) unfinishedMax() int64 {
-	_ = l.setDefaults() // Start reports a negative limit
+	_ = l.setDefaults() // Start returns the error of a negative limit
 	return max(l.BytesInFlightMax/2, 2*message.RefusedBytesMax)
 }
 
-// After a table that takes longer than tableCostMax to build, follow pauses for at most tablePauseMax.
+// If a table takes longer than tableCostMax to build, follow then pauses for at most tablePauseMax.
 const (
 	tableCostMax  = 5 * time.Millisecond
 	tablePauseMax = 200 * time.Millisecond
@@ -148,12 +149,13 @@ type Gateway struct {
 	cancel  context.CancelFunc // ends the watch
 	watched chan struct{}      // closed when the watch has ended
 	served  chan error         // the result of Serve
-	// stopping is closed when Stop begins: it ends streams that would not end by themselves.
+	// stopping is closed when Stop begins. This ends streams that would otherwise never end.
 	stopping chan struct{}
 }
 
-// Start listens, follows the store in the background, and serves. Until there is a first view, calls wait for it, at
-// most until their deadline. ctx bounds only the start itself. Health is SERVING once there is a view.
+// Start listens, follows the store in the background, and serves. Until the gateway has its first view, calls wait,
+// at most until their deadline. ctx bounds only the start itself. The health status is SERVING once the gateway has a
+// view.
 func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	if cfg.Store == nil {
 		return nil, errors.New("gateway: the store is missing")
@@ -254,8 +256,8 @@ func (g *Gateway) follow(ctx context.Context) {
 		began := time.Now()
 		g.router.set(view)
 		g.setHealth(healthv1.HealthCheckResponse_SERVING)
-		// A store with very many groups must not keep a processor busy with tables while groups are being
-		// created: the newest view waits briefly, and the views between are skipped.
+		// While many groups are being created in a large store, building tables must not keep a processor busy. So
+		// the newest view waits briefly, and the views in between are skipped.
 		if cost := time.Since(began); cost > tableCostMax {
 			backoff.Sleep(ctx, min(3*cost, tablePauseMax))
 		}
@@ -312,8 +314,8 @@ func (g *Gateway) countUnary(ctx context.Context, req any, info *grpc.UnaryServe
 	return handler(ctx, req)
 }
 
-// Stop refuses new calls and lets calls in flight end; when ctx ends first, it aborts them. It aborts streams earlier
-// if their callers neither receive nor send anything. Call Stop once.
+// Stop refuses new calls and waits for calls in flight; when ctx ends, it aborts the remaining ones. It aborts
+// streams earlier if their callers neither receive nor send anything. Stop must be called only once.
 func (g *Gateway) Stop(ctx context.Context) error {
 	g.health.Shutdown()
 	close(g.stopping)

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// shared gives every group of a cluster a copy on each shard, the first of which leads.
+// shared gives every group of a cluster a copy on each of the shards; the named leader leads all groups.
 func shared(c *cluster, leader string, term uint64, shards ...string) {
 	c.t.Helper()
 	var revision int64
@@ -36,7 +36,7 @@ func shared(c *cluster, leader string, term uint64, shards ...string) {
 	c.awaitEpoch(revision)
 }
 
-// notLeader is the answer of a shard that knows the leader.
+// notLeader is the answer of a shard that does not lead the group, but knows the address of the leader.
 func notLeader(address string) error {
 	st, err := status.New(codes.FailedPrecondition, "another leads").WithDetails(&errdetails.ErrorInfo{
 		Domain: "sheaf.dev", Reason: "NOT_LEADER", Metadata: map[string]string{"address": address},
@@ -108,9 +108,9 @@ func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
 	}
 }
 
-// soon is longer than the time after which a gateway abandons a shard that hangs, and far shorter than gRPC's
-// keepalive, which would otherwise end calls to it. The time is virtual, so it does not depend on the speed of the
-// machine.
+// soon is longer than the time after which a gateway abandons a shard that hangs, and far shorter than the time after
+// which gRPC's keepalive would end the calls to that shard. The time is virtual, so it does not depend on the speed
+// of the machine.
 const soon = 4 * time.Second
 
 // Calls to a shard that hangs entirely are soon repeated at another shard, even if etcd still names the first one as
@@ -150,7 +150,7 @@ func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 			t.Errorf("%d calls went to b", b)
 		}
 		a.listener.GoOn()
-		for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // until a serves again as the leader
+		for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // until a leads and answers again
 			shared(c, "b", 2, "a", "b", "c")
 			shared(c, "a", 3, "a", "b", "c")
 			if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil &&
@@ -199,8 +199,8 @@ func TestCallsAtAHungShardGoElsewhere(t *testing.T) {
 	})
 }
 
-// Reads at a shard whose disk hangs wait without an error, while the shard answers everything else. When another shard
-// leads their group, the waiting reads end and are repeated there.
+// Reads at a shard whose disk hangs wait without an error, while the shard answers everything else. When another
+// shard leads their group, the waiting reads end and are repeated at that shard.
 func TestReadsLeaveAShardWhoseDiskHangs(t *testing.T) {
 	meta := hash(1)
 	meta.Copies = 3

@@ -54,8 +54,8 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 	return out, nil
 }
 
-// groups asks a shard for those of its replicas that can be on a page. It returns nil if the shard does not answer, or
-// does not hold the one group that was asked for.
+// groups asks a shard for its replicas that may be on a page. It returns nil if the shard does not answer, or does
+// not hold the one group that was requested.
 func (s *shard) groups(ctx context.Context, only string, page paging.Page) *recordv1.ListGroupsResponse {
 	if page.After != "" && s.pulse.Silent() {
 		return nil // the request for the first page has already waited for this shard
@@ -63,7 +63,7 @@ func (s *shard) groups(ctx context.Context, only string, page paging.Page) *reco
 	from := recordv1.NewAdminServiceClient(s.conn())
 	in := &recordv1.ListGroupsRequest{Group: only, PageSize: int32(page.Size),
 		PageToken: paging.Token(paging.Groups, page.After)}
-	if page.Size == 0 { // in one answer a shard with tens of thousands of groups exceeds the limit for messages
+	if page.Size == 0 { // with tens of thousands of groups, one answer would exceed the limit for messages
 		answer, _ := recordv1.AllGroups(ctx, from, in) // the answer is nil if there is an error
 		return answer
 	}
@@ -87,12 +87,12 @@ func (t *table) groupRows(only string, page paging.Page, shards []*shard, answer
 	onPage := func(group string) bool {
 		return placement.CompareGroups(group, page.After) > 0 && (!more || placement.CompareGroups(group, through) <= 0)
 	}
-	answered := map[string]bool{} // the keys are group/shard
+	answered := map[string]bool{} // keys have the form group/shard
 	listed := map[string]bool{}
 	fillMembers(answers)
 	for i, answer := range answers {
 		for _, row := range answer.GetGroups() {
-			if onPage(row.GetGroup()) { // a shard whose version does not know pages reports all groups
+			if onPage(row.GetGroup()) { // a shard of an older version ignores the page and reports all groups
 				answered[row.GetGroup()+"/"+shards[i].name], listed[row.GetGroup()] = true, true
 				rows = append(rows, row)
 			}
@@ -107,7 +107,7 @@ func (t *table) groupRows(only string, page paging.Page, shards []*shard, answer
 	}
 	begin := sort.Search(len(known), func(i int) bool { return placement.CompareGroups(known[i].group, page.After) > 0 })
 	for i, r := range known[begin:] {
-		if page.Size > 0 && i > page.Size { // one row more than fits on the page tells Cut that another page follows
+		if page.Size > 0 && i > page.Size { // one row more than fits on the page shows Cut that another page follows
 			break
 		}
 		if onPage(r.group) {
@@ -120,7 +120,7 @@ func (t *table) groupRows(only string, page paging.Page, shards []*shard, answer
 	return rows, more
 }
 
-// silent makes rows for the replicas of a group for which no shard answered.
+// silent makes rows for the replicas of a group whose shards did not report them.
 func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recordv1.Group {
 	if r.unknown != "" {
 		if listed {
@@ -132,7 +132,7 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 	var rows []*recordv1.Group
 	why := "the shard does not answer for this group: see that it runs, with its volume"
 	if t.view.GroupUnknown(r.group) {
-		why = t.view.UnusableGroup(r.group) // a shard that has started in the meantime does not know the group
+		why = t.view.UnusableGroup(r.group) // a shard that has started in the meantime does not have the group
 	}
 	for _, m := range g.Members {
 		if !answered[r.group+"/"+m.Shard] {
@@ -163,7 +163,7 @@ func (t *table) planned() map[string]string {
 // problemsMax bounds the number of problems of a store that ListShards reports.
 const problemsMax = 100
 
-// storeProblems returns the problems of the store: what is wrong with etcd, and keys that cannot be used. It returns at
+// storeProblems returns the problems of the store: those of etcd, and the keys that cannot be used. It returns at
 // most problemsMax of these keys, and a last line that counts the others.
 func (g *Gateway) storeProblems(t *table) []string {
 	all := t.view.Problems()
@@ -176,7 +176,7 @@ func (g *Gateway) storeProblems(t *table) []string {
 	return all
 }
 
-// etcdProblem says what is wrong with etcd and what to do. It returns an empty string if nothing is wrong.
+// etcdProblem returns a text that describes a problem of etcd and its remedy, or an empty string if etcd works.
 func (g *Gateway) etcdProblem() string {
 	last, held := g.cfg.Store.LastAnswer()
 	silent := time.Duration(0)
@@ -210,7 +210,7 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	}
 	names = names[begin:]
 	if page.Size > 0 && len(names) > page.Size {
-		names = names[:page.Size+1] // one row more than fits on the page tells Cut that another page follows
+		names = names[:page.Size+1] // one row more than fits on the page shows Cut that another page follows
 	}
 	list := make([]*recordv1.Shard, len(names))
 	err = askAll(ctx, len(names), func(ctx context.Context, i int) {
@@ -231,8 +231,8 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	return out, nil
 }
 
-// knownShards lists the shards that are registered, hold a group or are to hold one, as etcd knows them. placed is the
-// result of placedShards.
+// knownShards lists the shards that are registered, hold a group or are in the target of one, according to etcd.
+// placed is the result of placedShards.
 func (t *table) knownShards(placed map[string]*placedShard) map[string]*recordv1.Shard {
 	rows := make(map[string]*recordv1.Shard, len(placed))
 	for name := range placed {
@@ -248,7 +248,7 @@ func (t *table) knownShards(placed map[string]*placedShard) map[string]*recordv1
 	for _, g := range t.view.Groups {
 		for _, m := range g.Members {
 			r := rows[m.Shard]
-			if r == nil { // the place of the member is not known
+			if r == nil { // it is not known on which shard the member is
 				continue
 			}
 			if r.GetVolumeUuid() == "" {

@@ -36,7 +36,7 @@ func fillMembers(answers []*recordv1.ListGroupsResponse) {
 	}
 }
 
-// PlanMoves returns the moves in progress with their progress, and the moves that the planner would start.
+// PlanMoves returns the running moves with their progress, and the moves that the planner would start.
 func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse,
 	error) {
 	page, field, err := paging.Asked(paging.Moves, request)
@@ -65,7 +65,7 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 		moves = append(moves, move)
 	}
 	for group, made := range copies {
-		if !planned[group] { // the shards stay the same, and a copy is rebuilt on another volume of one of them
+		if !planned[group] { // not a move between shards: a copy is rebuilt on another volume of the same shard
 			moves = append(moves, t.creation(group, made))
 		}
 	}
@@ -80,12 +80,12 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 	return out, nil
 }
 
-// copies asks all shards which copies they are building, and returns these by group. A shard that does not answer, or
-// is too old for the request, contributes none.
+// copies asks all shards which copies they are building, and returns the copies by group. A shard that does not
+// answer, or is too old for the request, contributes none.
 func (a *adminServer) copies(ctx context.Context, t *table) (map[string][]*recordv1.Copy, error) {
 	shards := t.sortedShards()
 	answers := make([]*recordv1.PlanMovesResponse, len(shards))
-	err := askAll(ctx, len(shards), func(ctx context.Context, i int) { // an answer is nil if there is an error
+	err := askAll(ctx, len(shards), func(ctx context.Context, i int) { // the answer of a shard is nil if its call failed
 		answers[i], _ = recordv1.AllMoves(ctx, recordv1.NewAdminServiceClient(shards[i].conn()))
 	})
 	if err != nil {
@@ -142,8 +142,8 @@ func follow(m *recordv1.Move, g placement.Group, copies []*recordv1.Copy) {
 	sumUp(m, g.Bytes)
 }
 
-// sumUp computes the figures of a move from its copies. A copy of unknown size counts as large as the group's last
-// reported size.
+// sumUp computes the figures of a move from its copies. A copy of unknown size is counted with the size that the
+// group last reported.
 func sumUp(m *recordv1.Move, bytes int64) {
 	m.Phase, m.Bytes = recordv1.MovePhase_MOVE_PHASE_SWITCHING, 0
 	var eta float64
@@ -171,8 +171,8 @@ func sumUp(m *recordv1.Move, bytes int64) {
 	}
 }
 
-// behind returns the phase of a move that has copies in the phases a and b. That is the copying phase if a or b is the
-// copying phase, and the earlier phase otherwise.
+// behind returns the phase of a move with copies in the phases a and b: the copying phase if at least one copy is in
+// it, and otherwise the earlier phase.
 func behind(a, b recordv1.MovePhase) recordv1.MovePhase {
 	if a == recordv1.MovePhase_MOVE_PHASE_COPYING || b == recordv1.MovePhase_MOVE_PHASE_COPYING {
 		return recordv1.MovePhase_MOVE_PHASE_COPYING

@@ -37,7 +37,7 @@ func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 			must.OK(t, err)
 			g.Bytes = 100 * mib
 			g.Members = []placement.Member{{Shard: "a", VolumeUUID: c.shards["a"].volume, RaftID: 1}}
-			if n == 1 { // the group of b has a learner that etcd knows
+			if n == 1 { // group 1 has a learner in etcd, on shard b
 				g.Members = append(g.Members, placement.Member{Shard: "b", VolumeUUID: c.shards["b"].volume, RaftID: 3,
 					Role: placement.Learner})
 			}
@@ -62,7 +62,7 @@ func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 		c.shards["a"].tells(map[string]*recordv1.Copy{"0": {Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES,
 			BytesTotal: 100 * mib, BytesDone: 100 * mib}})
 		var out *recordv1.PlanMovesResponse
-		for len(out.GetMoves()) != 3 { // until the gateway has the targets
+		for len(out.GetMoves()) != 3 { // repeated until the gateway has the targets
 			time.Sleep(time.Millisecond)
 			var err error
 			if out, err = c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil {
@@ -87,7 +87,7 @@ func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 					BytesPerSecond: 10 * mib, EtaSeconds: &eta,
 				}},
 			},
-			{ // d does not know the request, or does not answer
+			{ // shard d is too old for the request, or does not answer
 				Group: "2", From: []string{"a"}, To: []string{"d"}, Running: true, Reason: "Balance",
 				Phase: recordv1.MovePhase_MOVE_PHASE_WAITING, Bytes: 100 * mib,
 				Copies: []*recordv1.Copy{{Shard: "d", Phase: recordv1.CopyPhase_COPY_PHASE_WAITING}},
@@ -139,7 +139,7 @@ func TestPlanMovesReportsSharedDomains(t *testing.T) {
 			t.Fatal(err)
 		}
 		must.OK(t, c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"a", "b", "d"}}}))
-		for _, shard := range []string{"a", "b"} { // their node has got another label
+		for _, shard := range []string{"a", "b"} { // the node of both shards has got another label
 			c.stops[shard]()
 			stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
 				Name: shard, Address: c.shards[shard].address, VolumeUUID: c.shards[shard].volume, Generation: 2, Domain: "n1",
@@ -150,7 +150,7 @@ func TestPlanMovesReportsSharedDomains(t *testing.T) {
 		// From a view in which the group lacks members, the planner plans a Repair. From a view without the labels, it
 		// plans nothing. The test ignores both results.
 		var out *recordv1.PlanMovesResponse
-		for len(out.GetMoves()) != 1 || out.GetMoves()[0].GetReason() != "Domain" { // a call after the test's time fails
+		for len(out.GetMoves()) != 1 || out.GetMoves()[0].GetReason() != "Domain" { // a call that comes too late fails
 			time.Sleep(time.Millisecond)
 			if out, err = c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil {
 				t.Fatal(err)

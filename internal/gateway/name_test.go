@@ -41,16 +41,17 @@ func (n *names) serve(socket net.PacketConn) {
 		}
 		question = question[:end]
 		isA := binary.BigEndian.Uint16(question[end-4:]) == 1
-		// The header: the query's id, the flags of an answer without error, one question, and one answer or none.
+		// The header of the answer: the query's id, flags without an error, one question, and one answer or none.
 		answer := append(bytes.Clone(buffer[:2]), 0x84, 0, 0, 1, 0, 0, 0, 0, 0, 0)
 		answer = append(answer, question...)
 		if isA {
 			answer[7] = 1
-			// A pointer to the name in the question, type A, class IN, a TTL of one second, 4 bytes.
+			// The answer itself: a pointer to the name in the question, type A, class IN, a TTL of one second, 4
+			// bytes.
 			answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4)
 			answer = append(answer, n.address.Load()[:]...)
 		}
-		_, _ = socket.WriteTo(answer, from) // if the answer is lost, the client asks again
+		_, _ = socket.WriteTo(answer, from) // if this answer is lost, the client asks again
 	}
 }
 
@@ -65,7 +66,7 @@ func twoListeners(t *testing.T) (first, second net.Listener, port string) {
 		must.OK(t, err)
 		second, err := config.Listen(t.Context(), "tcp", "127.0.0.2:"+port)
 		if err == nil {
-			t.Cleanup(func() { _, _ = first.Close(), second.Close() }) // closed already by the servers
+			t.Cleanup(func() { _, _ = first.Close(), second.Close() }) // an error means that the server has already closed it
 			return first, second, port
 		}
 		if _ = first.Close(); tries == 100 {
@@ -100,8 +101,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// On Kubernetes, a restarted shard has a new address behind its name. The test does not run in a bubble because DNS
-// needs sockets.
+// TestShardHasAnotherAddress moves a shard to a new address behind the same name, as a restart on Kubernetes does.
+// The test does not run in a bubble because DNS needs sockets.
 func TestShardHasAnotherAddress(t *testing.T) {
 	var n names
 	n.address.Store(&[4]byte{127, 0, 0, 1})
@@ -111,7 +112,7 @@ func TestShardHasAnotherAddress(t *testing.T) {
 	go n.serve(socket)
 	nameServer.Store(new(socket.LocalAddr().String()))
 	defer nameServer.Store(nil)
-	dns.SetMinResolutionInterval(time.Hour) // a client that relies on this resolver would wait far too long
+	dns.SetMinResolutionInterval(time.Hour) // with this resolver, a client would wait far too long
 
 	listener, later, port := twoListeners(t)
 	first := serve(t, listener)

@@ -26,7 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// clientBytes is the size of the largest message that a client of gRPC takes in by default.
+// clientBytes is the size of the largest message that a gRPC client accepts by default.
 const clientBytes = 4 << 20
 
 // knowing returns a gateway that has a view, and that can reach no shard. It must be called in a bubble.
@@ -38,7 +38,7 @@ func knowing(t *testing.T, view placement.View) *Gateway {
 	})
 	t.Cleanup(r.close)
 	r.set(view)
-	store, err := registry.NewStore(nil, "quotes", nil) // etcd is not asked
+	store, err := registry.NewStore(nil, "quotes", nil) // no test reads from etcd
 	must.OK(t, err)
 	return &Gateway{cfg: Config{Store: store}, router: r, stopping: make(chan struct{})}
 }
@@ -69,7 +69,7 @@ func TestPagesOf100000Groups(t *testing.T) { synctest.Test(t, pagesOf100000Group
 func pagesOf100000Groups(t *testing.T) {
 	const groups = 100_000
 	admin := &adminServer{g: knowing(t, manyGroups(groups))}
-	in := &recordv1.ListGroupsRequest{PageSize: 1 << 30} // cut to the limit
+	in := &recordv1.ListGroupsRequest{PageSize: 1 << 30} // the gateway reduces this to its limit
 	last, rows, pages := "", 0, 0
 	for {
 		out, err := admin.ListGroups(t.Context(), in)
@@ -92,14 +92,14 @@ func pagesOf100000Groups(t *testing.T) {
 	if rows != 3*groups || pages != groups/paging.NamesMax {
 		t.Errorf("%d rows on %d pages", rows, pages)
 	}
-	// A client that does not know pages gets one complete answer.
+	// A client that does not use pages gets one complete answer.
 	if all, err := admin.ListGroups(t.Context(), &recordv1.ListGroupsRequest{}); err != nil ||
 		len(all.GetGroups()) != 3*groups || all.GetNextPageToken() != "" {
 		t.Errorf("without pages: %d rows, %v", len(all.GetGroups()), err)
 	}
 }
 
-// sent is the stream of a WatchRouting caller that leaves after the first table.
+// sent is the stream of a WatchRouting caller that disconnects after the first table.
 type sent struct {
 	grpc.ServerStream
 	ctx      context.Context
@@ -173,14 +173,15 @@ func anEmptyTableInPartsIsOneMessage(t *testing.T) {
 	}
 }
 
-// The pages of a gateway together are its whole listing, however shards answer: in pages; without pages, as older
-// shards do; in pages limited by bytes; not at all; or with groups that etcd does not know.
+// TestPagesAreTheWholeListing checks that all pages of a gateway together are its whole listing, in whatever way
+// shards answer: in pages; without pages, as older shards do; in pages limited by bytes; not at all; or with groups
+// that etcd does not have.
 func TestPagesAreTheWholeListing(t *testing.T) {
 	filler := strings.Repeat("x", paging.BytesMax)
 	soaktest.Check(t, func(t *rapid.T) {
 		view := placement.View{Meta: placement.Meta{Routing: placement.Routing{Mode: placement.Named}},
 			Groups: map[string]placement.Group{}}
-		rows := map[string][]*recordv1.Group{} // by shard
+		rows := map[string][]*recordv1.Group{} // the keys are shards
 		shards := []*shard{{name: "a"}, {name: "b"}, {name: "c"}}
 		name := rapid.SampledFrom([]string{"0", "1", "2", "9", "10", "11", "100", "a", "aa", "b", "x"})
 		for _, group := range rapid.SliceOfNDistinct(name, 0, 11, rapid.ID).Draw(t, "groups") {

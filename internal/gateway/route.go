@@ -35,7 +35,7 @@ type shard struct {
 	next    atomic.Uint32
 	// generation is the volume's generation at its last registration; guarded by router.mu.
 	generation uint64
-	// superseded says that another shard now leads a group that this shard led. Guarded by router.mu.
+	// superseded means that another shard now leads a group that this shard led before. Guarded by router.mu.
 	superseded bool
 	pulse      *liveness.Pulse
 }
@@ -45,24 +45,24 @@ func (s *shard) conn() *grpc.ClientConn {
 	return s.conns[s.next.Add(1)%uint32(len(s.conns))]
 }
 
-// route says which shards hold a group.
+// route holds the shards of a group, and the destination of calls for the group.
 type route struct {
 	group  string
 	told   *shard   // the group's leader according to etcd; nil: unknown
 	voters []string // addresses of the voting members
 	holds  bool     // a shard has created the group: it may hold records
 	votes  int      // number of voting members, including those without a known address
-	// unknown says why the location of the group is unknown, which is the case if the group's key in etcd cannot be
-	// used. It is empty if the key can be used.
+	// unknown is a text that explains why the location of the group is unknown, because the group's key in etcd
+	// cannot be used. It is empty if the key can be used.
 	unknown string
 
 	members []*shard              // the voting members
-	tenure  *liveness.Tenure      // tenure of told as the leader
+	tenure  *liveness.Tenure      // tenure of the shard told as the leader
 	lead    atomic.Pointer[shard] // destination of calls: the shard in told, unless an answer has named another shard
 }
 
-// leader returns the destination of calls, or nil if none is known. It avoids a leader that hangs if another member
-// does not hang. r may be nil.
+// leader returns the destination of calls, or nil if none is known. If the leader hangs and another member does not,
+// leader returns that member. r may be nil.
 func (r *route) leader() *shard {
 	if r == nil {
 		return nil
@@ -81,7 +81,8 @@ func (r *route) leader() *shard {
 	return s
 }
 
-// place is the destination of an attempt: a shard, and its tenure as leader of the group if etcd names it as leader.
+// place is the destination of an attempt: a shard and, if etcd names the shard as the leader of the group, its tenure
+// as the leader.
 type place struct {
 	*shard
 	tenure *liveness.Tenure // nil: unknown
@@ -96,7 +97,7 @@ func (r *route) place(s *shard) place {
 }
 
 // learn changes the destination of calls after a call at a shard has failed, because another member may lead now. If
-// the answer names that member, calls go there, and otherwise to the next member.
+// the answer names that member, calls then go to it, and otherwise to the next member in the list.
 func (r *route) learn(from *shard, v routing.Verdict) {
 	if len(r.members) < 2 || v.Fate == routing.Final || v.Reason == reason.Overloaded {
 		return
@@ -105,18 +106,18 @@ func (r *route) learn(from *shard, v routing.Verdict) {
 	if address := v.Info["address"]; address != "" {
 		i := slices.IndexFunc(r.members, func(s *shard) bool { return s.address == address })
 		if i < 0 || r.members[i] == from {
-			return // no other known member has this address: wait for the next view
+			return // no other known member has this address, so wait for the next view
 		}
 		next = r.members[i]
 	}
-	r.lead.CompareAndSwap(from, next) // unless another call has already changed it
+	r.lead.CompareAndSwap(from, next) // has no effect if another call has already changed it
 }
 
-// failures lists the shards that have answered one call that they cannot load their copy of the group.
+// failures lists the shards that have answered a call with an error because they cannot load their copy of the group.
 type failures []*shard
 
-// judge is routing.Judge for an answer of a shard of the group. GROUP_FAILED becomes the answer of the call only if no
-// majority of the group's copies is left; before that the call tries the other shards.
+// judge does what routing.Judge does, for an error from one of the group's shards. GROUP_FAILED becomes the answer of
+// the call only if no majority of the group's copies is left; before that the call tries the other shards.
 func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) routing.Verdict {
 	v := routing.Judge(st, sent)
 	if v.Reason != reason.GroupFailed || v.Fate != routing.Final || r == nil {
@@ -131,7 +132,7 @@ func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) rout
 	return v
 }
 
-// router follows the store, and keeps the newest table and the connections.
+// router follows the store. It holds the newest table and the connections to shards.
 type router struct {
 	cfg     Config      // only Logger, Dial, ShardCredentials and ShardDialOptions are used
 	several atomic.Bool // each group has several copies
@@ -139,16 +140,16 @@ type router struct {
 
 	mu    sync.Mutex
 	first chan struct{} // closed when the first table exists
-	// addresses holds the last known address by shard name: a shard whose lease expired during an outage of etcd
-	// still serves.
+	// addresses holds the last known address of each shard by name, because a shard whose lease expired during an
+	// outage of etcd still serves.
 	addresses map[string]string
 	dialled   map[string]*shard      // shards with connections, by name
 	leaving   map[*shard]*time.Timer // shards without routes, each with the timer that closes its connections
 	closed    bool
 }
 
-// supersededPatience bounds the wait of calls at a shard after another shard has become leader of their group. It is
-// long enough for the last answers of a leader that steps down, and short compared with the deadlines of calls.
+// supersededPatience bounds how long calls wait at a shard after another shard has become the leader of their group.
+// It is long enough for the last answers of a leader that steps down, and short compared with the deadlines of calls.
 const supersededPatience = 2 * time.Second
 
 func newRouter(cfg Config) *router {
@@ -215,8 +216,8 @@ func (r *router) set(view placement.View) {
 	r.forget(t)
 }
 
-// resetHung aborts the calls at shards that no longer answer: another shard has become leader in their place, and their
-// registration has expired. Otherwise such calls would wait for their deadline.
+// resetHung aborts the calls at each shard that no longer answers, because such calls would otherwise wait for their
+// deadline. A shard counts as such if another shard has become leader in its place and its registration has expired.
 func (r *router) resetHung(before *table, view placement.View) {
 	if before == nil {
 		return
@@ -253,7 +254,7 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 			continue
 		}
 		if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID != m.VolumeUUID {
-			continue // the shard of this member has another volume now, without the group
+			continue // the member's shard now has another volume, which does not hold the group
 		}
 		out.voters, out.members = append(out.voters, s.address), append(out.members, s)
 		if out.told == nil || m.Shard == g.Leader {
@@ -285,8 +286,8 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 	return out
 }
 
-// dial returns the shard of a name with its connections, and adds it to the table. It returns nil if no address is
-// known.
+// dial returns the shard with this name and its connections, and adds it to the table. It returns nil if no address
+// is known.
 func (r *router) dial(t *table, name string) *shard {
 	if s, ok := t.shards[name]; ok {
 		return s
@@ -316,14 +317,14 @@ func (r *router) connect(name, address string) (*shard, error) {
 	s := &shard{name: name, address: address}
 	s.pulse = liveness.New(liveness.Options{
 		Dial: r.cfg.Dial,
-		May:  r.several.Load, // only another copy can answer instead
+		May:  r.several.Load, // with a single copy no other shard can answer instead
 		Hung: func() {
 			r.cfg.Logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name, "address", address)
 		},
 	})
 	for range connsPerShard {
-		// The passthrough resolver looks the name up at each attempt to connect. gRPC's own resolver looks it
-		// up at most every 30 s, but a restarted shard has a new address behind its name.
+		// The passthrough resolver resolves the name at each attempt to connect. gRPC's own resolver does so at most
+		// every 30 s, but a restarted shard has a new address for its name.
 		options := append(s.pulse.DialOptions(),
 			grpc.WithNoProxy(), grpc.WithTransportCredentials(r.cfg.ShardCredentials(name)),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(message.BytesMax),
@@ -343,8 +344,8 @@ func (r *router) connect(name, address string) (*shard, error) {
 	return s, nil
 }
 
-// started records the generation of a shard's volume. The gateway connects at once to a shard that has restarted at its
-// address, without the backoff that grew while the shard was unreachable.
+// started records the generation of a shard's volume. The gateway connects immediately to a shard that has restarted
+// at its address, without the backoff that grew while the shard was unreachable.
 func (s *shard) started(generation uint64) {
 	if s.generation != 0 && s.generation != generation {
 		for _, c := range s.conns {
@@ -361,8 +362,8 @@ func (s *shard) closeNow() {
 	}
 }
 
-// closeLater closes the connections of a shard without routes, after the calls in flight had time to end. The caller
-// holds r.mu.
+// closeLater closes the connections of a shard without routes, after a time in which calls in flight can end. The
+// caller holds r.mu.
 func (r *router) closeLater(s *shard) {
 	r.leaving[s] = time.AfterFunc(closeConnsAfter, func() {
 		s.closeNow()

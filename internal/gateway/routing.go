@@ -38,7 +38,8 @@ func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest,
 	known := request.GetKnownEpoch()
 	for {
 		message := seen(ctx, t.message())
-		// Views also change in ways that clients need not know, for example in the sizes of groups.
+		// A view may differ from the last one only in data that clients do not need, for example in the sizes of
+		// groups.
 		if message.GetEpoch() != known && (last == nil || !sameRouting(last, message)) {
 			if err := send(stream, message, request.GetInParts()); err != nil {
 				return err
@@ -63,7 +64,7 @@ func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest,
 // routingPartBytes bounds the routes of one message of a table that is sent in parts.
 const routingPartBytes = 1 << 20
 
-// send sends a table, in parts if its caller can put them together.
+// send sends a table, in parts if the caller can combine them.
 func send(stream grpc.ServerStreamingServer[recordv1.WatchRoutingResponse], all *recordv1.WatchRoutingResponse,
 	inParts bool) error {
 	for rest := all.GetGroups(); inParts; {
@@ -81,8 +82,8 @@ func send(stream grpc.ServerStreamingServer[recordv1.WatchRoutingResponse], all 
 	return stream.Send(all)
 }
 
-// seen reduces a routing table to the groups in which the caller has any right. For other groups a client calls a
-// gateway, which refuses the call.
+// seen returns a routing table without the groups in which the caller has no rights. For other groups a client calls
+// a gateway, which refuses the call.
 func seen(ctx context.Context, all *recordv1.WatchRoutingResponse) *recordv1.WatchRoutingResponse {
 	call := access.CallOf(ctx)
 	if call != nil && (call.Can(access.AdminRead, "") == nil || call.Table() == 0) {

@@ -41,9 +41,9 @@ func receive(stream grpc.ServerStream, request proto.Message) error {
 	return decode(in, request)
 }
 
-// scan streams one group, one split, the remainder after a cursor, or all groups one after another in the order of
-// their names. A cursor of a scan of all groups is the shard's cursor with the mark "continue with the groups after
-// this one". Records are forwarded undecoded.
+// scan streams one group, one split, the rest after a cursor, or all groups one after another in the order of their
+// names. The cursor of a scan of all groups is a shard's cursor that is also marked: the scan continues with the
+// groups after this one. Records are forwarded without being decoded.
 func (g *Gateway) scan(stream grpc.ServerStream) error {
 	request := &recordv1.ScanRequest{}
 	if err := receive(stream, request); err != nil {
@@ -106,8 +106,9 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 	}
 }
 
-// scanBehind scans all groups whose names sort after the given one. The damage of a group, including damage found
-// earlier, is reported at the end, after the other groups were scanned.
+// scanBehind scans all groups whose names sort after the parameter behind. If groups have damage, scanBehind scans
+// the others first and returns the error of the last damage at the end. The parameter damage is such an error from an
+// earlier part of the scan, or nil.
 func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanRequest, behind string,
 	damage error) error {
 	t, err := g.router.wait(stream.Context())
@@ -226,8 +227,8 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 // fanOut bounds the concurrent calls that one call makes.
 const fanOut = 16
 
-// find looks for an id: in Hash routing in its only group, in Named routing at all shards. If a shard that holds a
-// group does not answer, the result is UNAVAILABLE: the id could be there.
+// find looks for an id: in Hash routing in the only group that can hold it, in Named routing on all shards. If a
+// shard that holds a group does not answer, find returns UNAVAILABLE, because that shard may hold the id.
 func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 	t, err := g.router.wait(ctx)
 	if err != nil {
@@ -257,7 +258,7 @@ func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 		}
 		v := routing.Judge(status.Convert(err), true)
 		if r := t.named[v.Info["group"]]; v.Reason == reason.GroupFailed && r != nil && r.votes > 1 {
-			r.learn(r.leader(), routing.Verdict{Fate: routing.Refused}) // another copy may lead
+			r.learn(r.leader(), routing.Verdict{Fate: routing.Refused}) // the next call tries another copy, which may lead
 			v.Fate = routing.Refused
 		}
 		if v.Fate == routing.Final || !call.pause(ctx, t.changed, v) {
@@ -295,7 +296,7 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 	slices.SortFunc(out.Records, func(a, b *recordv1.Record) int {
 		return cmp.Compare(a.GetKey().GetGroup(), b.GetKey().GetGroup())
 	})
-	// Each member of a group answers for the group if its shard is asked, so a record can occur several times.
+	// Every asked shard with a copy of a group answers for the group, so a record can occur several times.
 	out.Records = slices.CompactFunc(out.Records, func(a, b *recordv1.Record) bool {
 		return a.GetKey().GetGroup() == b.GetKey().GetGroup() && a.GetKey().GetId() == b.GetKey().GetId()
 	})

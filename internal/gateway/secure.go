@@ -13,8 +13,8 @@ import (
 )
 
 // Secure configures mutual TLS for the gateway, according to the mode of its certificates. Callers must belong to the
-// store, or have a token if the store has issuers. Shards must have the expected identity. Calls must be granted. The
-// caller sets Store, Registry, Logger and Audit before it calls Secure, and closes the returned Guard after the gateway
+// store, or have a token if the store has issuers. Shards must have the expected identity, and calls need a grant.
+// The caller of Secure sets Store, Registry, Logger and Audit before, and closes the returned Guard after the gateway
 // has ended.
 func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	g := guard.New(guard.Config{

@@ -50,9 +50,9 @@ func (a *adminServer) RemoveShard(ctx context.Context, request *recordv1.RemoveS
 	return &recordv1.RemoveShardResponse{}, nil
 }
 
-// order calls change(), which writes to etcd what the planner has to do with a shard. The shard must be known. order
-// refuses the change if the planner runs elsewhere: the Kubernetes operator, for example, writes the states of its
-// pools into etcd, and would immediately revert a state that is set here.
+// order calls change(), which writes an order for the planner about a known shard to etcd. It refuses the change if
+// the planner runs in another process. The Kubernetes operator, for example, writes the states of its pools into
+// etcd, and would immediately revert a state that a gateway sets.
 func (a *adminServer) order(ctx context.Context, shard string,
 	change func(ctx context.Context, store uuid.UUID) error) error {
 	if err := placement.ValidateShardName(shard); err != nil {
@@ -83,15 +83,15 @@ func (a *adminServer) order(ctx context.Context, shard string,
 	return nil
 }
 
-// placedShard is what etcd knows of the groups of a shard.
+// placedShard describes the groups of a shard according to etcd.
 type placedShard struct {
 	state  recordv1.PlacementState
-	groups int    // groups that have a copy on it, or are to have one
-	waits  string // why groups do not leave; set only for a drained shard
+	groups int    // groups with a copy or a planned copy on the shard
+	waits  string // why groups do not leave the shard; set only while the shard is drained
 }
 
-// stuck returns the reason why a group cannot be moved, however much space other shards have. A move needs a majority
-// of the group's copies.
+// stuck returns the reason why a group cannot be moved even if other shards have space: a move needs a majority of
+// the group's copies. It returns an empty string if there is such a majority.
 func (t *table) stuck(name string, g *placement.Group) string {
 	copies, there := t.voters(g)
 	if groupState(copies, there) != groupUnavailable {
@@ -108,7 +108,8 @@ func (p *placedShard) fill(row *recordv1.Shard) {
 	}
 }
 
-// placedShards returns all shards that are registered, hold a group, are to get one, or have a state.
+// placedShards returns all shards that are registered, hold a group, are in the target of one, or have a state other
+// than Active.
 func (t *table) placedShards() map[string]*placedShard {
 	out := map[string]*placedShard{}
 	at := func(shard string) *placedShard {
@@ -139,7 +140,7 @@ func (t *table) placedShards() map[string]*placedShard {
 		}
 		slices.Sort(on)
 		for _, shard := range slices.Compact(on) {
-			if shard == "" { // the place of a member is not known
+			if shard == "" { // it is not known on which shard the member is
 				continue
 			}
 			s := at(shard)

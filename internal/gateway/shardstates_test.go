@@ -26,7 +26,7 @@ func (c *cluster) setState(shard string, state recordv1.PlacementState) error {
 	return err
 }
 
-// placed lists the shards until one of them is in the wanted state.
+// placed lists the shards until the function is returns true for the row of the given shard.
 func (c *cluster) placed(shard string, is func(*recordv1.Shard) bool) {
 	c.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -94,7 +94,8 @@ func TestAShardIsDrainedAndRemoved(t *testing.T) {
 	})
 }
 
-// A group whose only copy is on a shard that does not run stays on that shard when the shard is drained.
+// TestADrainWithoutAMajoritySaysSo drains a shard that does not run. A group whose only copy is on that shard stays
+// there, and the listing says why.
 func TestADrainWithoutAMajoritySaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a", "b")

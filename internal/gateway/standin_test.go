@@ -27,8 +27,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/livenesstest"
 )
 
-// The shard in these tests is a stand-in that keeps records in a map, because the tests are about faults that a real
-// shard shows only by chance. The tests of package client run the gateway on real shards.
+// The shard in these tests is a stand-in that keeps records in a map. The tests need faults that a real shard shows
+// only by chance. The tests of package client run the gateway with real shards.
 
 // standIn is a shard in memory. The function fault is called before each call, or item of a batch, is applied. The
 // function late is called after it is applied.
@@ -50,11 +50,11 @@ type standIn struct {
 	routing  placement.Routing
 	fault    func(method string, key *recordv1.RecordKey) error
 	late     func(method string, key *recordv1.RecordKey) error
-	trailer  metadata.MD // the trailer of each answer to Put
+	trailer  metadata.MD // sent with each answer to Put
 	moves    []*recordv1.Move
-	members  map[string][]*recordv1.Member // the members that the stand-in reports as the leader, by group
+	members  map[string][]*recordv1.Member // the members that the stand-in reports when it leads, by group
 	bad      []*recordv1.Damage            // the damages that Verify finds
-	listed   []*recordv1.Group             // the groups to list in pages; nil: the groups that the stand-in holds
+	listed   []*recordv1.Group             // the groups to list in pages; if nil, the groups that the stand-in holds
 }
 
 func (s *standIn) Verify(_ context.Context, in *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {

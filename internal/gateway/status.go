@@ -14,9 +14,9 @@ import (
 )
 
 // Status is the status of a gateway: what it knows from etcd, and the age of that knowledge. Its JSON is served at
-// /status. Shards are not asked: their own status reports what they hold, load and need.
+// /status. It contains no reports of shards, which have a status of their own.
 type Status struct {
-	Summary *recordv1.StatusSummary `json:"summary"` // the state in a sentence, and what to do
+	Summary *recordv1.StatusSummary `json:"summary"` // the state in one sentence, and what to do
 	Store   string                  `json:"store"`
 	Address string                  `json:"address"`
 	Version string                  `json:"version"`
@@ -31,9 +31,10 @@ type Status struct {
 	Stopping          bool          `json:"stopping"`
 	Shards            []ShardStatus `json:"shards"`
 	Groups            []GroupStatus `json:"groups"`
-	// Moves are the groups whose target differs from their place, according to the planner.
+	// Moves are the groups whose target differs from their current shards, including moves that the planner would
+	// start.
 	Moves []MoveStatus `json:"moves,omitempty"`
-	// Problems say what is wrong and what to do. The list is empty if all is well.
+	// Problems are texts that describe a problem and its remedy. The list is empty if all is well.
 	Problems []string `json:"problems,omitempty"`
 	// Findings are the same as those of sheaf doctor, the worst first.
 	Findings []finding.Finding `json:"findings,omitempty"`
@@ -44,10 +45,10 @@ type Status struct {
 // These are limits of the lists of a Status, so that the size of an answer does not grow with the store. A longer list
 // keeps the rows that matter most, and LeftOut counts the others.
 const (
-	groupsListed   = 4000 // as many as the page draws
+	groupsListed   = 4000 // as many as the web page shows
 	shardsListed   = 1000
 	movesListed    = 1000
-	findingsListed = 500 // the limit for findings, and also for problems
+	findingsListed = 500 // limit for the list of findings, and for the list of problems
 )
 
 // LeftOut counts the rows that the lists of a Status leave out.
@@ -60,14 +61,14 @@ type LeftOut struct {
 	Moves       int            `json:"moves,omitempty"`
 	Findings    int            `json:"findings,omitempty"`
 	Problems    int            `json:"problems,omitempty"`
-	Text        string         `json:"text"` // how to see all rows
+	Text        string         `json:"text"` // which commands show all rows
 }
 
 // ShardStatus is a shard that is registered, or that holds groups.
 type ShardStatus struct {
 	Name          string `json:"name"`
 	Address       string `json:"address,omitempty"`
-	State         string `json:"state"` // Active, Cordoned, Draining; Silent: it is not registered
+	State         string `json:"state"` // Active, Cordoned, Draining, or Silent if the shard is not registered
 	Node          string `json:"node,omitempty"`
 	Zone          string `json:"zone,omitempty"`
 	Domain        string `json:"domain,omitempty"`
@@ -77,12 +78,12 @@ type ShardStatus struct {
 	StoredBytes   int64  `json:"storedBytes"` // size of the voting copies, as last reported
 }
 
-// GroupStatus says where a group is, and in which state.
+// GroupStatus describes on which shards a group is, and in which state.
 type GroupStatus struct {
 	Group string `json:"group"`
-	// State is one of five words. Degraded means that a shard with a copy is silent. Unavailable means that so many of
-	// these shards are silent that the rest are not a majority. Pending means that the group is not yet created. Unknown
-	// means that the group's key in etcd cannot be used. Routed means that none of this is the case.
+	// State is one of five words. Degraded means that a shard with a copy is silent. Unavailable means that so many
+	// of these shards are silent that the rest are not a majority. Pending means that the group is not yet created.
+	// Unknown means that the group's key in etcd cannot be used. Routed means that none of the above applies.
 	State       string   `json:"state"`
 	Leader      string   `json:"leader,omitempty"`
 	Shards      []string `json:"shards"` // the shards with the voting copies
@@ -90,17 +91,17 @@ type GroupStatus struct {
 	StoredBytes int64    `json:"storedBytes"`
 }
 
-// MoveStatus is a group whose target differs from its place.
+// MoveStatus is a group whose target differs from its current shards.
 type MoveStatus struct {
 	Group   string   `json:"group"`
 	From    []string `json:"from"`
 	To      []string `json:"to"`
 	Bytes   int64    `json:"bytesTotal"`
 	Reason  string   `json:"reason,omitempty"`
-	Running bool     `json:"running"` // the target already says so; otherwise the planner would start the move
+	Running bool     `json:"running"` // true: the move is in the target; false: the planner would start the move
 }
 
-// Status returns the present state.
+// Status returns the current status.
 func (g *Gateway) Status() Status {
 	last, held := g.cfg.Store.LastAnswer()
 	st := Status{
@@ -178,7 +179,7 @@ func (p *places) find(t *table) {
 			add("", recordv1.GroupState_GROUP_STATE_PENDING, why)
 		case g.State != groupUnavailable:
 			add("", recordv1.GroupState_GROUP_STATE_SERVING, "")
-		case 2*away < len(g.Shards): // shards came back with other volumes
+		case 2*away < len(g.Shards): // the copies are lost to the group, because their shards came back with other volumes
 			add("", recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
 				"a majority of its copies is not on the shards that are registered: it cannot be read or written")
 		}
@@ -187,23 +188,23 @@ func (p *places) find(t *table) {
 	p.problems = finding.Problems(p.findings, "")
 }
 
-// places holds what a view says about shards, groups and moves.
+// places holds the contents of a view for a Status: shards, groups and moves.
 type places struct {
 	shards   []ShardStatus
 	groups   []GroupStatus
 	moves    []MoveStatus
 	findings []finding.Finding
-	left     *LeftOut // what these lists leave out; nil: nothing
+	left     *LeftOut // number of rows that these lists leave out; nil if they are complete
 
-	// The following fields are about all shards and groups, including those that the lists leave out.
+	// The following fields cover all shards and groups, including those that the lists leave out.
 	problems               []string
 	shardCount, groupCount int
 	failed                 []string // the groups that are not served
-	waiting                int      // the groups that are not made yet
-	waits                  string   // why groups have no place; empty: all have one, or it is not known
+	waiting                int      // number of groups that no shard has created yet
+	waits                  string   // why groups have no shards; empty if all have shards, or if the reason is not known
 }
 
-// add adds a problem of the store that the table does not know. If the problem is empty, add does nothing.
+// add adds a problem of the store that is not in the table. If the problem is empty, add does nothing.
 func (p *places) add(problem string) {
 	if problem == "" {
 		return
@@ -292,7 +293,7 @@ func (t *table) fill() places {
 			out.groups = append(out.groups, GroupStatus{Group: name, State: groupUnknown, Shards: []string{}})
 		}
 	}
-	delete(shards, "") // the place of a copy is not known
+	delete(shards, "") // "" stands for shards of copies whose location is unknown
 	for _, s := range shards {
 		out.shards = append(out.shards, *s)
 	}
@@ -333,7 +334,7 @@ func groupState(copies, there int) string {
 	return groupRouted
 }
 
-// summarize sets the summary sentence.
+// summarize sets the summary sentence. held is the reason why etcd is not followed, or empty.
 func (st *Status) summarize(p *places, known bool, held string) {
 	f := page.Facts{
 		EtcdHeld: held, Problems: p.problems, Groups: p.groupCount, Shards: p.shardCount, Routes: true, Failed: p.failed,

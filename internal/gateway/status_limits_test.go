@@ -13,7 +13,7 @@ import (
 )
 
 // TestAStatusHasABound checks that the size of an answer at /status does not grow with the store. The answer contains
-// the rows that matter, and says what it leaves out. The list of a small store is complete.
+// the most important rows, and counts the rows that it leaves out. The list of a small store is complete.
 func TestAStatusHasABound(t *testing.T) {
 	volume := uuid.New()
 	of := func(groups int) (places, int) {

@@ -106,8 +106,8 @@ func TestStatusShowsWhereGroupsAre(t *testing.T) {
 		}
 		put("3", func(g *placement.Group) { g.Members = members("a", "b", "d") })
 
-		// A group whose target differs from its place is listed as a move. A shard whose registration has expired is a
-		// problem.
+		// A group whose target differs from its current shards is listed as a move. A shard whose registration has
+		// expired is a problem.
 		must.OK(t, c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"b", "a", "e"},
 			Reason: placement.ForBalance}}))
 		awaitStatus(t, c.gateway, "the move is told of", func(st gateway.Status) bool {
@@ -124,7 +124,7 @@ func TestStatusShowsWhereGroupsAre(t *testing.T) {
 	})
 }
 
-// awaitStatus asks for the status until it is as wanted.
+// awaitStatus asks for the status until the function is returns true for it.
 func awaitStatus(t *testing.T, g *gateway.Gateway, what string, is func(gateway.Status) bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// replayBytesMax is the size up to which an upload is kept for a retry. A larger upload is not kept.
+// replayBytesMax bounds the size of uploads that the gateway keeps for a retry.
 const replayBytesMax = 1 << 20
 
 var (
@@ -46,9 +46,9 @@ func (a *answers) Take(n, have int64) error {
 // Add implements message.Allowance.
 func (a *answers) Add(n int64) { a.used.Add(n) }
 
-// sendWithin runs the handler of a stream and counts the memory that it holds for answers. It ends the stream if one
-// message takes longer than sendTimeout, or if the gateway stops and no message moves. The handler ends when the
-// stream has ended.
+// sendWithin runs the handler of a stream and counts the memory that the handler holds for answers. It ends the
+// stream if one message takes longer than sendTimeout, or if the gateway stops while the stream is idle. The end of
+// the stream also ends the handler.
 func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerStream) error) error {
 	out := message.NewStream(stream, codec{}, &g.answers, sendTimeout)
 	ended := make(chan error, 1)
@@ -68,16 +68,16 @@ func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerSt
 	return err
 }
 
-// forward sends a message to the caller. While it waits, the shard continues until the window of its stream is full.
-// The argument bytes is how much the shard has sent so far.
+// forward sends a message to the caller. While forward waits, the shard continues to send until the window of its
+// stream is full. The argument bytes is the number of bytes that the shard has sent so far.
 func forward(held *message.Held, to grpc.ServerStream, out *frame, bytes int64) error {
-	n := 2*int64(out.bufs.Len()) + min(streamWindow, bytes) // one message waits, one is in the transport
+	n := 2*int64(out.bufs.Len()) + min(streamWindow, bytes) // one message waits in this process, and one in the transport
 	if err := held.More(n); err != nil {
 		out.free()
 		return err
 	}
 	err := to.SendMsg(out)
-	_ = held.More(-n) // a reduction is never refused; unwritten bytes stay counted
+	_ = held.More(-n) // More never refuses a reduction; unwritten bytes stay counted
 	return err
 }
 
@@ -123,25 +123,25 @@ func (s *shard) download(ctx context.Context, full string, in *frame) (grpc.Clie
 	if err != nil {
 		return nil, err
 	}
-	if err := from.SendMsg(in); err != nil && !errors.Is(err, io.EOF) { // RecvMsg returns the reason of io.EOF
+	if err := from.SendMsg(in); err != nil && !errors.Is(err, io.EOF) { // for io.EOF, RecvMsg returns the reason
 		return nil, err
 	}
 	return from, from.CloseSend()
 }
 
 // pump opens a stream at the shard that the function through chooses, sends the request in, and forwards all answers.
-// The function change sees each answer first. ctx is the context of the stream, or derives from it. Flow control bounds
-// a stream on both sides; Limits.AnswerBytesMax bounds all streams together.
+// If change is not nil, it may change each answer before that. ctx is the context of the caller's stream, or is
+// derived from it. Flow control bounds a stream on both sides; Limits.AnswerBytesMax bounds all streams together.
 func (g *Gateway) pump(ctx context.Context, stream grpc.ServerStream,
 	through func(*repeated, context.Context, attempt) error, full string, in *frame, change func(*frame) error) error {
 	call := g.repeated(routing.Effect{})
 	held := message.HeldOf(ctx)
-	idles := full == recordv1.RecordService_Watch_FullMethodName // answers come only when something changes
+	idles := full == recordv1.RecordService_Watch_FullMethodName // a Watch has no answers while nothing changes
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return through(&call, ctx, func(ctx context.Context, s place) (bool, error) {
 		ctx, cancel := context.WithCancel(ctx)
-		defer cancel() // aborts the shard's stream if this side ends first
+		defer cancel() // aborts the shard's stream if the caller's stream ends first
 		from, err := s.download(ctx, full, in)
 		if err != nil {
 			return true, err
@@ -193,13 +193,13 @@ func (g *Gateway) pumpGroup(ctx context.Context, stream grpc.ServerStream, group
 	}, full, in, change)
 }
 
-// broken is an error after the first answer of a stream: the call is not retried, whatever the error is.
+// broken wraps an error that occurs after a stream has delivered data, so that the call must not be retried.
 type broken struct{ error }
 
-// Unwrap returns the error itself.
+// Unwrap returns the wrapped error.
 func (b broken) Unwrap() error { return b.error }
 
-// upload forwards a stream of requests. It is retried only while everything that was sent is still held here.
+// upload forwards a stream of requests. It is retried only while the gateway still holds everything that was sent.
 func (g *Gateway) upload(m *method) grpc.StreamHandler {
 	return g.counted(m.full, func(stream grpc.ServerStream) error {
 		first := &frame{keep: true}
@@ -233,13 +233,13 @@ type uploading struct {
 	g      *Gateway
 	m      *method
 	stream grpc.ServerStream
-	held   []*frame // everything received, while it is small
-	bytes  int64    // size of held
-	gone   bool     // more was received than is held: a retry is impossible
+	held   []*frame // all received frames, as long as they fit into replayBytesMax
+	bytes  int64    // size of the received frames
+	gone   bool     // the frames did not fit and were dropped, so a retry is impossible
 	ended  bool     // the caller has half-closed
 }
 
-// drop releases everything held.
+// drop releases all held frames.
 func (u *uploading) drop() {
 	for _, f := range u.held {
 		f.free()
@@ -247,7 +247,7 @@ func (u *uploading) drop() {
 	u.held = nil
 }
 
-// send makes one attempt: it sends the held frames, then the frames that arrive.
+// send makes one attempt: it sends the held frames, then further frames as they arrive.
 func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -267,7 +267,7 @@ func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
 				u.ended = true
 				break
 			}
-			return true, broken{err} // the caller has gone: without a half-close nothing is stored
+			return true, broken{err} // the caller has disconnected; without a half-close the shard stores nothing
 		}
 		if err := tooLarge(u.m.full, f); err != nil {
 			f.free()
@@ -287,7 +287,7 @@ func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
 	return u.answer(to, s)
 }
 
-// hold keeps a frame for another attempt as long as all frames fit.
+// hold keeps a frame for another attempt, as long as all frames fit into replayBytesMax.
 func (u *uploading) hold(f *frame) {
 	if u.gone {
 		return
@@ -310,7 +310,7 @@ func (u *uploading) answer(to grpc.ClientStream, s *shard) (sent bool, err error
 			err = status.Error(codes.Internal, "the shard ended the upload without an answer")
 		}
 		st := status.Convert(err)
-		// Only a half-closed stream can have been stored.
+		// The shard can only have stored the upload if the stream was half-closed.
 		refused := !u.ended && routing.Judge(st, false).Fate == routing.Refused
 		switch {
 		case !u.gone:

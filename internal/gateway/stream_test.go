@@ -30,7 +30,7 @@ func upload(c *cluster, id int64, requestID []byte, data []byte, chunk int) (*re
 	}
 	for piece := range slices.Chunk(data, chunk) {
 		if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: piece}}); err != nil {
-			break // the answer gives the reason
+			break // CloseAndRecv returns the reason
 		}
 	}
 	return stream.CloseAndRecv()
@@ -90,7 +90,7 @@ func TestAnUploadThatIsInterruptedStoresNothing(t *testing.T) {
 		must.OK(t, stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}}))
 		<-entered
 		cancel()
-		// CloseAndRecv cannot be used here, because its half-close could overtake the cancellation.
+		// This test cannot use CloseAndRecv, because its half-close could overtake the cancellation.
 		if err := stream.RecvMsg(&recordv1.UploadResponse{}); status.Code(err) != codes.Canceled {
 			t.Fatalf("got %v", err)
 		}

@@ -12,18 +12,19 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// table is the routing of one view. It is immutable, except for changed, which is closed when a newer table exists.
+// table is the routing of one view. It is immutable, except for the channel changed, which is closed when a newer
+// table exists.
 type table struct {
 	view    placement.View
-	hash    []*route // routes in Hash routing, by the group's number, nil if not yet created; nil in Named routing
+	hash    []*route // with Hash routing, the routes by the group's number, nil if not yet created; else nil
 	named   map[string]*route
-	shards  map[string]*shard // registered, or holding a group at a previously known address
+	shards  map[string]*shard // shards that are registered, or that hold a group and had a known address
 	changed chan struct{}
 	message func() *recordv1.WatchRoutingResponse
-	inOrder func() []*route // routes in the order of listings; it sorts once, because a listing has many pages
+	inOrder func() []*route // routes in the order of listings; sorted once for the many pages of a listing
 	places  func() places
-	// unplaced returns the planner's reasons why groups have no place. It makes a plan, so it is called only for tables
-	// with such groups.
+	// unplaced returns the planner's reasons why groups have no shards. It runs the planner, so it is called only for
+	// tables with such groups.
 	unplaced func() map[string]string
 }
 
@@ -51,8 +52,8 @@ func (t *table) sortRoutes() []*route {
 	})
 }
 
-// addUnknown adds routes for the groups whose key in etcd cannot be used: calls for them wait, and a scan of all groups
-// does not pass over them.
+// addUnknown adds routes for the groups whose key in etcd cannot be used: calls for them wait, and a scan of all
+// groups does not skip them.
 func (t *table) addUnknown() {
 	for _, name := range t.view.Unknown() {
 		n, err := strconv.Atoi(name)
@@ -67,7 +68,7 @@ func (t *table) addUnknown() {
 	}
 }
 
-// build returns the routing table for clients.
+// build returns the table in the form that clients receive.
 func (t *table) build() *recordv1.WatchRoutingResponse {
 	message := &recordv1.WatchRoutingResponse{
 		Epoch: t.view.Epoch, StoreUuid: t.view.Meta.StoreUUID.String(), Mode: recordv1.RoutingMode_ROUTING_MODE_NAMED,

@@ -16,7 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The gateway reads only the length of such a message, and does not forward it.
+// TestTooLargeMessagesSayWhatToDo sends messages above the limit. The gateway reads only their lengths, and does not
+// forward the messages.
 func TestTooLargeMessagesSayWhatToDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")

@@ -20,7 +20,7 @@ type method struct {
 	full    string
 	fields  fields
 	write   bool
-	creates bool // creates the group of Named routing if it is missing
+	creates bool // creates the group if Named routing is used and the group is missing
 	verb    access.Verb
 	metrics methodMetrics
 }
@@ -114,7 +114,8 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 		return nil, err
 	}
 	out, effect := &frame{}, routing.Effect{Write: m.write, Once: !k.requestID}
-	// The first attempt takes the fast path. It sets no timer for a caller without a deadline, because shards set theirs.
+	// The first attempt takes the fast path, which sets no timer even if the caller has no deadline, because shards
+	// set one themselves.
 	if t := g.router.table.Load(); t != nil {
 		r := t.route(&k)
 		if s := r.leader(); s != nil {
@@ -133,8 +134,8 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 	return out, g.again(ctx, m, &k, in, out, g.repeated(effect), nil)
 }
 
-// again is the slow path: it waits for routes, creates groups, and retries. first is the failure of the fast path; nil:
-// no attempt was made yet.
+// again is the slow path: it waits for routes, creates groups, and retries. first is the failure of the fast path, or
+// nil if no attempt was made yet.
 func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, call repeated,
 	first *failedAttempt) error {
 	ctx, cancel := g.bounded(ctx)
@@ -216,7 +217,7 @@ func (m *method) readKey(in *frame, k *key) error {
 	return nil
 }
 
-// invoke makes one unary call to a shard. The result sent says that the request may have left this process.
+// invoke makes one unary call to a shard. The result sent is true if the request may have left this process.
 func (g *Gateway) invoke(ctx context.Context, s place, m *method, in, out *frame) (sent bool, err error) {
 	defer s.tenure.End(s.tenure.Begin())
 	var trailer metadata.MD
@@ -236,7 +237,7 @@ func (g *Gateway) invoke(ctx context.Context, s place, m *method, in, out *frame
 	return sent, err
 }
 
-// own reduces a trailer to what the shard itself set: status details travel with the status, and those of a retried
+// own removes the status details from a trailer, because the status itself carries them, and those of a retried
 // attempt must not remain.
 func own(trailer metadata.MD) metadata.MD {
 	delete(trailer, "grpc-status-details-bin")

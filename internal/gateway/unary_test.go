@@ -134,8 +134,8 @@ func TestLoadingBeyondTheDeadlineIsReportedAtOnce(t *testing.T) {
 	})
 }
 
-// putRefused returns the error with which a gateway refuses a put. It tries again while the machine is too
-// slow for a shard to answer within the gateway's limit.
+// putRefused returns the error with which a gateway refuses a put. It repeats a put that ends at the gateway's own
+// time limit, because on a slow machine a shard may answer too late.
 func (c *cluster) putRefused() error {
 	for {
 		_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1)})
@@ -163,7 +163,7 @@ func closeConnections(s *standIn, times int) *int {
 			return nil
 		}
 		*fired++
-		return status.Error(codes.Unavailable, "error reading from server: EOF") // the text of gRPC's transport
+		return status.Error(codes.Unavailable, "error reading from server: EOF") // gRPC's own transport uses this text
 	}
 	return fired
 }
@@ -199,7 +199,7 @@ func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
 			return nil
 		}
 		_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
-		// A deadline leaves the outcome unknown, too.
+		// If the deadline ends the call, its outcome is unknown as well.
 		if status.Code(err) != codes.DeadlineExceeded {
 			wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
 		}
@@ -213,7 +213,7 @@ func TestAShardThatIsDownRefusesSurely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		c.shards["a"].server.Stop()
-		synctest.Wait() // the gateway notices the end of its connection, which would leave a put in doubt
+		synctest.Wait() // the gateway first notices the end of its connection, because a put over it could be in doubt
 		wantError(t, c.putRefused(), codes.Unavailable, "SHARD_UNREACHABLE")
 	})
 }
@@ -270,7 +270,7 @@ func TestNamedGroupsAreMadeByTheFirstWrite(t *testing.T) {
 		_, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: in("day")})
 		wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
 		var all sync.WaitGroup
-		for range 8 { // calls that start at the same time
+		for range 8 { // these calls start at the same time
 			all.Go(func() {
 				if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: in("day"), Data: []byte("d")}); err != nil {
 					t.Error(err)
@@ -375,8 +375,8 @@ func TestHealthServesOnceThereIsAView(t *testing.T) {
 			must.OK(t, err)
 			serving = answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
 		}
-		// Each service has a health status of its own, because probes may ask for it. It is set right after that of the whole
-		// process.
+		// Each service has a health status of its own, because probes may ask for it. The gateway sets it right after
+		// the status of the whole process.
 		synctest.Wait()
 		for _, name := range []string{"RecordService", "RoutingService", "AdminService"} {
 			answer, err := health.Check(c.ctx, &healthv1.HealthCheckRequest{Service: "sheaf.record.v1." + name})

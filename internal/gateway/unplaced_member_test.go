@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// TestAMemberWithoutAPlaceMakesNoShard checks that no listing contains a shard without a name. The name of a member's
-// shard is empty while its place is unknown, after etcd was rebuilt without an answer from that shard.
+// TestAMemberWithoutAPlaceMakesNoShard checks that no listing contains a shard without a name. A member has an empty
+// shard name while its location is unknown, which happens after etcd was rebuilt without an answer from that shard.
 func TestAMemberWithoutAPlaceMakesNoShard(t *testing.T) {
 	volume := uuid.New()
 	table := &table{

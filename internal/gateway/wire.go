@@ -57,16 +57,17 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// Name implements encoding.CodecV2: on the wire these are ordinary protobuf messages.
+// Name implements encoding.CodecV2. On the wire, frames are ordinary protobuf messages, so the name is that of the
+// protobuf codec.
 func (c codec) Name() string { return c.proto.Name() }
 
-// errWire says that the bytes are not a protobuf message.
+// errWire means that the bytes are not a protobuf message.
 var errWire = errors.New("the message is not valid protobuf")
 
 // scanner iterates over the fields of a protobuf message that lies in several buffers, without joining them. A copy of
 // a scanner is a bookmark. Source of the encoding: protobuf.dev/programming-guides/encoding.
 type scanner struct {
-	cur  []byte // may be longer than left
+	cur  []byte // the unread part of a buffer; may be longer than left
 	rest mem.BufferSlice
 	left int // bytes to the end of the message
 }
@@ -141,7 +142,7 @@ func (s *scanner) appendTo(dst []byte, n int) []byte {
 	return dst
 }
 
-// next reads the next field. The scanner value holds the field's value, without its tag and length.
+// next reads the next field. value is a scanner over the field's value, without its tag and length.
 func (s *scanner) next() (number protowire.Number, kind protowire.Type, value scanner, err error) {
 	tag, err := s.uvarint()
 	if err != nil {
@@ -167,15 +168,15 @@ func (s *scanner) next() (number protowire.Number, kind protowire.Type, value sc
 		err = s.skip(4)
 	case protowire.BytesType:
 		err = s.skip(int(length))
-	default: // groups are not part of this API
+	default: // protobuf groups are not part of this API
 		err = errWire
 	}
 	value.left -= s.left
 	return number, kind, value, err
 }
 
-// find returns the value of a field. If the field occurs twice, the last one counts, as in protobuf. If the field is
-// absent, the value is empty.
+// find returns the value of a field. If the field occurs twice, the last value is returned, as in protobuf. If the
+// field is absent, the value is empty.
 func (s scanner) find(field protowire.Number, of protowire.Type) (found scanner, err error) {
 	for s.left > 0 {
 		number, kind, value, err := s.next()
@@ -206,8 +207,8 @@ type fields struct {
 	requestID protowire.Number
 }
 
-// readKey reads the key of a request, wherever it is in the message. As in protobuf, the last one counts if a field
-// occurs twice, and messages that occur twice are merged.
+// readKey reads the key of a request, wherever it is in the message. As in protobuf, the last value is used if a
+// scalar field occurs twice, and messages that occur twice are merged.
 func (f *fields) readKey(s scanner, k *key) error {
 	for s.left > 0 {
 		number, kind, value, err := s.next()
@@ -243,7 +244,7 @@ func (f *fields) readKey(s scanner, k *key) error {
 var recordKey = fields{id: 1, group: 2}
 
 // eachItem calls the function each for every item of a message that consists only of `repeated Item items = 1`. begin
-// and end are the item's place in the message, including its tag and length.
+// and end are the offsets of the item in the message, including its tag and length.
 func eachItem(bufs mem.BufferSlice, each func(item scanner, begin, end int) error) error {
 	s := scan(bufs)
 	total := s.left

@@ -72,7 +72,8 @@ func TestKeyIsReadFromTheBytesOfARequest(t *testing.T) {
 	})
 }
 
-// TestKeyIsReadWhereverItStands covers what protobuf allows: fields in any order, repeated fields, and unknown fields.
+// TestKeyIsReadWhereverItStands covers messages that protobuf allows: fields in any order, repeated fields, and
+// unknown fields.
 func TestKeyIsReadWhereverItStands(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		var encoded []byte
@@ -128,7 +129,8 @@ func FuzzReadKey(f *testing.F) {
 		var k key
 		err := putFields.readKey(scan(bufs), &k)
 		decoded := &recordv1.PutRequest{}
-		// Only protobuf accepts groups; this reader refuses them, because no message of this API has a group.
+		// Protobuf accepts groups, while readKey refuses them, because no message of this API has a group. So the
+		// comparison covers only messages that both accept.
 		if proto.Unmarshal(b, decoded) == nil && err == nil && k.id != decoded.GetKey().GetId() {
 			t.Errorf("read id %d, protobuf reads %d", k.id, decoded.GetKey().GetId())
 		}
