@@ -9,9 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// answer adds the findings of sheaf doctor about a gateway's answer. Each cause has one finding: if the finding about
-// an object already explains a finding about the answer, the latter is left out, because the former names a better
-// next step. For example, the finding about a node that is down explains a silent shard.
+// answer adds the findings of sheaf doctor about a gateway's answer. Each cause has one finding. If an object's
+// finding already explains a finding about the answer, answer leaves out the latter, because the object's finding
+// names a better next step. For example, the finding about a node that is down explains a silent shard.
 func (l *look) answer() {
 	if l.Answer == nil {
 		return
@@ -39,9 +39,9 @@ func (l *look) answer() {
 	}
 }
 
-// isExplained reports whether an object already has a finding about the cause of f, a finding in a gateway's answer. If
-// something is not served because of that cause, the object's finding takes over the severity and the words of f. If
-// the other copies of each group serve, the object's finding keeps its own severity.
+// isExplained reports whether an object already has a finding about the cause of f, a finding in a gateway's answer.
+// If something is not served because of that cause, the object's finding takes over the severity of f, and the text
+// of f is appended to it. If the other copies of each group serve, the object's finding keeps its own severity.
 func (l *look) isExplained(f *Finding, shard string, facts *finding.Facts) bool {
 	n, ofShard := l.explained[shard]
 	switch f.Kind {
@@ -79,9 +79,10 @@ func (l *look) isExplained(f *Finding, shard string, facts *finding.Facts) bool 
 	return false
 }
 
-// saysWhy reports whether the finding about a shard's object says why the shard is silent (ShardSilent), or that it is
-// in the state that the gateway reports (ShardState). A note says neither, because the shard may have failed after the
-// operator wrote that it starts or loads. Only a shard that is parked is silent on purpose.
+// saysWhy reports whether the finding about a shard's object explains a finding of the given kind about the same
+// shard. For ShardSilent, it must explain why the shard is silent; for ShardState, it must be about the state that
+// the gateway reports. A note explains neither, because the shard may have failed after the operator wrote that the
+// shard starts or loads. There is one exception: a parked shard is silent on purpose.
 func (l *look) saysWhy(shard string, kind finding.Kind, facts *finding.Facts) bool {
 	n, there := l.explained[shard]
 	switch {
@@ -102,14 +103,14 @@ func (l *look) saysWhy(shard string, kind finding.Kind, facts *finding.Facts) bo
 	return false
 }
 
-// isAbsent reports whether a finding, which is a warning or a problem, says why the copies on a shard are missing.
+// isAbsent reports whether a warning or a problem explains why the copies on a shard are missing.
 func (l *look) isAbsent(shard string) bool {
 	n, there := l.explained[shard]
 	return l.absent[shard] || there && l.found[n].Severity != Note
 }
 
-// firstExplained returns the first finding about a shard. The result all is true if there is a finding about each
-// shard that says why the shard does not run. A store without a pool has no shard.
+// firstExplained returns the index of the first finding about a shard. The result all is true if each shard has a
+// finding that explains why the shard does not run. It is also true for a store without pools, which has no shards.
 func (l *look) firstExplained() (first int, all bool) {
 	first = len(l.found)
 	for i := range l.Pools {
@@ -124,7 +125,7 @@ func (l *look) firstExplained() (first int, all bool) {
 	return first, len(l.Pools) == 0 || first < len(l.found)
 }
 
-// poolOf returns the name of the pool of a shard; empty: it is not known.
+// poolOf returns the name of the pool of a shard, or "" if the pool is not known.
 func (l *look) poolOf(shard string) string {
 	for i := range l.Pools {
 		for _, s := range v1alpha1.ShardsOf(&l.Pools[i], l.Shards) {

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
-// answered returns what a gateway of the healthy store answers: three shards, and one group with a copy on each.
+// answered returns the answer of a gateway of the healthy store: three shards, and one group with a copy on each.
 func answered() *finding.Facts {
 	facts := &finding.Facts{Whole: true}
 	for n, shard := range []string{"quotes-ssd-0", "quotes-ssd-1", "quotes-ssd-2"} {
@@ -26,9 +26,9 @@ func answered() *finding.Facts {
 	return facts
 }
 
-// TestOneEngineDecidesWhatAGatewayShows checks that kubectl sheaf finds in a gateway's answer what sheaf doctor finds
-// there, and that one cause has one finding: if an object of Kubernetes explains the cause better, the finding about
-// the object remains.
+// TestOneEngineDecidesWhatAGatewayShows checks that kubectl sheaf finds the same problems in a gateway's answer as
+// sheaf doctor, and that one cause has one finding: if an object of Kubernetes explains the cause better, the finding
+// about the object remains.
 func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
 	silent := func(f *finding.Facts) {
 		f.Shards[1].Alive, f.Groups[1].State = false, recordv1.GroupState_GROUP_STATE_UNAVAILABLE
@@ -40,7 +40,7 @@ func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
 		"all is well": {func(*testing.T, *Objects, *finding.Facts) {}, nil},
 		"a group that no copy leads": {func(_ *testing.T, o *Objects, f *finding.Facts) {
 			f.Groups[0].Leader = false
-			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 63} // the same cause
+			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 63} // the Kubernetes object has the same cause
 		}, []want{{Problem, "group 7", "no copy of it leads", "describe recordstore quotes"}}},
 		"a group that has failed": {func(_ *testing.T, _ *Objects, f *finding.Facts) {
 			f.Groups[1].State, f.Groups[1].Message = recordv1.GroupState_GROUP_STATE_FAILED, "the disk is read-only"
@@ -93,8 +93,9 @@ func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
 	}
 }
 
-// TestOneCauseIsOneFinding brings about what objects of Kubernetes and a gateway both show. It checks that one cause
-// has one finding, which is a problem if something is not served, and that a finding hides no other cause.
+// TestOneCauseIsOneFinding creates causes that are visible both in Kubernetes objects and in a gateway's answer. It
+// checks that one cause has one finding, which is a problem if something is not served, and that a finding hides no
+// other cause.
 func TestOneCauseIsOneFinding(t *testing.T) {
 	const etcdSilent = finding.EtcdSilent + "30 s: what starts waits"
 	etcdReady := func(reason, message string) func(*testing.T, *Objects, *finding.Facts) {

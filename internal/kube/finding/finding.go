@@ -1,4 +1,4 @@
-// Package finding lists what is wrong with a store. It evaluates the Kubernetes objects that belong to the store, and
+// Package finding lists the problems of a store. It evaluates the Kubernetes objects that belong to the store, and
 // the answer of a gateway. The package internal/status/finding, which sheaf doctor uses as well, evaluates that
 // answer. Find is a pure function from objects to sentences: it has no client and no clock.
 package finding
@@ -40,7 +40,7 @@ type Objects struct {
 	Claims   []corev1.PersistentVolumeClaim
 	Nodes    []corev1.Node
 	Events   []corev1.Event // events about any of these
-	// Answer is what a gateway said about shards and groups; nil if none was asked, or none answered.
+	// Answer is the answer of a gateway about shards and groups; nil if no gateway was asked, or none answered.
 	Answer *finding.Facts
 }
 
@@ -95,26 +95,26 @@ func Find(o Objects) []Finding {
 	return l.found
 }
 
-// look is one run of Find.
+// look holds the state of one call of Find.
 type look struct {
 	Objects
 	found []Finding
 	told  map[string]bool // names of objects that already have a finding
 
-	// The following fields say which findings about objects explain findings in the answer of a gateway. Numbers are
-	// indexes of found.
+	// The following fields record which findings about objects explain findings in the answer of a gateway. Numbers
+	// are indexes of found.
 
 	explained map[string]int                 // by shard: why the shard does not serve all of its groups
 	states    map[string]v1alpha1.ShardState // by shard: the state that its finding is about
 	absent    map[string]bool                // shards that are silent or refuse to serve according to a gateway
-	pools     map[string]int                 // by pool: why the shards are not emptied, or that they are empty
+	pools     map[string]int                 // by pool: the finding that its shards are not emptied, or are empty
 	lostDisks []int                          // the findings about shards whose disk is lost
 	domains   *int                           // the finding about too few failure domains; nil: there are enough
 	paused    bool                           // the update of a pool is paused
-	etcdWords string                         // start of the gateway's text about etcd that an object explains, or empty
+	etcdWords string                         // start of a gateway's text about etcd that an object explains, or empty
 }
 
-// one returns the index of the newest finding.
+// one returns a pointer to the index of the newest finding.
 func (l *look) one() *int { return new(len(l.found) - 1) }
 
 // merge adds a consequence to a finding, and makes the finding at least as severe.
@@ -126,7 +126,7 @@ func (l *look) merge(n int, severity finding.Severity, consequence string) {
 	f.What = strings.TrimSuffix(f.What, ".") + "; " + consequence
 }
 
-// add adds a finding about an object, and remembers the object's name.
+// add adds a finding about an object, and records that the object has a finding.
 func (l *look) add(s finding.Severity, kind, name, command, format string, args ...any) {
 	evidence := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
 	if len(evidence) > evidenceMax {

@@ -16,12 +16,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
-// want describes an expected finding, with words that its evidence must contain.
+// want describes an expected finding, with texts that its evidence must contain.
 type want struct {
 	severity finding.Severity
 	object   string
 	evidence string
-	command  string // a part of the command; empty: there must be no command
+	command  string // a part of the expected command; empty if there must be no command
 }
 
 // pod returns the pod of the store whose name contains part.
@@ -59,7 +59,8 @@ func allAre(o *Objects, state v1alpha1.ShardState, message string) {
 	}
 }
 
-// copiesMissing lets copies of all groups be missing; detail is the rest of the condition's message.
+// copiesMissing sets the condition that copies of all groups are missing; detail is the rest of the condition's
+// message.
 func copiesMissing(o *Objects, detail string) {
 	set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing",
 		"64 of 64 groups have fewer than 3 copies"+detail)
@@ -74,7 +75,8 @@ func TestFindings(t *testing.T) {
 		i := slices.IndexFunc(o.Claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == "data-quotes-ssd-1-0" })
 		o.Claims[i].Status.Phase = corev1.ClaimLost
 	}
-	// failed adds an event of a probe of shard 0, so long after its container has started.
+	// failed returns a function that adds an event: a probe of shard 0 failed at the given time after the start of
+	// its container.
 	failed := func(probe string, after time.Duration) func(*testing.T, *Objects) {
 		return func(t *testing.T, o *Objects) {
 			began := kubefindingtest.Now.Add(-5 * time.Minute)
@@ -309,7 +311,7 @@ func TestFindings(t *testing.T) {
 			}
 			later := unhealthy
 			unhealthy.LastTimestamp = metav1.NewTime(began.Add(10 * time.Second))
-			later.InvolvedObject.Name, later.LastTimestamp = "quotes-ssd-1-0", unhealthy.LastTimestamp // started a day before
+			later.InvolvedObject.Name, later.LastTimestamp = "quotes-ssd-1-0", unhealthy.LastTimestamp // running for a day
 			o.Events = []corev1.Event{unhealthy, later}
 		}, []want{{Note, "event of Pod quotes-ssd-1-0", "statuscode: 503", "events --for pod/quotes-ssd-1-0"}}},
 	} {
@@ -360,7 +362,7 @@ func TestTheWorstComesFirst(t *testing.T) {
 	}
 }
 
-// Every state of a shard that the API knows is reported, except those in which all is well.
+// Every state of a shard in the API is reported, except those in which the shard is healthy.
 func TestEveryStateIsReported(t *testing.T) {
 	quiet := []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardDraining}
 	for _, state := range []v1alpha1.ShardState{

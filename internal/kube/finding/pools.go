@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// isFalse returns a condition if its status is False, and nil otherwise.
+// isFalse returns the condition of the given kind if its status is False, and nil otherwise.
 func isFalse(conditions []metav1.Condition, kind string) *metav1.Condition {
 	if c := meta.FindStatusCondition(conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
 		return c
@@ -30,7 +30,7 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 		l.shard(pool, &shards[i])
 	}
 	describe := l.kubectl("describe shardpool %s", pool.Name)
-	// Stalled repeats the findings about shards, so it is reported only if there are no such findings.
+	// The condition Stalled repeats the findings about shards, so it is reported only if there are no such findings.
 	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil &&
 		c.Status == metav1.ConditionTrue && len(l.found) == before {
 		l.add(Problem, "ShardPool", pool.Name, describe, "%s: %s", c.Reason, c.Message)
@@ -129,8 +129,8 @@ func (l *look) patch(pool *v1alpha1.ShardPool, spec map[string]any) string {
 	return l.kubectl("patch shardpool %s --type=merge -p '%s'", pool.Name, text)
 }
 
-// memoryFor returns a memory limit in whole MiB that leaves enough memory for need. A shard reserves a quarter of its
-// limit, but at least 128 MiB and at most 1 GiB, for the rest of its process.
+// memoryFor returns a memory limit in whole MiB that leaves need bytes for the groups of a shard. A shard reserves a
+// quarter of its limit, but at least 128 MiB and at most 1 GiB, for the rest of its process.
 func memoryFor(need int64) string {
 	const mib = 1 << 20
 	rest := min(max(need/3, 128*mib), 1024*mib)

@@ -31,8 +31,8 @@ func (l *look) store() {
 	}
 	for _, kind := range []string{v1alpha1.ConditionPlacementReady, v1alpha1.ConditionEtcdReady} {
 		c := isFalse(conditions, kind)
-		// The problem that stalls a store is reported only once. If a managed etcd has no majority, the findings about
-		// its members say more.
+		// The problem that stalls a store is reported only once. If a managed etcd has no majority, the findings
+		// about its members are more precise.
 		if c == nil || stalled != nil && stalled.Reason == c.Reason || kind == v1alpha1.ConditionEtcdReady &&
 			l.etcdWords != "" {
 			continue
@@ -61,8 +61,8 @@ const (
 	reasonCopiesMissing = "CopiesMissing"
 )
 
-// redundant checks the condition Redundant. Missing copies are not reported if findings about shards say why all of
-// them are missing.
+// redundant checks the condition Redundant. Missing copies are not reported if findings about shards explain all of
+// them.
 func (l *look) redundant() {
 	conditions, name := l.Store.Status.Conditions, l.Store.Name
 	c := isFalse(conditions, v1alpha1.ConditionRedundant)
@@ -75,10 +75,10 @@ func (l *look) redundant() {
 		c.Reason, c.Message)
 }
 
-// haveCauses reports whether findings about shards cover each cause in a message of reason CopiesMissing. The message
-// is like "2 of 8 groups have fewer than 3 copies: groups 1, 2; not registered in etcd: a; b; on a disk that does not
-// answer: c". A part that is not the name of an absent shard is another cause, such as "group 1: no space", or shards
-// that the message only counts, such as "and 2 more".
+// haveCauses reports whether findings about shards cover each cause in the message of a condition with the reason
+// CopiesMissing. The message is like "2 of 8 groups have fewer than 3 copies: groups 1, 2; not registered in etcd: a;
+// b; on a disk that does not answer: c". A part that is not the name of an absent shard is another cause, such as
+// "group 1: no space", or shards that the message only counts, such as "and 2 more".
 func (l *look) haveCauses(message string) bool {
 	_, causes, _ := strings.Cut(message, "; ")
 	for part := range strings.SplitSeq(causes, "; ") {
@@ -106,7 +106,7 @@ func (l *look) groups() {
 		}
 		l.merge(l.lostDisks[0], Problem, fmt.Sprintf("the data of %s are lost, as every copy is on a disk that is lost: "+
 			"bring it back, or restore the records from a backup%s", lost, named))
-	case l.Answer != nil && l.Answer.HasLost(): // the finding about that names each group
+	case l.Answer != nil && l.Answer.HasLost(): // a finding about the gateway's answer names each lost group
 	default:
 		l.add(Problem, "RecordStore", name, describe,
 			"the data of %s are lost: every copy is on a volume that is gone. Bring one back, or restore "+
@@ -130,7 +130,7 @@ func (l *look) groups() {
 	}
 }
 
-// groups returns a number of groups with its words.
+// groups returns a number of groups, followed by the word for one or for many.
 func groups(n int32, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -183,7 +183,7 @@ func (l *look) etcd() {
 		case !PodReady(pod):
 			s := severity
 			if majority && !l.old(pod.CreationTimestamp.Time) {
-				s = Note // the pod has just been created
+				s = Note // the pod has only just been created
 			}
 			l.add(s, "etcd member", name, podCommand(l, pod), "%s; %s", Cause(pod), what)
 		}
@@ -251,7 +251,7 @@ func podCommand(l *look, pod *corev1.Pod) string {
 // PodReady reports whether the kubelet finds a pod ready, and nobody has deleted the pod.
 func PodReady(pod *corev1.Pod) bool { return workload.PodReady(pod) && pod.DeletionTimestamp == nil }
 
-// Cause says why a pod is not ready, in the words of Kubernetes.
+// Cause explains why a pod is not ready, with the texts of Kubernetes.
 func Cause(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp != nil {
 		return "its pod is being stopped"
@@ -281,7 +281,7 @@ func Cause(pod *corev1.Pod) string {
 	return fmt.Sprintf("its pod is %s and not ready", orElse(string(pod.Status.Phase)))
 }
 
-// tail returns the end of a text, because a process states there why it ended.
+// tail returns the end of a text, because the last words of a process explain why it ended.
 func tail(text string, size int) string {
 	if len(text) <= size {
 		return text
@@ -361,8 +361,8 @@ func (l *look) events() {
 	}
 }
 
-// started reports whether an event is about a probe that fails until a container has started, and the pod is ready now.
-// A liveness probe that failed, and an event of an earlier container, are signs of a fault.
+// started reports whether an event is harmless: a readiness or startup probe fails until its container has started,
+// and the pod is ready now. A failed liveness probe and an event of an earlier container are signs of a fault.
 func (l *look) started(e *corev1.Event) bool {
 	if e.Reason != "Unhealthy" || !strings.HasPrefix(e.Message, "Readiness probe ") &&
 		!strings.HasPrefix(e.Message, "Startup probe ") {

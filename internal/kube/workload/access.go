@@ -8,13 +8,13 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// EtcdAccess says how processes reach the etcd of a store, and which store they use there.
+// EtcdAccess describes how processes reach the etcd of a store, and the place of the store in that etcd.
 type EtcdAccess struct {
 	Endpoints []string // host:port
-	Prefix    string   // empty: the default of sheaf
+	Prefix    string   // empty means the default prefix of sheaf
 	Store     string   // name of the store below the prefix
-	Secret    string   // Secret with ca.crt; empty: no TLS
-	// ClientCert says that the Secret also holds tls.crt and tls.key.
+	Secret    string   // name of the Secret with ca.crt; empty means no TLS
+	// ClientCert means that the Secret also holds tls.crt and tls.key.
 	ClientCert bool
 	// Own means that the etcd belongs to the store: its members and the store's processes have certificates of the store.
 	// Foreign means that the store's processes have certificates of the store, but the etcd does not.

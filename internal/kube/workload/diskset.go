@@ -21,8 +21,8 @@ const (
 	// AnnotationStoreUID is the UID of the store whose claim got the disk. Only that store gets the disk again
 	// automatically.
 	AnnotationStoreUID = "sheaf.dev/store-uid"
-	// AnnotationGivenUp with value true means that an administrator had the disk replaced (spec.replace of a ShardPool).
-	// The disk is no longer assigned automatically.
+	// AnnotationGivenUp with value true means that an administrator has replaced the disk (spec.replace of a
+	// ShardPool). The disk is no longer assigned automatically.
 	AnnotationGivenUp = "sheaf.dev/given-up"
 	// AnnotationRelease with value true makes a Released disk available again. An administrator sets it.
 	AnnotationRelease = "sheaf.dev/release"

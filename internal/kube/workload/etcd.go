@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// AnnotationEtcdState is on etcd pods. It says whether an empty member may form a new cluster ("new") or must not
-// ("existing"). It is not part of the template's hash, because members must not restart when the cluster has formed.
+// AnnotationEtcdState is on etcd pods. Its value is "new" if an empty member may form a new cluster, and "existing"
+// otherwise. It is not part of the template's hash, because members must not restart when the cluster has formed.
 const AnnotationEtcdState = "sheaf.dev/etcd-state"
 
 // These are the states of a managed etcd, as in `sheaf etcd --initial-cluster-state`.
@@ -25,11 +25,11 @@ const (
 )
 
 // EtcdLostData is the exit code of `sheaf etcd` for a member whose folder is empty although the cluster was formed
-// before, if no quorum answers from which it could learn.
+// before, if no quorum of the other members answers, from which the member could learn.
 const EtcdLostData = 5
 
-// etcdLostData is the text with which such a member ends in versions that do not have the exit code EtcdLostData.
-// Their exit code is 1. Such members run until an upgrade of the operator has replaced their image.
+// etcdLostData is the last text of a member that has lost its data, in versions that exit with code 1 instead of
+// EtcdLostData. Such members run until an upgrade of the operator has replaced their image.
 const etcdLostData = "the folder is empty, and the cluster was formed before"
 
 // LostEtcdData reports whether a container of an etcd member has ended because the member has lost its data.
@@ -48,7 +48,7 @@ func LostEtcdData(pod *corev1.Pod) bool {
 const EtcdMembersMax int32 = 3
 
 // ValidEtcdMembers reports whether a managed etcd may have n members. 0 stands for the default. The CRD refuses all
-// other numbers, but a later version of the CRD may have admitted a different number.
+// other numbers, but a store may have been created under a later CRD that allows other numbers.
 func ValidEtcdMembers(n int32) bool { return n == 0 || n == 1 || n == EtcdMembersMax }
 
 // EtcdMembers returns the number of members of a managed etcd. It is 0 if there is no managed etcd, or if the spec asks
@@ -91,8 +91,8 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	return set, nil
 }
 
-// etcdPod returns the pod template of the members. The argument state is the state of the cluster that members with
-// an empty folder start with.
+// etcdPod returns the pod template of the members. The argument state is the initial cluster state for members with
+// an empty folder.
 func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, state string) corev1.PodTemplateSpec {
 	cluster := make([]string, EtcdMembers(store))
 	for n := range cluster {

@@ -55,8 +55,8 @@ func gatewayProtocol(store *v1alpha1.RecordStore) string {
 	return "kubernetes.io/h2c"
 }
 
-// gatewayLeaveSeconds is how long a terminating gateway still accepts new connections. The Service sends new
-// connections to it until the proxy on every node knows that the pod is terminating.
+// gatewayLeaveSeconds is how long a terminating gateway still accepts new connections. During that time the Service
+// may still send new connections to it, because the proxy on each node learns late that the pod is terminating.
 const gatewayLeaveSeconds = 5
 
 // GatewayDeployment returns the Deployment of the gateways, which route calls to shards.
@@ -98,7 +98,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 	}
 }
 
-// resources returns the requested resources, or small requests without limits.
+// resources returns the requested resources, or small requests without limits if none are requested.
 func resources(asked *corev1.ResourceRequirements, cpu, memory string) corev1.ResourceRequirements {
 	if asked != nil {
 		return *asked.DeepCopy()

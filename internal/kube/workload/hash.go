@@ -26,7 +26,7 @@ func templateHash(template corev1.PodTemplateSpec) (string, error) {
 			delete(annotations, AnnotationVolume)
 		}
 	}
-	bytes, err = json.Marshal(trim(fields)) // the encoder sorts map keys
+	bytes, err = json.Marshal(trim(fields)) // json.Marshal sorts map keys
 	if err != nil {
 		return "", err
 	}

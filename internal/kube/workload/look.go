@@ -15,9 +15,9 @@ const (
 	// AnnotationLooks is on the volume through which a Job looks at a disk. It names the PersistentVolume of the disk.
 	AnnotationLooks = "sheaf.dev/looks"
 
-	// LookedBlank says that a Job found the disk blank.
+	// LookedBlank means that a Job found the disk blank.
 	LookedBlank = "blank"
-	// LookedReleased says that an administrator released the disk by AnnotationRelease, regardless of its content.
+	// LookedReleased means that an administrator released the disk by AnnotationRelease, regardless of its content.
 	LookedReleased = "released"
 )
 

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// endpoint is a pod as a network plugin sees it.
+// endpoint is a pod with the properties that a network plugin uses.
 type endpoint struct {
 	namespace string
 	labels    map[string]string
@@ -93,7 +93,8 @@ func fencedStore(name string, policy v1alpha1.NetworkPolicy) *v1alpha1.RecordSto
 	}
 }
 
-// TestFences tries every pod against every port of every pod of a store.
+// TestFences checks, for every pod and every port of every pod of a store, whether the NetworkPolicies allow the
+// connection.
 func TestFences(t *testing.T) {
 	for mode, policy := range map[string]v1alpha1.NetworkPolicy{
 		"by default": {}, "managed": {Mode: v1alpha1.NetworkPolicyManaged, DirectClients: v1alpha1.DirectClientsAny},

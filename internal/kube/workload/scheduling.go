@@ -40,9 +40,9 @@ func schedule(pod *corev1.PodSpec, s *v1alpha1.Scheduling, selector map[string]s
 	}
 }
 
-// customize applies what a spec says about the pods of a component to their template. It keeps labels and annotations
-// whose names the operator uses. None of the added environment variables has a name that the operator sets, because the
-// API server refuses such names.
+// customize applies the spec's options for the pods of a component to their template. It keeps labels and annotations
+// whose names the operator uses. None of the added environment variables has a name that the operator sets, because
+// the API server refuses such names.
 func customize(template *corev1.PodTemplateSpec, o *v1alpha1.PodOptions, selector map[string]string) {
 	schedule(&template.Spec, o.Scheduling, selector)
 	own := template.Labels
@@ -77,7 +77,7 @@ func leavesSoon(s *v1alpha1.Scheduling) []corev1.Toleration {
 	return out
 }
 
-// tolerates reports whether a spec itself says how long pods remain on a node with a taint of the given key.
+// tolerates reports whether a spec sets how long pods remain on a node with a taint of the given key.
 func tolerates(s *v1alpha1.Scheduling, key string) bool {
 	return s != nil && slices.ContainsFunc(s.Tolerations, func(t corev1.Toleration) bool {
 		return (t.Key == key || t.Key == "") && (t.Effect == corev1.TaintEffectNoExecute || t.Effect == "")
@@ -105,7 +105,7 @@ func apart(selector map[string]string) corev1.TopologySpreadConstraint {
 	}
 }
 
-// tracingEnv returns the environment variables that tell a process where to send its traces.
+// tracingEnv returns the environment variables with the address to which a process sends its traces.
 func tracingEnv(store *v1alpha1.RecordStore) []corev1.EnvVar {
 	t := store.Spec.Tracing
 	if t == nil {

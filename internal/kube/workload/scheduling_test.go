@@ -36,7 +36,7 @@ func TestGatewaysSurviveTheirNode(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		asked []corev1.Toleration
-		want  map[string]int64 // -1: forever
+		want  map[string]int64 // -1 means indefinitely
 	}{
 		{"by default", nil, map[string]int64{corev1.TaintNodeNotReady: 10, corev1.TaintNodeUnreachable: 10}},
 		{"beside another taint", []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists}},
@@ -107,7 +107,7 @@ func TestPodsAreScheduledAsAsked(t *testing.T) {
 			t.Errorf("%s: spreads %v", component, got)
 		}
 	}
-	// The labels of the object itself identify it for the operator, so a user's labels are not added there.
+	// The labels of the object itself identify it for the operator, so labels of the user are not added to it.
 	if set := shardSet(t, in); set.Labels["team"] != "" || set.Spec.Selector.MatchLabels["team"] != "" {
 		t.Errorf("labels of the set %v", set.Labels)
 	}

@@ -15,9 +15,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// ShardInput holds what ShardSet needs to know about a shard.
+// ShardInput holds the input of ShardSet for one shard.
 type ShardInput struct {
-	Store *v1alpha1.RecordStore // status.storeUID must be set
+	Store *v1alpha1.RecordStore // status.storeUID must be set in it
 	Pool  *v1alpha1.ShardPool
 	Etcd  EtcdAccess
 	// Image is the image of the shard, unless the store names a different image.
@@ -99,8 +99,8 @@ func ImageOf(store *v1alpha1.RecordStore, fallback string) string {
 	return cmp.Or(store.Spec.Image, fallback)
 }
 
-// podOf returns a pod of a store with one container, which runs sheaf with args. It has what all components have in
-// common.
+// podOf returns a pod of a store with one container, which runs sheaf with args. It has the parts that all components
+// have in common.
 func podOf(store *v1alpha1.RecordStore, component, image string, args []string) corev1.PodSpec {
 	return corev1.PodSpec{
 		AutomountServiceAccountToken: new(false),
@@ -222,9 +222,9 @@ func compactionArgs(compaction *v1alpha1.Compaction) (args []string) {
 	return args
 }
 
-// shardEnv returns environment variables with the values that only the pod knows. The failure domain is the node by
-// default. If the spec asks for the node's zone or region, the failure domain is the value of the label that Kubernetes
-// copies from the node to its pods.
+// shardEnv returns environment variables whose values differ from pod to pod. The failure domain is the node by
+// default. If the spec asks for the node's zone or region, the failure domain is the value of the label that
+// Kubernetes copies from the node to its pods.
 func shardEnv(topologyKey string) []corev1.EnvVar {
 	domain := "spec.nodeName"
 	if topologyKey == corev1.LabelTopologyZone || topologyKey == corev1.LabelTopologyRegion {

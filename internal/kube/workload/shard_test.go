@@ -40,8 +40,8 @@ func shardSet(t *testing.T, in ShardInput) *appsv1.StatefulSet {
 	return set
 }
 
-// A new hash restarts every shard of every user when the operator is upgraded. Change the hash only together with a
-// change that the shards need, and mention it in CHANGELOG.md.
+// TestShardTemplateHashIsKept protects users from restarts: if the hash changes, an upgrade of the operator restarts
+// every shard. Change the hash only together with a change that the shards need, and mention it in CHANGELOG.md.
 func TestShardTemplateHashIsKept(t *testing.T) {
 	const kept = "70ac7dcc419a133c"
 	if got := shardSet(t, shardInput()).Spec.Template.Annotations[AnnotationTemplate]; got != kept {
@@ -83,7 +83,7 @@ func TestShardTemplateHash(t *testing.T) {
 	}
 }
 
-// The pod satisfies Pod Security "restricted", and has what a shard on a local volume needs.
+// The pod satisfies Pod Security "restricted", and has everything that a shard on a local volume needs.
 func TestShardPod(t *testing.T) {
 	in := shardInput()
 	in.Volume = "the-volume"
@@ -152,8 +152,9 @@ func TestEtcdAccessExternal(t *testing.T) {
 	}
 }
 
-// Redundant and the disruption budget follow a disk that hangs within 20 s. Until then, an eviction elsewhere may take
-// the majority of a group. TestAHangingDiskIsReportedInTime in internal/shard measures the first row.
+// The condition Redundant and the disruption budget take a hanging disk into account within 20 s. Until then, the
+// eviction of another shard may cost a group its majority. TestAHangingDiskIsReportedInTime in internal/shard
+// measures the first of these times.
 func TestAHangingDiskIsKnownWithin20Seconds(t *testing.T) {
 	probe := shardSet(t, shardInput()).Spec.Template.Spec.Containers[0].ReadinessProbe
 	if probe.FailureThreshold < 2 {

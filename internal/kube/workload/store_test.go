@@ -105,8 +105,8 @@ func TestGatewayArguments(t *testing.T) {
 	}
 }
 
-// A Service sends connections to a gateway for a moment after the gateway was told to terminate. The gateway must
-// accept them, and then needs time to serve them.
+// A Service sends connections to a gateway for a moment after the gateway began to terminate. The gateway must accept
+// them, and then needs time to serve them.
 func TestGatewayLeaves(t *testing.T) {
 	pod := GatewayDeployment(managedStore(), "sheaf:1", EtcdAccess{}).Spec.Template.Spec
 	hook := pod.Containers[0].Lifecycle
@@ -118,7 +118,7 @@ func TestGatewayLeaves(t *testing.T) {
 	}
 }
 
-// No member restarts because the cluster has formed, or because a volume's size, the deletion policy or the number of
+// No member restarts when the cluster has formed, or when a volume's size, the deletion policy or the number of
 // gateways changes. A change to the configuration of a running member must restart it.
 func TestEtcdTemplateHash(t *testing.T) {
 	hash := func(state string, change func(*v1alpha1.RecordStore)) string {
@@ -204,7 +204,8 @@ func TestDiskVolumes(t *testing.T) {
 	}
 }
 
-// The audit log goes to the standard output of gateways and shards. There is none if callers have no known identity.
+// Gateways and shards write the audit log to standard output. There is no audit log if callers have no known
+// identity.
 func TestAuditLogOfAStore(t *testing.T) {
 	of := func(args []string) (audit []string) {
 		for _, arg := range args {
@@ -242,7 +243,8 @@ func TestAuditLogOfAStore(t *testing.T) {
 	}
 }
 
-// A number of members that no etcd may have causes no panic, and takes no memory.
+// TestAnOddNumberOfMembersIsNone checks that a number of members that is not valid causes no panic, and takes no
+// memory.
 func TestAnOddNumberOfMembersIsNone(t *testing.T) {
 	for members, want := range map[int32]int32{0: 3, 1: 1, 3: 3, -1: 0, math.MinInt32: 0, 2: 0, math.MaxInt32: 0} {
 		store := &v1alpha1.RecordStore{}

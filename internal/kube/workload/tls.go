@@ -29,7 +29,7 @@ const (
 	// the process presents to callers.
 	KeyClientCert = "client.crt"
 	KeyClientKey  = "client.key"
-	keyGrants     = "grants" // means that nobody is admitted without a grant table; see certs.GrantsFile
+	keyGrants     = "grants" // with grantsRequired in it, nobody is admitted without a grant table; see certs.GrantsFile
 )
 
 // grantsRequired means that the operator writes a grant table for each store, so that a process that finds no table has

@@ -62,7 +62,7 @@ func WipeName(volume string) string {
 // same device as a raw block device, for one claim in the operator's namespace. The wiping pod therefore has access to
 // this device only, and needs no privileges for it.
 func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.PersistentVolume {
-	held := "" // no claim of a store ever had the disk
+	held := "" // empty if no claim of a store ever had the disk
 	if ref := pv.Spec.ClaimRef; ref.UID != "" {
 		held = ref.Namespace + "/" + ref.Name
 	}
