@@ -24,22 +24,22 @@ const (
 )
 
 // connections keeps one connection to each shard that is asked repeatedly, because opening one takes several times as
-// long as a request. Safe for concurrent use.
+// long as a request. It is safe for concurrent use.
 type connections struct {
 	now  func() time.Time
 	keys *Keys
 
 	mu     sync.Mutex
 	open   map[wayTo]*connection
-	swept  time.Time // when unused connections were last closed
+	swept  time.Time // time when unused connections were last closed
 	closed bool
 }
 
-// wayTo identifies a shard and the credentials for it. A shard has another wayTo when the operator has other keys for
-// its store.
+// wayTo identifies a shard and the credentials for it. The wayTo of a shard changes when the operator gets other keys
+// for the shard's store.
 type wayTo struct {
 	fleet.ShardAt
-	keys *certs.Source // nil: without TLS
+	keys *certs.Source // nil: connections do not use TLS
 }
 
 type connection struct {
@@ -48,8 +48,8 @@ type connection struct {
 	used time.Time
 }
 
-// to returns the connection to a shard. The result kept is true if the connection was used before. In that case the
-// process at its address may no longer run.
+// to returns the connection to a shard. The result kept is true if the connection was used before. The process at its
+// address may then have ended.
 func (c *connections) to(shard fleet.ShardAt) (_ *connection, kept bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,34 +85,35 @@ func (c *connections) sweep(now time.Time) {
 	for way, there := range c.open {
 		if now.Sub(there.used) >= connectionRest {
 			delete(c.open, way)
-			_ = there.Close() // the only possible error: it is already closed
+			_ = there.Close() // Close fails only if the connection is already closed
 		}
 	}
 }
 
-// drop closes a connection on which a request has failed. Otherwise gRPC would try to reconnect with growing pauses.
+// drop closes a connection on which a request has failed. If it stayed open, gRPC would try to reconnect with growing
+// pauses.
 func (c *connections) drop(failed *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open[failed.way] == failed {
 		delete(c.open, failed.way)
 	}
-	_ = failed.Close() // the only possible error: it is already closed
+	_ = failed.Close() // Close fails only if the connection is already closed
 }
 
-// Close closes all connections. No further requests are possible.
+// Close closes all connections. Later requests fail.
 func (c *connections) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
 	for way, there := range c.open {
 		delete(c.open, way)
-		_ = there.Close() // the only possible error: it is already closed
+		_ = there.Close() // Close fails only if the connection is already closed
 	}
 }
 
-// credentials returns credentials that accept only the shard with that name. They follow the current transport of the
-// store.
+// credentials returns credentials that accept only the shard with the name in w. They follow the current transport of
+// the store.
 func (w wayTo) credentials() credentials.TransportCredentials {
 	if w.keys == nil {
 		return insecure.NewCredentials()

@@ -24,9 +24,9 @@ const (
 	discoveryKeysFor = "jwks_uri"
 )
 
-// IssuerKeys reads the JSON Web Key Set of a token issuer by OpenID Connect Discovery, within 5 s. It uses HTTPS
-// only, also after a redirect. The argument caBundle holds the authorities with which the issuer is verified, in PEM.
-// Errors contain nothing from the answers except names.
+// IssuerKeys reads the JSON Web Key Set of a token issuer by OpenID Connect Discovery, within 5 s. It uses only
+// HTTPS, even after a redirect. The argument caBundle holds the authorities with which the issuer is verified, in
+// PEM. Errors contain nothing from the answers except names.
 func IssuerKeys(ctx context.Context, issuer, caBundle string) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, issuerPatience)
 	defer cancel()

@@ -6,11 +6,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// Keys holds the operator's credentials for the processes of stores: a certificate of its own for each store. Safe
-// for concurrent use. A nil Keys is empty.
+// Keys holds the operator's credentials for the processes of stores: a certificate of its own for each store. It is
+// safe for concurrent use. A nil Keys is empty.
 type Keys struct {
 	mu     sync.Mutex
-	stores map[string]*certs.Source // by namespace/name
+	stores map[string]*certs.Source // keys have the form namespace/name
 }
 
 // NewKeys returns an empty Keys.
@@ -23,8 +23,8 @@ func (k *Keys) Set(store string, files map[string][]byte) error {
 	if there := k.stores[store]; there != nil && there.Replace(files) == nil {
 		return nil
 	}
-	// The files are the first ones of the store, or they belong to another store with the same name. The existing
-	// source does not accept files of another store.
+	// Either these are the first files of the store, or they belong to another store with the same name. The existing
+	// source does not accept the files of another store.
 	made, err := certs.InMemory(certs.Config{}, files)
 	if err != nil {
 		return err

@@ -55,7 +55,7 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 	must.OK(t, err)
 	server := grpc.NewServer(grpc.Creds(sourceOf(t, files(identity.Shard, "main-0")).Server(certs.ServerOptions{})))
 	recordv1.RegisterAdminServiceServer(server, &asked{name: "main-0"})
-	go func() { _ = server.Serve(listener) }() // Serve ends with Stop
+	go func() { _ = server.Serve(listener) }() // Serve ends when the server is stopped
 	t.Cleanup(server.Stop)
 	keys := NewKeys()
 	t.Cleanup(keys.Close)
@@ -89,7 +89,8 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 	}
 }
 
-// playedGrants simulates a shard that decides by table 7, and has seen two tokens signed by unknown keys.
+// playedGrants simulates a shard that uses version 7 of the table of grants, and has received two tokens signed by
+// unknown keys.
 type playedGrants struct{}
 
 func (playedGrants) Version() int64                { return 7 }

@@ -1,5 +1,5 @@
-// Package operator gives the controllers access to the placement in etcd, and to the shards over gRPC. The controllers
-// must not import the packages for these themselves.
+// Package operator gives the controllers access to the placement in etcd, and to the shards over gRPC. The
+// controllers themselves must not import the packages that do this.
 package operator
 
 import (
@@ -30,25 +30,26 @@ import (
 )
 
 // Placements keeps one connection to etcd per store. It implements fleet.Placements, fleet.ShardRegister and
-// recordgrant.Tables. Safe for concurrent use.
+// recordgrant.Tables. It is safe for concurrent use.
 type Placements struct {
 	keys *Keys
 	mu   sync.Mutex
 	open map[string]*placed
 }
 
-// placed is the placement of one store in etcd.
+// placed is the connection to the placement of one store in etcd.
 type placed struct {
 	access      workload.EtcdAccess
 	credentials fleet.EtcdCredentials
-	keys        *Keys         // for the store's processes
-	own         *certs.Source // the keys for this store when it was opened; nil: none
+	keys        *Keys         // the operator's keys for all stores
+	own         *certs.Source // the operator's keys for this store when the connection was opened; nil: none
 	client      *clientv3.Client
 	store       *registry.Store
-	folder      string // the folder with the files of the credentials
+	folder      string // the folder with the files of the etcd credentials
 }
 
-// NewPlacements returns a Placements without connections. If keys is nil, TLS is used only with an external etcd.
+// NewPlacements returns a Placements without connections. If keys is nil, only connections to an external etcd use
+// TLS.
 func NewPlacements(keys *Keys) *Placements {
 	return &Placements{keys: keys, open: map[string]*placed{}}
 }
@@ -154,7 +155,7 @@ func (p *placed) writeCredentials(cfg *etcd.ClientConfig) error {
 
 func (p *placed) close() {
 	if p.client != nil {
-		_ = p.client.Close() // nothing is lost with a connection
+		_ = p.client.Close() // an error of Close loses nothing
 	}
 	if p.folder != "" {
 		_ = os.RemoveAll(p.folder)
@@ -186,8 +187,8 @@ func uidOf(store *v1alpha1.RecordStore) (uuid.UUID, error) {
 	return id, nil
 }
 
-// metaOf returns what is fixed about a store when its placement is created. shardsMin shards have to be registered
-// before the first groups are placed.
+// metaOf returns the properties that a store's placement gets when it is created and then keeps. shardsMin shards
+// have to be registered before the first groups are placed.
 func metaOf(store *v1alpha1.RecordStore, shardsMin int32) (placement.Meta, error) {
 	id, err := uidOf(store)
 	if err != nil {
@@ -272,7 +273,7 @@ func stateOf(state v1alpha1.PoolState) placement.ShardState {
 	}
 }
 
-// EtcdMembers asks a quorum for the members, and then each member for its state.
+// EtcdMembers asks a quorum for the list of members, and then each member for its state.
 func (p *placed) EtcdMembers(ctx context.Context) ([]fleet.EtcdMember, error) {
 	view, err := etcd.Look(ctx, p.client)
 	if err != nil {
@@ -308,8 +309,8 @@ func (p *Placements) Look(ctx context.Context, store *v1alpha1.RecordStore) (pla
 	return opened.Look(ctx, store)
 }
 
-// Forget implements fleet.ShardRegister. It fails while the shard holds a group or is the target of one. For a shard
-// that still runs and is about to be stopped, Forget keeps the record that no group may be placed on the shard.
+// Forget implements fleet.ShardRegister. It fails while the shard holds a group or is the target of one. If the shard
+// still runs and is about to be stopped, Forget keeps the entry in etcd that forbids placing groups on the shard.
 func (p *Placements) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
 	opened, id, err := p.of(store)
 	if err != nil {
@@ -332,7 +333,7 @@ func (p *Placements) Forget(ctx context.Context, store *v1alpha1.RecordStore, sh
 }
 
 // of returns the connection to the etcd of a store, and the UUID of the store. If the controller of the store has not
-// opened the connection yet, of opens it, unless that takes a Secret.
+// opened the connection yet, this method opens it, unless the connection needs a Secret.
 func (p *Placements) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
 	id, err := uidOf(store)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // describeTimeout is the time limit for all requests to one shard.
 const describeTimeout = 5 * time.Second
 
-// Shards asks shards over AdminService. Safe for concurrent use. The caller must call Close.
+// Shards sends requests to shards over AdminService. It is safe for concurrent use. The caller must call Close.
 type Shards struct{ connections }
 
 // NewShards returns a Shards without connections. If keys is nil, TLS is not used.
@@ -41,7 +41,7 @@ func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*recordv1.S
 			return nil, err
 		case err != nil:
 			s.drop(conn)
-			// The process at this address may have restarted, or another process may have the address now.
+			// The process at this address may have restarted, or another process may have received the address.
 			if code := status.Code(err); kept && ctx.Err() == nil && (code == codes.Unavailable || code == codes.Canceled) {
 				continue
 			}
@@ -62,7 +62,7 @@ func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*recordv1
 		return nil, fmt.Errorf("it reported %d shards instead of itself", len(shards.GetShards()))
 	}
 	shard := shards.GetShards()[0]
-	if shard.GetVolumeSilent() { // the report about the groups is outdated then
+	if shard.GetVolumeSilent() { // while the disk does not answer, the report about the groups is outdated
 		return nil, fmt.Errorf("%w: %s", fleet.ErrVolumeSilent, strings.Join(shard.GetProblems(), "; "))
 	}
 	groups, err := recordv1.AllGroups(ctx, admin, &recordv1.ListGroupsRequest{})

@@ -23,7 +23,7 @@ type asked struct {
 	name     string
 	accepted atomic.Int32
 	server   *grpc.Server
-	silent   atomic.Bool // the disk of the shard does not answer
+	silent   atomic.Bool // the shard reports that its disk does not answer
 	groups   atomic.Int32
 }
 
@@ -34,7 +34,7 @@ func askedAt(t *testing.T, address, name string) *asked {
 	must.OK(t, err)
 	a := &asked{Listener: listener, name: name, server: grpc.NewServer()}
 	recordv1.RegisterAdminServiceServer(a.server, a)
-	go func() { _ = a.server.Serve(a) }() // Serve ends with Stop
+	go func() { _ = a.server.Serve(a) }() // Serve ends when the server is stopped
 	t.Cleanup(a.server.Stop)
 	return a
 }
@@ -68,7 +68,7 @@ func describes(t *testing.T, s *Shards, a *asked) {
 	}
 }
 
-// A shard that is asked repeatedly is not dialled each time.
+// A shard that is asked repeatedly is dialled only once.
 func TestLooksShareAConnection(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
@@ -82,8 +82,8 @@ func TestLooksShareAConnection(t *testing.T) {
 	}
 }
 
-// The next look reaches a shard that has restarted at the same address, even if the previous look failed. It also
-// reaches another shard that has received the address.
+// The next request reaches a shard that has restarted at the same address, even if the previous request failed. It
+// also reaches another shard that has received the address.
 func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
@@ -91,7 +91,7 @@ func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	describes(t, s, a)
 	address := a.Addr().String()
 	a.server.Stop()
-	for range 3 { // each failure would make gRPC wait longer before the next attempt
+	for range 3 { // on a kept connection, each failure would make gRPC wait longer before the next attempt
 		if report, err := s.Describe(t.Context(), fleet.ShardAt{Address: address}); err == nil ||
 			!strings.Contains(err.Error(), address) {
 			t.Fatalf("%+v, %v", report, err)
@@ -99,7 +99,7 @@ func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	}
 	next := askedAt(t, address, "b")
 	describes(t, s, next)
-	next.server.Stop() // without a look in between
+	next.server.Stop() // no request notices that this shard stops
 	describes(t, s, askedAt(t, address, "c"))
 }
 

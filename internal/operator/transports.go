@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// Transports asks processes which certificates they use. Safe for concurrent use.
+// Transports asks processes which certificates they use. It is safe for concurrent use.
 type Transports struct{ client http.Client }
 
 // NewTransports returns a Transports that uses no proxy, because it connects to pods.
