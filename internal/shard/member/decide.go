@@ -1,7 +1,8 @@
-// Package member decides what a shard does about one group, from what etcd says of the group and what is on the volume.
-// Decide is a pure function: it looks at one view and one replica and names one action. The shard gathers both, and
-// acts. A replica has a Phase, which is its progress, and a Standing, which is what etcd says of it.
-// docs/adr/0033-states-of-a-replica.md has the states and transitions as tables.
+// Package member decides what a shard does about one group, given the group's state in etcd and its replica on the
+// volume. Decide is a pure function: it looks at one view and one replica and names one action. The shard gathers the
+// view and the replica, and carries out the action. A replica has a Phase, which is its progress, and a Standing,
+// which tells whether etcd lists the replica and, if not, why. docs/adr/0033-states-of-a-replica.md has the states
+// and transitions as tables.
 package member
 
 import (
@@ -11,60 +12,61 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// View is what a shard knows of a group when it decides, besides what is on its volume.
+// View is the input of Decide about a group, except for the replica on the volume.
 type View struct {
-	Shard  string    // this shard
-	Volume uuid.UUID // volume of this shard
+	Shard  string    // name of this shard
+	Volume uuid.UUID // UUID of this shard's volume
 
 	Known bool            // etcd has the group; otherwise Group and Target are empty
-	Group placement.Group // the group as etcd has it
-	// Unread says why etcd's key of the group cannot be used. It is empty if the key can be used, or if there is no
-	// key. If the key cannot be used, nobody knows where the group is, and what is on this volume remains as it is.
+	Group placement.Group // etcd's state of the group
+	// Unread explains why etcd's key of the group cannot be used. It is empty if the key can be used, or if there is
+	// no key. While the key cannot be used, the location of the group is unknown, and the group's files on this
+	// volume remain as they are.
 	Unread string
-	// Deleted means that etcd says that the group was deleted. Then Known is false.
+	// Deleted means that the group was deleted, according to etcd. Known is then false.
 	Deleted bool
-	// Target lists the shards that are to hold the group; the first one creates it. It is used only while the group has
-	// no members.
+	// Target lists the shards that should hold the group; the first one creates it. It is used only while the group
+	// has no members.
 	Target    []string
 	EpochBase uint64 // the group's revision plus EpochBase is an epoch
 
-	SetBack   bool // etcd was set back: nothing is created, moved or deleted because of what it says (rule 9)
+	SetBack   bool // etcd was set back, so nothing is created, moved or deleted because of it (rule 9)
 	LoadBegun bool // the first load after the start has begun
-	// Retired are the Raft ids that were, or may have been, begun on this volume before. A replica with such an id may
-	// have acknowledged entries or voted, so no new replica gets the id (rule 7).
+	// Retired holds the Raft ids that were begun on this volume before, or may have been. A replica with such an id
+	// may have acknowledged entries or voted, so no new replica gets the id (rule 7).
 	Retired map[uint64]bool
 
 	Off rules.Off // rules that a test switches off
 }
 
-// Replica is what the volume holds of a group.
+// Replica holds the facts about a group's replica on the volume.
 type Replica struct {
 	Name   string // name of the group according to its manifest, or to etcd if the manifest cannot be read
-	RaftID uint64 // 0: not known
+	RaftID uint64 // 0 means not known
 
 	Phase    Phase
 	Standing Standing
 
-	// Facts of the folder. Several of them may hold, in any phase.
+	// The following fields are facts about the folder. Several of them may hold, in any phase.
 
-	Foreign    bool   // the replica was made on another volume, or for another group: it never runs
-	Exchanged  string // why the folder holds the files of another group; empty: it does not
+	Foreign    bool   // the replica was made on another volume or for another group, so it never runs
+	Exchanged  string // why the folder holds the files of another group; empty if it does not
 	Unreadable bool   // the folder has no readable manifest
-	Empty      bool   // the folder has no file of a replica, as after a kill while one was made; also Unreadable
+	Empty      bool   // the folder has no replica file, for example after a kill during creation; Unreadable is also set
 
-	// What this shard reported to etcd. A later view does not change it.
+	// The following fields record what this shard reported to etcd. A later view does not change them.
 
-	NeverReported bool   // this process made the replica of a new group, which etcd never listed here: it never served
-	Confirmed     uint64 // epoch at which this process reported to etcd that the group is here; 0: it did not
+	NeverReported bool   // this process made the replica for a new group, and etcd never listed it: it never served
+	Confirmed     uint64 // epoch at which this process reported to etcd that it has the group; 0 if it did not
 
-	// Activities that may run in any phase that has files.
+	// The following activities may run in any phase that has files.
 
 	Fetching bool // files are being installed
-	Serves   bool // a node serves its calls
+	Serves   bool // a node serves calls for the replica
 
-	KnownIndex uint64 // index of the newest membership that the replica knows
-	// InConf says whether that membership names the replica. It is used only if that membership is later than
-	// etcd's, which does not name the replica.
+	KnownIndex uint64 // index of the newest membership in the replica's log or manifest
+	// InConf reports whether that membership names the replica. It is set only if that membership is later than
+	// etcd's, and etcd's does not name the replica.
 	InConf bool
 }
 
@@ -77,13 +79,13 @@ const (
 	Load               // load the folder and serve the group
 	Join               // install the replica from another copy, then load it
 	Reinstall          // install the replica in place, or give it up
-	Create             // create the group here
-	Announce           // report to etcd that the group, which was created here, is here
-	MakeFolder         // make the folder of a learner that is to join
-	ReportPresent      // report to etcd that a member is here whose location etcd does not know
-	ReportMissing      // report to etcd that a member is missing here, or incomplete
-	MarkLost           // record that a member is missing here: no other copy replaces it
-	Keep               // do not serve the replica, and delete nothing
+	Create             // create the group on this shard
+	Announce           // report to etcd that this shard has the group, which it created
+	MakeFolder         // make the folder of a learner that must join
+	ReportPresent      // report to etcd that this shard has a member whose location etcd lacks
+	ReportMissing      // report to etcd that a member on this shard is missing or incomplete
+	MarkLost           // record that a member on this shard is missing, and that no other copy replaces it
+	Keep               // keep the files of the replica, and do not serve it
 	EndFetch           // end the install in progress, and decide again
 	Trash              // take the replica out of service, and move its files to the trash
 	kinds              // number of kinds
@@ -100,23 +102,23 @@ func (k Kind) String() string {
 	}[k]
 }
 
-// Action is what to do about a group.
+// Action is a decision about a group.
 type Action struct {
 	Kind Kind
-	// Standing is the standing of the replica from now on.
+	// Standing is the new standing of the replica.
 	Standing Standing
-	// Named means that etcd lists the replica here, and that etcd can be trusted.
+	// Named means that etcd lists the replica at this shard, and that etcd was not set back.
 	Named bool
 }
 
-// Decide names what to do about a group. r is nil if the group has no folder on the volume.
+// Decide returns the action for a group. r is nil if the group has no folder on the volume.
 //
 //   - A replica that etcd names on this volume continues. A replica made elsewhere, or with files of another group,
 //     never runs.
 //   - A replica that is a member according to its own, later membership reports that to etcd.
 //   - A replica that etcd does not name leaves only if a leader wrote a membership that is not older than its own.
 //   - A member without its data is never served as if it were empty: another copy replaces it, or it is lost.
-//   - A replica that etcd places elsewhere, or does not know, is kept and not served.
+//   - A replica that etcd places on another shard, or does not know, is kept and not served.
 //   - A replica of a deleted group leaves: its leader has proved that the group holds nothing. Files that may belong to
 //     another group are kept.
 func Decide(v *View, r *Replica) Action {
@@ -150,8 +152,8 @@ func Decide(v *View, r *Replica) Action {
 	return v.notHere(r, here)
 }
 
-// whileSetBack is Decide while etcd was set back: replicas that etcd names here are loaded, and everything else stays
-// as it is. A replica that is no longer a member does no harm, because Raft ignores it.
+// whileSetBack decides while etcd was set back: replicas that etcd places on this shard are loaded, and everything
+// else stays as it is. A replica that is no longer a member does no harm, because Raft ignores it.
 func (v *View) whileSetBack(r *Replica) Action {
 	switch here := v.here(); {
 	case r == nil || r.Phase == Lost || r.Phase.MissingEntries() || r.Foreign || r.Serves || r.Phase == Joining:
@@ -164,7 +166,7 @@ func (v *View) whileSetBack(r *Replica) Action {
 	return stay(r)
 }
 
-// whileUnread is Decide while the group's key in etcd cannot be used. A replica that serves continues. A replica that
+// whileUnread decides while the group's key in etcd cannot be used. A replica that serves continues. A replica that
 // does not serve is not loaded, because another shard may have taken its place. Nothing is created, moved or deleted.
 func (v *View) whileUnread(r *Replica) Action {
 	if r == nil || r.Serves || r.Phase == Lost || r.Standing.Apart() {
@@ -173,7 +175,7 @@ func (v *View) whileUnread(r *Replica) Action {
 	return Action{Standing: Standing{Reason: Unread, Detail: v.Unread}}
 }
 
-// goOn decides about a replica that etcd places here.
+// goOn decides about a replica that etcd places on this shard.
 func (v *View) goOn(r *Replica) Action {
 	free := v.LoadBegun && !r.Fetching
 	switch {
@@ -189,8 +191,8 @@ func (v *View) goOn(r *Replica) Action {
 	return Action{}
 }
 
-// withoutData decides about a group of which the volume has no data that counts. The argument here lists the members
-// that etcd names on the volume.
+// withoutData decides about a group whose data is not on the volume. The argument here lists the members that etcd
+// places on the volume.
 func (v *View) withoutData(r *Replica, here []placement.Member) Action {
 	switch {
 	case isLearner(here) && v.LoadBegun && !v.Retired[here[0].RaftID]:
@@ -198,7 +200,7 @@ func (v *View) withoutData(r *Replica, here []placement.Member) Action {
 	case len(here) > 0 && IsShared(v.Group):
 		return does(ReportMissing, r)
 	case len(here) == 0 && v.isMember() && IsShared(v.Group):
-		return stay(r) // the volume that had it is gone: the group's leader replaces it
+		return stay(r) // the volume with the data is gone, and the group's leader replaces this member
 	}
 	return v.notHere(r, here)
 }
@@ -215,23 +217,23 @@ func leave(r *Replica) Action {
 	return a
 }
 
-// notHere decides about a group if none of the members that etcd names here is on the volume, even if another replica
-// of the group is on it.
+// notHere decides about a group if the volume has none of the members that etcd places on it, even if it has another
+// replica of the group.
 func (v *View) notHere(r *Replica, here []placement.Member) Action {
 	switch {
 	case v.isMember() && len(here) == 0 && IsShared(v.Group):
 		return keep(Standing{Reason: r.away(v.Group)})
 	case v.isMember() && r != nil && (r.NeverReported || r.Phase == Lost):
-		// Another shard has created the group too, and reported it first. The replica created here never served, and is
-		// not the one that etcd names here.
+		// Another shard has created the same group, and reported it first. The replica that this shard created never
+		// served, and is not the one that etcd places on this shard.
 		return stay(r)
 	case v.isMember():
 		return Action{Kind: MarkLost}
 	case r != nil && len(v.Group.Members) == 0 && v.EpochBase+uint64(v.Group.Revision) < r.Confirmed:
-		return stay(r) // the view is older than this shard's last write to etcd: the group continues to serve
+		return stay(r) // the view is older than this shard's last write to etcd, so the group continues to serve
 	case len(v.Group.Members) == 0 && len(v.Target) > 0 && v.Target[0] == v.Shard:
 		if r == nil || r.Unreadable {
-			// a crash during creation leaves a folder without a manifest: creating the group again clears it
+			// A crash during creation leaves a folder without a manifest. To create the group again removes it.
 			return does(Create, r)
 		}
 		return Action{Kind: Announce, Standing: Standing{Reason: Unconfirmed}}

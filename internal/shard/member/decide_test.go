@@ -11,7 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// situation is what etcd says of a group whose replica on shard a has Raft id 1 and knows the membership of index 7.
+// situation is a state of a group in etcd. The replica on shard a has the Raft id 1, and its newest membership has
+// the index 7.
 type situation struct {
 	name    string
 	view    func(v *View)
@@ -61,7 +62,7 @@ func neverReported(r *Replica) { r.NeverReported, r.Standing.Reason = true, Unco
 func confirmed(r *Replica)     { r.Confirmed = 101 }
 
 var situations = []situation{
-	//                                    none Pending Joining Loading Serving Failed Torn Forgetful GivenUp Lost
+	//                               none Pending Joining Loading Serving Failed DamagedTail MissingEntries GivenUp Lost
 	{"a voter here", members(7, with(on(here, 1, placement.Voter))...), nil,
 		"Confess Load Join Nothing Nothing Nothing Reinstall Reinstall Confess Confess"},
 	{"a learner here", members(7, with(on(here, 1, placement.Learner))...), nil,
@@ -160,7 +161,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// The test checks the standing that Decide sets for a replica that is loaded, or could be.
+// TestDecideSetsTheStanding checks the standing that Decide gives to a replica that is loaded or could be.
 func TestDecideSetsTheStanding(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -210,7 +211,7 @@ func TestDecideSetsTheStanding(t *testing.T) {
 	}
 }
 
-// Decide returns one action for every view and every replica of a small world, and the action keeps the rules.
+// Decide returns one action for each view and each replica of a small world, and no action breaks the rules.
 func TestEveryDecisionKeepsTheRules(t *testing.T) {
 	if testing.Short() {
 		t.Skip("millions of decisions")

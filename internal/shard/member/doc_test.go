@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The documented table of transitions is the one in the code.
+// The table of transitions in the decision record is the same as the one in the code.
 func TestTheDecisionRecordListsTheTransitions(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/adr/0033-states-of-a-replica.md")
 	must.OK(t, err)

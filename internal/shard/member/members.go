@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Here returns the members of a group on a volume of a shard: usually one.
+// Here returns the members of a group on a volume of a shard. Usually there is at most one.
 func Here(group placement.Group, shard string, volume uuid.UUID) []placement.Member {
 	var here []placement.Member
 	for _, m := range group.Members {
@@ -35,24 +35,24 @@ func Names(group placement.Group, raftID uint64) bool {
 	return slices.ContainsFunc(group.Members, func(m placement.Member) bool { return m.RaftID == raftID })
 }
 
-// EtcdIsBehind reports whether etcd does not name the replica although the replica knows a later membership, which
+// EtcdIsBehind reports whether etcd does not name the replica although a later membership in the replica's log
 // includes it.
 func EtcdIsBehind(group placement.Group, r *Replica) bool {
 	return len(group.Members) > 0 && !Names(group, r.RaftID) && r.KnownIndex > group.ConfIndex && r.InConf
 }
 
-// Left reports whether the replica was a member of its group and no longer is. That is so if etcd names it on no shard
-// and no volume, and the leader wrote a membership that is not older than the one that the replica knows. If a group
-// was never to have more than one copy, no leader writes a membership, so nothing is deleted. A replica that this
-// process created, and that was never reported to etcd, has left if etcd wants a learner in its place: another shard
-// created the group at the same time, and reported it first.
+// Left reports whether the replica was a member of its group and no longer is. That is so if etcd names the replica
+// on no shard and no volume, and etcd's membership, which the leader wrote, is not older than the replica's own. For
+// a group that never has more than one copy, no leader writes a membership, so nothing is deleted. A replica that
+// this process created, and that was never reported to etcd, has left if etcd wants a learner in its place, because
+// another shard created the group at the same time and reported it first.
 func (v *View) Left(r *Replica) bool {
 	here := v.here()
 	switch {
 	case r.isOneOf(here), !r.Foreign && Names(v.Group, r.RaftID):
 		return false
 	case r.Phase == Joining:
-		return true // its content does not count
+		return true // a replica that is still joining has no complete copy
 	case r.Standing.Reason == Unconfirmed && (!r.NeverReported || !isLearner(here)):
 		return false
 	}
@@ -77,9 +77,9 @@ func (r *Replica) isOneOf(members []placement.Member) bool {
 	return slices.ContainsFunc(members, func(m placement.Member) bool { return r.RaftID == 0 || m.RaftID == r.RaftID })
 }
 
-// isRemnant reports whether the folder is the remnant, after a kill, of a replica that was just begun or being removed,
-// while etcd wants a learner here. Such a folder has no manifest, and does not say which replica it is. Its content is
-// ignored.
+// isRemnant reports whether etcd wants a learner on this shard, and the folder is only a remnant: a kill interrupted
+// the creation or the removal of a replica. Such a folder has no manifest, and does not show which replica it belongs
+// to. Its content is ignored.
 func (r *Replica) isRemnant(here []placement.Member) bool {
 	return r.Unreadable && r.RaftID == 0 && isLearner(here)
 }
@@ -94,7 +94,8 @@ func (r *Replica) isLookedFor(group placement.Group) bool {
 	})
 }
 
-// away returns why a replica is a stray although its group has a member on this shard, on a different volume.
+// away returns the reason why a replica is a stray although its group has a member on this shard, on a different
+// volume.
 func (r *Replica) away(group placement.Group) Reason {
 	if slices.ContainsFunc(group.Members, func(m placement.Member) bool {
 		return m.RaftID == r.RaftID && m.VolumeUUID == uuid.Nil

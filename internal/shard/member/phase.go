@@ -5,15 +5,15 @@ type Phase int
 
 // These are the phases.
 const (
-	Pending        Phase = iota // the folder of the replica is here, but is not loaded
+	Pending        Phase = iota // the folder of the replica is on the volume, but is not loaded
 	Joining                     // the folder holds only a Raft id: the replica is being installed from another copy
 	Loading                     // the log is being read, or read again after files were replaced
 	Serving                     // the Raft node of the replica runs
 	Failed                      // the load has failed; a new start tries again
 	DamagedTail                 // acknowledged data or a vote may be missing (rule 7): the replica is being reinstalled
-	MissingEntries              // entries on which the leader counts are missing: the others replace the replica later
-	GivenUp                     // not repairable here: the shard reports the loss to etcd, and the leader replaces it
-	Lost                        // etcd lists the replica here, but it is missing: no empty one serves in its place
+	MissingEntries              // entries on which the leader relies are missing; the others replace the replica later
+	GivenUp                     // not repairable on this shard: its loss is reported to etcd, and the leader replaces it
+	Lost                        // listed at this shard by etcd, but without data; no empty replica serves in its place
 	phases                      // number of phases
 )
 
@@ -24,10 +24,10 @@ func (p Phase) String() string {
 	return [...]string{"Pending", "Joining", "Loading", "Serving", "Failed", "Torn", "Forgetful", "GivenUp", "Lost"}[p]
 }
 
-// Broken reports whether the phase is shown as a failure. The replica's error says which.
+// Broken reports whether the phase is shown as a failure. The replica's error describes the failure.
 func (p Phase) Broken() bool { return p >= Failed }
 
-// MissingEntries reports whether the replica lacks entries that count.
+// MissingEntries reports whether the replica may lack entries that it has acknowledged.
 func (p Phase) MissingEntries() bool { return p == DamagedTail || p == MissingEntries || p == GivenUp }
 
 // Event is an event in the life of a replica.
@@ -39,12 +39,12 @@ const (
 	Installed               // the files of another copy are installed
 	Loaded                  // the load has ended, and the Raft node runs
 	Failing                 // the load has ended with an error
-	Tearing                 // the load has ended with an error: the tail is damaged
+	Tearing                 // the load has found that the tail is damaged
 	Paused                  // the log was closed, to be loaded again or because it lacks entries
-	Forgot                  // entries on which the leader counts are missing
+	Forgot                  // entries on which the leader relies are missing
 	Abandoned               // the replica is given up
-	SetAside                // etcd places the replica elsewhere: it stops serving
-	Missing                 // etcd lists the replica here, but it is missing
+	SetAside                // etcd places the replica on another shard, so it stops serving
+	Missing                 // etcd lists the replica at this shard, but its data is missing
 	events                  // number of events
 )
 
@@ -57,12 +57,13 @@ func (e Event) String() string {
 	}[e]
 }
 
-// transitions are all legal transitions. A load runs without the lock under which decisions are made. It may therefore
-// end after the replica was set aside or was found to lack entries: what was decided meanwhile remains in force.
+// transitions holds all legal transitions. A load runs without the lock under which decisions are made, so it may end
+// after the replica was set aside or was found to lack entries. The decision that was made meanwhile then remains in
+// force.
 var transitions = map[Phase]map[Event]Phase{
 	Pending: {
 		LoadBegins: Loading, SetAside: Pending, Forgot: MissingEntries,
-		Paused: Pending, Loaded: Pending, Failing: Failed, Tearing: DamagedTail, // these events end a load that began before
+		Paused: Pending, Loaded: Pending, Failing: Failed, Tearing: DamagedTail, // these events end an earlier load
 	},
 	Joining: {Installed: Loading},
 	Loading: {Loaded: Serving, Failing: Failed, Tearing: DamagedTail, Paused: Loading, Forgot: MissingEntries,
@@ -74,8 +75,7 @@ var transitions = map[Phase]map[Event]Phase{
 	GivenUp:        {},
 }
 
-// After returns the phase that follows p after the event e. It returns false if e cannot happen in phase p; the phase
-// then remains p.
+// After returns the phase after the event e in phase p. It returns p and false if e cannot happen in phase p.
 func (p Phase) After(e Event) (Phase, bool) {
 	if p == Lost || e == Missing {
 		return Lost, true // a replica stays lost until another one is begun in its place

@@ -1,39 +1,39 @@
 package member
 
-// Reason says why etcd does not list a replica here although it is on the volume.
+// Reason is the reason why etcd does not list a replica at this shard although it is on the volume.
 type Reason int
 
 // These are the reasons.
 const (
-	Ours        Reason = iota // etcd lists the replica here: it is not a stray
-	Unconfirmed               // the replica was created here for a new group, and etcd does not list it here yet
-	SetBack                   // etcd was set back, and does not list the replica here yet
-	Unread                    // etcd's key of the group cannot be used, as Detail says
+	Ours        Reason = iota // etcd lists the replica at this shard, so it is not a stray
+	Unconfirmed               // this shard created the replica for a new group, and etcd does not list it yet
+	SetBack                   // etcd was set back, and does not list the replica at this shard yet
+	Unread                    // etcd's key of the group cannot be used; Detail has the reason
 	HasLeft                   // the replica was a member, and no longer is
-	Unknown                   // etcd does not know the group
-	Elsewhere                 // etcd names other shards
-	OtherVolume               // etcd names this shard with another volume
-	Replaceable               // etcd knows that the replica was given up; the leader has not replaced it yet
-	OtherName                 // etcd knows the group by the name in Detail
-	OtherGroup                // the files are those of another group, as Detail says
-	Foreign                   // the files were made on another volume or for another group, as Detail says
+	Unknown                   // etcd does not have the group
+	Elsewhere                 // etcd places the group on other shards
+	OtherVolume               // etcd places the replica on this shard, but on another volume
+	Replaceable               // the loss of the replica was reported to etcd; the leader has not replaced it yet
+	OtherName                 // etcd has the group under the name in Detail
+	OtherGroup                // the files are those of another group; Detail explains which
+	Foreign                   // the files were made on another volume or for another group; Detail explains which
 )
 
-// Standing is what etcd says about a replica on the volume. The zero value means that etcd lists the replica at this
-// shard.
+// Standing tells whether etcd lists a replica on the volume at this shard and, if not, why. The zero value means that
+// etcd lists the replica.
 type Standing struct {
 	Reason Reason
-	Detail string // for OtherName: that name; for Unread, OtherGroup and Foreign: an explanation for users
+	Detail string // for OtherName, the name; for Unread, OtherGroup and Foreign, an explanation for users
 }
 
-// Stray reports whether the replica has no route, because etcd does not list it here.
+// Stray reports whether the replica has no route, because etcd does not list it at this shard.
 func (s Standing) Stray() bool { return s.Reason != Ours }
 
 // Apart reports whether the replica is shown as a stray, and not as one of the shard's groups. A replica that was just
 // created is shown as a group.
 func (s Standing) Apart() bool { return s.Reason != Ours && s.Reason != Unconfirmed }
 
-// String returns the reason in words for people. It returns an empty string if there is no reason.
+// String returns the reason as a text for users, or an empty string if there is no reason.
 func (s Standing) String() string {
 	switch s.Reason {
 	case OtherName:

@@ -6,7 +6,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// These are the volumes of this shard and of those with the other copies.
+// These are the volume of this shard and the volumes of the other copies.
 var (
 	here, there = uuid.UUID{1}, uuid.UUID{2}
 	others      = []placement.Member{
@@ -21,7 +21,7 @@ func on(volume uuid.UUID, raftID uint64, role placement.Role) placement.Member {
 
 func with(m ...placement.Member) []placement.Member { return append(m, others...) }
 
-// memberships are those of a group whose replica on shard a, if there is one, has Raft id 1.
+// memberships are the memberships in the tests. The replica on shard a, if there is one, has the Raft id 1.
 var memberships = [][]placement.Member{
 	nil, others, others[:1],
 	{on(here, 1, placement.Voter)}, {on(there, 1, placement.Voter)},
