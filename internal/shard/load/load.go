@@ -1,5 +1,5 @@
-// Package load opens the groups of a volume: it loads their logs and starts their nodes, for all groups at a start, and
-// for one group when it is made, installed or adopted.
+// Package load opens the groups of a volume: it loads their logs and starts their nodes, for all groups after a
+// start, and for a single group when it is made, installed or adopted.
 package load
 
 import (
@@ -28,17 +28,17 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// The device is measured before loading only if loading takes long; the measurement itself must be short.
+// The device is measured only if loading takes long enough. The measurement itself must be short.
 const (
 	measureShare    = 64 // one in measureShare of the bytes to load is read for the measurement
 	measureBytesMin = 8 << 20
 	measureBytesMax = 256 << 20
 )
 
-// groupsLoadingMax is the number of groups that are loaded at a time: enough to keep an SSD busy.
+// groupsLoadingMax is the number of groups that are loaded at a time. It is enough to keep an SSD busy.
 const groupsLoadingMax = 16
 
-// Options hold everything that a Loader may use.
+// Options holds everything that a Loader may use.
 type Options struct {
 	Replicas *replicas.Set
 	Disk     *disk.Disk
@@ -46,9 +46,9 @@ type Options struct {
 	Quotas   *quota.Set
 	Logger   *slog.Logger
 
-	// Node returns the options that are equal for the nodes of all groups. It is not called before the volume is open.
+	// Node returns the options that all nodes share. It is not called before the volume is open.
 	Node func() replica.Options
-	// Health tells the health service whether a group is served.
+	// Health informs the health service whether a group is served.
 	Health    func(g *replicas.Replica, serving bool)
 	TailFound prometheus.Counter // counts replicas whose load has found a damaged tail
 	Stopping  func() bool        // reports whether the shard is stopping
@@ -57,34 +57,34 @@ type Options struct {
 // Peers gives the nodes of groups access to other shards.
 type Peers interface {
 	Transport(g *replicas.Replica) replica.Transport
-	// FetchBlobs fetches the blobs that entries of another member refer to.
+	// FetchBlobs fetches the blobs to which entries of another member refer.
 	FetchBlobs(ctx context.Context, g *replicas.Replica, log *group.Log, from uint64, refs []format.BlobRef) error
-	// Tell tells a group that has begun to serve which of its members are silent.
+	// Tell informs a group that has begun to serve which of its members are silent.
 	Tell(g *replicas.Replica, sv *replicas.Served)
 }
 
-// Loader brings the groups of a volume into memory: all of them after a start, later one at a time. It knows the
-// progress of the first load, and therefore the state of the shard. Safe for concurrent use.
+// Loader brings the groups of a volume into memory: all of them after a start, later one at a time. It records the
+// progress of the first load, and derives the state of the shard from it. It is safe for concurrent use.
 type Loader struct {
 	Options
 	Done chan struct{} // closed when the first load is over
 
 	mu         sync.Mutex // guards the fields below, which describe the first load
 	first      []*replicas.Replica
-	needs      map[*replicas.Replica]group.Need // without groups whose load could not be planned
+	needs      map[*replicas.Replica]group.Need // needs of the groups whose load could be planned
 	beganAt    time.Time
 	endedAt    time.Time
-	deviceRate float64 // bytes per second; 0: not measured
-	need       int64   // memory of all groups, bytes
-	tooSmall   error   // why groups were left out for lack of memory; nil: none was left out
+	deviceRate float64 // in bytes per second; 0 means not measured
+	need       int64   // memory for all groups, in bytes
+	tooSmall   error   // why groups were not loaded for lack of memory; nil if memory was sufficient
 }
 
-// New makes a Loader, which loads nothing before Run or Load.
+// New makes a Loader. It loads nothing until Run or Load is called.
 func New(opts Options) *Loader {
 	return &Loader{Options: opts, Done: make(chan struct{}), needs: map[*replicas.Replica]group.Need{}}
 }
 
-// Run loads this shard's groups on the volume.
+// Run loads the groups of this shard that were on the volume at the start.
 func (l *Loader) Run(ctx context.Context) {
 	defer close(l.Done)
 	groups := l.takePending()
@@ -95,7 +95,7 @@ func (l *Loader) Run(ctx context.Context) {
 
 	atOnce := groupsLoadingMax
 	if l.Disk.Rotational {
-		atOnce = min(atOnce, 2) // the disk reads one group while the index of the other is built
+		atOnce = min(atOnce, 2) // the disk reads one group while the index of the other one is built
 	}
 	parallel.Each(slices.Values(groups), atOnce, func(g *replicas.Replica) { l.loadOne(ctx, g, durable) })
 	l.mu.Lock()
@@ -117,7 +117,7 @@ func (l *Loader) takePending() []*replicas.Replica {
 	return slices.Clone(l.first)
 }
 
-// plan computes what each group needs, before anything is loaded.
+// plan computes the needs of each group, before anything is loaded.
 func (l *Loader) plan(groups []*replicas.Replica) {
 	parallel.Each(slices.Values(groups), 16, func(g *replicas.Replica) {
 		options := l.Disk.LogOptions(g.UUID, g.Name)
@@ -126,7 +126,7 @@ func (l *Loader) plan(groups []*replicas.Replica) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if err != nil {
-			// The load will report the error; the plan continues without this group.
+			// The load itself will report the error. The plan continues without this group.
 			l.Logger.Warn("planning a load", "group", g.Name, "error", err)
 			return
 		}
@@ -135,8 +135,8 @@ func (l *Loader) plan(groups []*replicas.Replica) {
 	})
 }
 
-// fitMemory sorts the groups into loading order, smallest first, so that as many as possible serve soon. It leaves out
-// groups for which there is no memory.
+// fitMemory sorts the groups into loading order, smallest first, so that as many groups as possible serve soon. It
+// leaves out groups that do not fit into the memory limit.
 func (l *Loader) fitMemory(groups []*replicas.Replica) []*replicas.Replica {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,13 +182,13 @@ func (l *Loader) measureDevice() {
 	}
 	l.mu.Lock()
 	l.deviceRate = rate
-	l.beganAt = time.Now() // the sample does not count as load time
+	l.beganAt = time.Now() // the measurement does not count as load time
 	l.mu.Unlock()
 }
 
 // syncVolume makes everything on the volume durable, by one sync of its file system when the first group asks for it.
-// On a device, the sync of one file takes about as long as the sync of all files. syncVolume is correct only for the
-// first load: until then, this process has written nothing without syncing it.
+// To sync one file takes a device about as long as to sync all files. syncVolume is correct only for the first load,
+// because before that load this process has synced everything that it wrote.
 func (l *Loader) syncVolume() func() error {
 	return sync.OnceValue(func() error {
 		err := l.Disk.Log.FS.SyncAll(l.Disk.Dir())
@@ -199,7 +199,7 @@ func (l *Loader) syncVolume() func() error {
 	})
 }
 
-// loadAgain are the pauses of a load that lacks descriptors, memory or free space.
+// loadAgain holds the pauses between two attempts of a load that lacks descriptors, memory or free space.
 var loadAgain = backoff.Doubling{First: 200 * time.Millisecond, Most: 5 * time.Second}
 
 // Load loads one group after the first load, and serves it. See loadOne.
@@ -232,12 +232,12 @@ func (l *Loader) loadOne(ctx context.Context, g *replicas.Replica, durable func(
 	}
 }
 
-// open loads the group's log and starts its node. It returns with the group served, or an error. The argument durable
+// open loads the group's log and starts its node. If it returns nil, the group is served. The argument durable
 // becomes Options.Durable of the group's log.
 func (l *Loader) open(
 	ctx context.Context, g *replicas.Replica, durable func() error,
 ) (report group.Report, err error) {
-	// A group that cannot be loaded must not affect the other groups.
+	// A panic in this group must not affect the other groups.
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
@@ -267,7 +267,7 @@ func (l *Loader) Status() *recordv1.Load {
 		st.BytesDone += bytes
 		switch {
 		case phase.Broken():
-			st.GroupsFailed++ // no further bytes of a failed group are read
+			st.GroupsFailed++ // a failed group reads no further bytes
 		case outcome == group.Damaged:
 			st.GroupsDamaged++
 			fallthrough
@@ -296,7 +296,8 @@ func (l *Loader) Status() *recordv1.Load {
 	return st
 }
 
-// Memory returns the memory that all groups need, and the limit that kept groups from being loaded, if there is one.
+// Memory returns the memory that all groups need. If the memory limit keeps groups from being loaded, tooSmall is the
+// error that says so.
 func (l *Loader) Memory() (needBytes int64, tooSmall error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// A shard that begins to stop while a call waits to accept a loss leaves the replica as it is, because a replica that
-// is restarted at that moment would have to be closed again.
+// A call that accepts a loss waits while the shard begins to stop. It must then leave the replica as it is, because a
+// node that is restarted at that moment would have to be stopped again.
 func TestALossIsNotAcceptedInAShardThatStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stopping atomic.Bool
@@ -22,7 +22,7 @@ func TestALossIsNotAcceptedInAShardThatStops(t *testing.T) {
 			Meta: func() placement.Meta { return placement.Meta{} }}), Logger: logger, Stopping: stopping.Load})
 		g := l.Replicas.Add(uuid.New(), replicas.State{})
 		g.Serve(nil, nil, 1, nil)
-		g.TakeOut(nil) // another change is in progress
+		g.TakeOut(nil) // simulates another change in progress
 		ended := make(chan error)
 		go func() {
 			_, err := l.AcceptLoss(t.Context(), g)
