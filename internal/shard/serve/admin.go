@@ -18,32 +18,32 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Admin is the part of the shard that AdminService needs. Safe for concurrent use.
+// Admin is the part of the shard that AdminService needs. An Admin is safe for concurrent use.
 type Admin interface {
-	// Shard returns this shard as AdminService lists it.
+	// Shard returns the row of this shard in ListShards.
 	Shard() *recordv1.Shard
-	// Groups returns the rows of the shard's replicas, sorted by name. It begins after the name behind, and returns the
-	// rows of at most the given number of names; a most of 0 means all names. If only is not empty, Groups returns only
-	// the rows of the group with that name. The result more means that further rows follow.
+	// Groups returns the rows of the shard's replicas, sorted by name. It begins after the name behind, and returns
+	// the rows of at most most names; 0 means all names. If only is not empty, Groups returns only the rows of the
+	// group with that name. The result more is true if further rows follow.
 	Groups(only, behind string, most int) (rows []*recordv1.Group, more bool)
-	// Moves returns the copies that are being created here, sorted by group. Groups that are numbers are sorted by
-	// value.
+	// Moves returns the copies that are being created on this shard, sorted by group. Groups with numeric names are
+	// sorted by number.
 	Moves() []*recordv1.Move
 	// Load returns the progress of the first load. Loaded is closed when that load is over.
 	Load() *recordv1.Load
 	Loaded() <-chan struct{}
-	// DescribeVolume reads and describes the content of the volume.
+	// DescribeVolume reads the volume and describes its content.
 	DescribeVolume() (*recordv1.DescribeVolumeResponse, error)
-	// Explain returns why superseded data of a group is still stored.
+	// Explain returns the reasons why superseded data of a group is still stored.
 	Explain(g Group) ([]*recordv1.CompactionHold, error)
 	// Compact frees superseded data of a group.
 	Compact(ctx context.Context, g Group, options group.CompactOptions) (group.CompactReport, error)
 	// AcceptLoss declares the damage of a group lost.
 	AcceptLoss(ctx context.Context, g Group) ([]format.Damage, error)
-	// ResolveGroup returns the UUID of a group that is led here, if it is also the UUID that etcd has for the name.
+	// ResolveGroup returns the UUID of a group that this shard leads, if etcd has the same UUID for the name.
 	ResolveGroup(ctx context.Context, g Group) (uuid.UUID, error)
-	// DeleteGroup deletes a group that is led here and holds nothing, and returns its UUID. If want is not the zero UUID,
-	// only the group of that UUID is deleted.
+	// DeleteGroup deletes an empty group that this shard leads, and returns its UUID. If want is not the zero UUID,
+	// the group must have that UUID.
 	DeleteGroup(ctx context.Context, g Group, want uuid.UUID) (uuid.UUID, error)
 }
 
@@ -102,7 +102,7 @@ func (s *adminServer) RemoveShard(
 	return nil, answer.NotHere("RemoveShard")
 }
 
-// PlanMoves implements AdminService. It returns the copies that are being created here.
+// PlanMoves implements AdminService. It returns the copies that are being created on this shard.
 func (s *adminServer) PlanMoves(_ context.Context, in *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
 	page, field, err := paging.Asked(paging.Moves, in)
 	if err != nil {
@@ -170,7 +170,7 @@ func (s *adminServer) WatchLoad(_ *recordv1.WatchLoadRequest, stream recordv1.Ad
 		select {
 		case <-tick.C:
 		case <-loaded:
-			loaded = nil // the next iteration reports that it is done
+			loaded = nil // the next iteration reports that the load is over
 		case <-s.stopping.Done():
 			return answer.Stopping()
 		case <-stream.Context().Done():
@@ -256,12 +256,12 @@ func (s *adminServer) AcceptLoss(ctx context.Context, in *recordv1.AcceptLossReq
 		DamagesTotal: int32(len(damages))}, nil
 }
 
-// These are limits of lists of damage in answers. Whole segments can be bad, and an answer above the limit for messages
-// would not arrive at all. Each answer also has the number of all places.
+// These are limits of lists of damage in answers. Whole segments can be bad, and an answer above the limit for
+// messages would not arrive at all. Each answer also has the total number of damaged places.
 const (
-	RowDamageBytesMax  = 64 << 10  // in a row of ListGroups
-	copyDamageBytesMax = 512 << 10 // of one copy, in the answers of Verify and AcceptLoss
-	damageIDsMax       = 1000      // ids of one place
+	RowDamageBytesMax  = 64 << 10  // limit for a row of ListGroups
+	copyDamageBytesMax = 512 << 10 // limit for one copy, in the answers of Verify and AcceptLoss
+	damageIDsMax       = 1000      // maximum number of ids of one place
 )
 
 // DamagesOf converts damage to messages, as many as bytesMax bytes hold.

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// However much of a group is bad, the list of it fits into a message.
+// The list of damage fits into a message, however much of a group is bad.
 func TestListsOfDamageAreBounded(t *testing.T) {
 	many := make([]format.Damage, 100_000)
 	for i := range many {

@@ -21,26 +21,26 @@ const (
 	batchPutBytesMax  = 4 << 20
 	BatchGetsMax      = 4096
 	ResultBytes       = 1 << 20 // a message of results is sent when it reaches this size
-	batchesInFlight   = 4       // messages of one stream whose puts are in progress
-	batchReadersMax   = 8       // readers of one BatchGet
-	batchReadsPerFork = 8       // fewer reads than this are not worth a goroutine
+	batchesInFlight   = 4       // messages of one stream whose puts may be in progress
+	batchReadersMax   = 8       // maximum number of readers of one BatchGet
+	batchReadsPerFork = 8       // fewer reads than this do not justify another goroutine
 )
 
 // batch is one message of BatchPut in progress.
 type batch struct {
 	writes []write
-	errs   []error // per write: why it was not proposed
-	err    error   // ends the stream; io.EOF: the caller is done
+	errs   []error // for each write: why it was not proposed
+	err    error   // ends the stream; io.EOF means that the caller has half-closed
 	// tenants are the tenants that own the groups of these puts.
 	tenants batchTenants
 }
 
-// BatchPut implements RecordService. One goroutine receives and proposes, the other waits and answers, so that the next
-// message is in progress while the last one is being synced.
+// BatchPut implements RecordService. One goroutine receives messages and proposes their puts; another one waits and
+// answers. So the next message is in progress while the last one is being synced.
 func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
 	ctx := stream.Context()
 	batches := make(chan *batch, batchesInFlight-1)
-	// The goroutine ends with the stream: when this function returns, Recv fails.
+	// This goroutine ends with the stream, because Recv fails when this function returns.
 	go func() {
 		defer close(batches)
 		for {
@@ -56,7 +56,7 @@ func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) er
 			}
 		}
 	}()
-	// After an early return, what the batches in progress hold is still released.
+	// After an early return, the batches in progress must still be released.
 	defer func() {
 		go func() {
 			for b := range batches {
@@ -85,10 +85,10 @@ func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) er
 	}
 }
 
-// receiveBatch receives one message and proposes its puts, in order.
+// receiveBatch receives one message and proposes its puts in order.
 func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer) *batch {
 	in := putsIn{batch: &recordv1.BatchPutRequest{}}
-	defer in.free() // the log has copied the data by then, and no write refers to the buffer any more
+	defer in.free() // the log has copied the data by then, and no write refers to the buffer
 	bounded := s.bounded(in.batch)
 	bounded.Decoder = &in
 	if err := stream.RecvMsg(bounded); err != nil {
@@ -114,8 +114,8 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 			b.tenants.add(b.writes[i].served.Tenant())
 		}
 	}
-	// The whole message waits before any of it is proposed, because proposed writes use the bytes in flight that all
-	// tenants share.
+	// The message waits before any of its puts is proposed, because proposed puts use the limit of bytes in flight,
+	// which all tenants share.
 	err, hurry := b.pass(stream.Context()), false
 	for i := range b.writes {
 		if b.errs[i] == nil {
@@ -208,15 +208,15 @@ func (b *batch) wrote(ctx context.Context) {
 	})
 }
 
-// abandon releases what the puts of a batch hold, when no caller waits for them any more. ctx is the context of the
-// stream.
+// abandon waits for no put of a batch, and releases their reservations. It is called when the caller has gone. ctx is
+// the context of the stream.
 func (s *Server) abandon(ctx context.Context, b *batch) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	defer b.tenants.leave()
 	for i := range b.writes {
 		if b.errs[i] == nil {
-			// the stream is gone: only the audit log can record the outcome
+			// The stream has ended, so only the audit log can record the outcome.
 			_, b.errs[i] = s.finish(over, &b.writes[i])
 		}
 	}

@@ -73,16 +73,16 @@ type batchGet struct {
 	tenants batchTenants
 
 	asking  sync.Mutex
-	encoded int64 // memory for one encoded message; reserved twice, because one is in the transport while one waits
+	encoded int64 // memory for one encoded message, reserved twice, because one message waits behind another
 
 	send longlock.Mutex // held while a message is sent; guards the fields below
-	rest []*batchReader // readers that have ended with their last results unsent
+	rest []*batchReader // readers that have ended, and whose last results are not sent yet
 }
 
 // batchGetHeldBytes is the memory of one read: its request, and its result without data and attributes.
 const batchGetHeldBytes = 512 + recordHeldBytes
 
-// open makes readers: at least one, and as many as the memory allows, up to the number that the reads justify.
+// open makes one reader or more, as many as the memory allows and the number of reads justifies.
 func (b *batchGet) open() ([]*batchReader, error) {
 	n := len(b.gets)
 	most := min(batchReadersMax, (n+batchReadsPerFork-1)/batchReadsPerFork)
@@ -115,7 +115,7 @@ func (b *batchGet) message(size int64) error {
 	return nil
 }
 
-// prepare checks all reads. Once per group it waits until reads see every acknowledged write.
+// prepare checks all reads. Once per group, it waits until reads of the group see every acknowledged write.
 func (b *batchGet) prepare(ctx context.Context) {
 	b.reads, b.errs = make([]read, len(b.gets)), make([]error, len(b.gets))
 	barriers := map[Group]error{}
@@ -136,14 +136,14 @@ func (b *batchGet) prepare(ctx context.Context) {
 	}
 }
 
-// batchReader makes the messages of one goroutine of a BatchGet. It is reused, with its memory, for another goroutine.
+// batchReader makes the messages of one goroutine of a BatchGet. It is reused, with its memory, for later calls.
 type batchReader struct {
 	out     recordv1.BatchGetResponse
 	items   []*batchItem
 	arena   []byte // data of the records in out
 	size    int64  // upper bound of the encoded size of out
-	granted int64  // limit of size, for which memory is reserved
-	largest int64  // largest size of a record so far
+	granted int64  // size for which memory is reserved
+	largest int64  // size of the largest record so far
 	apart   int64  // memory reserved for attributes, and for data outside the arena
 }
 
@@ -159,7 +159,7 @@ const (
 	// batchDataBytes is the space in a reader's arena for each of its reads; larger data gets memory of its own.
 	batchDataBytes = 16 << 10
 	batchArenaMin  = 64 << 10
-	// batchFailedBytes is the approximate size of a result that says why there is no record.
+	// batchFailedBytes is the approximate size of a result with an error instead of a record.
 	batchFailedBytes = 512
 )
 
@@ -174,7 +174,7 @@ func newBatchReader(arena int64) *batchReader {
 	return &batchReader{arena: make([]byte, 0, arena)}
 }
 
-// read does the read with the number first, and then every stride-th read after it.
+// read does the read number first, and then every stride-th read after it.
 func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) error {
 	defer b.keep(r)
 	for i := first; i < len(b.gets); i += stride {
@@ -190,7 +190,7 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 		}
 		var refused refusedError
 		if errors.As(err, &refused) {
-			// one answer for all remaining reads: for thousands of answers there is not enough memory
+			// All remaining reads get one answer, because the memory is not sufficient for thousands of answers.
 			return refused.error
 		}
 		if err != nil {
@@ -207,7 +207,7 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 	return nil
 }
 
-// keep leaves the last results of a reader to sendRest, because few large messages cost less than many small ones.
+// keep leaves the unsent results of a reader to sendRest, because few large messages cost less than many small ones.
 func (b *batchGet) keep(r *batchReader) {
 	b.send.Lock()
 	defer b.send.Unlock()
@@ -256,7 +256,7 @@ func (b *batchGet) transmit(out *recordv1.BatchGetResponse) error {
 	return nil
 }
 
-// one does the read with the number i, and fills in its item.
+// one does the read number i, and fills in its item.
 func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	if b.errs[i] != nil {
 		return b.errs[i]
@@ -267,7 +267,7 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	if err != nil {
 		return err
 	}
-	// From here on the record uses at most one whole frame of the arena.
+	// After this, the record uses at most one whole frame of the arena.
 	n := len(rec.Data)
 	frame := format.FrameBytes(len(rec.Attributes), max(n, format.BlobRefBytes))
 	free := int64(cap(r.arena) - len(r.arena))
@@ -283,7 +283,7 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 // refusedError means that there is no memory for the record.
 type refusedError struct{ error }
 
-// admit reserves memory for a record that was read. If apart is set, the data of the record may be outside the arena.
+// admit reserves memory for a record that was read. apart means that the data of the record may be outside the arena.
 func (b *batchGet) admit(r *batchReader, rec *group.Record, name string, apart bool) error {
 	size := answerSize(name, rec)
 	if r.size+size+messageSize > r.granted {
@@ -332,9 +332,9 @@ func (b *batchGet) flush(r *batchReader) error {
 	return err
 }
 
-// clear resets a reader, except for its memory.
+// clear resets a reader, but keeps its memory.
 func (b *batchGet) clear(r *batchReader) {
-	_ = b.held.More(-r.apart) // a decrease is never refused
+	_ = b.held.More(-r.apart) // More never refuses a decrease
 	for _, item := range r.items[:len(r.out.Results)] {
 		item.result.Reset()
 		item.record.Reset()

@@ -11,15 +11,15 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Fields of the messages that this file decodes by itself.
+// These are the numbers of the fields that this file decodes by itself.
 const (
 	putsField protowire.Number = 1  // BatchPutRequest.puts
 	keyField  protowire.Number = 1  // PutRequest.key
 	dataField protowire.Number = 15 // PutRequest.data
 )
 
-// borrowed decodes puts without a copy of their data: the data alias the buffer in which the message arrived, until
-// free. The log copies the data once, when it accepts the put.
+// borrowed decodes puts without copying their data. Until free is called, the data alias the buffer in which the
+// message arrived. The log copies the data once, when it accepts the put.
 type borrowed struct {
 	buffer mem.Buffer
 }
@@ -53,10 +53,10 @@ func (p *putIn) Decode(data mem.BufferSlice) error {
 	return decodePut(encoded, p.put, &recordv1.RecordKey{})
 }
 
-// putsIn is a received BatchPutRequest. All its puts are in one piece of memory.
+// putsIn is a received BatchPutRequest. All its puts are in one allocation.
 type putsIn struct {
 	borrowed
-	batch *recordv1.BatchPutRequest // without puts if there are more than BatchPutsMax
+	batch *recordv1.BatchPutRequest // has no puts if the message has more than BatchPutsMax
 	n     int                       // number of puts in the message
 }
 
@@ -96,8 +96,9 @@ func eachPut(encoded []byte, use func(put []byte) error) error {
 	return nil
 }
 
-// decodePut decodes a PutRequest, whose data then alias encoded. All other fields are copied; key is the memory for the
-// key. The fields on both sides of the data are decoded separately, which in protobuf's format is the same as together.
+// decodePut decodes a PutRequest, whose data then alias encoded. All other fields are copied; key is the memory for
+// the key. The fields before and after the data are decoded separately, which in protobuf's format has the same
+// result as decoding them together.
 func decodePut(encoded []byte, put *recordv1.PutRequest, key *recordv1.RecordKey) error {
 	put.Key = key
 	hasKey, from, at := false, 0, 0
@@ -131,7 +132,7 @@ func decodePut(encoded []byte, put *recordv1.PutRequest, key *recordv1.RecordKey
 	return nil
 }
 
-// bytesOf returns the value of the bytes field at the beginning of encoded, which is whole.
+// bytesOf returns the value of the bytes field at the beginning of encoded. The field must be complete.
 func bytesOf(encoded []byte) []byte {
 	_, _, tag := protowire.ConsumeTag(encoded)
 	value, _ := protowire.ConsumeBytes(encoded[tag:])

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// puts returns requests in which each field of a put is present or absent.
+// puts returns requests for all combinations of present and absent fields of a put.
 func puts() []*recordv1.PutRequest {
 	return []*recordv1.PutRequest{
 		{},
@@ -29,7 +29,7 @@ func puts() []*recordv1.PutRequest {
 	}
 }
 
-// whole checks that a message is decoded as protobuf decodes it, or refused as protobuf refuses it.
+// whole checks that a message is decoded in the same way as by protobuf, or refused if protobuf refuses it.
 func whole(t *testing.T, encoded []byte) {
 	t.Helper()
 	want, got := &recordv1.BatchPutRequest{}, &putsIn{batch: &recordv1.BatchPutRequest{}}
@@ -75,7 +75,7 @@ func batchOf(puts ...[]byte) (batch []byte) {
 	return batch
 }
 
-// TestPutsAreDecodedAsProtobufDoes also has puts whose fields are repeated and in another order, as protobuf allows.
+// TestPutsAreDecodedAsProtobufDoes includes puts whose fields are repeated or in another order, as protobuf allows.
 func TestPutsAreDecodedAsProtobufDoes(t *testing.T) {
 	whole(t, encode(t, &recordv1.BatchPutRequest{Puts: puts()}))
 	whole(t, nil)
@@ -106,7 +106,7 @@ func TestPutsAreDecodedAsProtobufDoes(t *testing.T) {
 	whole(t, batchOf(many[1:]...))
 }
 
-// The data of a put are not copied: they are those of the message.
+// The data of a put are not copied, but alias the message.
 func TestTheDataOfAPutAliasItsMessage(t *testing.T) {
 	encoded := batchOf(encode(t, puts()[4]))
 	in := &putsIn{batch: &recordv1.BatchPutRequest{}}

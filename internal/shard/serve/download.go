@@ -89,7 +89,7 @@ func sendHead(stream recordv1.RecordService_DownloadServer, head *recordv1.Recor
 	return stream.Send(&recordv1.DownloadResponse{Part: &recordv1.DownloadResponse_Record{Record: head}})
 }
 
-// chunk is the message of a chunk. Its data is not copied to be encoded.
+// chunk is a message that holds one chunk. Its data is not copied when it is encoded.
 type chunk struct{ data mem.Buffer }
 
 // Encode implements message.Encoder. The data is released with the message.
@@ -112,7 +112,8 @@ func sendSlice(stream recordv1.RecordService_DownloadServer, head *recordv1.Reco
 	return stream.SendMsg(chunk{mem.SliceBuffer(data)})
 }
 
-// sendBlob sends the bytes in [offset, end). Reads follow the blob's own chunks, so that each is checked once.
+// sendBlob sends the bytes in [offset, end). It reads along the blob's own chunks, so that the checksum of each chunk
+// is computed once.
 func sendBlob(stream recordv1.RecordService_DownloadServer, tenant *quota.Tenant, head *recordv1.Record,
 	blob io.ReaderAt, offset, end int64) error {
 	if err := sendHead(stream, head); err != nil {

@@ -46,7 +46,7 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 	if err := sv.Barrier(ctx); err != nil {
 		return nil, answer.Of(err, w)
 	}
-	// One version more than requested shows whether there is a next page.
+	// One version more than requested shows whether another page follows.
 	records, err := sv.Log().Versions(id, below, n+1)
 	if err != nil {
 		return nil, answer.Of(err, w)
@@ -108,7 +108,7 @@ func (s *recordServer) Find(ctx context.Context, in *recordv1.FindRequest) (*rec
 	}
 	for _, name := range names {
 		if s.shard.IsJoining(name) {
-			continue // a joining replica never led the group: the leader is asked, too
+			continue // a joining replica never led the group, and the caller also asks the leader
 		}
 		sv, err := s.shard.Group(ctx, name, 0)
 		if err != nil {

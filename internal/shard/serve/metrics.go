@@ -35,8 +35,8 @@ type callMetrics struct {
 // methodMetrics are the metrics of one method, looked up when it is called for the first time.
 type methodMetrics struct {
 	name    string
-	long    bool          // the default deadline does not apply
-	stream  bool          // a side sends more than one message
+	long    bool          // the call gets no default deadline
+	stream  bool          // the client or the server sends more than one message
 	patient bool          // a message may wait longer than usual until the caller takes it
 	slowMin time.Duration // calls that take longer are reported as slow
 
@@ -48,7 +48,7 @@ type methodMetrics struct {
 	bytes    prometheus.Counter
 	codes    sync.Map // codes.Code -> prometheus.Counter
 
-	answered, tookNs, dataBytes atomic.Int64 // calls, their time, and the data of their records: see Traffic
+	answered, tookNs, dataBytes atomic.Int64 // calls, their total time, and the data of their records; see Traffic
 }
 
 func newCallMetrics(slowMin time.Duration) *callMetrics {
@@ -78,7 +78,7 @@ func newCallMetrics(slowMin time.Duration) *callMetrics {
 			m.methods["/"+service.ServiceName+"/"+method.MethodName] = m.newMethod(method.MethodName)
 		}
 		for _, stream := range service.Streams {
-			// A stream lasts as long as both sides continue it, and a Watch may last for hours.
+			// A stream may last for hours, for example a Watch, so no stream counts as slow.
 			method := m.newMethod(stream.StreamName)
 			method.slowMin, method.stream = neverSlow, true
 			method.patient = service == &archivev1.ArchiveService_ServiceDesc && stream.StreamName != "Follow"
@@ -92,7 +92,7 @@ func newCallMetrics(slowMin time.Duration) *callMetrics {
 func (m *callMetrics) newMethod(name string) *methodMetrics {
 	method := &methodMetrics{name: name, long: name == "Verify" || name == "Compact", slowMin: m.slowMin, vectors: m}
 	if method.long {
-		method.slowMin = neverSlow // takes longer the larger the group is
+		method.slowMin = neverSlow // the larger the group, the longer it takes
 	}
 	return method
 }
@@ -166,7 +166,7 @@ const neverSlow = time.Duration(math.MaxInt64)
 type running struct {
 	method  *methodMetrics
 	began   time.Time
-	request any // identifies the group if the call was slow; nil for a stream
+	request any // identifies the group if the call turns out to be slow; nil for a stream
 }
 
 // wasSlow reports a call that took longer than its method should.
@@ -182,9 +182,9 @@ func (s *Server) wasSlow(c *running, took time.Duration, err error) {
 	s.shard.WasSlow(one)
 }
 
-// groupOf returns the group of a request. It returns an empty string if the request has no group, or if the group is
-// not here. The returned name is the shard's own copy, because the name in the request may be as long as its caller
-// likes.
+// groupOf returns the group of a request. It returns an empty string if the request names no group, or a group for
+// which this shard is not responsible. The returned string is the shard's own, because the name in the request may be
+// arbitrarily long.
 func (s *Server) groupOf(request any) (name string) {
 	switch in := request.(type) {
 	case interface{ GetKey() *recordv1.RecordKey }:

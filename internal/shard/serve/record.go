@@ -26,21 +26,21 @@ import (
 type recordServer struct {
 	recordv1.UnimplementedRecordServiceServer
 	*Server
-	get, put *grpc.UnaryServerInfo // for interceptors
+	get, put *grpc.UnaryServerInfo // method descriptions for interceptors, made once
 }
 
-// write is a put or delete that was checked and whose group was found.
+// write is a checked put or delete together with its group.
 type write struct {
 	where   answer.Where
 	served  Group
 	crc     uint32     // checksum of the data
-	bytes   int64      // taken from Server.bytes
-	span    trace.Span // nil: the call is not traced
+	bytes   int64      // reserved from Server.bytes
+	span    trace.Span // nil if the call is not traced
 	pending *replica.Pending
 	replica replica.Write
-	// reserved is what the write reserves from the quotas of the group's tenant.
+	// reserved is the reservation of the write in the quotas of the group's tenant.
 	reserved quota.Reserved
-	// hurry means that another put of the same message has waited for its reservation in vain.
+	// hurry means that another put of the same message has already waited for its reservation without success.
 	hurry bool
 }
 
@@ -70,8 +70,8 @@ func (s *Server) dispatch(ctx context.Context, w *write) error {
 	return nil
 }
 
-// retry repeats a refused write as long as space is being freed for it. It is a separate function that receives
-// copies, so that writes that are not refused need no memory for it.
+// retry repeats a refused write while space is being freed for it. It is a separate function that receives copies, so
+// that writes that are not refused stay off the heap.
 func (s *Server) retry(ctx context.Context, g Group, w replica.Write, pending *replica.Pending) *replica.Pending {
 	first := true
 	_ = s.shard.WithSpace(ctx, func() error {
@@ -100,7 +100,7 @@ func (s *Server) finish(ctx context.Context, w *write) (replica.Result, error) {
 	return result, nil
 }
 
-// apply passes a checked write to its group and waits for the outcome, as a call that counts against the quotas of the
+// apply passes a checked write to its group and waits for the outcome. The call counts towards the quotas of the
 // group's tenant.
 func (s *Server) apply(ctx context.Context, w *write) (replica.Result, error) {
 	tenant, err := enter(ctx, w.served, w.where, w.bytes)
@@ -181,8 +181,8 @@ func (s *Server) preparePut(ctx context.Context, in *recordv1.PutRequest, w *wri
 	return nil
 }
 
-// putResponse fills in the answer to a put. A repeated put has the same data as the first one: the replica compares
-// their checksums.
+// putResponse fills in the answer to a put. A repeated put has the same data as the first one, because the replica
+// has compared their checksums.
 func (w *write) putResponse(out *recordv1.PutResponse, result replica.Result) {
 	out.Version = cursor.Version(result.Index)
 	out.CommitTimeUnixNs = result.CommitTime
@@ -236,7 +236,7 @@ func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (
 	return out, nil
 }
 
-// read is a read that was checked and whose group was found.
+// read is a checked read together with its group.
 type read struct {
 	where   answer.Where
 	served  Group
@@ -283,7 +283,7 @@ func (r *read) get() (group.Record, error) {
 }
 
 // dataOf returns the checksum of a record's data if the data is wanted and complete, otherwise nil. The checksum is
-// stored in sum, which may be nil.
+// stored in sum, or in new memory if sum is nil.
 func dataOf(rec *group.Record, metadataOnly bool, sum *uint32) *uint32 {
 	if metadataOnly || rec.Deleted || rec.Blob != nil {
 		return nil
@@ -295,8 +295,8 @@ func dataOf(rec *group.Record, metadataOnly bool, sum *uint32) *uint32 {
 	return sum
 }
 
-// fillRecord fills in the message of a record. If sum is given, the message holds the data, which it aliases. An
-// existing key is reused.
+// fillRecord fills in the message of a record. If sum is not nil, the message holds the data of rec without a copy.
+// An existing key is reused.
 func fillRecord(out *recordv1.Record, w answer.Where, rec *group.Record, sum *uint32) error {
 	if out.Key == nil {
 		out.Key = &recordv1.RecordKey{}
@@ -320,9 +320,9 @@ func fillRecord(out *recordv1.Record, w answer.Where, rec *group.Record, sum *ui
 	return nil
 }
 
-// overdue returns the answer to a write whose caller no longer waits, or nil if the caller still waits. Such a write is
-// not begun, because its caller may have gone on by then. overdue also recognizes a deadline that has passed although
-// no timer has fired yet, as in a process that was stopped until after the deadline.
+// overdue returns the answer to a write whose caller no longer waits, or nil if the caller still waits. Such a write
+// is not begun, because its caller may already have taken another action. overdue also recognizes a deadline that has
+// passed although no timer has fired yet, which happens if a process was suspended until after the deadline.
 func overdue(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
@@ -333,9 +333,9 @@ func overdue(ctx context.Context) error {
 	return nil
 }
 
-// spanOf begins the span of a write. The span lasts from when the group gets the write until the write is acknowledged.
-// It includes the wait for a round, the round's syncs here and, with several copies, those of a majority. spanOf
-// returns nil if the call is not traced.
+// spanOf begins the span of a write. The span lasts from the moment when the group gets the write until the write is
+// acknowledged. It includes the wait for a round, the syncs of this shard and, with several copies, those of a
+// majority. spanOf returns nil if the call is not traced.
 func (s *Server) spanOf(ctx context.Context, w *write) trace.Span {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return nil

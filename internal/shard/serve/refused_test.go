@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// counted counts the lookups at a shard. Any lookup that is not counted here panics.
+// counted counts the lookups in a shard. A lookup that is not counted panics.
 type counted struct {
 	Replicas
 	looks atomic.Int64
@@ -44,7 +44,7 @@ func (c *counted) Groups() ([]string, bool) {
 
 func (c *counted) Known(name string) string { return name }
 
-// decided is a call that may do everything or nothing.
+// decided is the access of a call that may do either everything or nothing.
 type decided struct {
 	access.Call
 	may bool
@@ -73,8 +73,8 @@ type under struct {
 
 func (u under) Context() context.Context { return u.ctx }
 
-// Nothing in a shard is looked up for a call before its access is decided. So a refusal takes the same time whether or
-// not the records and groups exist.
+// A shard looks up nothing for a call before it has decided on the call's access. So a refusal takes the same time
+// whether or not the records and groups exist.
 func TestNothingIsLookedUpForACallThatIsRefused(t *testing.T) {
 	requests := map[string]string{
 		recordv1.RecordService_Get_FullMethodName:          `{"key":{"id":"1","group":"a"}}`,
@@ -135,7 +135,8 @@ func TestNothingIsLookedUpForACallThatIsRefused(t *testing.T) {
 	}
 }
 
-// askOne makes a call up to its first answer, and returns the code of that answer or of the only record of a batch.
+// askOne makes a call, and returns the code of its first answer. If that answer has a result for each item, askOne
+// returns the code of the only result.
 func askOne(t *testing.T, cc *grpc.ClientConn, method protoreflect.MethodDescriptor, name, request string) codes.Code {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -152,7 +153,7 @@ func askOne(t *testing.T, cc *grpc.ClientConn, method protoreflect.MethodDescrip
 	}
 	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, name)
 	must.OK(t, err)
-	_ = stream.SendMsg(in) // what came of it is received
+	_ = stream.SendMsg(in) // an error shows in RecvMsg
 	_ = stream.CloseSend()
 	if err := stream.RecvMsg(out); err != nil && !errors.Is(err, io.EOF) {
 		return status.Code(err)

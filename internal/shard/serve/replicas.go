@@ -15,30 +15,32 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Replicas is the part of the shard that calls need. Safe for concurrent use.
+// Replicas is the part of the shard that calls need. A Replicas is safe for concurrent use.
 type Replicas interface {
 	// Address returns the address under which others reach the shard.
 	Address() string
 	// Routing returns the routing of the store.
 	Routing() placement.Routing
-	// Group returns the group of a valid name if it is served here, otherwise an error that says where to go. ctx
-	// bounds the search. epoch is the epoch of the routing that the caller knows, or 0 if the caller knows none.
+	// Group returns the group with a valid name if this shard serves it, and otherwise an error that names the shard
+	// to call, if it is known. ctx bounds the search. epoch is the epoch of the caller's routing, or 0 if the caller
+	// has none.
 	Group(ctx context.Context, name string, epoch uint64) (Group, error)
 	// GroupOf does what Group does, for the number of a group in Hash routing.
 	GroupOf(ctx context.Context, number int, epoch uint64) (Group, error)
-	// Groups returns the sorted names of all groups that the shard is responsible for. The result known is false until the
-	// shard has received a view of etcd.
+	// Groups returns the sorted names of all groups that the shard is responsible for. known is false until the shard
+	// has received a view of etcd.
 	Groups() (names []string, known bool)
 	// IsJoining reports whether the replica of a group has no data yet.
 	IsJoining(name string) bool
-	// Known returns name if the shard is responsible for that group, served or not; otherwise an empty string.
+	// Known returns name if the shard is responsible for the group with this name, served or not, and an empty string
+	// otherwise.
 	Known(name string) string
 
-	// Admit is called for a write before the write begins.
+	// Admit is called before a write begins. It returns an error if the shard has no space for the write.
 	Admit(bytes int64) error
-	// AdmitFile is called for data that is written directly to a file, and not kept in memory.
+	// AdmitFile is called for data that is written directly to a file. It does not count the data as memory.
 	AdmitFile(bytes int64) error
-	// WithSpace calls the function try, which needs space on the volume, and repeats the call as long as space is being
+	// WithSpace calls the function try, which needs space on the volume, and repeats the call while space is being
 	// freed for it.
 	WithSpace(ctx context.Context, try func() error) error
 
@@ -52,13 +54,13 @@ type Group interface {
 	UUID() uuid.UUID
 	Log() *group.Log
 	Replica() *replica.Replica
-	// Barrier returns when reads see every write acknowledged before. In a group with several members only the leader
-	// may read.
+	// Barrier returns when reads see every write that was acknowledged before the call. In a group with several
+	// members only the leader may read.
 	Barrier(ctx context.Context) error
 	// ReadHere does what Barrier does, for any member: it asks the leader.
 	ReadHere(ctx context.Context) error
-	// MayWrite returns, before a write is proposed, the error for a write that belongs elsewhere. It returns nil if the
-	// write belongs here, or if that is unknown.
+	// MayWrite returns an error, before a write is proposed, if another shard leads the group. It returns nil if this
+	// shard leads the group, or if the leader is not known.
 	MayWrite() error
 	// Elsewhere adds the leader's address, if known, to the error of a call that only the leader can answer. It returns
 	// other errors unchanged.
@@ -70,8 +72,9 @@ type Group interface {
 	IsServed() bool
 }
 
-// find returns the group of a key if this shard serves it, otherwise an error that says where to go. Errors in the key
-// are added to v, and the group is then nil. The permission of the caller for the verb is checked before any lookup.
+// find returns the group of a key if this shard serves it, and otherwise an error that names the shard to call, if it
+// is known. Errors in the key are added to v, and the group is then nil. The permission of the caller for the verb is
+// checked before any lookup.
 func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.RecordKey, epoch uint64,
 	v *answer.Violations, field string) (Group, error) {
 	if key == nil {

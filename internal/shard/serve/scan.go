@@ -21,19 +21,19 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// These are the numbers of bytes per split of PlanScan.
+// These numbers of bytes per split are used by PlanScan.
 const (
 	splitBytesDefault = 256 << 20
 	splitBytesMin     = 1 << 20
 	splitBytesMax     = 1 << 40
 )
 
-// sealed is how long splits and cursors of scans are accepted, if callers are authenticated. Their snapshots expire
-// sooner.
+// sealed is how long signed splits and cursors of scans are valid, if callers are authenticated. Their snapshots
+// expire earlier.
 const sealed = 7 * 24 * time.Hour
 
-// notOpened makes the answer to a value from the caller that this store did not give to that caller, or gave too long
-// ago.
+// notOpened returns the error for a signed value from the caller, if the store did not issue that value to this
+// caller, or issued it too long ago.
 func notOpened(field string, err error) error {
 	if errors.Is(err, access.ErrOutdated) {
 		return answer.Fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)
@@ -122,8 +122,8 @@ func (s *Server) splits(ctx context.Context, name string, log *group.Log, id gro
 	return splits, nil
 }
 
-// groupsToScan checks names, and whether the caller may scan these groups. Without names, it returns all groups of this
-// shard.
+// groupsToScan checks group names, and whether the caller may scan these groups. Without names, it returns all groups
+// of this shard.
 func (s *Server) groupsToScan(ctx context.Context, asked []string) ([]string, error) {
 	if len(asked) == 0 {
 		if err := access.May(ctx, access.Scan, ""); err != nil {
@@ -155,8 +155,8 @@ func (s *Server) groupsToScan(ctx context.Context, asked []string) ([]string, er
 	return names, nil
 }
 
-// Scan implements RecordService. Damaged entries do not end a scan: all intact records are sent first, then DATA_LOSS
-// reports what was left out.
+// Scan implements RecordService. Damaged entries do not end a scan: all intact records are sent first, and then the
+// scan ends with DATA_LOSS.
 func (s *recordServer) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
 	sc := &scan{
 		server: s.Server, stream: stream, metadataOnly: in.GetMetadataOnly(), held: message.HeldOf(stream.Context()),
@@ -200,18 +200,18 @@ type scan struct {
 
 	held    *message.Held
 	out     recordv1.ScanResponse
-	records []*recordv1.Record // reused from message to message
+	records []*recordv1.Record // reused for each message
 	sums    []*uint32          // checksums of the records
 	arena   *[]byte            // data of the records of one message; from message.Pool
 	size    int64              // upper bound of the encoded size of the message
-	sizeMax int64              // limit of size for a message of several records
+	sizeMax int64              // limit of size for a message with several records
 	encoded int64              // memory that an encoded message may take
 
-	tenant *quota.Tenant // of the group that is read
-	begun  bool          // a group was read: later groups wait for quotas, instead of being refused
+	tenant *quota.Tenant // tenant of the group that is being read
+	begun  bool          // the first group has been read; later groups wait for quotas instead of being refused
 
 	turn    time.Time  // when the current turn began
-	sending bool       // out and the data it refers to are being sent
+	sending bool       // a goroutine is sending out and its data
 	sent    chan error // receives the result of sending; its capacity is 1
 	look    *time.Timer
 }
@@ -248,7 +248,7 @@ func (sc *scan) begin(in *recordv1.ScanRequest) (at cursor.Cursor, groups []stri
 	return at, groups, err
 }
 
-// resume decodes a split or cursor.
+// resume returns the position in a split or cursor, like begin.
 func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []string, err error) {
 	field, value, kind := "cursor", in.GetCursor(), cursor.Resume
 	if len(in.GetSplit()) > 0 {
@@ -288,7 +288,7 @@ func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []str
 func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) error {
 	s := sc.server
 	if at.Through > 0 && at.After == at.Through {
-		return nil // the scan of this group had ended
+		return nil // the scan of this group has already ended
 	}
 	w := answer.Where{Group: at.Group}
 	sv, err := s.shard.Group(ctx, at.Group, epoch)
@@ -352,8 +352,8 @@ func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error)
 }
 
 // read reads the group from the position at on. If ended is true, read has reached the end of the group. Otherwise it
-// has released the log, because its message was not read or other scans wait for their turn; the next call continues
-// from the position. If a message is being sent, read() completes it first.
+// has released the log, because the caller does not read a message or other scans wait for their turn; the next call
+// continues from the position.
 func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor) (ended bool, err error) {
 	s := sc.server
 	if err := s.reading.begin(ctx); err != nil {
@@ -383,7 +383,7 @@ func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor) (ended bo
 	return true, ctx.Err()
 }
 
-// open takes a snapshot.
+// open takes a snapshot of a group, and sets the position to its beginning.
 func (sc *scan) open(ctx context.Context, sv Group, at *cursor.Cursor) error {
 	if err := sv.Barrier(ctx); err != nil {
 		return err
@@ -400,8 +400,8 @@ func (sc *scan) open(ctx context.Context, sv Group, at *cursor.Cursor) error {
 	return nil
 }
 
-// scanCloser closes the snapshots that Scan took for itself, a while after they were read to the end. They stay open
-// for that time because the caller may not have received the last message, and may come back with a cursor.
+// scanCloser closes the snapshots that Scan itself has opened, some time after they were read to the end. They stay
+// open for that time because the caller may not have received the last message, and may continue with a cursor.
 type scanCloser struct {
 	mu    sync.Mutex
 	ended map[scanKey]time.Time
@@ -413,7 +413,8 @@ type scanKey struct {
 	id  group.ScanID
 }
 
-// ScanGrace is how long the snapshot of a scan that was read to the end stays open, because its caller may come back.
+// ScanGrace is how long the snapshot of a scan that was read to the end stays open, because its caller may continue
+// with a cursor.
 const ScanGrace = time.Minute
 
 func (c *scanCloser) use(log *group.Log, id group.ScanID) {
@@ -440,8 +441,8 @@ func (c *scanCloser) expire(grace time.Duration) {
 	}
 }
 
-// turns bounds how many scans read their log at the same time: each then holds buffers of the log, up to
-// group.ScanBufferBytes if it reads ahead. Later scans queue. Safe for concurrent use.
+// turns bounds how many scans read their log at the same time, because each of them holds buffers of the log, up to
+// group.ScanBufferBytes if it reads ahead. Later scans queue. It is safe for concurrent use.
 type turns struct {
 	slots   chan struct{}
 	waiting atomic.Int64
@@ -452,7 +453,7 @@ const turnTime = 500 * time.Millisecond
 
 func newTurns(most int) *turns { return &turns{slots: make(chan struct{}, most)} }
 
-// begin waits for a turn; if it returns nil, end must follow.
+// begin waits for a turn. If it returns nil, the caller must call end.
 func (t *turns) begin(ctx context.Context) error {
 	select {
 	case t.slots <- struct{}{}:

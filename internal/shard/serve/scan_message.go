@@ -17,8 +17,8 @@ const (
 	// scanSizeFirst is the limit of the first messages of a scan, so that a scan of few records uses little memory. The
 	// limit grows while messages are full.
 	scanSizeFirst = 64 << 10
-	// scanLook is how often a scan with an unread message checks whether other scans want its turn. scanPatience ends
-	// the turn in any case.
+	// scanLook is how often a scan whose message is not read checks whether other scans wait for a turn. scanPatience
+	// is the longest time for which it keeps its own turn.
 	scanLook     = 20 * time.Millisecond
 	scanPatience = time.Second
 )
@@ -54,7 +54,7 @@ func (sc *scan) drop() {
 	}
 }
 
-// release releases the arena and stops the timer. It is called when nothing is being sent.
+// release releases the arena and stops the timer. It must be called when no message is being sent.
 func (sc *scan) release() {
 	sc.drop()
 	if sc.look != nil {
@@ -62,8 +62,8 @@ func (sc *scan) release() {
 	}
 }
 
-// add adds a record to the message, and first sends the message if the record does not fit into it. If added is false,
-// the log must be released and the record read again.
+// add adds a record to the message. If the record does not fit, add sends the message first. If added is false, the
+// caller must release the log and read the record again later.
 func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error) {
 	size := answerSize(at.Group, rec)
 	if n := len(sc.out.Records); n > 0 && (sc.size+size > sc.sizeMax || n == scanRecordsMax || n == len(sc.records) &&
@@ -77,7 +77,7 @@ func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error
 			data = 0
 		}
 		if next > sc.sizeMax && sc.ask(data, next) == nil {
-			sc.sizeMax = next // otherwise the messages stay small
+			sc.sizeMax = next // if memory is short, the messages stay small
 		}
 	}
 	n := len(sc.out.Records)
@@ -108,7 +108,7 @@ func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error
 	return true, nil
 }
 
-// prepare makes space for more records in a message.
+// prepare makes space for more records in the message.
 func (sc *scan) prepare() error {
 	more := min(max(16, len(sc.records)), scanRecordsMax-len(sc.records))
 	if err := sc.held.More(recordHeldBytes * int64(more)); err != nil {
@@ -121,9 +121,9 @@ func (sc *scan) prepare() error {
 	return nil
 }
 
-// sendReading does what the method send does, for a scan that is reading the log. If going is false, the turn of the
-// scan is over: other scans wait for theirs, or the caller does not read the message. If the message is still being
-// sent, flush returns its result.
+// sendReading does what the method send does, for a scan that is reading the log. If going is false, the scan must
+// give up its turn, because other scans wait for a turn, or the caller does not read the message. If the message is
+// still being sent, flush returns its result.
 func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 	if sc.out.Cursor, err = access.Sign(sc.stream.Context(), at.Encode(), sealed); err != nil {
 		return false, err

@@ -1,5 +1,5 @@
 // Package serve answers the calls to a shard: RecordService and AdminService. It also holds what all calls have in
-// common: limits, counts and an orderly end. It knows the shard through the interfaces Replicas and Admin.
+// common: limits, counts and an orderly end. It uses the shard through the interfaces Replicas and Admin.
 package serve
 
 import (
@@ -24,56 +24,56 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// isOurs reports whether a method is counted, limited, and refused while stopping. Calls of other shards are not: they
-// are needed to stop in order.
+// isOurs reports whether calls of a method are counted, limited, and refused while the shard stops. This is not so
+// for the calls of other shards, which an orderly stop needs.
 func isOurs(method string) bool {
 	return strings.HasPrefix(method, "/sheaf.record.v1.") || strings.HasPrefix(method, "/sheaf.archive.v1.")
 }
 
 // callTimeout is the time limit of a unary call without a deadline, and of each message of a batch. It is longer than
-// any call that succeeds needs, so that only calls that would otherwise wait forever fail.
+// any successful call takes, so that only calls that would otherwise wait indefinitely fail.
 const callTimeout = time.Minute
 
-// ScanTTL is the time after which the snapshot of a scan expires if it is not read. A caller that was interrupted can
-// still go on from its cursor, and the data that only the snapshot needs is not kept for long.
+// ScanTTL is the time after which the snapshot of a scan expires if it is not read. An interrupted caller has this
+// time to continue from its cursor, while data that only the snapshot needs is not kept for long.
 const ScanTTL = 10 * time.Minute
 
 // Options configures a Server. All but Tracer are required.
 type Options struct {
-	Name        string // name of the shard, in spans
+	Name        string // name of the shard, for spans
 	Residency   group.Residency
 	Logger      *slog.Logger
 	Tracer      trace.Tracer  // for spans inside traced calls; nil: no spans
 	SlowCallMin time.Duration // unary calls that take longer are reported to Replicas.WasSlow
 
-	CallsMax         int           // concurrent calls
-	BytesInFlightMax int64         // data of writes in progress
-	AnswerBytesMax   int64         // data of answers that are being prepared or that their callers have not read
-	ScansReadingMax  int           // scans that read their log at the same time
-	SendTimeout      time.Duration // how long one message of a stream waits until its caller reads it
+	CallsMax         int           // maximum number of concurrent calls
+	BytesInFlightMax int64         // maximum bytes of data of writes in progress
+	AnswerBytesMax   int64         // maximum bytes of answers that are being prepared or are not yet read by their callers
+	ScansReadingMax  int           // maximum number of scans that read their log at the same time
+	SendTimeout      time.Duration // how long a message of a stream may wait until its caller reads it
 
 	Off rules.Off // rules that a test switches off
 }
 
-// Server answers the calls to a shard, within limits. Safe for concurrent use.
+// Server answers the calls to a shard, within limits. It is safe for concurrent use.
 type Server struct {
 	opts    Options
 	shard   Replicas
 	metrics *callMetrics
 
 	calls   gauge // calls in progress
-	bytes   gauge // data of writes in progress
-	answers gauge // memory of answers that are being prepared or that their callers have not read
+	bytes   gauge // bytes of data of writes in progress
+	answers gauge // memory of answers that are being prepared or are not yet read by their callers
 	reading *turns
 	scans   scanCloser
 
-	stopping context.Context // ends when stopping begins
+	stopping context.Context // ends when the shard begins to stop
 	stop     context.CancelFunc
 	streams  sync.WaitGroup // handlers of streams
 }
 
-// New makes a server for the calls to a shard. Its services must be registered with a gRPC server that uses its
-// interceptors, Unary and Stream.
+// New makes a server for the calls to a shard. The services of the Server must be registered with a gRPC server that
+// uses the interceptors Unary and Stream.
 func New(opts Options, shard Replicas) *Server {
 	s := &Server{
 		opts: opts, shard: shard, metrics: newCallMetrics(opts.SlowCallMin),
@@ -86,8 +86,8 @@ func New(opts Options, shard Replicas) *Server {
 	return s
 }
 
-// Records returns the implementation of RecordService. The values that its hottest handlers pass to interceptors are
-// made once.
+// Records returns the implementation of RecordService. The values that the handlers of Get and Put pass to
+// interceptors are made only once.
 func (s *Server) Records() recordv1.RecordServiceServer {
 	r := &recordServer{Server: s}
 	r.get = &grpc.UnaryServerInfo{Server: r, FullMethod: recordv1.RecordService_Get_FullMethodName}
@@ -100,7 +100,7 @@ func (s *Server) Admin(admin Admin) recordv1.AdminServiceServer {
 	return &adminServer{Server: s, admin: admin}
 }
 
-// Stop refuses new calls, and ends calls that are waiting, such as watches. Calls that are working continue.
+// Stop refuses new calls, and ends calls that wait without an end, such as watches. Other calls in progress continue.
 func (s *Server) Stop() { s.stop() }
 
 func (s *Server) isStopping() bool { return s.stopping.Err() != nil }
@@ -127,8 +127,8 @@ func (s *Server) Collectors() []prometheus.Collector {
 }
 
 // limit returns the context of a unary call. A call without a deadline gets the default deadline, except Verify and
-// Compact, which take longer the larger the group is. Their context ends when stopping begins, because they must not
-// delay a stop.
+// Compact, which take longer the larger the group is. The contexts of Verify and Compact end when the shard begins to
+// stop, because these calls must not delay a stop.
 func (s *Server) limit(ctx context.Context, method *methodMetrics) (context.Context, context.CancelFunc) {
 	if method.long {
 		ctx, cancel := context.WithCancel(ctx)
@@ -141,7 +141,7 @@ func (s *Server) limit(ctx context.Context, method *methodMetrics) (context.Cont
 	return context.WithTimeout(ctx, callTimeout)
 }
 
-// begin admits a call. If it returns nil, endCall must follow.
+// begin admits a call. If it returns nil, the caller must call endCall.
 func (s *Server) begin() error {
 	if s.isStopping() {
 		return answer.Stopping()
@@ -149,7 +149,7 @@ func (s *Server) begin() error {
 	if err := s.calls.take(1); err != nil {
 		return err
 	}
-	// If the stop has begun in between, it does not wait for this call.
+	// A stop that has begun in between does not wait for this call.
 	if s.isStopping() {
 		s.calls.give(1)
 		return answer.Stopping()
@@ -157,7 +157,8 @@ func (s *Server) begin() error {
 	return nil
 }
 
-// endCall counts a call. It is deferred, so that it also catches panics: one call must not stop the process.
+// endCall counts a call. It must be deferred, because it also catches panics, so that a single call cannot stop the
+// process.
 func (s *Server) endCall(c *running, err *error) {
 	s.calls.give(1)
 	if p := recover(); p != nil {
@@ -170,7 +171,8 @@ func (s *Server) endCall(c *running, err *error) {
 	}
 }
 
-// contain catches a panic on a goroutine of a call that endCall does not cover; it is deferred there.
+// contain catches a panic on a goroutine of a call that endCall does not cover. It must be deferred on that
+// goroutine.
 func (s *Server) contain(method *methodMetrics, err *error) {
 	if p := recover(); p != nil {
 		*err = s.panicked(method, p)
@@ -223,13 +225,13 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return s.sendWithin(srv, ss, method, handler)
 }
 
-// patience is how many times longer than Options.SendTimeout a message of a patient method may wait. Archivers write
-// what they fetch to a bucket, which may be away for minutes, and would have to begin again.
+// patience is how many times longer than Options.SendTimeout a message of a patient method may wait. An archiver
+// writes the fetched data to a bucket, which may be unavailable for minutes, and would otherwise have to begin again.
 const patience = 10
 
-// sendWithin runs the handler of a stream, and counts the memory held for its answers. It ends the stream if a message
-// takes longer than Options.SendTimeout, or if the shard stops while no message is received or sent. When the stream
-// has ended, the waiting message is dropped, so that the handler ends, too.
+// sendWithin runs the handler of a stream, and counts the memory held for its answers. It ends the stream if a
+// message takes longer than Options.SendTimeout, or if the shard stops while no message is received or sent. When the
+// stream has ended, a waiting message is dropped, so that the handler ends as well.
 func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics,
 	handler grpc.StreamHandler) error {
 	most := s.opts.SendTimeout
@@ -255,18 +257,18 @@ func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMet
 	return err
 }
 
-// bounded wraps a message to receive. The message is decoded only if it is within the limit.
+// bounded wraps a message that is to be received. The message is decoded only if it is within the limit.
 func (s *Server) bounded(m proto.Message) *message.Bounded {
 	return &message.Bounded{Message: m, BytesMax: message.BytesMax}
 }
 
-// These texts say what callers should do instead of sending a message that is too large.
+// These texts tell callers what to do instead of sending a message that is too large.
 const (
 	smallerBatches = "send at most 4 MiB of data in one message, and a record above 1 MiB by Upload"
 	smallerChunks  = "send chunks of at most 1 MiB"
 )
 
-// gauge bounds a resource in use. Safe for concurrent use.
+// gauge bounds the amount of a resource in use. It is safe for concurrent use.
 type gauge struct {
 	what  string
 	limit int64
@@ -277,8 +279,8 @@ func newGauge(what string, limit int64) gauge {
 	return gauge{what: what, limit: limit, used: new(atomic.Int64)}
 }
 
-// take returns OVERLOADED if the limit would be exceeded. A single taker gets any amount, so that nothing is refused
-// forever.
+// take takes an amount of the resource. It returns OVERLOADED if the limit would be exceeded, but while nothing is
+// taken it admits any amount, so that no caller is refused indefinitely.
 func (g *gauge) take(n int64) error { return g.Take(n, 0) }
 
 // Take implements message.Allowance. It does what the method take does, for a caller that already holds the amount
@@ -296,17 +298,17 @@ func (g *gauge) Add(n int64) { g.used.Add(n) }
 
 func (g *gauge) give(n int64) { g.used.Add(-n) }
 
-// StreamAnswers returns the answer memory that streams may use. The rest is for Get, whose answers are short-lived:
-// callers that do not read their streams must not keep others from reading a record.
+// StreamAnswers returns the answer memory that streams may use. The rest is reserved for Get, whose answers are
+// short-lived, because callers that do not read their streams must not keep others from reading a record.
 func (s *Server) StreamAnswers() message.Allowance {
 	return &gauge{what: s.answers.what, limit: s.answers.limit - s.answers.limit/getShare, used: s.answers.used}
 }
 
-// getShare is a divisor: the answer memory divided by it is kept for Get.
+// getShare is a divisor: the answer memory divided by getShare is reserved for Get.
 const getShare = 8
 
 const (
-	// messageSize is the largest size of a message of results without the results: mainly its cursor.
+	// messageSize is the largest size of a message without its results; most of it is the cursor.
 	messageSize = 1 << 10
 	// recordHeldBytes is the memory of a record's message without data and attributes.
 	recordHeldBytes = 320

@@ -11,13 +11,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Calls count against the quotas of the tenant whose group they use. A single call is refused if it would exceed a
-// rate. If the tenant continues all the same, its calls are answered late. A message of a stream waits instead, because
-// a refusal would undo what its caller has begun. Such a message is refused only if the waiting messages hold too much
-// of the shared memory.
+// Calls count towards the quotas of the tenant whose group they use. A unary call is refused if it would exceed a
+// rate. If the tenant's callers do not slow down, their calls are answered late. A message of a stream waits instead,
+// because a refusal would end the stream, which its caller would have to begin again. Such a message is refused only
+// if the waiting messages hold too much of the shared memory.
 
-// enter begins a call in a group; holds is the memory that the call holds, in bytes. If the tenant is not nil, leave
-// must follow.
+// enter begins a call in a group; holds is the memory that the call holds, in bytes. If the returned tenant is not
+// nil, the caller must call leave.
 func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.Tenant, error) {
 	t := sv.Tenant()
 	if t == nil {
@@ -37,11 +37,11 @@ func leave(t *quota.Tenant, bytes int64) {
 	}
 }
 
-// movedOf returns the number of bytes that count against the quotas when a record is read.
+// movedOf returns the number of bytes that count towards the quotas when a record is read.
 func movedOf(rec *group.Record) int64 { return int64(len(rec.Data) + len(rec.Attributes)) }
 
-// pass waits until a message of a stream may move bytes, and counts them. The argument holds is the memory that the
-// stream holds meanwhile, in bytes. If the tenant is nil, nothing is counted.
+// pass waits until a message of a stream may move bytes, and counts them. The argument holds is the memory, in bytes,
+// that the stream holds while it waits. If the tenant is nil, nothing is counted.
 func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
 	if t == nil {
 		return nil
@@ -49,7 +49,8 @@ func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
 	return answer.Of(t.Move(ctx, bytes, holds), answer.Where{})
 }
 
-// reserve makes sure that the data a write stores is within the quotas of its tenant. Deletes are never refused.
+// reserve reserves the data of a write in the quotas of its tenant, or returns an error if a quota is used up.
+// Deletes are never refused.
 func (w *write) reserve(ctx context.Context) error {
 	t := w.served.Tenant()
 	if t == nil || w.replica.Delete || w.reserved != (quota.Reserved{}) {
@@ -77,8 +78,8 @@ func (b *batchTenants) add(t *quota.Tenant) {
 	}
 }
 
-// enter waits until the message may be processed; holds is the memory held meanwhile, in bytes. leave must follow in
-// any case.
+// enter waits until the message may be processed. holds is the memory, in bytes, that the message holds while it
+// waits. The caller must call leave even after an error.
 func (b *batchTenants) enter(ctx context.Context, holds int64) error {
 	all := *b
 	slices.SortFunc(all, func(x, y *quota.Tenant) int { return cmp.Compare(x.Name(), y.Name()) })

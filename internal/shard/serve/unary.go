@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 
-// Get and Put are most of the calls. Their handlers are not the generated ones: the answer to a Get is in memory that
-// is reused, and a Put whose message is too large is not decoded. Interceptors see both as they see every other unary
+// Most calls are Get and Put. Their handlers are not the generated ones, because the answer to a Get is in memory
+// that is reused, and a Put whose message is too large is not decoded. Interceptors see both like every other unary
 // call.
 
 // RecordService describes RecordService with these two handlers, for the implementation that Server.Records returns.
@@ -41,7 +41,7 @@ type getCall struct {
 	out    recordv1.GetResponse
 	buffer []byte
 	taken  int64             // reserved from Server.answers
-	handle grpc.UnaryHandler // the method answer as a function, made once
+	handle grpc.UnaryHandler // the method answer as a function value, made once
 }
 
 // getBufferBytes is enough for the data of most records; larger buffers are left to the garbage collector.
@@ -53,9 +53,10 @@ var getCalls = sync.Pool{New: func() any {
 	return c
 }}
 
-// handleGet answers with the getCall itself. gRPC encodes it, and that ends the call. After an error, or if an
-// interceptor gives a different answer, the getCall is left to the garbage collector, because the error or answer may
-// refer to it. Interceptors must wait for their handler, and must keep neither request nor answer.
+// handleGet returns the getCall itself as the answer. When gRPC encodes it, the getCall is free for reuse. After an
+// error, or if an interceptor gives a different answer, the getCall is left to the garbage collector, because the
+// error or answer may refer to it. Interceptors must wait for their handler, and must keep neither request nor
+// answer.
 func handleGet(srv any, ctx context.Context, //nolint:revive // the parameters are gRPC's
 	decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*recordServer)
@@ -139,7 +140,7 @@ func handlePut(srv any, ctx context.Context, //nolint:revive // the parameters a
 	decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*recordServer)
 	in := putIn{put: &recordv1.PutRequest{}}
-	defer in.free() // the log has copied the data by then
+	defer in.free() // the log has copied the data when this function returns
 	bounded := s.bounded(in.put)
 	bounded.Decoder = &in
 	if err := decode(bounded); err != nil {

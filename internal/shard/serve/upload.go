@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// upload is an Upload in progress. Up to group.DataBytesMax of data are collected in memory. Larger data goes to a blob
-// file.
+// upload is an Upload in progress. Data of up to group.DataBytesMax is collected in memory. Larger data goes to a
+// blob file.
 type upload struct {
 	server *Server
 	write  write
@@ -25,7 +25,7 @@ type upload struct {
 	want   *uint32 // CRC32C as announced
 
 	data []byte
-	blob format.BlobWriter // nil while data are collected
+	blob format.BlobWriter // nil while data is collected in memory
 	sum  uint32
 	n    int64 // bytes received
 
@@ -50,7 +50,7 @@ func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error 
 	for {
 		in, err := s.receivePart(stream)
 		if errors.Is(err, io.EOF) {
-			break // the half-close: everything was received
+			break // after the half-close, everything was received
 		}
 		if err != nil {
 			return err
@@ -169,7 +169,8 @@ func (u *upload) take(ctx context.Context, chunk []byte) error {
 	return u.store(ctx, chunk)
 }
 
-// reserve makes sure that an upload of this many bytes in all is within the quotas of the tenant.
+// reserve reserves an upload with this total number of bytes in the quotas of the tenant, or returns an error if a
+// quota is used up.
 func (u *upload) reserve(ctx context.Context, bytes int64) error {
 	more := quota.Amount{Bytes: bytes - u.stores}
 	if u.tenant == nil || more.Bytes <= 0 && u.write.reserved != (quota.Reserved{}) {
@@ -212,11 +213,11 @@ func (u *upload) check() error {
 	return v.Err()
 }
 
-// commit makes a blob durable; the put that refers to it follows.
+// commit makes the blob durable. The put that refers to it must come afterwards.
 func (u *upload) commit() error {
 	if u.blob == nil {
 		u.write.replica.Data = u.data
-		u.release() // dispatch reserves them again
+		u.release() // dispatch reserves the same bytes again
 		u.write.bytes = int64(len(u.data))
 		return nil
 	}
@@ -228,8 +229,8 @@ func (u *upload) commit() error {
 	return nil
 }
 
-// put writes the entry. It removes the blob if no entry will refer to it: the put was certainly refused, or an earlier
-// put with the same request id counts.
+// put writes the entry. It removes the blob if no entry will refer to it, because the put was certainly refused, or
+// because an earlier put with the same request id was applied.
 func (u *upload) put(ctx context.Context) (result replica.Result, err error) {
 	err = u.server.dispatch(ctx, &u.write)
 	proposed := err == nil

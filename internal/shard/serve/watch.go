@@ -22,16 +22,16 @@ import (
 const (
 	// watchRecordsMax bounds the number of records in one message of Watch, for records with small data.
 	watchRecordsMax = 1024
-	// WatchBytes is the largest size of the records of one message: the message ends after the record that reaches
-	// ResultBytes.
+	// WatchBytes is the largest size of the records in one message, because a message ends after the record that
+	// reaches ResultBytes.
 	WatchBytes = ResultBytes + format.DataBytesMax + format.AttributesBytesMax
-	// watchLook is how often an idle watch checks whether the group is still led here.
+	// watchLook is how often an idle watch checks whether this shard still leads the group.
 	watchLook = time.Second
-	// watchTurn is how long a watch waits after it found the shard at its limit of bytes.
+	// watchTurn is how long a watch pauses after it has found the shard at its limit of answer memory.
 	watchTurn = 50 * time.Millisecond
 )
 
-// Watch implements RecordService. It sends only committed changes: entries that are applied.
+// Watch implements RecordService. It sends only changes whose entries are committed and applied.
 func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordService_WatchServer) error {
 	if in.GetGroup() == "" {
 		return answer.Invalid("group", "is required")
@@ -56,8 +56,8 @@ func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordSe
 		}
 		w.at = at.Index
 	}
-	// After the barrier, the log has applied everything that was acknowledged earlier. So a watch without a cursor begins
-	// behind all of that, and the position of a cursor is in the log even if this leader is new.
+	// After the barrier, the log has applied everything that was acknowledged earlier. So a watch without a cursor
+	// begins after all acknowledged writes, and the log contains the position of a cursor even if this leader is new.
 	if err := sv.Barrier(stream.Context()); err != nil {
 		return answer.Of(err, w.what)
 	}
@@ -73,13 +73,13 @@ type watch struct {
 	stream recordv1.RecordService_WatchServer
 	sv     Group
 	what   answer.Where
-	at     uint64 // everything up to at was read
+	at     uint64 // all entries up to this index were read
 	tenant *quota.Tenant
 }
 
 // run sends the pending changes, then waits for more.
 func (w *watch) run(ctx context.Context) error {
-	// The first message holds the cursor even if there are no changes: a caller that then reads the group by Scan
+	// The first message holds the cursor even if there are no changes. A caller that then reads the group by Scan
 	// misses nothing.
 	if err := w.send(nil); err != nil {
 		return err
@@ -114,8 +114,9 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// stillHere returns the error that ends the watch, or nil if the watch continues. The watch ends if the shard stops, or
-// if the group has left this shard or can no longer be read here. In the last case the error says where to go.
+// stillHere returns the error that ends the watch, or nil if the watch continues. The watch ends if the shard stops,
+// if the group has left this shard, or if this shard may no longer read the group. In the last case the error names
+// the shard to call.
 func (w *watch) stillHere() error {
 	switch {
 	case w.server.isStopping():
@@ -129,17 +130,17 @@ func (w *watch) stillHere() error {
 	return answer.Of(w.sv.Elsewhere(replica.ErrNoLeader), w.what)
 }
 
-// tell sends one message of changes. busy means that the shard is at its limit of bytes, and that nothing was done.
-// While the message waits for a slow reader, only the message is held, and nothing of the log.
+// tell sends one message of changes. busy means that the shard is at its limit of answer memory, and that tell did
+// nothing. While the message waits for a slow reader, tell holds only the message and no part of the log.
 func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 	if err := pass(ctx, w.tenant, 0, 0); err != nil {
-		return false, err // the wait comes before anything is held
+		return false, err // the wait comes before any memory is held
 	}
 	held := message.HeldOf(ctx)
 	if held.Ask(WatchBytes) != nil {
 		return true, nil
 	}
-	defer func() { _ = held.Ask(0) }() // a decrease is never refused; unsent data stays counted
+	defer func() { _ = held.Ask(0) }() // Ask never refuses a decrease; unsent data stays counted
 	records, through, err := w.sv.Log().Changes(ctx, w.at, group.ChangesOptions{RecordsMax: watchRecordsMax,
 		BytesMax: ResultBytes})
 	switch {
@@ -158,7 +159,7 @@ func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 	applied, _ := w.sv.Log().Applied()
 	if len(records) == 0 && applied != through {
 		w.at = through
-		return false, nil // only superseded records: the cursor comes with the next message
+		return false, nil // all records are superseded, so the cursor comes with the next message
 	}
 	for i, part := range parts {
 		w.at = through
@@ -186,8 +187,8 @@ func (w *watch) parts(records []group.Record) (parts [][]group.Record) {
 	return append(parts, records[first:])
 }
 
-// size returns the memory held while records are sent in parts: the records, and twice the largest message, because one
-// message is in the transport while the next one waits.
+// size returns the memory that is held while records are sent in parts. That is the memory of the records, and twice
+// that of the largest message, because one message is in the transport while the next one waits.
 func (w *watch) size(records []group.Record, parts [][]group.Record) int64 {
 	size, largest := int64(0), int64(0)
 	for _, part := range parts {
