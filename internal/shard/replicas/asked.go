@@ -3,7 +3,7 @@ package replicas
 import "sync"
 
 // Asked is a set of replicas that wait for one kind of work. The code that does the work takes them from the set.
-// Adding never blocks, so a node may add its replica while the node is locked. Safe for concurrent use.
+// Adding never blocks, so a node may add its replica while the node is locked. It is safe for concurrent use.
 type Asked[T any] struct {
 	Woken chan struct{} // receives after a replica was added
 
@@ -31,14 +31,14 @@ func (a *Asked[T]) Take() map[*Replica]T {
 	return all
 }
 
-// AskLook makes the leader of the group look at the group, if this replica leads.
+// AskLook asks the Steerer to examine the group, if this replica leads.
 func (r *Replica) AskLook() { r.set.Looks.add(r, struct{}{}) }
 
 // AskFiles requests an install of the replica from the files of another member, because the replica cannot get the
 // entries that it needs. The argument from is the Raft id of that member.
 func (r *Replica) AskFiles(from uint64) { r.set.Files.add(r, from) }
 
-// NoteSealed notes that the log of the replica has filled a segment.
+// NoteSealed records that the log of the replica has filled a segment.
 func (r *Replica) NoteSealed() { r.set.Sealed.add(r, struct{}{}) }
 
 // Wake makes the watcher compare the replicas with etcd again. It never blocks.

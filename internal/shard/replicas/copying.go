@@ -13,14 +13,14 @@ const (
 	rateStep = 500 * time.Millisecond
 )
 
-// Copying is the progress of a replica that is fetching the files of its group. Safe for concurrent use.
+// Copying is the progress of a replica that is fetching the files of its group. It is safe for concurrent use.
 type Copying struct {
 	now func() time.Time
 
 	mu          sync.Mutex
 	from        string // shard that sends the files; empty: the replica waits for its turn
 	total, done int64
-	samples     []sample // of the current attempt, oldest first
+	samples     []sample // samples of the current attempt, oldest first
 }
 
 // sample is the number of bytes present at a certain time.
@@ -29,14 +29,14 @@ type sample struct {
 	done int64
 }
 
-// Begin records that a shard begins to send files of total bytes in all, and measures the rate from now on.
+// Begin records that a shard begins to send files with a total of total bytes, and starts to measure the rate.
 func (c *Copying) Begin(from string, total int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.from, c.total, c.samples = from, total, nil
 }
 
-// Waits records that nothing is being received for now. The received bytes still count.
+// Waits records that nothing is being received at present. The received bytes still count.
 func (c *Copying) Waits() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +74,7 @@ func (c *Copying) sample() {
 	}
 }
 
-// Describe fills in the known progress.
+// Describe fills in the progress as far as it is known.
 func (c *Copying) Describe(p *recordv1.Copy) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,7 +19,7 @@ func TestTheRateOfACopyIsThatOfItsLastSeconds(t *testing.T) {
 		t.Errorf("before it begins: %v", p)
 	}
 	c.Begin("a", 1000_000)
-	c.Have(400_000) // bytes of an earlier attempt, which do not count for the rate
+	c.Have(400_000) // bytes of an earlier attempt, which do not count towards the rate
 	for range 40 {
 		now = now.Add(time.Second)
 		c.Add(1000)
@@ -36,7 +36,7 @@ func TestTheRateOfACopyIsThatOfItsLastSeconds(t *testing.T) {
 	if p := describe(); p.GetBytesPerSecond() != 10_000 || p.GetEtaSeconds() != 36 {
 		t.Errorf("at 10,000 a second: %v", p)
 	}
-	c.Have(700_000) // a file was here already
+	c.Have(700_000) // one of the files was already present
 	if p := describe(); p.GetBytesPerSecond() != 10_000 || p.GetBytesDone() != 700_000 {
 		t.Errorf("with what was here: %v", p)
 	}

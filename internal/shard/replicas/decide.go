@@ -11,35 +11,35 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// Work is the work that Decide has found to be done.
+// Work is the result of Decide: the work that its caller must do.
 type Work struct {
-	Create     []placement.Group // targets without members: create the group here
-	Announce   []placement.Group // groups created here whose state was not written to etcd
-	MakeFolder []placement.Group // a learner of this shard is recorded, and has no folder yet
-	Missing    []placement.Group // this shard is a member without its data
-	Present    []placement.Group // groups with a member here whose location etcd does not know
-	Load       []*Replica        // replicas that became this shard's after the first load
-	Join       []*Replica        // replicas that have a folder, and are to be installed
-	Reinstall  []*Replica        // replicas that lack entries that count, to be reinstalled in place
+	Create     []placement.Group // groups without members whose target is this shard, which must create them
+	Announce   []placement.Group // groups that this shard has created and that etcd does not list at this shard yet
+	MakeFolder []placement.Group // groups with a learner on this shard, which has no folder yet
+	Missing    []placement.Group // groups with a member on this shard, whose data is missing
+	Present    []placement.Group // groups with a member on this shard, whose location is missing in etcd
+	Load       []*Replica        // replicas to load that became this shard's after the first load
+	Join       []*Replica        // replicas that have a folder and must be installed
+	Reinstall  []*Replica        // replicas that lack entries, and must be reinstalled in place
 	// Close lists replicas that are served although they are no longer this shard's. Their files remain, because etcd
-	// does not say that these replicas have left their groups.
+	// does not confirm that these replicas have left their groups.
 	Close []*Replica
 	Trash []*Replica // replicas that have left their group
-	Later bool       // something must wait for work in progress
-	Look  []*Replica // replicas whose group has changed: if such a replica leads, it looks at the group again
-	Peers []string   // the shards that hold a member of a group that is here
+	Later bool       // another pass is needed when work in progress has ended
+	Look  []*Replica // replicas whose group has changed: those that lead must examine it
+	Peers []string   // all shards that share a group with this shard
 }
 
-// Groups returns the groups that are reported to etcd, or for which a folder is made.
+// Groups returns the groups for which something is written to etcd or a folder is made.
 func (w *Work) Groups() []placement.Group {
 	return slices.Concat(w.Create, w.Announce, w.MakeFolder, w.Missing, w.Present)
 }
 
-// Acts reports whether the work creates or removes anything because of what etcd says.
+// Acts reports whether the work creates or removes anything because of the state of etcd.
 func (w *Work) Acts() bool { return len(w.Groups())+len(w.Trash) > 0 }
 
 // Decide decides about each replica, and about each group of a view. It changes phases, standings and routes
-// accordingly, and returns the work that is left to the caller.
+// accordingly, and returns the work that the caller must do.
 func (s *Set) Decide(view placement.View) Work {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +52,7 @@ func (s *Set) Decide(view placement.View) Work {
 			known[r] = true
 			r.Learn(state.Members)
 			if r.Name == "" {
-				r.Name = name // the manifest, which has the name, is unreadable or missing
+				r.Name = name // the manifest, which holds the name, is unreadable or missing
 			}
 		}
 		v.Known = true
@@ -83,7 +83,7 @@ func (s *Set) HasLeft(r *Replica, view placement.View) bool {
 	defer s.mu.Unlock()
 	state := view.Groups[r.Name]
 	if view.Meta.EpochBase != s.view.Meta.EpochBase || state.Revision < s.view.Groups[r.Name].Revision {
-		return false // the view is of a different etcd, or is older: wait for the next one
+		return false // the view comes from a different etcd or is outdated, so wait for the next one
 	}
 	if isDeleted(view, r) {
 		return true
@@ -93,8 +93,8 @@ func (s *Set) HasLeft(r *Replica, view placement.View) bool {
 	return state.UUID == r.UUID && now.Left(r.facts(state))
 }
 
-// nameOfDeleted returns the name of a deleted group. It returns an empty string if etcd does not say that a group with
-// this UUID was deleted.
+// nameOfDeleted returns the name of the deleted group with this UUID. It returns an empty string if etcd lists no
+// such deleted group.
 func nameOfDeleted(view placement.View, id uuid.UUID) string {
 	for name, deleted := range view.Deleted {
 		if deleted == id {
@@ -104,13 +104,13 @@ func nameOfDeleted(view placement.View, id uuid.UUID) string {
 	return ""
 }
 
-// isDeleted reports whether etcd says that the group of a replica was deleted.
+// isDeleted reports whether etcd lists the group of a replica as deleted.
 func isDeleted(view placement.View, r *Replica) bool {
 	id, is := view.Deleted[r.Name]
 	return is && id == r.UUID
 }
 
-// peers returns the shards that hold a member of a group that is here. The caller holds mu.
+// peers returns the shards that share a group with this shard. The caller holds mu.
 func (s *Set) peers() []string {
 	wanted := map[string]bool{}
 	for _, r := range s.all {
@@ -138,8 +138,8 @@ func (s *Set) memberView(view placement.View) *member.View {
 	}
 }
 
-// decideOne decides about one group with the given state in etcd, records the decision, and adds the work to todo.
-// r is nil if the group has no folder here. The caller holds mu.
+// decideOne decides about one group with the given state in etcd, records the decision, and adds the work to todo. r
+// is nil if the group has no folder on the volume. The caller holds mu.
 func (s *Set) decideOne(todo *Work, v *member.View, view placement.View, state placement.Group, r *Replica) {
 	v.Group, v.Target = state, nil
 	if len(state.Members) == 0 {
@@ -184,7 +184,7 @@ func (s *Set) decideOne(todo *Work, v *member.View, view placement.View, state p
 		r.stopFetch()
 		todo.Later = true
 	case member.Trash:
-		r.state.Plan = nil // the folder is about to be moved: a load that begins now must find it missing
+		r.state.Plan = nil // the folder will be moved, and a load that begins meanwhile must not use the plan
 		todo.Trash = append(todo.Trash, r)
 	case member.Nothing:
 	}
@@ -197,7 +197,7 @@ func (s *Set) decideOne(todo *Work, v *member.View, view placement.View, state p
 	}
 }
 
-// judge records the standing that a decision gives the replica. The caller holds Set.mu.
+// judge sets the replica's standing to that of a decision. The caller holds Set.mu.
 func (r *Replica) judge(a member.Action) {
 	logger := r.set.Logger
 	if a.Kind == member.Keep && !r.state.Standing.Stray() {
@@ -210,8 +210,8 @@ func (r *Replica) judge(a member.Action) {
 	r.state.Standing, r.state.NeverReported = a.Standing, r.state.NeverReported && !a.Named
 }
 
-// markLost records that etcd places a group here although the group is not on this volume. The group is never served as
-// if it were empty. The caller holds mu.
+// markLost records that a group which etcd places on this shard is not on this volume. Such a group is never served
+// as if it were empty. The caller holds mu.
 func (s *Set) markLost(state placement.Group) {
 	here := s.Volume()
 	err := fmt.Errorf("etcd says that it is on volume %s of this shard, and it is not there: "+

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// TestOnlyTheDeletedGroupOfANameLeaves checks that only the replica with the UUID of the deleted group leaves. The name
-// of a deleted group may be used again, and a view may be older than the new group. The test costs 10 ms.
+// TestOnlyTheDeletedGroupOfANameLeaves checks that only the replica with the UUID of the deleted group leaves. A new
+// group may have the name of a deleted one, and a view may be older than the new group. The test costs 10 ms.
 func TestOnlyTheDeletedGroupOfANameLeaves(t *testing.T) {
 	s := lone()
 	before, after := uuid.New(), uuid.New()
@@ -26,8 +26,9 @@ func TestOnlyTheDeletedGroupOfANameLeaves(t *testing.T) {
 	}
 }
 
-// TestAReplicaWithoutAManifestLeavesItsDeletedGroup checks that a replica that a kill stopped before it had a manifest
-// leaves when its group was deleted before the next start. Only the folder's name says of which group it is.
+// TestAReplicaWithoutAManifestLeavesItsDeletedGroup is about a process that was killed before a new replica had a
+// manifest. If the group is deleted before the next start, the replica leaves. Only the name of its folder identifies
+// the group.
 func TestAReplicaWithoutAManifestLeavesItsDeletedGroup(t *testing.T) {
 	for what, c := range map[string]struct {
 		replica member.Replica

@@ -18,27 +18,27 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// State is a copy of the facts about a replica at one moment.
+// State is a copy of a replica's facts at one moment.
 type State struct {
-	// Replica has the facts on which decisions are based. Its KnownIndex is the index of the membership that the manifest
-	// had when it was found. Fetching and Serves are set in the answers of Replica.State, and InConf in the facts of one
-	// decision.
+	// Replica holds the facts on which decisions are based. Its KnownIndex is the index of the membership in the
+	// manifest when the replica was found. Fetching and Serves are set in the answers of Replica.State, and InConf in
+	// the facts of one decision.
 	member.Replica
 	Err    error             // why the replica is in a broken Phase, or why its load takes long
-	Conf   *raftpb.ConfState // the membership that the manifest had when it was found
-	Report group.Report      // of the last load
-	Plan   *group.Plan       // what was read of the folder, for the first load; nil: nothing
+	Conf   *raftpb.ConfState // the membership in the manifest when the replica was found
+	Report group.Report      // report of the last load
+	Plan   *group.Plan       // the part of the folder that was read, for the first load; nil if nothing was read
 }
 
-// Replica is a group's replica on the volume, from the moment that its folder is found or made. Safe for concurrent
-// use.
+// Replica is a group's replica on the volume, from the moment when its folder is found or made. It is safe for
+// concurrent use.
 type Replica struct {
-	// Name is the name of the group. It is empty until a Decide knows it, and until then the replica has no route. Code
-	// that may meet a replica without a route reads the name from State.
+	// Name is the name of the group. It is empty until Decide learns it, and until then the replica has no route.
+	// Code that may meet a replica without a route reads the name from State.
 	Name string
 	UUID uuid.UUID
 
-	Progress group.Progress // of its load
+	Progress group.Progress // progress of its load
 
 	set *Set
 	// known holds every member that etcd ever named, by Raft id: see Members.
@@ -50,19 +50,20 @@ type Replica struct {
 	// changing is held while the node is stopped or replaced. It is taken before Set.mu.
 	changing longlock.Mutex
 
-	// Guarded by Set.mu.
+	// The fields below are guarded by Set.mu.
 
-	// state holds the phase, which only happens changes, and the standing, which only Decide and Confirm change.
+	// state holds the phase, which only the method happens changes, and the standing, which only Decide and Confirm
+	// change.
 	state     State
-	fetch     context.Context    // context of an install in progress, in any phase; nil: no install
-	stopFetch context.CancelFunc // ends fetch; nil if fetch is
+	fetch     context.Context    // context of the install in progress, in any phase; nil if there is none
+	stopFetch context.CancelFunc // ends fetch; nil if fetch is nil
 	// stored is the group as this shard last wrote it to etcd. The view that this shard follows may be older.
 	stored placement.Group
 	seen   look
 }
 
-// look is the state of a group that Decide compares with the state at its last run. The leader looks at the group again
-// only if this state has changed.
+// look holds the state of a group at the last run of Decide. The leader examines the group again only if this state
+// has changed.
 type look struct {
 	group, target int64 // revisions in etcd
 	replaced      int64 // members whose shards have another volume now
@@ -72,7 +73,7 @@ type look struct {
 const NoTransition = "a replica stays in its phase, which this event must not find it in: that is a bug, please " +
 	"report it"
 
-// happens changes the phase. The caller holds Set.mu.
+// happens changes the phase according to an event. The caller holds Set.mu.
 func (r *Replica) happens(e member.Event) {
 	next, legal := r.state.Phase.After(e)
 	if !legal {
@@ -87,14 +88,14 @@ func (r *Replica) happens(e member.Event) {
 	}
 }
 
-// Happens changes the phase after an event that changes nothing else.
+// Happens changes the phase after an event that has no other effect.
 func (r *Replica) Happens(e member.Event) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	r.happens(e)
 }
 
-// State returns what is known of the replica now.
+// State returns the current facts of the replica.
 func (r *Replica) State() State {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -115,15 +116,15 @@ func (r *Replica) BeginLoad() bool {
 	return true
 }
 
-// NotePlan notes what was read of the folder, for TakePlan.
+// NotePlan stores the part of the folder that was read, for TakePlan.
 func (r *Replica) NotePlan(plan *group.Plan) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	r.state.Plan = plan
 }
 
-// TakePlan returns what was read of the folder, and drops it. It returns nil if a decision about the replica was made
-// meanwhile, because the folder may have changed since.
+// TakePlan returns the part of the folder that was read, and drops it. It returns nil if a decision was made about
+// the replica since the read, because the folder may have changed.
 func (r *Replica) TakePlan() *group.Plan {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -135,15 +136,15 @@ func (r *Replica) TakePlan() *group.Plan {
 	return plan
 }
 
-// NoteDelay notes why a load takes long.
+// NoteDelay records the reason why a load takes long.
 func (r *Replica) NoteDelay(err error) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	r.state.Err = err
 }
 
-// EndLoad notes the result of a load, and reports whether it found the tail of the replica damaged. Decisions about the
-// replica that were made during the load remain in force.
+// EndLoad records the result of a load, and reports whether the load found the tail of the replica damaged. Decisions
+// that were made about the replica during the load remain in force.
 func (r *Replica) EndLoad(report group.Report, err error) (torn bool) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -166,7 +167,7 @@ func (r *Replica) EndLoad(report group.Report, err error) (torn bool) {
 	return false
 }
 
-// Fail notes why the replica cannot serve.
+// Fail records the reason why the replica cannot serve.
 func (r *Replica) Fail(err error) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -174,7 +175,7 @@ func (r *Replica) Fail(err error) {
 	r.happens(member.Failing)
 }
 
-// NoteMissing notes that the replica lacks entries on which its leader relies.
+// NoteMissing records that the replica lacks entries on which its leader relies.
 func (r *Replica) NoteMissing(err error) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -183,20 +184,21 @@ func (r *Replica) NoteMissing(err error) {
 	r.set.Wake()
 }
 
-// tailError extends the error about a damaged tail: the text then also says what happens to the replica.
+// tailError extends the error about a damaged tail by a text that explains what happens to the replica.
 func tailError(err error) error {
 	return fmt.Errorf("%w; it does not vote, and is installed again from another copy, or replaced; where it stays so, "+
 		"start the shards that hold the other copies: a replacement needs a majority without this one", err)
 }
 
-// NoteStored notes the group as this shard has just written it to etcd.
+// NoteStored records the group as this shard has just written it to etcd.
 func (r *Replica) NoteStored(stored placement.Group) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	r.stored = stored
 }
 
-// Confirm notes that etcd lists here the replica that this process made, and routes calls to it.
+// Confirm records that etcd now lists the replica that this process made at this shard, and routes calls to the
+// replica.
 func (r *Replica) Confirm(stored placement.Group) {
 	s := r.set
 	s.mu.Lock()
@@ -206,8 +208,8 @@ func (r *Replica) Confirm(stored placement.Group) {
 	s.publish()
 }
 
-// beginFetch makes the context of an install: of a replica that joins, of one with a damaged tail, or of one that is
-// reinstalled. The caller holds Set.mu.
+// beginFetch makes the context for an install of a replica that joins, has a damaged tail, or lacks entries. The
+// caller holds Set.mu.
 func (r *Replica) beginFetch(ctx context.Context) {
 	r.fetch, r.stopFetch = context.WithCancel(ctx)
 	r.copying.Store(&Copying{now: time.Now})
@@ -248,8 +250,8 @@ func (r *Replica) EndFetch() {
 // Copying returns the progress of the install in progress, or nil if there is none.
 func (r *Replica) Copying() *Copying { return r.copying.Load() }
 
-// Members returns every member that etcd ever named to this shard, by Raft id. All are kept, because the membership in
-// the log may be older or newer than that in etcd.
+// Members returns every member that etcd ever named to this shard, by Raft id. Members that etcd no longer names are
+// kept, because the membership in the log may be older or newer than that in etcd.
 func (r *Replica) Members() map[uint64]placement.Member {
 	if m := r.known.Load(); m != nil {
 		return *m
@@ -257,7 +259,7 @@ func (r *Replica) Members() map[uint64]placement.Member {
 	return nil
 }
 
-// Learn records the members that etcd names. It replaces what was known of them.
+// Learn records the members that etcd names. It replaces earlier facts about them.
 func (r *Replica) Learn(named []placement.Member) {
 	old := r.Members()
 	if !slices.ContainsFunc(named, func(m placement.Member) bool { return old[m.RaftID] != m }) {
@@ -275,14 +277,14 @@ func (r *Replica) Learn(named []placement.Member) {
 	r.known.Store(&next)
 }
 
-// Route returns the shard of a member.
+// Route returns the shard of the member with a Raft id. It returns false if the shard is not known.
 func (r *Replica) Route(raftID uint64) (shard string, ok bool) {
 	m, ok := r.Members()[raftID]
 	return m.Shard, ok && m.Shard != ""
 }
 
-// Member returns the replica as a member of its group, and reports whether etcd, with this state of the group, has
-// forgotten the member.
+// Member returns the replica as a member of its group. forgotten is true if the given state in etcd wrongly lacks
+// this member, because it is older than the membership in the log.
 func (r *Replica) Member(state placement.Group) (m placement.Member, forgotten bool) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -290,8 +292,7 @@ func (r *Replica) Member(state placement.Group) (m placement.Member, forgotten b
 	return placement.Member{RaftID: r.state.RaftID, Role: role}, member.EtcdIsBehind(state, r.facts(state))
 }
 
-// facts returns the facts on which a decision about the replica is based while etcd has this state of its group. The
-// caller holds Set.mu.
+// facts returns the facts for a decision about the replica, given etcd's state of its group. The caller holds Set.mu.
 func (r *Replica) facts(state placement.Group) *member.Replica {
 	sv := r.Served()
 	facts := r.state.Replica
@@ -301,14 +302,14 @@ func (r *Replica) facts(state placement.Group) *member.Replica {
 			facts.KnownIndex = max(facts.KnownIndex, sv.log.ConfIndex())
 		}
 		if len(state.Members) > 0 && facts.KnownIndex > state.ConfIndex {
-			_, facts.InConf = r.role() // this case is rare: role takes the lock of the node
+			_, facts.InConf = r.role() // not done in other cases, because role takes the lock of the node
 		}
 	}
 	return &facts
 }
 
-// role returns the role of the replica in the newest membership that the replica knows. It returns false if the replica
-// has no role in that membership. The caller holds Set.mu.
+// role returns the role of the replica in the newest membership in its log. It returns false if the replica has no
+// role in that membership. The caller holds Set.mu.
 func (r *Replica) role() (placement.Role, bool) {
 	conf, raftID := r.state.Conf, r.state.RaftID
 	if sv := r.Served(); sv != nil {

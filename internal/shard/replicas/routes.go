@@ -8,18 +8,18 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Routes is an immutable table of the groups that this shard is responsible for, served or not. The zero value is the
-// table of a shard that has received nothing from etcd yet.
+// Routes is an immutable table of the groups of this shard, served or not. The zero value is the table of a shard
+// that has received nothing from etcd yet.
 type Routes struct {
 	Epoch    uint64
-	Held     bool // etcd was set back: what it says of groups may be outdated
+	Held     bool // etcd was set back, so its state of groups may be outdated
 	View     placement.View
-	ByName   map[string]*Replica // nil: etcd has said nothing yet
+	ByName   map[string]*Replica // nil until the first view of etcd has arrived
 	ByUUID   map[uuid.UUID]*Replica
-	ByNumber []*Replica // for Hash routing; nil where the group is on another shard
+	ByNumber []*Replica // for Hash routing; an element is nil if the group is on another shard
 }
 
-// Served returns the group if it serves here, else nil.
+// Served returns the group with a UUID if this shard serves it, and nil otherwise.
 func (r *Routes) Served(id uuid.UUID) *Served {
 	if g := r.ByUUID[id]; g != nil {
 		return g.Served()

@@ -34,12 +34,12 @@ func (r *Replica) Serve(log *group.Log, node *replica.Replica, raftID uint64, of
 	return sv
 }
 
-// Served returns what serves the replica, or nil. It takes no lock.
+// Served returns the Served of the replica, or nil if no node serves it. It takes no lock.
 func (r *Replica) Served() *Served { return r.served.Load() }
 
-// TakeOut takes a replica out of service and locks it against other changes, until EndChange. If only is not nil,
-// TakeOut takes nothing else out of service. TakeOut returns the Served that the caller must close. It returns nil if
-// it took nothing out of service.
+// TakeOut takes a replica out of service and locks it against other changes, until EndChange. It returns the Served,
+// which the caller must close. If only is not nil and is not the present Served, or if there is no Served, TakeOut
+// does nothing and returns nil.
 func (r *Replica) TakeOut(only *Served) *Served {
 	r.changing.Lock()
 	sv := r.Served()
@@ -68,13 +68,13 @@ func (r *Replica) Close(ctx context.Context, hints bool) error {
 	}
 	defer r.EndChange()
 	if err := sv.node.Stop(ctx); err != nil {
-		// Writes in flight are abandoned: an orderly close would wait for them.
+		// Writes in flight are abandoned, because an orderly close would wait for them.
 		return errors.Join(err, sv.log.Close(false))
 	}
 	return sv.log.Close(hints)
 }
 
-// Everywhere returns the index up to which every member has everything, according to the leader.
+// Everywhere returns the index up to which every member has all entries, according to the leader.
 func (sv *Served) Everywhere(m replica.Members) uint64 {
 	index := m.AppliedIndex
 	for _, p := range m.Progress {
@@ -101,7 +101,7 @@ func (sv *Served) Replica() *replica.Replica { return sv.node }
 func (sv *Served) Tenant() *quota.Tenant {
 	t := sv.Quota.Tenant()
 	if t == nil || !sv.node.Readable() && !sv.node.Status().Leader {
-		return nil // only the leader counts calls
+		return nil // only the leader counts calls towards quotas
 	}
 	return t
 }
@@ -109,8 +109,8 @@ func (sv *Served) Tenant() *quota.Tenant {
 // IsServed implements serve.Group.
 func (sv *Served) IsServed() bool { return sv.Group.Served() == sv }
 
-// barrierTime bounds how long a read waits for the majority. A leader that is partitioned does not notice the partition
-// at once, and the caller can ask other members.
+// barrierTime bounds how long a read waits for the majority. A partitioned leader does not notice the partition
+// immediately, while the caller can ask other members.
 const barrierTime = 2 * time.Second
 
 // Barrier implements serve.Group.
@@ -121,7 +121,7 @@ func (sv *Served) Barrier(ctx context.Context) error {
 	return sv.Elsewhere(errEnded)
 }
 
-// errEnded refuses reads in a group that has ended: a new group of its name may hold records.
+// errEnded refuses reads in a group that has ended, because a new group of the same name may hold records.
 var errEnded = fmt.Errorf("%w: %w", replica.ErrNoLeader, replica.ErrEnded)
 
 func (sv *Served) barrier(ctx context.Context) error {

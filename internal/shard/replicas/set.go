@@ -1,11 +1,11 @@
-// Package replicas owns the state of the replicas on a shard's volume: which there are, the Phase and the Standing of
-// each, what etcd says of them, and the Routes by which calls find them. All other code uses the methods of Set and
-// Replica. Each method is atomic: no other method runs between what it reads and what it changes.
+// Package replicas owns the state of the replicas on a shard's volume: the set of replicas, the Phase and the
+// Standing of each, their state in etcd, and the Routes by which calls find them. All other code uses the methods of
+// Set and Replica. Each method is atomic: no other method runs between what it reads and what it changes.
 //
 // A Replica begins as a State: found on the volume (Replace), made for a new group (Add), begun as a learner (Begin),
-// or missing although etcd places it here (Decide). From then on only an event changes its phase, and package member
-// has the table of legal transitions. Only Decide and Confirm change its standing. A replica has a route unless it is a
-// stray. It answers calls while it has a Served.
+// or missing although etcd places it on this shard (Decide). From then on only an event changes its phase, and
+// package member has the table of legal transitions. Only Decide and Confirm change its standing. A replica has a
+// route unless it is a stray. It answers calls while it has a Served.
 package replicas
 
 import (
@@ -24,46 +24,47 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Options hold everything that a Set may use.
+// Options holds everything that a Set may use.
 type Options struct {
 	Shard  string
-	Volume func() uuid.UUID      // the open volume
+	Volume func() uuid.UUID      // UUID of the open volume
 	Meta   func() placement.Meta // the store's Meta
-	// Background is the context of installs, and of following etcd. It lasts as long as the shard.
+	// Background is the context of installs and of the watch on etcd. It ends when the shard ends.
 	Background context.Context
 	Logger     *slog.Logger
 	Off        rules.Off // rules that a test switches off
 }
 
-// Set holds the replicas of one volume, and what etcd says of them. Safe for concurrent use.
+// Set holds the replicas of one volume, and their state in etcd. It is safe for concurrent use.
 type Set struct {
 	Options
 
-	// neighbours are the other shards as etcd last reported each of them. A shard whose lease ran out while etcd was down
-	// still serves at its last address. The map is replaced as a whole, while mu is held, and never nil.
+	// neighbours are the other shards, each as etcd last reported it, because a shard whose lease ran out while etcd
+	// was down still serves at its last address. The map is never modified, only replaced while mu is held, and never
+	// nil.
 	neighbours atomic.Pointer[map[string]placement.Shard]
 
 	Woken  chan struct{}    // receives when the replicas must be compared with etcd again
-	Looks  *Asked[struct{}] // groups to look at
-	Files  *Asked[uint64]   // replicas to install again, and the member to install from
+	Looks  *Asked[struct{}] // groups that the Steerer must examine
+	Files  *Asked[uint64]   // replicas to install, each with the Raft id of the member to install from
 	Sealed *Asked[struct{}] // groups that have filled a segment
 
-	// routes is the table that calls read. It is never nil. It is replaced as a whole while mu is held, so that it always
-	// agrees with the last decision.
+	// routes is the table that calls read. It is never nil. It is never modified, only replaced while mu is held, so
+	// that it always agrees with the last decision.
 	routes atomic.Pointer[Routes]
 
 	// mu guards the fields below, and the fields of each Replica that are documented as guarded by it. It is never held
 	// during input or output of files or connections.
 	mu     sync.Mutex
-	all    map[uuid.UUID]*Replica // by UUID of their group, strays included
-	view   placement.View         // what etcd says, as it is followed: never that of an etcd that was set back
-	newest placement.View         // the newest view; while it is held, the shard does not act on what etcd says
-	// retired are the Raft ids that were, or may have been, begun on this volume. It only grows (rule 7).
+	all    map[uuid.UUID]*Replica // by UUID of the group, strays included
+	view   placement.View         // the view that the shard follows, which is never from an etcd that was set back
+	newest placement.View         // the newest view; if etcd was set back, the shard does not act on it
+	// retired holds the Raft ids that were begun on this volume, or may have been. It only grows (rule 7).
 	retired map[uint64]bool
-	begun   bool // the first load has begun; it remains so
+	begun   bool // the first load has begun
 }
 
-// New makes a Set without replicas, which has received nothing from etcd.
+// New makes a Set without replicas and without a view of etcd.
 func New(opts Options) *Set {
 	s := &Set{
 		Options: opts, Woken: make(chan struct{}, 1), Looks: newAsked[struct{}](), Files: newAsked[uint64](),
@@ -89,7 +90,7 @@ func (s *Set) Replace(found map[uuid.UUID]State) {
 	}
 }
 
-// Add adds a replica that was made for a new group, and routes calls to the replica.
+// Add adds a replica that this shard has made for a new group, and routes calls to the replica.
 func (s *Set) Add(id uuid.UUID, state State) *Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +100,7 @@ func (s *Set) Add(id uuid.UUID, state State) *Replica {
 	return r
 }
 
-// Begin adds a learner that was begun with the given Raft id, and retires this id. The next Decide routes calls to the
+// Begin adds a learner that has just got the given Raft id, and retires this id. The next Decide routes calls to the
 // learner.
 func (s *Set) Begin(group placement.Group, raftID uint64) {
 	s.mu.Lock()
@@ -109,7 +110,7 @@ func (s *Set) Begin(group placement.Group, raftID uint64) {
 	s.all[r.UUID], s.retired[raftID] = r, true
 }
 
-// Remove drops a replica whose files are gone.
+// Remove drops a replica whose files were moved away or removed.
 func (s *Set) Remove(r *Replica) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,8 +164,8 @@ func (s *Set) BeginLoad() (pending []*Replica) {
 	return pending
 }
 
-// Loads calls the function tell with the progress of the load of each of these replicas, at one moment. The function
-// must not call the Set or a Replica.
+// Loads calls the function tell with the progress of the load of each of these replicas, all as of one moment. The
+// function must not call the Set or a Replica.
 func (s *Set) Loads(of []*Replica, tell func(r *Replica, phase member.Phase, outcome group.Outcome)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +178,7 @@ func (s *Set) Loads(of []*Replica, tell func(r *Replica, phase member.Phase, out
 func (s *Set) See(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if view.Own { // after a listing, a view is of everything
+	if view.Own { // after a listing, the view contains all groups
 		own := s.Own()
 		own.Holds = func(id uuid.UUID) bool { return s.all[id] != nil }
 		view = view.Of(own)
@@ -189,24 +190,24 @@ func (s *Set) See(view placement.View) {
 	}
 	for name, group := range view.Groups {
 		if s.newest.GroupUnknown(name) && !view.GroupUnknown(name) {
-			s.retire(group) // at the start it was unknown which replicas of the group had been begun here
+			s.retire(group) // at the start, it was unknown which replicas of this group an earlier process had begun
 		}
 	}
 	s.newest = view
 	if view.Held() == "" || s.view.Groups == nil || s.view.Held() != "" {
 		if s.view.Meta.EpochBase != view.Meta.EpochBase {
 			for _, r := range s.all {
-				r.stored = placement.Group{} // the revision in it belongs to a different etcd
+				r.stored = placement.Group{} // the revision in it is one of a different etcd
 			}
 		}
 		s.view = view
 	}
 }
 
-// Retire notes the Raft ids of the replicas that etcd names here at the start, because an earlier process may have
-// begun these replicas. The caller does this before etcd can assign a new replica to the shard. The first view has all
-// such ids: before a replica is begun, the volume records the revision of etcd that names it, and the shard follows no
-// older view.
+// Retire retires the Raft ids of the replicas that etcd places on this shard at the start, because an earlier process
+// may have begun these replicas. The caller calls it before etcd can assign a new replica to the shard. The first
+// view has all such ids: before a replica is begun, the volume records the revision of etcd that names it, and the
+// shard follows no older view.
 func (s *Set) Retire(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +223,7 @@ func (s *Set) retire(group placement.Group) {
 	}
 }
 
-// View returns the view that is followed.
+// View returns the view that the shard follows.
 func (s *Set) View() placement.View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,19 +237,19 @@ func (s *Set) Newest() placement.View {
 	return s.newest
 }
 
-// IsHeld reports whether the shard must not act on what etcd says.
+// IsHeld reports whether etcd was set back, so that the shard must not act on its state.
 func (s *Set) IsHeld() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newest.Held() != ""
 }
 
-// Here returns the members of a group on this shard and volume: usually one.
+// Here returns the members of a group on this shard and volume. Usually there is at most one.
 func (s *Set) Here(group placement.Group) []placement.Member {
 	return member.Here(group, s.Shard, s.Volume())
 }
 
-// IsExpected reports whether etcd places a group here whose replica does not serve as a voter yet.
+// IsExpected reports whether etcd places a group on this shard, and no replica serves the group as a voter yet.
 func (s *Set) IsExpected(id uuid.UUID) bool {
 	s.mu.Lock()
 	wanted := false
@@ -264,16 +265,16 @@ func (s *Set) IsExpected(id uuid.UUID) bool {
 	return sv == nil || sv.node.Status().Learner
 }
 
-// Group is what etcd knows of a group.
+// Group is etcd's state of a group.
 type Group struct {
 	placement.Group
 	Target []string
 	Shards map[string]placement.Shard
-	Known  map[string]placement.Shard // as Shards, including shards that are no longer registered
+	Known  map[string]placement.Shard // like Shards, but including shards that are no longer registered
 }
 
-// GroupOf returns what etcd says of the group of a replica, as far as this shard knows. It returns false if this shard
-// knows nothing about the group.
+// GroupOf returns etcd's state of the group of a replica, as far as this shard knows it. It returns false if etcd has
+// no such group.
 func (s *Set) GroupOf(r *Replica) (Group, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,7 +295,7 @@ func (s *Set) Address(shard string) (string, bool) {
 	return known.Address, ok
 }
 
-// includes reports whether known has the present addresses and domains of these shards.
+// includes reports whether known has the current addresses and domains of these shards.
 func includes(known, shards map[string]placement.Shard) bool {
 	for name, shard := range shards {
 		if old, ok := known[name]; !ok || old.Address != shard.Address || old.Domain != shard.Domain {
@@ -304,7 +305,7 @@ func includes(known, shards map[string]placement.Shard) bool {
 	return true
 }
 
-// Own describes the groups that this shard follows.
+// Own describes the groups whose keys this shard follows in etcd.
 func (s *Set) Own() placement.Own {
 	return placement.Own{Shard: s.Shard, Volume: s.Volume(), Held: s.names,
 		Holds: func(group uuid.UUID) bool { return s.Find(group) != nil }}

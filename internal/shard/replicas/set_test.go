@@ -19,7 +19,7 @@ func lone() *Set {
 	return s
 }
 
-// A shard keeps connections only to the shards with a member of a group that is here.
+// A shard keeps connections only to the shards that share a group with it.
 func TestWhoIsConnected(t *testing.T) {
 	s := lone()
 	here, elsewhere := uuid.New(), uuid.New()

@@ -9,9 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// TestAGroupThatIsReadLateBeginsNoReplicaTwice has an etcd key of a group that cannot be used at the start. The group's
-// replica stays as it is. When the key is repaired, it names a learner that may have been begun here before, so this
-// learner is not begun (rule 7). The test costs 10 ms.
+// TestAGroupThatIsReadLateBeginsNoReplicaTwice starts with an unusable key of a group in etcd. The group's replica
+// stays as it is. When the key is repaired, it names a learner. An earlier process may have begun this learner, so it
+// is not begun again (rule 7). The test costs 10 ms.
 func TestAGroupThatIsReadLateBeginsNoReplicaTwice(t *testing.T) {
 	s := lone()
 	here, id := s.Volume(), uuid.New()
