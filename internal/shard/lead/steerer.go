@@ -1,6 +1,6 @@
-// Package lead does what the leaders of groups on a shard have to do: it changes members and leaders until they match
-// the targets, and it transfers the leadership when the disk does not answer or the shard stops. Package move decides
-// on each step.
+// Package lead does the work of the leaders of groups on a shard: it changes members and leaders until they match the
+// targets, and it transfers the leadership when the disk does not answer or the shard stops. Package move decides on
+// each step.
 package lead
 
 import (
@@ -29,27 +29,27 @@ import (
 )
 
 const (
-	// changeApplyTime is the time for members to apply a membership change before one of them is made leader.
+	// changeApplyTime is how long members may take to apply a membership change before one of them is made leader.
 	changeApplyTime = 300 * time.Millisecond
 	steerAtOnce     = 16
 	changeTime      = 10 * time.Second // timeout of one membership change
 	etcdTime        = 5 * time.Second
-	stepsAtOnce     = 32 // steps of one group before other groups get their turn
+	stepsAtOnce     = 32 // steps of one group before other groups have their turn
 	handOverTime    = 3 * time.Second
-	handOverWait    = 50 * time.Millisecond // between two attempts to hand over
-	leaveSilentWait = time.Second           // between two checks of the volume, and two attempts to leave
-	// leadRest is how long a new leader keeps the leadership although the target wants another leader. It exists
-	// because the previous leader may be about to stop while it is still registered.
+	handOverWait    = 50 * time.Millisecond // pause between two attempts to transfer the leaderships of all groups
+	leaveSilentWait = time.Second           // pause between two checks of the volume, and between two transfers
+	// leadRest is how long a new leader keeps the leadership although the target wants another leader. The previous
+	// leader may be about to stop although it is still registered.
 	leadRest = 5 * time.Second
-	// groupsMovingMax is the number of groups led here that are getting copies elsewhere at a time. It leaves most of the
-	// disk and the network to calls.
+	// groupsMovingMax is how many groups led by this shard may get copies on other shards at a time. It leaves most
+	// of the disk and the network to calls.
 	groupsMovingMax = 4
 )
 
-// lookPauses are the pauses between two looks at an unfinished group.
+// lookPauses are the pauses between two looks at a group whose change is unfinished.
 var lookPauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 2 * time.Second}
 
-// Options hold everything that a Steerer may use.
+// Options holds everything that a Steerer may use.
 type Options struct {
 	Replicas *replicas.Set
 	Etcd     Etcd
@@ -58,9 +58,10 @@ type Options struct {
 
 	// VolumeSilent reports whether the volume of this shard has stopped answering.
 	VolumeSilent func() bool
-	// IsSilent reports whether a peer was found to be silent. When such a peer answers again, its groups are looked at.
+	// IsSilent reports whether a peer is known to be silent. When such a peer answers again, the Steerer looks at its
+	// groups.
 	IsSilent func(shard string) bool
-	// MustNotLead reports whether a peer said that it must not be given the leadership, because of its disk.
+	// MustNotLead reports whether a peer has asked not to become the leader of groups, because of its disk.
 	MustNotLead func(shard string) bool
 	// Withdraw takes a replica out of service that lacks entries on which its leader relies.
 	Withdraw func(ctx context.Context, sv *replicas.Served, why error)
@@ -68,22 +69,22 @@ type Options struct {
 	WriteReplicaFile func(group uuid.UUID, raftID uint64) error
 }
 
-// Etcd is the part of *registry.Store that a Steerer needs; the method is documented there.
+// Etcd is the part of *registry.Store that a Steerer needs; its method is documented in package registry.
 type Etcd interface {
 	PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error)
 }
 
-// Steerer brings the groups that are led here to their target, step by step. Safe for concurrent use.
+// Steerer brings the groups that this shard leads to their targets, step by step. It is safe for concurrent use.
 type Steerer struct {
 	Options
 	steering
 }
 
-// New makes a Steerer, which does nothing before Run.
+// New makes a Steerer. It does nothing until Run is called.
 func New(opts Options) *Steerer { return &Steerer{opts, newSteering()} }
 
-// Run looks at groups until ctx ends. A look at a group is requested (Replica.AskLook) when its leader, its membership,
-// the view or the peers have changed. A group with an unfinished change is looked at repeatedly.
+// Run looks at groups until ctx ends. Other code requests a look (Replica.AskLook) when the leader or the membership
+// of a group, the view of etcd or the peers have changed. Run looks repeatedly at a group with an unfinished change.
 func (q *Steerer) Run(ctx context.Context) {
 	var looks errgroup.Group
 	looks.SetLimit(steerAtOnce)
@@ -102,8 +103,8 @@ func (q *Steerer) Run(ctx context.Context) {
 	}
 }
 
-// look takes steps towards the target while this replica leads. It returns true if something is unfinished and needs
-// another look.
+// look takes steps towards the target while this replica leads. It returns true if the group needs another look,
+// because a change is unfinished.
 func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -113,7 +114,7 @@ func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 	for range stepsAtOnce {
 		sv := g.Served()
 		if sv == nil && q.Replicas.Find(g.UUID) == nil {
-			q.forget(g) // here, because a look that overlaps with the removal would remember the group again
+			q.forget(g) // only now, because a look that overlaps with the removal would record the group again
 		}
 		if sv == nil || ctx.Err() != nil {
 			return false
@@ -167,13 +168,13 @@ func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 type stepped uint8
 
 const (
-	stepDone  stepped = iota // nothing is left to do
+	stepDone  stepped = iota // no step is left
 	stepLater                // the step must wait for something
 	stepAgain                // the step is done
 )
 
-// isPlain reports whether a group has exactly one copy, and its target is this shard. The leader of such a group has no
-// step to take; the reporter of the shard reports the figures of the group.
+// isPlain reports whether a group has exactly one copy, and its target is this shard. The leader of such a group has
+// no step to take, and the reporter of the shard reports its sizes.
 func isPlain(sv *replicas.Served, m replica.Members, state replicas.Group) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
 		len(state.Members) == 1 && state.Members[0].RaftID == sv.RaftID && state.Members[0].Role == placement.Voter &&
@@ -204,7 +205,7 @@ func (q *Steerer) step(
 	}
 	if namesAll(state.Members, m.Conf) && (state.Leader != q.Replicas.Shard || state.Term < m.Term ||
 		state.ConfIndex < m.ConfIndex) {
-		return stepAgain, q.storeAsLeader(ctx, sv, m, state.Group) // calls use this record to find the leader
+		return stepAgain, q.storeAsLeader(ctx, sv, m, state.Group) // calls find the leader in etcd
 	}
 	in := move.State{
 		Self: sv.RaftID, Conf: m.Conf, Pending: m.Changing, Last: m.LastIndex, Progress: map[uint64]move.Progress{},
@@ -218,7 +219,7 @@ func (q *Steerer) step(
 	in.Known = slices.Collect(maps.Values(places))
 	in.Shards = shardsOf(state, in.Known)
 	if knownVoters(m.Conf, state.Members) >= q.Replicas.Meta().Copies && !q.mayMove(g, groupsMovingMax) {
-		in.LearnersMax = 0 // a group that still lacks copies need not wait for others
+		in.LearnersMax = 0 // a group that lacks copies does not wait for others
 	}
 	a := move.Decide(in)
 	if a.Kind == move.Nothing {
@@ -226,14 +227,14 @@ func (q *Steerer) step(
 			q.moved(g)
 		}
 		if a.Done && (state.Target[0] == q.Replicas.Shard || q.IsSilent(state.Target[0])) {
-			return stepDone, nil // the group is looked at again when the designated leader answers
+			return stepDone, nil // when the designated leader answers again, that triggers the next look
 		}
-		// The group waits, if only for the designated leader.
+		// The group waits, perhaps only for the designated leader.
 		q.Logger.Debug("a move waits", "group", g.Name, "reason", a.Reason)
 		return stepLater, nil
 	}
 	if a.Kind == move.TransferLeader && time.Since(known.changedAt) < changeApplyTime {
-		return stepLater, nil // the transfer target would refuse, and writes would be held up meanwhile
+		return stepLater, nil // the target would refuse the leadership, and writes would wait meanwhile
 	}
 	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.Replicas.Shard) &&
 		time.Since(known.since) < leadRest {
@@ -258,15 +259,15 @@ func knownVoters(conf *raftpb.ConfState, members []placement.Member) (n int) {
 	return n
 }
 
-// reportTime is how long a wanted shard that has registered has to report that it holds a member whose location etcd
+// reportTime is how long the leader waits for a newly registered target shard to report a member whose location etcd
 // has lost.
 const reportTime = 3 * time.Second
 
-// mayStillReport reports whether a member whose location etcd has lost may still be found. Until then it must not be
-// removed or replaced: the group would lose a copy that exists, and would need both of the two that are left. A lost
-// member may still be found while no registered shard could take its place, and until a shard that has just registered
-// had time to report its replicas. If comes is set, because a new member is about to be added, any lost member counts;
-// otherwise only the member with the given id counts.
+// mayStillReport reports whether a member whose location etcd has lost may still be found. Such a member must not be
+// removed or replaced, because the group would lose a copy that exists, and a group of three could then lose no other
+// copy. A lost member may still be found while no registered shard could take its place, and until a newly registered
+// shard had time to report its replicas. If comes is set, because a new member is about to be added, any lost member
+// counts; otherwise only the member with the given id counts.
 func mayStillReport(g *memory, state replicas.Group, id uint64, comes bool) bool {
 	var come []string
 	whole := len(state.Target) > 0 // the target is complete without the member
@@ -288,7 +289,7 @@ func mayStillReport(g *memory, state replicas.Group, id uint64, comes bool) bool
 	return lookedFor && !whole && (len(come) == 0 || time.Since(g.comeSince) < reportTime)
 }
 
-// act carries out what was decided.
+// act takes the step that was decided on.
 func (q *Steerer) act(
 	ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group, a move.Action,
 ) error {
@@ -301,8 +302,8 @@ func (q *Steerer) act(
 	case move.TransferLeader:
 		return sv.Replica().TransferLeader(ctx, a.ID)
 	case move.AddLearner:
-		// A sole voter needs no replica file: the membership identifies it. With a second member, the file must say which
-		// one is here.
+		// A sole voter needs no replica file: the membership identifies it. With a second member, the file must say
+		// which one is on this volume.
 		if err := q.WriteReplicaFile(sv.UUID(), sv.RaftID); err != nil {
 			return err
 		}
@@ -336,13 +337,13 @@ func (q *Steerer) HoldEnded(g *replicas.Replica) (release func(), ok bool) {
 	return func() { held.Store(false) }, held.CompareAndSwap(false, true)
 }
 
-// resume lets an ended group that is led here accept writes again, unless it is deleted or this shard is deleting it.
-// It first changes the group's key in etcd, so that an earlier attempt to delete the group, here or on the former
-// leader, finds a changed key and fails. While etcd does not answer, the group remains ended.
+// resume lets an ended group that this shard leads accept writes again, unless the group is deleted or being deleted.
+// It first changes the group's key in etcd, so that an earlier attempt to delete the group, by this shard or by the
+// former leader, finds a changed key and fails. While etcd does not answer, the group remains ended.
 func (q *Steerer) resume(ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group) error {
 	release, ok := q.HoldEnded(sv.Group)
 	if !ok {
-		return nil // a deletion is in progress, and asks for another look when it ends
+		return nil // a deletion is in progress, and requests another look when it ends
 	}
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
@@ -352,21 +353,21 @@ func (q *Steerer) resume(ctx context.Context, sv *replicas.Served, m replica.Mem
 	switch {
 	case errors.Is(err, placement.ErrNoGroup), errors.Is(err, placement.ErrChanged),
 		errors.Is(err, placement.ErrStaleLeader):
-		return nil // the group is deleted, or the next view says what changed
+		return nil // either the group is deleted, or the next view shows the change
 	case err != nil:
 		return fmt.Errorf("before it resumes: %w", err)
 	}
 	sv.Group.NoteStored(stored)
 	err = sv.Replica().Resume(ctx, m.Term)
 	if errors.Is(err, replica.ErrNoLeader) || errors.Is(err, replica.ErrChanging) {
-		return nil // the next look says what is left to do
+		return nil // the next look decides how to continue
 	}
 	return err
 }
 
-// LeaveSilent transfers the leadership of all groups to other shards while the volume does not answer, until ctx ends.
-// Reads at a leader wait for its disk. Without a write, nothing else ends the leadership of such a shard, because it
-// sends heartbeats.
+// LeaveSilent transfers the leadership of all groups to other shards while the volume does not answer, until ctx
+// ends. Reads at a leader wait for its disk. Without writes, a shard with a silent disk would remain leader, because
+// it still sends heartbeats.
 func (q *Steerer) LeaveSilent(ctx context.Context) {
 	for told := false; backoff.Sleep(ctx, leaveSilentWait); {
 		silent := q.VolumeSilent()
@@ -379,8 +380,8 @@ func (q *Steerer) LeaveSilent(ctx context.Context) {
 	}
 }
 
-// HandOver transfers the leadership of all groups to other shards before this shard stops. If a member does not accept
-// the leadership or returns it, HandOver repeats the offer for a while.
+// HandOver transfers the leadership of all groups to other shards before this shard stops. If a member does not
+// accept the leadership or returns it, HandOver tries again for a while.
 func (q *Steerer) HandOver(ctx context.Context) {
 	r := q.Replicas.Routes()
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)
@@ -399,8 +400,8 @@ func (q *Steerer) HandOver(ctx context.Context) {
 	}
 }
 
-// handOverAll tries to transfer the leadership of each group once. The results are numbers of groups: took counts those
-// that this shard no longer leads, kept counts those that it still leads, and open counts those among kept that another
+// handOverAll tries to transfer the leadership of each group once. It returns three numbers of groups: took counts
+// the groups that this shard no longer leads, kept those that it still leads, and open those among kept that another
 // shard could lead.
 func (q *Steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, open, kept int) {
 	var mu sync.Mutex
@@ -436,9 +437,9 @@ func (q *Steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, op
 }
 
 // transferTarget returns the member with the longest log among those that can take the leadership, or 0 if no member
-// can take it. A member whose disk hangs can neither lead nor store a vote. If no majority can vote, the leadership
-// remains here: a leader whose disk hangs still serves reads from memory, but after a failed election the group would
-// have no leader.
+// can take it. A member whose disk hangs can neither lead nor store a vote. If no majority can vote, this shard keeps
+// the leadership: a leader whose disk hangs still serves reads from memory, but after a failed election the group
+// would have no leader.
 func (q *Steerer) transferTarget(sv *replicas.Served, m replica.Members) uint64 {
 	var to, match uint64
 	votes, places := map[uint64]bool{}, sv.Group.Members()
@@ -469,7 +470,7 @@ func (q *Steerer) transferTarget(sv *replicas.Served, m replica.Members) uint64 
 	return to
 }
 
-// shardsOf returns what package move needs to know of the shards of a group, including those of known members.
+// shardsOf returns the input of package move about the shards of a group, including the shards of known members.
 func shardsOf(state replicas.Group, known []placement.Member) map[string]move.Shard {
 	out := make(map[string]move.Shard, len(state.Members)+len(state.Target))
 	note := func(name string) {

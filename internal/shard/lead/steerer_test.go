@@ -41,8 +41,8 @@ func lone(etcd Etcd) *Steerer {
 	})
 }
 
-// A list of members that lacks one is not written to etcd as the membership: the missing member would conclude that it
-// was removed.
+// An incomplete list of members is not written to etcd as the membership, because the missing member would conclude
+// that it was removed.
 func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 	for name, c := range map[string]struct {
 		conf *raftpb.ConfState
@@ -75,8 +75,8 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 	}
 }
 
-// A replica that another one of its group replaces on the same volume leaves no entry behind, and does not keep its
-// place among the groups that get copies elsewhere.
+// If a new replica of a group replaces the old one on the same volume, the Steerer keeps no entry for the old
+// replica, and the group does not keep its place among the groups that get copies on other shards.
 func TestAReplacedReplicaKeepsNoPlace(t *testing.T) {
 	q := lone(nil)
 	id := uuid.New()
@@ -94,8 +94,8 @@ func TestAReplacedReplicaKeepsNoPlace(t *testing.T) {
 	}
 }
 
-// A look still runs when the replica leaves, and takes a place for a move after that. The place must not be lost for
-// the groups that stay.
+// A look is still running when its replica leaves the group, and afterwards reserves a place for a move. The other
+// groups must not lose that place.
 func TestAGroupThatLeavesDuringALookIsForgotten(t *testing.T) {
 	q := lone(nil)
 	g := q.Replicas.Add(uuid.New(), replicas.State{})
@@ -117,8 +117,8 @@ func TestAGroupThatLeavesDuringALookIsForgotten(t *testing.T) {
 	}
 }
 
-// The target of a group changes back before the group gets its copy. The look ends there, and the place of the move is
-// free again.
+// The target of a group changes back before the group gets its copy. The next look finds nothing to do, and frees the
+// place of the move.
 func TestAFinishedLookReturnsThePlaceOfAMove(t *testing.T) {
 	q := lone(nil)
 	first, second := q.Replicas.Add(uuid.New(), replicas.State{}), q.Replicas.Add(uuid.New(), replicas.State{})
@@ -135,7 +135,7 @@ func TestAFinishedLookReturnsThePlaceOfAMove(t *testing.T) {
 	}
 }
 
-// A look that is asked for during a look follows it, and an unfinished group is looked at again.
+// A look that is requested during a look follows it, and an unfinished group is looked at again.
 func TestLooksFollow(t *testing.T) {
 	q := lone(nil)
 	g := q.Replicas.Add(uuid.New(), replicas.State{})
@@ -162,7 +162,8 @@ func TestLooksFollow(t *testing.T) {
 	}
 }
 
-// If the others already have a leader, the returning shard still takes its place: they wait for its report.
+// Even if the other members already have a leader, a returning shard keeps its member, because the leader waits for
+// its report.
 func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
 	lost := placement.Member{RaftID: 5}
 	state := replicas.Group{
@@ -175,7 +176,7 @@ func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		since time.Time
-		come  string // a further shard that has registered
+		come  string // another shard that registers
 		id    uint64
 		wait  bool
 	}{

@@ -10,31 +10,32 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// steering records which groups are being looked at, and what the Steerer remembers of groups between two looks.
+// steering records which groups the Steerer is looking at, and the facts that it keeps about groups between two
+// looks.
 type steering struct {
-	list  sync.Mutex                 // guards all below
-	busy  map[*replicas.Replica]bool // being looked at; true: another look was asked for meanwhile
+	list  sync.Mutex                 // guards the fields below
+	busy  map[*replicas.Replica]bool // replicas with a look in progress; true: another look was requested meanwhile
 	waits map[*replicas.Replica]*steerWait
-	// moves and known are by the UUID of the group, because another replica of the group may replace the present one.
-	moves map[uuid.UUID]struct{} // groups that are getting copies elsewhere now: all of them are in busy or in waits
+	// The keys of moves and known are UUIDs of groups, because a new replica of a group may replace the old one.
+	moves map[uuid.UUID]struct{} // groups that are getting copies on other shards; all of them are in busy or in waits
 	known map[uuid.UUID]*memory
 }
 
-// memory is what the Steerer remembers of a group. Only the look at the group uses it, except for held.
+// memory holds the facts that the Steerer keeps about a group. Only the look at the group uses it, except for held.
 type memory struct {
 	held      atomic.Bool // see HoldEnded
-	changedAt time.Time   // time of the last membership change asked for here
+	changedAt time.Time   // time of the last membership change that this shard requested
 	term      uint64      // term in which this shard last led the group
-	since     time.Time   // when term was first seen
-	// come lists the wanted shards that are registered and hold no member, with their volumes, as the leader last saw
+	since     time.Time   // time when term was first seen
+	// come lists the target shards that are registered and hold no member, with their volumes, as the leader last saw
 	// them.
 	come      []string
-	comeSince time.Time // when come was first seen
+	comeSince time.Time // time when come was first seen
 }
 
-// steerWait is the time until the next look at a group that is unfinished.
+// steerWait describes the pause until the next look at an unfinished group.
 type steerWait struct {
-	looks int // looks since the last step, all of which left something unfinished
+	looks int // looks since the last step that left the group unfinished
 	timer *time.Timer
 }
 
@@ -45,7 +46,8 @@ func newSteering() steering {
 	}
 }
 
-// take begins a look at each replica that asked for one and is not being looked at, and returns these replicas.
+// take begins a look at each replica that has requested one, unless a look at it is in progress. It returns the
+// replicas to look at.
 func (q *steering) take(asked map[*replicas.Replica]struct{}) (due []*replicas.Replica) {
 	q.list.Lock()
 	defer q.list.Unlock()
@@ -58,7 +60,7 @@ func (q *steering) take(asked map[*replicas.Replica]struct{}) (due []*replicas.R
 	return due
 }
 
-// done ends the look at a group. If something is left to do, the next look follows after a pause. The pause grows each
+// done ends the look at a group. If the group is unfinished, the next look follows after a pause, which grows each
 // time. Its jitter keeps the looks out of step with the ticks of Raft, because right after a tick a member that is
 // alive looks silent.
 func (q *steering) done(g *replicas.Replica, unfinished bool) {
@@ -74,7 +76,7 @@ func (q *steering) done(g *replicas.Replica, unfinished bool) {
 	}
 	if !unfinished {
 		delete(q.waits, g)
-		delete(q.moves, g.UUID) // a look that was still running when the move ended may have taken a place again
+		delete(q.moves, g.UUID) // a look that was still running when the move ended may have reserved a place again
 		return
 	}
 	if w == nil {
@@ -85,7 +87,7 @@ func (q *steering) done(g *replicas.Replica, unfinished bool) {
 	w.looks++
 }
 
-// Idle reports whether no group is being examined, and no group waits to be examined again.
+// Idle reports whether no look is in progress or planned.
 func (q *steering) Idle() bool {
 	q.list.Lock()
 	defer q.list.Unlock()
@@ -101,7 +103,7 @@ func (q *steering) stepped(g *replicas.Replica) {
 	}
 }
 
-// mayMove reports whether a group may get copies elsewhere now, and if so reserves a place for it.
+// mayMove reports whether a group may get copies on other shards now, and if so reserves a place for the group.
 func (q *steering) mayMove(g *replicas.Replica, limit int) bool {
 	q.list.Lock()
 	defer q.list.Unlock()
@@ -118,7 +120,7 @@ func (q *steering) moved(g *replicas.Replica) {
 	delete(q.moves, g.UUID)
 }
 
-// memoryOf returns what is remembered of a group.
+// memoryOf returns the facts that the Steerer keeps about a group.
 func (q *steering) memoryOf(g *replicas.Replica) *memory {
 	q.list.Lock()
 	defer q.list.Unlock()
@@ -128,7 +130,7 @@ func (q *steering) memoryOf(g *replicas.Replica) *memory {
 	return q.known[g.UUID]
 }
 
-// forget drops what is remembered of a group whose replica has left.
+// forget drops the facts about a group whose replica has left.
 func (q *steering) forget(g *replicas.Replica) {
 	q.list.Lock()
 	defer q.list.Unlock()
