@@ -18,27 +18,27 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// An etcd that was set back to an older backup is recognised by the facts that the volume remembers. Until that etcd is
-// reconciled, the shard does not act on what it says: served groups continue, groups that etcd names here are loaded,
-// and no replica is created, moved or deleted (rule 9).
+// The volume remembers facts about etcd, by which the shard recognises an etcd that was set back to an older backup.
+// Until that etcd is reconciled, the shard does not act on its state: served groups continue, groups that etcd places
+// on the shard are loaded, and no replica is created, moved or deleted (rule 9).
 
 const (
 	// SafeModeRetry is the time between two attempts to end a freeze.
 	SafeModeRetry = time.Second
-	rememberEvery = 5 * time.Second // time between two writes of the facts, while views cause no action
-	surveyTime    = 5 * time.Second // for the answer of one shard
+	rememberEvery = 5 * time.Second // time between two writes of the facts, while views require no action
+	surveyTime    = 5 * time.Second // time limit for the answer of one shard
 	reconcileTime = 10 * time.Second
 )
 
-// memory is what the volume remembers of its store.
+// memory holds the facts about the store that are on the volume.
 type memory struct {
 	mu    sync.Mutex
-	facts volume.Facts // as last written
+	facts volume.Facts // the facts as last written
 	at    time.Time
-	newer bool // a newer program wrote the facts: they are left unchanged
+	newer bool // a newer program wrote the facts, so they are left unchanged
 }
 
-// recall reads the facts that the volume remembers.
+// recall reads the facts on the volume.
 func (f *Watcher) recall() placement.Progress {
 	m := &f.seen
 	m.mu.Lock()
@@ -66,8 +66,8 @@ func markOf(f volume.Facts) placement.Mark {
 	}
 }
 
-// remember records on the volume the newest revision of etcd that was seen. It is called before the shard does anything
-// because of that revision.
+// remember writes the newest revision of etcd that was seen to the volume. It is called before the shard acts on that
+// revision.
 func (f *Watcher) remember(view placement.View) error {
 	if view.Held() != "" {
 		return nil
@@ -87,7 +87,7 @@ func (f *Watcher) remember(view placement.View) error {
 	there.Format, there.Store = 0, uuid.Nil
 	if m.newer || there == facts || markOf(facts).Behind(placement.Mark{Base: there.EtcdBase,
 		Revision: there.EtcdRevision}) != "" {
-		return nil // the facts on the volume are equally new or newer
+		return nil // the facts on the volume are at least as new
 	}
 	err := f.Volume().WriteFacts(facts)
 	if err == nil {
@@ -97,7 +97,7 @@ func (f *Watcher) remember(view placement.View) error {
 	return err
 }
 
-// rememberLater calls remember at a limited rate for a view that caused no action. Revisions that come from writes
+// rememberLater calls remember at a limited rate, for views that require no action. Revisions that come from writes
 // about other shards are recorded less often, so that a quiet volume is rarely written to.
 func (f *Watcher) rememberLater() {
 	view := f.Replicas.View()
@@ -108,7 +108,7 @@ func (f *Watcher) rememberLater() {
 		view.Mark = f.Etcd.Newest(view.Mark)
 	}
 	if age > min(rememberEvery, f.RememberQuiet) {
-		_ = f.remember(view) // the error is shown as a problem
+		_ = f.remember(view) // the error becomes a problem of the shard
 	}
 }
 
@@ -122,7 +122,8 @@ func (f *Watcher) See(view placement.View) {
 	f.Problems.Note("following etcd", err)
 }
 
-// freeze informs all other shards that etcd was set back, if this shard is the first to notice.
+// freeze records in etcd that etcd was set back, if this shard is the first to notice. All other shards see that
+// record.
 func (f *Watcher) freeze(ctx context.Context) error {
 	told := f.Replicas.Newest()
 	if told.SetBack == "" || told.Freeze != nil {
@@ -133,7 +134,7 @@ func (f *Watcher) freeze(ctx context.Context) error {
 	return f.Etcd.Freeze(ctx, "shard "+f.Replicas.Shard, told.SetBack)
 }
 
-// LeaveSafeMode ends each freeze that occurs before ctx ends.
+// LeaveSafeMode ends each freeze, until ctx ends.
 func (f *Watcher) LeaveSafeMode(ctx context.Context) {
 	for backoff.Sleep(ctx, SafeModeRetry) {
 		if !f.Replicas.IsHeld() {
@@ -145,14 +146,14 @@ func (f *Watcher) LeaveSafeMode(ctx context.Context) {
 			err = f.leaveSafeMode(ctx)
 		}
 		if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil {
-			err = nil // retry
+			err = nil // the next attempt follows after a pause
 		}
 		f.Problems.Note("reconciling etcd", err)
 	}
 }
 
-// leaveSafeMode asks all registered shards what their volumes hold, and overwrites etcd with the answers. The first
-// shard by name does it.
+// leaveSafeMode asks all registered shards for the contents of their volumes, and corrects etcd accordingly. Only the
+// first registered shard by name does this.
 func (f *Watcher) leaveSafeMode(ctx context.Context) error {
 	told := f.Replicas.Newest()
 	if told.Freeze == nil || !isFirst(told, f.Replicas.Shard) {
@@ -173,7 +174,7 @@ func (f *Watcher) leaveSafeMode(ctx context.Context) error {
 	return err
 }
 
-// isFirst reports whether a shard is the first by name of the registered ones.
+// isFirst reports whether a shard is the first of the registered shards by name.
 func isFirst(view placement.View, shard string) bool {
 	for name := range view.Shards {
 		if name < shard {
@@ -184,7 +185,7 @@ func isFirst(view placement.View, shard string) bool {
 	return registered
 }
 
-// surveyAll asks each shard what its volume holds. silent describes the shards that did not answer.
+// surveyAll asks each shard for the contents of its volume. silent describes the shards that did not answer.
 func (f *Watcher) surveyAll(ctx context.Context, view placement.View) (volumes []rescue.FoundVolume,
 	silent []string) {
 	var mu sync.Mutex

@@ -41,7 +41,7 @@ func lone(t *testing.T) *Watcher {
 	})
 }
 
-// The volume's memory of etcd never becomes older, and a view of an etcd that was set back is not accepted.
+// The facts about etcd on the volume never become older, and a view of an etcd that was set back is not accepted.
 func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
 	f := lone(t)
 	at := func(revision int64, setBack string) placement.View {

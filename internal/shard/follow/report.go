@@ -17,8 +17,8 @@ import (
 // etcdTime bounds one request to etcd.
 const etcdTime = 5 * time.Second
 
-// create creates a group on this shard, because the group has no members yet and its target names this shard. The group
-// serves as soon as etcd lists this shard as its member.
+// create creates a group that has no members yet and whose target names this shard. The group serves as soon as etcd
+// lists this shard as its member.
 func (f *Watcher) create(ctx context.Context, state placement.Group) error {
 	if err := f.Actions.Create(ctx, state); err != nil {
 		return fmt.Errorf("creating it: %w", err)
@@ -26,8 +26,8 @@ func (f *Watcher) create(ctx context.Context, state placement.Group) error {
 	return f.announce(ctx, state)
 }
 
-// announce reports to etcd that the group is here. Its folder was created here for exactly this group, as its UUID
-// shows.
+// announce reports to etcd that this shard has the group. This shard created the folder for exactly this group, as
+// the folder's UUID shows.
 func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
 	r := f.Replicas.Find(state.UUID)
 	if r == nil {
@@ -38,7 +38,7 @@ func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
 	}
 	sv := r.Served()
 	if sv == nil {
-		return errLater // the replica is still loading, or has failed, as its state shows
+		return errLater // the replica is still loading or has failed, and its state shows which
 	}
 	state.Members = []placement.Member{{Shard: f.Replicas.Shard, VolumeUUID: f.Replicas.Volume(), RaftID: sv.RaftID}}
 	state.Leader = f.Replicas.Shard
@@ -50,10 +50,10 @@ func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// reportMissing reports to etcd that replicas of a group of several copies are missing here, or incomplete, so that the
-// leader replaces them. These replicas never come back: a Raft id is not reused.
+// reportMissing reports to etcd that this shard lacks its replicas of a group of several copies, or has them
+// incomplete, so that the leader replaces them. These replicas never come back, because a Raft id is not reused.
 func (f *Watcher) reportMissing(ctx context.Context, state placement.Group) error {
-	sound := uint64(0) // Raft id of the replica that is here and not given up; 0: none
+	sound := uint64(0) // Raft id of a replica on this volume that was not given up; 0 if there is none
 	if r := f.Replicas.Find(state.UUID); r != nil {
 		if known := r.State(); known.Phase != member.Lost && known.Phase != member.GivenUp {
 			sound = known.RaftID
@@ -73,10 +73,10 @@ func (f *Watcher) reportMissing(ctx context.Context, state placement.Group) erro
 	return nil
 }
 
-// reportPresent reports to etcd that a member is here. etcd may lack the member's location because etcd was rebuilt
-// without this volume. etcd may also not name the member at all, because an older membership was written. Without the
-// report the member would not be found, and the leader changes nothing until it knows the location of all members. If
-// the member has been removed since, the leader reports that with a later membership.
+// reportPresent reports to etcd that a member is on this shard. etcd may lack the member's location because etcd was
+// rebuilt without this volume. It may also lack the member itself, because an older membership was written. Without
+// the report nobody would find the member, and the leader changes nothing until it knows the location of all members.
+// If the member has been removed in the meantime, the leader reports that with a later membership.
 func (f *Watcher) reportPresent(ctx context.Context, state placement.Group) error {
 	r := f.Replicas.Find(state.UUID)
 	if r == nil {
@@ -100,8 +100,8 @@ func (f *Watcher) reportPresent(ctx context.Context, state placement.Group) erro
 	return nil
 }
 
-// hasLeftNow asks etcd whether the group's own key now confirms what Reconcile has found: that this replica has left
-// the group. An error means that etcd does not answer.
+// hasLeftNow reads the group's own key in etcd, and reports whether it confirms that this replica has left the group,
+// as Reconcile has concluded. An error means that etcd does not answer.
 func (f *Watcher) hasLeftNow(ctx context.Context, r *replicas.Replica) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()

@@ -1,6 +1,6 @@
-// Package follow makes a shard carry out what etcd says of the groups on its volume. The Watcher receives views of
-// etcd, package replicas keeps them and decides about each group, and the Actions of the Watcher carry the decisions
-// out.
+// Package follow brings the groups on a shard's volume to their state in etcd. The Watcher receives views of etcd,
+// package replicas keeps the views and decides about each group, and the Actions of the Watcher carry out the
+// decisions.
 package follow
 
 import (
@@ -24,27 +24,28 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// Options hold everything that a Watcher may use.
+// Options holds everything that a Watcher may use.
 type Options struct {
 	Store   func() uuid.UUID
 	Volume  func() *volume.Volume // the open volume
 	Facts   func() (volume.Facts, error)
 	Etcd    Etcd
 	Actions Actions
-	// Ask asks another shard what its volume holds.
+	// Ask asks another shard for the contents of its volume.
 	Ask      func(ctx context.Context, shard placement.Shard) (rescue.FoundVolume, error)
 	Replicas *replicas.Set
 	Problems *problems.List
 	Logger   *slog.Logger
 
-	// RememberQuiet is how often the volume records the revision of etcd when nothing in it concerned this shard.
+	// RememberQuiet is how often the revision of etcd is written to the volume if none of its changes concerned this
+	// shard.
 	RememberQuiet time.Duration
 	// Adopt makes the shard take over groups that etcd assigns to another shard on this same volume, if that shard is not
 	// registered.
 	Adopt bool
 }
 
-// Etcd is the part of *registry.Store that a Watcher needs; the methods are documented there.
+// Etcd is the part of *registry.Store that a Watcher needs; its methods are documented in package registry.
 type Etcd interface {
 	Follow(ctx context.Context, before placement.Progress, own placement.Own) <-chan placement.View
 	Look(ctx context.Context, group string) (placement.View, error)
@@ -55,17 +56,17 @@ type Etcd interface {
 	Newest(m placement.Mark) placement.Mark
 }
 
-// Actions carries out what a Watcher decides about replicas.
+// Actions carries out the decisions of a Watcher about replicas.
 type Actions interface {
-	// Connect keeps connections to these shards and to no others. It does not wait.
+	// Connect keeps connections to exactly these shards. It does not wait for them.
 	Connect(shards []string)
 
 	// Load begins to load a replica. Join begins to install a replica that is empty. Reinstall begins to install a
-	// replica again that lacks entries that count. They do not wait.
+	// replica again that lacks entries. None of the three methods waits for the result.
 	Load(r *replicas.Replica)
 	Join(r *replicas.Replica)
 	Reinstall(r *replicas.Replica)
-	// LoadNow loads a replica and waits for it. Replica.Served then says whether the replica serves.
+	// LoadNow loads a replica and waits for the result. Replica.Served then shows whether the replica serves.
 	LoadNow(ctx context.Context, r *replicas.Replica)
 	// Close takes a replica out of service, and keeps its files.
 	Close(ctx context.Context, r *replicas.Replica) error
@@ -85,12 +86,12 @@ type Watcher struct {
 	views <-chan placement.View // set by Start
 }
 
-// New makes a Watcher. It follows nothing before Start.
+// New makes a Watcher. It does nothing until Start is called.
 func New(opts Options) *Watcher { return &Watcher{Options: opts} }
 
-// Start receives the first view of etcd and decides about what is on the volume; Run carries the decisions out. If etcd
-// was set back, Start records that in etcd before it returns, so that no planner assigns groups to the shard because of
-// the older state. ctx bounds the start.
+// Start receives the first view of etcd and decides about the replicas on the volume; Run carries out the decisions.
+// If etcd was set back, Start records that in etcd before it returns, so that no planner assigns groups to the shard
+// because of the older state. ctx bounds the start.
 func (f *Watcher) Start(ctx context.Context) error {
 	f.views = f.Etcd.Follow(f.Replicas.Background, f.recall(), f.Replicas.Own())
 	select {
@@ -107,7 +108,7 @@ func (f *Watcher) Start(ctx context.Context) error {
 		if err := registry.Patiently(ctx, f.Logger, f.freeze); err != nil {
 			return fmt.Errorf("etcd was set back, and cannot be informed: %w", err)
 		}
-		_ = f.remember(view) // the error is shown as a problem
+		_ = f.remember(view) // the error becomes a problem of the shard
 		f.decide(view)
 		return nil
 	case <-ctx.Done():
@@ -115,8 +116,8 @@ func (f *Watcher) Start(ctx context.Context) error {
 	}
 }
 
-// decide decides about all groups, connects the peers of this shard, requests looks at changed groups, and returns the
-// work that is left.
+// decide decides about all groups, connects the peers of this shard, requests looks at changed groups, and returns
+// the remaining work.
 func (f *Watcher) decide(view placement.View) replicas.Work {
 	todo := f.Replicas.Decide(view)
 	f.Actions.Connect(todo.Peers)
@@ -126,13 +127,13 @@ func (f *Watcher) decide(view placement.View) replicas.Work {
 	return todo
 }
 
-// A view that takes longer than viewCostMax is followed by a pause of at most viewPauseMax.
+// If a view takes longer than viewCostMax to process, Run then pauses for at most viewPauseMax.
 const (
 	viewCostMax  = 10 * time.Millisecond
 	viewPauseMax = 100 * time.Millisecond
 )
 
-// Run carries out what the views say, one view after another, and retries what failed, until ctx ends.
+// Run acts on one view after another, and retries failed actions, until ctx ends.
 func (f *Watcher) Run(ctx context.Context) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
@@ -148,8 +149,8 @@ func (f *Watcher) Run(ctx context.Context) {
 			began := time.Now()
 			f.See(view)
 			unfinished = f.Reconcile(ctx)
-			// While very many groups are created, views must not keep a processor busy: the newest view waits a little,
-			// and those in between are skipped.
+			// While many groups are being created, views must not keep a processor busy. So the newest view waits
+			// briefly, and the views in between are skipped.
 			if cost := time.Since(began); cost > viewCostMax {
 				backoff.Sleep(ctx, min(2*cost, viewPauseMax))
 			}
@@ -163,14 +164,15 @@ func (f *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// Reconcile compares the volume with the view and acts on the differences. It returns true if something is left to do.
+// Reconcile compares the volume with the view and acts on the differences. It returns true if some work is
+// unfinished.
 func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 	view := f.Replicas.View()
 	todo := f.decide(view)
 	f.forgetDone(todo)
 	if todo.Acts() && f.remember(view) != nil {
-		// The volume could not record the revision of this view. An older etcd could then not be distinguished from the
-		// present one, so only urgent work is done.
+		// The volume could not record the revision of this view. Without that record, an older etcd could not be
+		// distinguished from the present one, so only urgent work is done.
 		todo = replicas.Work{Load: todo.Load, Join: todo.Join, Reinstall: todo.Reinstall, Close: todo.Close, Later: true}
 	}
 
@@ -214,12 +216,12 @@ func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 		return f.Actions.MakeFolder(state)
 	})
 	if len(todo.MakeFolder) > 0 && !notBegun {
-		return f.Reconcile(ctx) || unfinished // the second pass installs them
+		return f.Reconcile(ctx) || unfinished // a second pass installs these replicas
 	}
 	return unfinished || notBegun || failed
 }
 
-// groupProblem is the name of a problem with creating a group or with reporting it to etcd.
+// groupProblem returns the name of a problem with creating a group or with reporting it to etcd.
 func groupProblem(group string) string { return "group " + group }
 
 // forgetDone removes the problems of groups for which no work is left: other shards have done the work, or it is no
@@ -232,7 +234,7 @@ func (f *Watcher) forgetDone(todo replicas.Work) {
 	f.Problems.Forget(func(what string) bool { return strings.HasPrefix(what, groupProblem("")) && !wanted[what] })
 }
 
-// errLater means that the work must wait for something else on this shard.
+// errLater means that the action must wait for other work of this shard.
 var errLater = errors.New("later")
 
 // inParallel calls the function do for each group, at most 16 at a time, and reports whether a call failed.
@@ -245,9 +247,9 @@ func (f *Watcher) inParallel(
 		all.Go(func() error {
 			err := do(ctx, state)
 			if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil && !f.Replicas.Off.Keeps(rules.Stop) {
-				err = nil // the next view says what to do
+				err = nil // the next view decides how to continue
 			}
-			// In a shard that stops, errors are expected and are not shown as problems.
+			// While a shard stops, errors are expected and are not shown as problems.
 			if !errors.Is(err, errLater) && (err == nil || ctx.Err() == nil) {
 				f.Problems.Note(groupProblem(state.Name), err)
 			}
