@@ -1,5 +1,5 @@
 // Package disk opens the volume of a shard, and holds what its groups share: the journal, the memory budget, and the
-// options of their logs. It also reads and writes the files that say which replicas are on the volume.
+// options of their logs. It also reads and writes the replica files, which identify the replicas on the volume.
 package disk
 
 import (
@@ -17,34 +17,34 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// keepBytes is enough for one segment of the usual size. Kept memory is not counted in any budget, so none is kept if
-// there is a limit.
+// keepBytes bounds the memory that is kept for reuse. It is enough for one segment of the usual size. Kept memory
+// does not count towards any budget, so none is kept if there is a limit.
 const keepBytes = 272 << 20
 
 // Options configure a Disk.
 type Options struct {
-	Log        group.Options // the options that are equal for all logs: FS, Residency, SegmentBytes, Retention, Off
+	Log        group.Options // options that all logs share: FS, Residency, SegmentBytes, Retention, Off
 	Rotational bool          // segments are read one after another
 	// MemoryLimitBytes bounds the indexes and images of all groups together; 0: no limit.
 	MemoryLimitBytes int64
 	Logger           *slog.Logger
 }
 
-// Disk is the volume of a shard with its journal, and what the logs on it share: the memory budget and the reading of
-// segments. Safe for concurrent use once it is open.
+// Disk is the volume of a shard with its journal, and the parts that the logs on it share: the memory budget and the
+// reader of segments. It is safe for concurrent use once it is open.
 type Disk struct {
-	*volume.Volume // nil until it is open
+	*volume.Volume // nil until Open
 	Options
 	Store   uuid.UUID
-	Journal *journal.Journal // nil until it is open
+	Journal *journal.Journal // nil until Open
 	Left    JournalLeft      // set by Open
 
 	budget budget
 	loader *segio.Loader
 }
 
-// New makes a Disk before its volume is open. In Resident residency the memory of one segment is kept for the output of
-// compaction.
+// New makes a Disk whose volume is not open yet. In Resident residency the memory of one segment is kept for the
+// output of compaction.
 func New(opts Options) *Disk {
 	limit := opts.MemoryLimitBytes
 	// The page cache of a container counts against the container's limit, from which the memory limit is derived.
@@ -73,7 +73,7 @@ func (v *Disk) Close() (err error) {
 	v.loader.Close()
 	if v.Journal != nil {
 		var clean bool
-		// The next start writes the content of a journal that is not clean to the segments.
+		// If the journal still has content that a segment lacks, the next start writes this content to the segments.
 		if clean, err = v.Journal.Close(); err == nil && clean {
 			err = v.SetJournal(false)
 		}
@@ -81,8 +81,9 @@ func (v *Disk) Close() (err error) {
 	return errors.Join(err, v.Volume.Close())
 }
 
-// RaftIDOf returns the Raft id of the incarnation in a folder: the id in its replica file, or without that file the id
-// of the sole voter. The plan of the log's load, if there is one, saves a read of the replica file.
+// RaftIDOf returns the Raft id of the replica in a group's folder. This is the id in the replica file or, if there is
+// no such file, the id of the sole voter. If plan already holds the replica file, RaftIDOf does not read the file
+// again.
 func (v *Disk) RaftIDOf(id uuid.UUID, log *group.Log, plan *group.Plan) (uint64, error) {
 	var f format.ReplicaFile
 	var found bool
@@ -110,7 +111,8 @@ func (v *Disk) RaftIDOf(id uuid.UUID, log *group.Log, plan *group.Plan) (uint64,
 	return conf.GetVoters()[0], nil
 }
 
-// checkReplicaFile returns why a replica must not run here, or nil if the replica may run.
+// checkReplicaFile returns the reason why the replica of a replica file must not run on this volume, or nil if it may
+// run.
 func (v *Disk) checkReplicaFile(id uuid.UUID, f format.ReplicaFile) error {
 	here := v.Superblock().Volume
 	switch {
@@ -122,7 +124,7 @@ func (v *Disk) checkReplicaFile(id uuid.UUID, f format.ReplicaFile) error {
 	return nil
 }
 
-// ReplicaFile returns the replica file of a replica that is made on this volume.
+// ReplicaFile returns the replica file for a new replica on this volume.
 func (v *Disk) ReplicaFile(id uuid.UUID, raftID uint64) format.ReplicaFile {
 	return format.ReplicaFile{RaftID: raftID, Volume: v.Superblock().Volume, Store: v.Store, Group: id}
 }
@@ -155,7 +157,7 @@ func (v *Disk) MemoryUsed() int64 { return v.budget.used.Load() }
 
 // budget bounds the memory of all groups of a shard. It implements group.Budget.
 type budget struct {
-	limit int64 // bytes; 0: no limit
+	limit int64 // in bytes; 0 means no limit
 	used  atomic.Int64
 }
 

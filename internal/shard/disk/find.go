@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// Find reads the folder of a group, and returns the facts about the replica in it.
+// Find reads the folder of a group, and returns the facts about the replica in the folder.
 func (v *Disk) Find(id uuid.UUID) (g replicas.State) {
 	dir := v.GroupDir(id)
 	file, found, err := format.ReadReplicaFile(v.Log.FS, dir)
@@ -34,7 +34,7 @@ func (v *Disk) Find(id uuid.UUID) (g replicas.State) {
 	}
 	switch {
 	case err != nil:
-		// The folder's name still identifies the group; etcd may know the group's name.
+		// The name of the folder is the UUID of the group, with which the group's name can be found in etcd.
 		g.Phase, g.Err, g.Unreadable = member.Failed, fmt.Errorf("reading its manifest: %w", err), true
 		if found && (errors.Is(err, format.ErrCorrupt) || errors.Is(err, fs.ErrNotExist)) {
 			g.Phase = member.DamagedTail

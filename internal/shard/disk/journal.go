@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/journal"
 )
 
-// openJournal writes the rest of an old journal into the segments, before any other code reads them, and begins a new
-// journal.
+// openJournal writes the rest of an old journal into the segments, before any other code reads the segments, and
+// begins a new journal.
 func (v *Disk) openJournal() error {
 	found, err := journal.Replay(v.Log.FS, v.Dir(), journal.Target{
 		Groups: v.Groups,
@@ -62,7 +62,7 @@ func (v *Disk) redo(id uuid.UUID, share journal.Share) error {
 // a status request need not wait for the disk.
 type JournalLeft struct{ Damaged, Kept []string }
 
-// Problems describes the files, and what must be done about them.
+// Problems returns a text for each file that describes the file and the necessary action.
 func (l JournalLeft) Problems(dir string) (problems []string) {
 	if len(l.Damaged) > 0 {
 		problems = append(problems, fmt.Sprintf(
