@@ -2,20 +2,21 @@ package quota
 
 import "time"
 
-// bucket admits an amount per second, and half a second's worth at once. Unlike rate.Limiter it may go into debt: an
-// amount larger than its capacity is admitted, and the callers that follow wait until the debt is paid. Not safe for
-// concurrent use.
+// bucket is a token bucket: it admits a certain amount per second, and bursts of half a second. Unlike rate.Limiter,
+// it may go into debt: an amount larger than its capacity is admitted, and later callers wait until the debt is paid.
+// It is not safe for concurrent use.
 type bucket struct {
-	rate   float64 // amount per second; 0: no limit
+	rate   float64 // amount per second; 0 means no limit
 	holds  float64 // capacity
-	left   float64 // negative: a debt
+	left   float64 // negative: the bucket is in debt
 	filled time.Time
 }
 
 // burst is how long a bucket takes to fill.
 const burst = 500 * time.Millisecond
 
-// set sets the rate. The argument least is the minimum capacity. A debt is kept. The first rate fills the bucket.
+// set sets the rate. The argument least is the minimum capacity. A debt remains. The first call of set fills the
+// bucket.
 func (b *bucket) set(now time.Time, rate, least float64) {
 	first := b.rate == 0
 	b.fill(now)

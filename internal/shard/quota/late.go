@@ -9,9 +9,9 @@ import (
 )
 
 // A refused call costs a shard nearly as much as an admitted one. So each caller gets a different time to retry, and
-// these times follow each other at the rate that the quota admits. If a tenant is refused more often than that although
-// its callers were given a time, its further calls wait for their turn before they are answered. So a caller that
-// repeats refused calls in a loop cannot use up the processors that all tenants share.
+// these times have the distance that the quota's rate requires. If the callers of a tenant do not wait for these
+// times, and the tenant is refused more often than its rate, further calls wait for their turn before they are
+// answered. So a caller that repeats refused calls in a loop cannot use up the processors that all tenants share.
 
 const (
 	// turnMost is the longest RetryAfter, unless the quota itself needs longer. It is also the longest time between two
@@ -22,27 +22,27 @@ const (
 	// keptMost bounds the waiting calls of one tenant. Each uses a stream of its connection, and a gateway has two
 	// connections for all its callers.
 	keptMost = 256
-	// keptOfAllMost bounds the waiting calls of all tenants on one shard: half of the streams that a connection has by
-	// default.
+	// keptOfAllMost bounds the waiting calls of all tenants on one shard. It is half of the streams that a connection
+	// has by default.
 	keptOfAllMost = 512
 	// keptBytes is the memory of a waiting call, without its request and its buffers.
 	keptBytes = 16 << 10
-	// turnsPerSecond is how many callers are asked to retry per second if there is no quota for the rate of calls.
+	// turnsPerSecond is how many callers may retry per second if there is no quota for the rate of calls.
 	turnsPerSecond = 200
 )
 
 // late records the refusals of a tenant, and its calls that wait for an answer. Guarded by Tenant.mu.
 type late struct {
-	atOnce bucket    // limits the refusals that are answered at once
-	last   time.Time // the last turn that was assigned
-	kept   int       // waiting calls
+	atOnce bucket    // limits the refusals that are answered immediately
+	last   time.Time // time of the last turn that was assigned
+	kept   int       // number of waiting calls
 	mean   float64   // moving average of the bytes that a call moves
 }
 
-// Begin begins a call. If it returns nil, End must follow. If a quota is exceeded, the call is refused at once. If the
-// tenant is refused more often than its rate, the call instead waits for its turn and is then decided again. It waits
-// at most half a second, or half of the time that ctx has left. holds is the number of bytes of memory that the call
-// has taken. Begin returns *Exceeded, ErrStopping, or the error of ctx.
+// Begin begins a call. If it returns nil, the caller must call End. If a quota is exceeded, Begin refuses the call
+// immediately. If the tenant is refused more often than its rate, the call instead waits for its turn, and Begin then
+// checks the quotas again. The call waits at most half a second, or half of the time that ctx has left. holds is the
+// number of bytes of memory that the call has taken. Begin returns *Exceeded, ErrStopping, or the error of ctx.
 func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	now := t.set.now()
 	t.mu.Lock()
@@ -79,8 +79,8 @@ func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	return t.refuseCall(quota, t.turn(now, quota, needs))
 }
 
-// turn returns the delay after which a call that is blocked by a quota may come again. The call gets its turn after the
-// calls that were given a turn before. The argument needs is the delay that the quota itself requires. Called with mu
+// turn assigns a turn to a call that is blocked by a quota, and returns the delay until then. The turn comes after
+// those that were assigned before. The argument needs is the delay that the quota itself requires. Called with mu
 // held.
 func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) time.Duration {
 	perSecond := float64(turnsPerSecond)
@@ -103,7 +103,8 @@ func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) ti
 	return at.Sub(now)
 }
 
-// keep reports whether a call waits instead of being refused at once; if so, letGo must follow. Called with mu held.
+// keep reports whether a call waits instead of being refused immediately. If so, the caller must call letGo. Called
+// with mu held.
 func (t *Tenant) keep(now time.Time, holds int64) bool {
 	if t.late.atOnce.wait(now, 1) == 0 {
 		t.late.atOnce.take(now, 1)
@@ -128,7 +129,7 @@ func (t *Tenant) letGo(holds int64) {
 	t.held -= keptBytes + holds
 }
 
-// refuseCall makes the error for a refused call, and counts it. Called with mu held.
+// refuseCall returns the error for a refused call, and counts the refusal. Called with mu held.
 func (t *Tenant) refuseCall(quota access.Quota, turn time.Duration) error {
 	words := fmt.Sprintf("try again in %v", max(turn.Round(time.Millisecond), time.Millisecond))
 	if quota == access.CallsAtOnce {

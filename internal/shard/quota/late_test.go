@@ -12,8 +12,8 @@ import (
 // begin starts a call that only quotas limit.
 func begin(t *Tenant) error { return t.Begin(context.Background(), 0) }
 
-// Callers that are refused at the same time are told different times to retry, spaced at the rate at which calls are
-// admitted.
+// Callers that are refused at the same time get different times to retry. The distance of these times is that of
+// admitted calls.
 func TestCallersAreInformedOneAfterAnother(t *testing.T) {
 	const limit = 100
 	for _, c := range []struct {
@@ -36,7 +36,7 @@ func TestCallersAreInformedOneAfterAnother(t *testing.T) {
 					a.Moved(100)
 				}
 			}
-			// The first refusal ended the loop above.
+			// One refusal has already ended the loop above.
 			before := exceeded(t, begin(a), c.quota, true).RetryAfter
 			for n := range 10 {
 				now := exceeded(t, begin(a), c.quota, true).RetryAfter
@@ -49,7 +49,7 @@ func TestCallersAreInformedOneAfterAnother(t *testing.T) {
 	}
 }
 
-// Every turn is at most a second from now, whatever the number of callers, unless the quota itself needs longer.
+// Every turn is at most a second away, whatever the number of callers, unless the quota itself needs longer.
 func TestTurnsAreBounded(t *testing.T) {
 	p := newPlay(access.Quotas{CallsPerSecond: 1, BytesPerSecond: 1}, 1, "s")
 	a := p.tenant("s")
@@ -67,8 +67,8 @@ func TestTurnsAreBounded(t *testing.T) {
 	}
 }
 
-// Callers that wait as long as they are told are never delayed, and are refused hardly more often than they are
-// admitted.
+// Callers that wait for the time that they were given are never delayed, and are refused hardly more often than they
+// are admitted.
 func TestCallersThatObeyAreNotKept(t *testing.T) {
 	const limit, callers, seconds = 200, 64, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
@@ -111,7 +111,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// A loop that retries at once is answered about as often as its rate, and not more often.
+// A loop that retries immediately is answered about as often as its rate, and not more often.
 func TestALoopThatNeverWaitsIsAnsweredLate(t *testing.T) {
 	const limit, seconds = 100, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
@@ -130,8 +130,9 @@ func TestALoopThatNeverWaitsIsAnsweredLate(t *testing.T) {
 	}
 }
 
-// The number and the memory of delayed calls are limited, for each tenant and for all; calls beyond that are refused at
-// once. Delayed calls are answered when their turn has come, within half of their time, and when the shard stops.
+// The number and the memory of delayed calls are limited, for each tenant and for all; further calls are refused
+// immediately. Delayed calls are answered when their turn has come, within half of the time that they have, and when
+// the shard stops.
 func TestWhatIsKeptIsBounded(t *testing.T) {
 	const limit = 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
@@ -146,7 +147,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	}
 	of := func(group string) *Tenant {
 		a := s.Group(group).Tenant()
-		for a.Usage().Refused[access.CallsPerSecond] < limit/2 { // these calls are refused at once
+		for a.Usage().Refused[access.CallsPerSecond] < limit/2 { // these calls are refused immediately
 			if begin(a) == nil {
 				a.End()
 			}

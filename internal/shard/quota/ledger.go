@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// Ledger records, for each shard, what it stores of a tenant, and what it may store beyond that until it reads the
-// ledger again. The sum of both over all shards is within the tenant's quotas, with two exceptions: the quotas were
-// lowered, or groups have just moved to a new leader and are still in the share of the previous one.
+// Ledger records how much each shard stores for a tenant, and how much more it may store until it reads the ledger
+// again. The sum of both over all shards is within the tenant's quotas, with two exceptions: the quotas were lowered,
+// or groups have just moved to a new leader and are still in the share of the previous one.
 type Ledger struct {
 	Shards map[string]Share `json:"shards"`
 }
@@ -19,8 +19,8 @@ type Ledger struct {
 type Share struct {
 	Groups int64  `json:"groups"` // groups that the shard leads
 	Used   Amount `json:"used,omitzero"`
-	Slack  Amount `json:"slack,omitzero"` // what the shard may store on top of Used
-	Want   Amount `json:"want,omitzero"`  // what a waiting write needs, while others have it as slack
+	Slack  Amount `json:"slack,omitzero"` // how much the shard may store in addition to Used
+	Want   Amount `json:"want,omitzero"`  // needed by a waiting write, while other shards have it as slack
 }
 
 func (s Share) top() Amount { return s.Used.plus(s.Slack) }
@@ -30,8 +30,9 @@ func (s Share) negative() bool {
 	return min(s.Groups, s.Used.Bytes, s.Used.Records, s.Slack.Bytes, s.Slack.Records, s.Want.Bytes, s.Want.Records) < 0
 }
 
-// ParseLedger parses a ledger as stored in etcd; an empty text is an empty ledger. Values that cannot be read or are
-// negative are left out and named in the error. The rest is still usable, because each shard reports its share again.
+// ParseLedger parses the text of a ledger in etcd. An empty text is an empty ledger. Values that are unreadable or
+// negative are left out and named in the error. The returned ledger is usable even after an error, because each shard
+// reports its share again.
 func ParseLedger(text []byte) (l Ledger, err error) {
 	if len(text) > 0 {
 		if err = json.Unmarshal(text, &l); err != nil {
@@ -50,7 +51,7 @@ func ParseLedger(text []byte) (l Ledger, err error) {
 	return l, err
 }
 
-// Used returns what all shards store.
+// Used returns the amount that all shards store.
 func (l Ledger) Used() (used Amount) {
 	for _, s := range l.Shards {
 		used = used.plus(s.Used)
@@ -58,31 +59,31 @@ func (l Ledger) Used() (used Amount) {
 	return used
 }
 
-// facts is what a shard knows when it computes its share.
+// facts is the input for the computation of a shard's share.
 type facts struct {
 	shard  string
-	groups int64    // groups that it leads
-	all    int64    // groups of the tenant
-	used   Amount   // stored by the groups that it leads
-	want   Amount   // the largest amount that waits for slack
-	left   Amount   // rest of its slack
-	limits Amount   // 0: no limit
+	groups int64    // number of groups that the shard leads
+	all    int64    // number of groups of the tenant
+	used   Amount   // amount stored by the groups that the shard leads
+	want   Amount   // the largest amount for which a write waits
+	left   Amount   // the rest of the shard's slack
+	limits Amount   // limits of the tenant; 0 means no limit
 	gone   []string // shards of the ledger that are not registered
-	aged   bool     // the share was written long ago
-	odd    bool     // something of the ledger could not be read
-	// patient means that some groups are in no share yet, but will soon be in one. Until then no slack is taken, because
-	// the groups may store any amount.
+	aged   bool     // the shard wrote its share long ago
+	odd    bool     // a part of the ledger could not be read
+	// patient means that some groups are in no share yet, but may soon be in one. Until then the shard takes no
+	// slack, because these groups may store any amount.
 	patient bool
 }
 
-// outlook is what a ledger implies for a shard.
+// outlook is the result of the computation for a shard.
 type outlook struct {
-	share Share    // to be written to the ledger
+	share Share    // share to write to the ledger
 	gone  []string // shards to remove from the ledger
-	total Amount   // stored by all shards
-	// inFlight is the part of total that may be counted twice: as in progress, and as stored.
+	total Amount   // amount stored by all shards
+	// inFlight is the part of total that may be counted twice, as in progress and as stored.
 	inFlight Amount
-	settled  bool // each group is in the ledger once
+	settled  bool // each group is in exactly one share
 }
 
 // look computes the share of a shard.
@@ -101,7 +102,7 @@ func (l Ledger) look(f facts) outlook {
 	}
 	old := l.Shards[f.shard]
 	// Groups of a lost shard, and groups that this shard led before, remain in the old shares until their new leaders
-	// report them. Otherwise their storage could be taken for free quota.
+	// report them. Otherwise their storage would look like free quota.
 	if known := sum(others.Groups, f.groups); known < f.all {
 		if len(out.gone) > 0 {
 			others.add(lost)
@@ -130,8 +131,8 @@ func (l Ledger) look(f facts) outlook {
 		case of(others.Want) > 0:
 			return of(f.want)
 		}
-		// Each shard takes half of what the others leave. In the end all shards have the same slack, and as much as the slack
-		// of one shard is left.
+		// Each shard takes half of the slack that the others leave. In the end all shards have the same slack, and
+		// the same amount remains free.
 		return max(free/2, min(free, of(f.want)))
 	})
 	out.share.Want = each(func(of func(Amount) int64) int64 {
@@ -152,10 +153,10 @@ func (s *Share) add(other Share) {
 // changed by more than the quota divided by reportShare.
 const reportShare = 128
 
-// isWorth reports whether the computed share must be written. That is so if the number of groups or the wanted amount
-// has changed, if a shard is gone, if the reported amount is old or far from the actual one, if what is left of the
-// current slack is too little for a waiting write, or if the computed slack is more than twice what is left, or at most
-// half of it.
+// isWorth reports whether the computed share must be written. That is so if the ledger was partly unreadable, if the
+// number of groups or the wanted amount has changed, if a shard is gone, if the reported amount is old or far from
+// the actual one, if the rest of the current slack is too small for a waiting write, or if the computed slack is more
+// than twice that rest, or at most half of it.
 func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 	if f.odd {
 		return true
@@ -171,18 +172,18 @@ func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 		case of(f.limits) > 0 && max(moved, -moved) > of(f.limits)/reportShare, moved != 0 && f.aged:
 			worth = true
 		case left < 0:
-			worth = true // groups moved here that store more than was left of the slack
+			worth = true // groups whose leadership this shard has got store more than the rest of the slack
 		case slack > left && (2*left < slack || of(f.want) > left):
 			worth = true
 		case slack < left && 2*slack <= left:
-			worth = true // others may need the slack
+			worth = true // other shards may need the slack
 		}
 		return 0
 	})
 	return worth
 }
 
-// with returns the ledger with the share of a shard added, and without the shards that are gone.
+// with returns the encoded ledger with the share of a shard, and without the shards that are gone.
 func (l Ledger) with(shard string, o *outlook) ([]byte, error) {
 	next := Ledger{Shards: maps.Clone(l.Shards)}
 	for _, name := range o.gone {

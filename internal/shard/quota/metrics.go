@@ -57,7 +57,7 @@ func (t *Tenant) collect(ch chan<- prometheus.Metric) {
 			tell(descUsed, prometheus.GaugeValue, float64(n), string(quota))
 		}
 		if quota == access.TenantGroups {
-			continue // gateways create groups, and count what they refuse
+			continue // gateways enforce this quota, and count the groups that they refuse to create
 		}
 		tell(descRefused, prometheus.CounterValue, float64(now.Refused[quota]), string(quota))
 		tell(descWaited, prometheus.CounterValue, float64(now.Waited[quota]), string(quota))

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// clock stands still except for callers that pause.
+// clock is a clock that advances only when a caller pauses.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -47,7 +47,7 @@ type memory struct {
 	groups  []string
 	ledgers map[string]registry.Ledger
 	down    bool
-	gone    []string // shards
+	gone    []string // shards that are not registered
 	writes  int
 }
 
@@ -100,8 +100,8 @@ type play struct {
 	etcd   *memory
 	clock  *clock
 	sets   map[string]*Set
-	leader map[string]string // by group
-	stored map[string]Amount // by group
+	leader map[string]string // the leader of each group
+	stored map[string]Amount // the stored amount of each group
 }
 
 func newPlay(quotas access.Quotas, groups int, shards ...string) *play {
@@ -141,7 +141,8 @@ func (p *play) look(t rapid.TB, shards ...string) {
 	}
 }
 
-// put stores in a group, if its leader has quota left. final means that no shard has any quota left.
+// put stores an amount in a group, if the group's leader has quota left. final means that no shard has any quota
+// left.
 func (p *play) put(group string, n Amount) (done, final bool) {
 	t := p.tenant(p.leader[group])
 	t.mu.Lock()
@@ -210,8 +211,8 @@ func TestGroupsFindTheirTenant(t *testing.T) {
 	}
 }
 
-// If a tenant calls ten times as often as its rate, then over ten seconds its admitted calls are within a tenth of the
-// rate.
+// If a tenant calls ten times as often as its rate, the number of admitted calls over ten seconds differs from the
+// rate by at most a tenth.
 func TestRatesHold(t *testing.T) {
 	const limit, seconds = 100, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
@@ -230,7 +231,7 @@ func TestRatesHold(t *testing.T) {
 	}
 }
 
-// Calls with more data than a second's worth are admitted, and the following calls wait for them.
+// A call with more data than the rate allows per second is admitted, and later calls wait accordingly.
 func TestBytesHold(t *testing.T) {
 	const limit, seconds, call = 1000, 10, 2500
 	for _, waits := range []bool{false, true} {
@@ -286,7 +287,7 @@ func TestCallsAtOnce(t *testing.T) {
 	}
 }
 
-// The memory of waiting messages is limited: messages beyond that are refused.
+// The memory of waiting messages is limited: further messages are refused.
 func TestWhatWaitsIsBounded(t *testing.T) {
 	p := newPlay(access.Quotas{BytesPerSecond: 1}, 1, "s")
 	p.sets["s"].cfg.Pause = nil
@@ -347,7 +348,7 @@ func TestStoredQuotasHold(t *testing.T) {
 	_, err := a.Store(t.Context(), Amount{1, 1}, false)
 	exceeded(t, err, access.Records, false)
 	kept[0].Done(true)
-	kept[0].Done(true) // it may be called again
+	kept[0].Done(true) // a second call of Done is allowed
 	if _, err := a.Store(t.Context(), Amount{10, 1}, false); err != nil {
 		t.Fatalf("what was given back is no room: %v", err)
 	}
@@ -361,7 +362,7 @@ func TestStoredQuotasHold(t *testing.T) {
 	}
 }
 
-// The error of a put for which etcd has granted nothing says that, and not that the quota is used up.
+// If etcd has granted nothing yet, the error of a put says so, and does not say that the quota is used up.
 func TestARefusalSaysWhetherAnythingWasGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(access.Quotas{StoredBytes: 100, Records: 10}, 2, "x", "y")
@@ -380,7 +381,7 @@ func TestARefusalSaysWhetherAnythingWasGranted(t *testing.T) {
 	})
 }
 
-// Without etcd, granted quota remains usable. Writes beyond it are refused, and may be retried.
+// Without etcd, granted quota remains usable. Further writes are refused, and may be retried.
 func TestEtcdAway(t *testing.T) {
 	p := newPlay(access.Quotas{StoredBytes: 1000}, 2, "s", "o")
 	p.look(t, "s", "o", "s")
@@ -402,9 +403,9 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
-// TestOddLedgersAreReplaced checks a ledger with values that cannot be read or are impossible. Such values neither keep
-// a tenant from using its quota nor give it more than the quota. The look that finds them names them in its error, and
-// writes the ledger without them.
+// TestOddLedgersAreReplaced checks a ledger with values that cannot be read or are impossible. Such values neither
+// keep a tenant from using its quota nor give it more than the quota. The error of look names them, and look writes
+// the ledger without them.
 func TestOddLedgersAreReplaced(t *testing.T) {
 	const limit = 1000
 	for name, value := range map[string]string{
@@ -438,7 +439,8 @@ func TestOddLedgersAreReplaced(t *testing.T) {
 				t.Error("a put within the quota is refused")
 			}
 			p.look(t, "s", "o", "s")
-			// From now on no shard has anything to write. The odd share belongs to a shard that never comes back.
+			// From now on no shard has anything to write. The invalid share belongs to a shard that never registers
+			// again.
 			l := p.etcd.ledgers["a"]
 			l.Value = []byte(strings.Replace(string(l.Value), `{"shards":{`, `{"shards":{"gone":{"groups":-1},`, 1))
 			p.etcd.ledgers["a"] = l
@@ -450,7 +452,7 @@ func TestOddLedgersAreReplaced(t *testing.T) {
 	}
 }
 
-// FuzzLedger checks that a shard takes no more than its limits leave, whatever a ledger says.
+// FuzzLedger checks that a shard takes no more than its limits allow, whatever the ledger contains.
 func FuzzLedger(f *testing.F) {
 	f.Add([]byte(`{"shards":{"o":{"groups":1,"used":{"bytes":1,"records":2},"slack":{"bytes":5}}}}`), int64(1), int64(2),
 		int64(50))
@@ -487,8 +489,8 @@ func (a Amount) within(other Amount) bool {
 	return min(a.Bytes, a.Records) >= 0 && a.Bytes <= other.Bytes && a.Records <= other.Records
 }
 
-// In any order of puts, looks, deletes, transfers of the leadership and ends of shards, no more is stored than the
-// quota, or than before if that was more. In the end all of the quota can be used.
+// TestLedgersHold does puts, looks, deletes, transfers of the leadership and ends of shards in any order. The shards
+// never store more than the quota, or than before if that was more. In the end all of the quota can be used.
 func TestLedgersHold(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		const limit, records = 10_000, 100
@@ -510,8 +512,8 @@ func TestLedgersHold(t *testing.T) {
 				t.Fatalf("%+v are stored", sum)
 			}
 		}
-		// All shards look before the next move. A share records only the number of its groups. So if one group is in two
-		// shares, a group that is in no share is not noticed.
+		// moving is true between a move and the next time when all shards have looked. A share records only the
+		// number of its groups. So if one group were in two shares, a group that is in no share would not be noticed.
 		moving := true
 		for range rapid.IntRange(10, 120).Draw(t, "steps") {
 			switch rapid.IntRange(0, 9).Draw(t, "step") {
@@ -555,7 +557,7 @@ func TestLedgersHold(t *testing.T) {
 		for range 40 {
 			p.look(t, alive()...)
 		}
-		for g := range p.stored { // earlier data may exceed the quota
+		for g := range p.stored { // frees space, because the groups may have held more than the quota before
 			p.stored[g] = Amount{Bytes: p.stored[g].Bytes / 8}
 		}
 		p.look(t, alive()...)
@@ -585,7 +587,7 @@ func TestLedgersHold(t *testing.T) {
 	})
 }
 
-// The metrics show what is used, admitted and refused, for the quotas that exist.
+// The metrics show the used, admitted and refused amounts of each quota that exists.
 func TestMetricsOfTenants(t *testing.T) {
 	p := newPlay(access.Quotas{Records: 5, CallsPerSecond: 2}, 1, "s")
 	p.look(t, "s")
@@ -623,7 +625,7 @@ func TestMetricsOfTenants(t *testing.T) {
 	}
 }
 
-// BenchmarkNoTenant measures calls in a store without tenants, or in a group without a tenant.
+// BenchmarkNoTenant measures a call in a store without tenants, and in a group without a tenant.
 func BenchmarkNoTenant(b *testing.B) {
 	for name, tenants := range map[string][]access.Tenant{"none": nil,
 		"others": {{Name: "a", Prefix: "a-", Quotas: access.Quotas{Records: 1}}}} {

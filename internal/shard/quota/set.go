@@ -1,6 +1,7 @@
-// Package quota bounds what tenants do: how much their groups store together, and how many calls and bytes go to them.
-// A shard bounds the calls to the groups that it leads. Rates are divided by groups. The storage quota is shared out by
-// a ledger in etcd. See docs/adr/0042-quotas-are-divided-among-leaders.md.
+// Package quota enforces the quotas of tenants: how much their groups store together, and the rates of calls and
+// bytes to these groups. A shard bounds the calls to the groups that it leads, and gets a part of the tenant's rates
+// according to the number of these groups. A ledger in etcd divides the storage quota among the shards. See
+// docs/adr/0042-quotas-are-divided-among-leaders.md.
 package quota
 
 import (
@@ -30,16 +31,16 @@ type Etcd interface {
 type Config struct {
 	Shard string // name of the shard that the Set belongs to
 	Etcd  Etcd
-	// Led calls the function tell for each group that this shard leads, with the amount that the group stores.
+	// Led calls the function tell for each group that this shard leads, with the amount of data in the group.
 	Led   func(tell func(group string, stored Amount))
-	Every time.Duration // time between two looks at the ledgers
+	Every time.Duration // time between two reads of the ledgers
 	// Now and Pause replace the system's clock in tests. If they are nil, the system's clock is used. Pause returns
 	// after the time d, or earlier.
 	Now   func() time.Time
 	Pause func(ctx context.Context, d time.Duration) error
 }
 
-// Set holds the tenants of a store and their limits on one shard. Safe for concurrent use.
+// Set holds the tenants of a store and their limits on one shard. It is safe for concurrent use.
 type Set struct {
 	cfg     Config
 	current atomic.Pointer[tenants]
@@ -47,14 +48,14 @@ type Set struct {
 	closed  chan struct{}
 	closing sync.Once
 	taking  sync.Mutex
-	looked  longlock.Mutex // one look at a time
-	kept    atomic.Int64   // calls of all tenants that wait for their turn
+	looked  longlock.Mutex // held by look, so that only one look runs at a time
+	kept    atomic.Int64   // number of calls of all tenants that wait for their turn
 }
 
-// tenants is immutable; each Tenant in it is not.
+// tenants is a list of tenants that never changes, although each Tenant in it does.
 type tenants struct{ byPrefix []*Tenant }
 
-// New makes a Set without tenants. Run does its background work.
+// New makes a Set without tenants. Call Run for its background work.
 func New(cfg Config) *Set {
 	return &Set{cfg: cfg, woken: make(chan struct{}, 1), closed: make(chan struct{})}
 }
@@ -72,10 +73,10 @@ func (s *Set) now() time.Time {
 	return time.Now()
 }
 
-// pauseMost is the longest time until a waiting call checks again: quotas may have been raised.
+// pauseMost is the longest time until a waiting call checks again, because quotas may have been raised.
 const pauseMost = time.Second
 
-// pause waits for d, at most pauseMost, and returns at once when early is closed.
+// pause waits for d, but at most for pauseMost. It returns earlier if early is closed, ctx ends or the Set is closed.
 func (s *Set) pause(ctx context.Context, d time.Duration, early <-chan struct{}) error {
 	d = min(d, pauseMost)
 	if s.cfg.Pause != nil {
@@ -93,7 +94,7 @@ func (s *Set) pause(ctx context.Context, d time.Duration, early <-chan struct{})
 	}
 }
 
-// Take installs the tenants of a table of grants. Tenants that were there before keep their usage.
+// Take adopts the tenants of a table of grants. Tenants that the Set already has keep their usage.
 func (s *Set) Take(list []access.Tenant) {
 	s.taking.Lock()
 	defer s.taking.Unlock()
@@ -147,7 +148,7 @@ func (n *tenants) of(group string) *Tenant {
 	return n.byPrefix[at]
 }
 
-// Of caches the tenant of one group from call to call. The zero value is for a group without a tenant. Safe for
+// Of caches the tenant of one group between calls. The zero value is for a group without a tenant. It is safe for
 // concurrent use.
 type Of struct {
 	set   *Set
@@ -177,7 +178,7 @@ func (o *Of) Tenant() *Tenant {
 	return k.tenant
 }
 
-// Wake makes Run look now, because groups have other leaders or a call waits for storage.
+// Wake makes Run look soon, because the leaders of groups have changed or a call waits for storage.
 func (s *Set) Wake() {
 	select {
 	case s.woken <- struct{}{}:
@@ -188,8 +189,8 @@ func (s *Set) Wake() {
 const (
 	// wakesApart is the shortest time between two looks.
 	wakesApart = 100 * time.Millisecond
-	// lookShare is a factor: the pause after a look is lookShare times as long as the look, because a look at thousands
-	// of groups takes a while.
+	// lookShare is a factor: the pause after a look is lookShare times as long as the look, because a look at
+	// thousands of groups takes a noticeable time.
 	lookShare = 20
 )
 
@@ -218,11 +219,11 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 	}
 }
 
-// lookTime bounds one look.
+// lookTime bounds the time of one look.
 const lookTime = 5 * time.Second
 
-// look does one round of Run: it measures what the groups led here store, reads the ledgers, and rebalances each
-// tenant.
+// look does one round of Run: it measures how much the groups that this shard leads store, reads the ledgers, and
+// rebalances each tenant.
 func (s *Set) look(ctx context.Context) error {
 	s.looked.Lock()
 	defer s.looked.Unlock()
@@ -259,17 +260,17 @@ func (s *Set) look(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// measured is what the groups led here store, as measured after a call of beginMeasuring.
+// measured is the result of one measurement of the groups that this shard leads. It begins with beginMeasuring.
 type measured struct {
 	groups   int64
 	used     Amount
 	inFlight Amount // part of used that was admitted and may already be stored
 	want     Amount
-	left     Amount // what is left of the slack
-	matters  bool   // the ledger must be read even if no group is led here
+	left     Amount // the rest of the slack
+	matters  bool   // the ledger must be read even if this shard leads no group of the tenant
 }
 
-// beginMeasuring starts counting the amounts that are admitted while the measurement runs.
+// beginMeasuring starts to count the amounts that are admitted while the measurement runs.
 func (t *Tenant) beginMeasuring() *measured {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -284,16 +285,16 @@ func (t *Tenant) beginMeasuring() *measured {
 	return m
 }
 
-// agedLooks is a factor: a shard writes its share after agedLooks times Config.Every although little has changed.
+// agedLooks is a factor: a shard writes its share after agedLooks times Config.Every even if little has changed.
 const agedLooks = 10
 
 // conflictsMax is how often the write of a share is retried if other shards change the ledger between the read and the
 // write.
 const conflictsMax = 5
 
-// rebalance computes what this shard may use, and writes its share if the change is worth a write.
+// rebalance computes how much this shard may use, and writes its share if the change is worth a write.
 func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledger) (err error) {
-	var odd error // what is wrong with the ledger, which is written without it
+	var odd error // describes the bad parts of the ledger, which the next write leaves out
 	defer func() {
 		if odd != nil {
 			err = errors.Join(fmt.Errorf("tenant %s: %w", t.name, odd), err)
@@ -310,7 +311,8 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 			shard: t.set.cfg.Shard, groups: m.groups, all: max(found.Groups, m.groups), used: m.used, want: m.want, left: m.left,
 			limits: Amount{quotas.StoredBytes, quotas.Records}, odd: odd != nil,
 		}
-		// A tenant without a group led here counts as having one group here, because calls may arrive before the next look.
+		// If this shard leads no group of the tenant, the tenant counts as having one group on this shard, because
+		// calls may arrive before the next look.
 		t.limit(quotas, float64(max(m.groups, 1))/float64(max(f.all, 1)))
 		if f.gone, err = t.gone(ctx, ledger, &f); err != nil {
 			return err
@@ -320,7 +322,7 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 		out.inFlight = m.inFlight
 		old, is := ledger.Shards[f.shard]
 		if f.limits == (Amount{}) && !is && odd == nil {
-			return nil // only rates are limited
+			return nil // the tenant has only quotas for rates
 		}
 		if !t.prepare(&out, old, is, f) {
 			return nil
@@ -343,11 +345,11 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 		}
 		found = again[0]
 	}
-	return nil // other shards write all the time: the next look tries again
+	return nil // other shards keep changing the ledger, so the next look tries again
 }
 
-// gone returns the shards of a ledger that are not registered. If the ledger has each group once, etcd is not asked,
-// because the share of a shard that is gone belongs to its groups until other shards lead them.
+// gone returns the shards of a ledger that are not registered. If each group is in exactly one share, gone does not
+// ask etcd, because the share of a lost shard covers its groups until other shards lead them.
 func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error) {
 	groups, ask := f.groups, []string{}
 	idle := false
@@ -366,8 +368,8 @@ func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error)
 	return slices.DeleteFunc(ask, func(name string) bool { return registered[name] }), nil
 }
 
-// isPatient reports whether groups that are in no share may soon be in one. It does not wait forever, because a group
-// that nobody can lead must not keep a tenant from its quota.
+// isPatient reports whether groups that are in no share may soon be in one. It gives up after a while, because a
+// group that nobody can lead must not keep a tenant from its quota.
 func (t *Tenant) isPatient(l Ledger, f *facts) bool {
 	known := f.groups
 	for name, s := range l.Shards {
@@ -386,8 +388,8 @@ func (t *Tenant) isPatient(l Ledger, f *facts) bool {
 	return now.Sub(t.stored.missing) <= agedLooks*t.set.cfg.Every
 }
 
-// prepare reports whether the share must be written. If not, the share in the ledger is used. If so, slack that is to
-// be given back is no longer used from now on, because other shards may take it as soon as the share is written.
+// prepare reports whether the share must be written. If not, it uses the share in the ledger. If so, it stops using
+// the slack that the write gives back, because other shards may take that slack as soon as the share is written.
 func (t *Tenant) prepare(out *outlook, old Share, is bool, f facts) (write bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -409,7 +411,7 @@ func (t *Tenant) prepare(out *outlook, old Share, is bool, f facts) (write bool)
 	return true
 }
 
-// granted uses the share that was written.
+// granted starts to use the share that was written.
 func (t *Tenant) granted(out *outlook) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -417,7 +419,7 @@ func (t *Tenant) granted(out *outlook) {
 	t.use(out)
 }
 
-// use adopts the share that the ledger has. Called with mu held.
+// use starts to use a share that is in the ledger. Called with mu held.
 func (t *Tenant) use(out *outlook) {
 	s := &t.stored
 	s.known, s.slack, s.spent = true, out.share.Slack, s.next

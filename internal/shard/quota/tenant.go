@@ -20,7 +20,7 @@ type Exceeded struct {
 	// RetryAfter is the time after which the call may be repeated. 0 means that only deletes or a higher quota make the
 	// call possible.
 	RetryAfter time.Duration
-	state      string // format of the state of the quota; its arguments are the quota and the limit
+	state      string // format for a description of the quota's state; its arguments are the quota and the limit
 	words      string // the reason, and what the caller can do
 }
 
@@ -36,7 +36,7 @@ type Amount struct {
 }
 
 // plus adds two amounts. The result saturates at the largest number, because an absurd share in a ledger must not
-// overflow and thus allow others to store more.
+// overflow, which would allow other shards to store more.
 func (a Amount) plus(b Amount) Amount {
 	return Amount{sum(a.Bytes, b.Bytes), sum(a.Records, b.Records)}
 }
@@ -55,8 +55,9 @@ func each(do func(of func(Amount) int64) int64) Amount {
 	return Amount{do(func(a Amount) int64 { return a.Bytes }), do(func(a Amount) int64 { return a.Records })}
 }
 
-// Tenant bounds the calls to those groups of a tenant that this shard leads. The tenant's rates and its limit of
-// concurrent calls are divided by groups, and the Tenant gets the part of the groups led here. Safe for concurrent use.
+// Tenant bounds the calls to those groups of a tenant that this shard leads. Of the tenant's rates and its limit of
+// concurrent calls, the Tenant gets a part that corresponds to the number of these groups. It is safe for concurrent
+// use.
 type Tenant struct {
 	set    *Set
 	name   string
@@ -64,11 +65,11 @@ type Tenant struct {
 
 	mu       sync.Mutex
 	quotas   access.Quotas
-	part     float64 // share of the tenant's groups that are led here
-	groups   int64   // groups that are led here, as last counted
+	part     float64 // part of the tenant's groups that this shard leads; 0 to 1
+	groups   int64   // number of groups that this shard leads, as last counted
 	calls    bucket
 	bytes    bucket
-	open     int64 // calls in progress
+	open     int64 // number of calls in progress
 	openMost int64
 	over     chan struct{} // closed when a call ends; nil if no caller waits
 	held     int64         // bytes of memory held by waiting calls and messages
@@ -77,25 +78,26 @@ type Tenant struct {
 	counts   counts
 }
 
-// stored is what the groups led here may still store before the ledger is read again. Guarded by Tenant.mu.
+// stored is how much more the groups that this shard leads may store before it reads the ledger again. Guarded by
+// Tenant.mu.
 type stored struct {
-	known    bool   // the ledger was read
-	slack    Amount // what may be stored beyond what was measured
-	spent    Amount // part of slack that is used
-	next     Amount // admitted since the measurement that is in progress began
-	inFlight Amount // admitted, and not yet known to be stored or refused
-	// epoch numbers the measurements: an amount given back counts only in the epoch in which it was taken
+	known    bool   // the ledger has been read
+	slack    Amount // amount that may be stored beyond the measured amount
+	spent    Amount // used part of slack
+	next     Amount // admitted since the current measurement began
+	inFlight Amount // admitted by a reservation whose outcome is not known yet
+	// epoch numbers the measurements. An amount that is given back counts only in the epoch in which it was taken.
 	epoch int64
-	want  Amount // the largest amount that waits for slack
-	total Amount // what all shards store
+	want  Amount // the largest amount for which a write waits
+	total Amount // amount that all shards store
 	// doubt is the part of total and spent that may be counted twice, because the measurement may include writes in
 	// progress.
 	doubt   Amount
-	settled bool          // each group was in the ledger once
+	settled bool          // each group was in exactly one share
 	mine    Share         // this shard's share in the ledger
-	wrote   time.Time     // when mine was written
-	missing time.Time     // since when some groups are in no share; zero: none are missing
-	changed chan struct{} // closed when any of this changes
+	wrote   time.Time     // time when mine was written
+	missing time.Time     // time since which some groups are in no share; zero if each group is in one
+	changed chan struct{} // closed when any of these fields changes
 }
 
 // counts holds counters for metrics. Guarded by Tenant.mu.
@@ -105,20 +107,20 @@ type counts struct {
 	waited       map[access.Quota]int64
 }
 
-// Usage is how much of a tenant's quotas is used here.
+// Usage describes how much of a tenant's quotas this shard uses.
 type Usage struct {
 	Quotas  access.Quotas // quotas of the tenant in the whole store
-	Part    float64       // share of its groups that are led here, and of its rates that apply here; 0 to 1
-	Stored  Amount        // stored by groups that are led here: as last measured, plus what was admitted since
-	Calls   int64         // calls admitted
+	Part    float64       // part of its groups that this shard leads, and of its rates that this shard enforces; 0 to 1
+	Stored  Amount        // stored by the groups that this shard leads, as last measured, plus the amount admitted since
+	Calls   int64         // number of admitted calls
 	Bytes   int64         // bytes that these calls moved
-	Open    int64         // calls in progress
-	Groups  int64         // groups that are led here, as last counted
+	Open    int64         // number of calls in progress
+	Groups  int64         // number of groups that this shard leads, as last counted
 	Refused map[access.Quota]int64
-	Waited  map[access.Quota]int64 // messages of streams, and calls that were delayed until their turn
+	Waited  map[access.Quota]int64 // delayed messages of streams, and delayed calls
 }
 
-// Usage returns what was used until now.
+// Usage returns the present usage.
 func (t *Tenant) Usage() Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,7 +142,7 @@ func newTenant(set *Set, t *access.Tenant) *Tenant {
 // Name returns the name of the tenant.
 func (t *Tenant) Name() string { return t.name }
 
-// limit sets the quotas and this shard's part of them.
+// limit sets the quotas, and the part of them that this shard enforces.
 func (t *Tenant) limit(quotas access.Quotas, part float64) {
 	now := t.set.now()
 	t.mu.Lock()
@@ -167,14 +169,14 @@ func (t *Tenant) freed() {
 	}
 }
 
-// refuse makes an Exceeded error and counts it. Called with mu held.
+// refuse returns an Exceeded error, and counts the refusal. Called with mu held.
 func (t *Tenant) refuse(quota access.Quota, after time.Duration, words string) error {
 	t.counts.refused[quota]++
 	return &Exceeded{Tenant: t.name, Quota: quota, Limit: t.quotas.Of(quota), RetryAfter: after, state: usedUp,
 		words: words}
 }
 
-// These are formats for the state of a quota, in the texts of errors.
+// These formats describe the state of a quota in the texts of errors.
 const (
 	usedUp     = "the quota %s of %d is used up"
 	notGranted = "nothing is granted yet of the quota %s of %d"
@@ -182,7 +184,7 @@ const (
 )
 
 // refuseForNow does what refuse does, for a write that may be possible once etcd has granted this shard more of a
-// quota. The argument why says why the write does not wait for the grant. Called with mu held.
+// quota. The argument why explains why the write does not wait for the grant. Called with mu held.
 func (t *Tenant) refuseForNow(quota access.Quota, why string) error {
 	state, words := partUsedUp, "other shards may have some left, "+why
 	if s := &t.stored; !s.known || amountOf(quota, s.slack) == 0 && amountOf(quota, s.mine.Used) == 0 {
@@ -195,7 +197,7 @@ func (t *Tenant) refuseForNow(quota access.Quota, why string) error {
 	return err
 }
 
-// amountOf returns the part of an amount that counts against a quota of stored data: its bytes or its records.
+// amountOf returns the part of an amount to which a quota of stored data applies: its bytes or its records.
 func amountOf(quota access.Quota, a Amount) int64 {
 	if quota == access.Records {
 		return a.Records
@@ -206,9 +208,9 @@ func amountOf(quota access.Quota, a Amount) int64 {
 // openAgain is the delay after which a call that was refused for too many concurrent calls may be repeated.
 const openAgain = 100 * time.Millisecond
 
-// blocked returns the quota that keeps a call from beginning now, and the time until the call may begin. For the quota
-// of concurrent calls that time is unknown, so blocked returns openAgain. If the quota is empty, the call may begin.
-// Called with mu held.
+// blocked returns the quota that keeps a call from beginning now, and the time until the call may begin. For the
+// quota of concurrent calls that time is unknown, so blocked returns openAgain. If the returned quota is empty, the
+// call may begin. Called with mu held.
 func (t *Tenant) blocked(now time.Time) (access.Quota, time.Duration) {
 	if t.openMost > 0 && t.open >= t.openMost {
 		return access.CallsAtOnce, openAgain
@@ -222,7 +224,7 @@ func (t *Tenant) blocked(now time.Time) (access.Quota, time.Duration) {
 	return "", 0
 }
 
-// begun counts the start of a call. Called with mu held.
+// begun counts a call that begins. Called with mu held.
 func (t *Tenant) begun(now time.Time) {
 	t.open++
 	t.calls.take(now, 1)
@@ -233,9 +235,9 @@ func (t *Tenant) begun(now time.Time) {
 // wait.
 const heldMost = 16 << 20
 
-// Await does what Begin does, for the message of a stream. Where Begin refuses, Await waits. The argument holds is the
-// number of bytes that the message keeps in memory meanwhile. If waiting messages already hold too much, the message is
-// refused. Await returns *Exceeded, ErrStopping, or the error of ctx.
+// Await does what Begin does, for the message of a stream, but waits if Begin would refuse. The argument holds is the
+// number of bytes of memory that the message takes while it waits. If waiting messages already hold too much, the
+// message is refused. Await returns *Exceeded, ErrStopping, or the error of ctx.
 func (t *Tenant) Await(ctx context.Context, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		quota, wait := t.blocked(now)
@@ -265,8 +267,8 @@ func (t *Tenant) until(ctx context.Context, holds int64, try func(now time.Time)
 	}
 }
 
-// tried calls the function try once. When a call has to wait for the first time, tried counts the memory of the call.
-// If the quota of concurrent calls blocks the call, the channel over is closed when another call ends.
+// tried calls the function try once. If first is set and the call must wait, tried counts the memory of the call. If
+// the quota of concurrent calls blocks the call, the channel over is closed when another call ends.
 func (t *Tenant) tried(first bool, holds int64, try func(now time.Time) (access.Quota,
 	time.Duration)) (wait time.Duration, over chan struct{}, err error) {
 	now := t.set.now()
@@ -300,7 +302,7 @@ func (t *Tenant) End() {
 	t.freed()
 }
 
-// Moved counts bytes of data that a call has written or read; the calls that follow wait until the rate allows them.
+// Moved counts bytes of data that a call has written or read. Later calls wait until the rate allows them.
 func (t *Tenant) Moved(n int64) {
 	if n == 0 {
 		return
@@ -314,7 +316,7 @@ func (t *Tenant) Moved(n int64) {
 }
 
 // Move does what Moved does, for the message of a stream, but first waits until the rate allows the message. The
-// argument holds and the errors are those of Await.
+// argument holds and the errors have the same meaning as for Await.
 func (t *Tenant) Move(ctx context.Context, n, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		if wait := t.bytes.wait(now, 0); wait > 0 {
@@ -336,13 +338,13 @@ type Reserved struct {
 const (
 	// storePatience is how long a put waits for a grant from the ledger, if one is possible.
 	storePatience = 2 * time.Second
-	// storeAgain is the delay after which a put that has waited storePatience in vain may be repeated.
+	// storeAgain is the delay after which a put that has waited storePatience without success may be repeated.
 	storeAgain = time.Second
 )
 
-// Store reserves n for data to be stored. If it returns nil, Done must follow. If this shard's slack is used up but the
-// store as a whole may have some, Store waits for a moment, unless hurry is set. Store returns *Exceeded, ErrStopping,
-// or the error of ctx.
+// Store reserves the amount n for data that will be stored. If it returns nil, the caller must call Done. If this
+// shard's slack is used up but other shards may have some, Store waits for up to storePatience, unless hurry is set.
+// Store returns *Exceeded, ErrStopping, or the error of ctx.
 func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, error) {
 	var patience <-chan time.Time
 	for {
@@ -385,14 +387,14 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 		case <-patience:
 			t.mu.Lock()
 			err := t.refuseForNow(quota, "and has no answer yet: try again")
-			t.mu.Unlock() // unlocked before the deferred release, which locks mu
+			t.mu.Unlock() // unlocks mu before the deferred release, which locks it
 			return Reserved{}, err
 		}
 	}
 }
 
-// short returns the quota of which too little is left here for the amount n, and whether too little is left in the
-// whole store. If the quota is empty, enough is left of each. Called with mu held.
+// short returns the quota of which this shard has too little left for the amount n. final reports whether too little
+// is left in the whole store. If the returned quota is empty, enough is left. Called with mu held.
 func (t *Tenant) short(n Amount) (quota access.Quota, final bool) {
 	s := &t.stored
 	for _, quota := range [...]access.Quota{access.StoredBytes, access.Records} {
@@ -413,8 +415,8 @@ func (t *Tenant) release(holds int64) {
 	t.held -= holds
 }
 
-// Done reports the outcome of a reservation: surelyNot means that nothing was stored; otherwise the data was stored, or
-// may have been.
+// Done reports the outcome of a reservation. surelyNot means that nothing was stored; otherwise the data was stored,
+// or may have been.
 func (r *Reserved) Done(surelyNot bool) {
 	t := r.tenant
 	if t == nil {
@@ -424,8 +426,8 @@ func (r *Reserved) Done(surelyNot bool) {
 	defer t.mu.Unlock()
 	s := &t.stored
 	s.inFlight = s.inFlight.minus(r.amount)
-	// An amount taken before the last measurement began was measured as if it were stored; the next measurement
-	// corrects that.
+	// An amount that was taken before the last measurement began was measured as if it were stored. The next
+	// measurement corrects that.
 	if surelyNot && r.epoch == s.epoch {
 		s.spent, s.next = s.spent.minus(r.amount), s.next.minus(r.amount)
 	}
