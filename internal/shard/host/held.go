@@ -19,7 +19,7 @@ type heldAdmin struct {
 	host *Host
 }
 
-// refuse returns the answer to calls that need a volume.
+// refuse returns the error for calls that need a volume.
 func (h *Host) refuse() error {
 	held := h.why()
 	return answer.Fail(codes.Unavailable, reason.NotServing, "shard %s does not serve (%s): %v", h.id.Name,
@@ -36,7 +36,7 @@ func (heldAdmin) ListGroups(context.Context, *recordv1.ListGroupsRequest) (*reco
 	return &recordv1.ListGroupsResponse{}, nil
 }
 
-// WatchLoad implements AdminService. It refuses, because no load runs, and none has completed either.
+// WatchLoad implements AdminService. It refuses the call, because no load runs and none has completed.
 func (a heldAdmin) WatchLoad(*recordv1.WatchLoadRequest, recordv1.AdminService_WatchLoadServer) error {
 	return a.host.refuse()
 }
@@ -60,7 +60,7 @@ func (a heldAdmin) DescribeVolume(context.Context, *recordv1.DescribeVolumeReque
 	return out, nil
 }
 
-// why returns why nothing is served.
+// why returns the reason why nothing is served.
 func (h *Host) why() *heldError {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,7 +70,7 @@ func (h *Host) why() *heldError {
 	return h.held
 }
 
-// Status returns the present state, even while nothing is served.
+// Status returns the current status, even while nothing is served.
 func (h *Host) Status() *recordv1.ShardStatus {
 	h.mu.Lock()
 	shard, seen, id := h.shard, h.seen, h.id

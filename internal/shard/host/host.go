@@ -1,6 +1,6 @@
-// Package host runs the process of a shard, whether the shard serves or not. It decides whose volume this is, and
-// whether the volume may be served. If it may not, package host says why. It also runs the gRPC and HTTP servers, which
-// answer from the first moment of the process to the last.
+// Package host runs the process of a shard, whether the shard serves or not. It checks whose volume is mounted, and
+// whether the volume may be served. If not, it reports the reason. It also runs the gRPC and HTTP servers, which
+// answer for the whole lifetime of the process.
 package host
 
 import (
@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	// guardStrikes is the number of failed reads in a row that stop a shard; a single one does not.
+	// guardStrikes is the number of failed checks in a row that stop a shard. A single failure does not stop it.
 	guardStrikes = 2
 	// VolumeSilent is the problem of a shard whose disk blocks without an error.
 	VolumeSilent = "the volume does not answer"
-	// guardEvery and guardPatience are the defaults of Times.Guard and Times.GuardPatience. Many disks retry a bad sector
-	// for 7 s, and other reads wait meanwhile.
+	// guardEvery and guardPatience are the defaults of Times.Guard and Times.GuardPatience. The patience is long,
+	// because many disks retry a bad sector for 7 s, while other reads wait.
 	guardEvery    = 2 * time.Second
 	guardPatience = 10 * time.Second
 	// SilentWithin bounds the time from the moment when the disk of a serving shard begins to block reads until the shard
@@ -38,35 +38,36 @@ const (
 	metaPatience = 5 * time.Second
 )
 
-// Shard is a shard that serves the volume. Safe for concurrent use.
+// Shard is a shard that serves the volume. It is safe for concurrent use.
 type Shard interface {
-	// Status returns the present state; State and Load return parts of it.
+	// Status returns the current status; State and Load return parts of it.
 	Status() *recordv1.ShardStatus
 	State() (recordv1.ShardState, string)
 	Load() *recordv1.Load
-	// Ready is nil when a group serves, or there is nothing to load.
+	// Ready returns nil if a group serves, or if there is nothing to load.
 	Ready() error
-	// Superblock returns the superblock of the volume as it was opened.
+	// Superblock returns the superblock of the volume as of its opening.
 	Superblock() volume.Superblock
-	// Problem records a problem for an operator; a nil error removes it.
+	// Problem records a problem for operators; a nil error removes it.
 	Problem(what string, err error)
-	// Superseded is closed when another process serves in the place of the shard; Successor then names that process.
+	// Superseded is closed when another process serves in the place of the shard. Successor then returns an error
+	// that names that process.
 	Superseded() <-chan struct{}
 	Successor() error
-	// Stop ends the shard gracefully, and the server with it. Kill ends the shard at once, and the server keeps
-	// running.
+	// Stop ends the shard gracefully, together with the server. Kill ends the shard immediately, while the server
+	// keeps running.
 	Stop(ctx context.Context) error
 	Kill()
 }
 
-// Options of a Host. All but Registry are required.
+// Options configures a Host. All fields but Registry are required.
 type Options struct {
-	Identity Identity // an empty Address: the address that the server listens on
+	Identity Identity // an empty Address stands for the address of the listener
 	Server   ServerOptions
-	// Stay makes a Host whose volume cannot be served keep running and report why. Without Stay the Host ends with the
-	// error.
+	// Stay decides what happens if the volume cannot be served. With Stay, the Host keeps running and reports the
+	// reason. Without Stay, the Host ends with the error.
 	Stay bool
-	// Row returns a new row of the shard, with what is known before it serves.
+	// Row returns a new row of the shard, with the facts that are known before the shard serves.
 	Row      func() *recordv1.Shard
 	Registry prometheus.Registerer // nil: no metrics
 	Logger   *slog.Logger
@@ -80,17 +81,17 @@ type Options struct {
 type Times struct {
 	Inspect time.Duration // time between two checks of a volume that is not served; default 2 s
 	Guard   time.Duration // time between two checks of a volume that is served; default 2 s
-	// GuardPatience is how long a read of a served volume may take before it is reported. The time is long, because a slow
-	// volume is not a lost one. The default is 10 s.
+	// GuardPatience is how long a read of a served volume may take before it is reported. The patience is long,
+	// because a slow volume is not a lost one. The default is 10 s.
 	GuardPatience time.Duration
-	// StopPatience is how long a stop waits for work that it cannot interrupt, on files of a disk that does not answer.
-	// The default is 10 s.
+	// StopPatience is how long a stop waits for operations on files that it cannot interrupt, on a disk that does not
+	// answer. The default is 10 s.
 	StopPatience time.Duration
 }
 
-// Host runs a shard while its volume may be served, and reports why while it may not. From the first moment on it
-// answers health, AdminService and HTTP in every state. It repeatedly checks a volume that cannot be served, until it
-// can be served.
+// Host runs a shard while its volume may be served, and otherwise reports the reason. It answers health, AdminService
+// and HTTP in every state, for its whole lifetime. It repeatedly checks a volume that cannot be served, until the
+// volume can be served.
 type Host struct {
 	opts   Options
 	server *Server
@@ -98,11 +99,11 @@ type Host struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	ended  chan struct{} // closed when run has ended
-	fatal  chan error    // why the host ended by itself, without Stay
+	fatal  chan error    // receives the error with which the host ended by itself
 
 	mu       sync.Mutex
 	id       Identity // only its Wanted.Volume changes
-	shard    Shard    // nil: nothing is served
+	shard    Shard    // nil while nothing is served
 	held     *heldError
 	seen     inspected
 	progress progress
@@ -136,7 +137,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	return h, nil
 }
 
-// deaf reports the error because of which connections are no longer accepted.
+// deaf reports the error by which the server stopped accepting connections.
 func (h *Host) deaf(err error) {
 	if shard := h.serving(); shard != nil {
 		shard.Problem("serving gRPC", err)
@@ -145,19 +146,20 @@ func (h *Host) deaf(err error) {
 	h.opts.Logger.Error("serving gRPC", "shard", h.id.Name, "error", err)
 }
 
-// Addr is the address that gRPC listens on.
+// Addr returns the address on which gRPC listens.
 func (h *Host) Addr() string { return h.server.Addr() }
 
-// Failed receives the error with which the host ended by itself; never with Options.Stay.
+// Failed returns a channel that receives the error with which the host ended by itself. With Options.Stay it never
+// receives one.
 func (h *Host) Failed() <-chan error { return h.fatal }
 
-// Stop stops the shard as Shard.Stop does. If the disk does not answer, it stops waiting shortly after ctx ends.
-// The error then says so, and the process should exit, which for the disk is the same as a kill.
+// Stop stops the shard as Shard.Stop does. If the disk does not answer, it stops waiting shortly after ctx ends. In
+// that case it returns an error, and the process should exit. For the disk, that is the same as a kill.
 func (h *Host) Stop(ctx context.Context) error {
 	h.cancel()
 	done := make(chan error, 1)
 	go func() { done <- h.end(ctx) }()
-	if h.serving() != nil { // otherwise no call is in progress
+	if h.serving() != nil { // only then may calls be in progress
 		select {
 		case err := <-done:
 			return err
@@ -186,7 +188,7 @@ func (h *Host) end(ctx context.Context) error {
 	return err
 }
 
-// serving returns the shard that serves; nil: no shard serves.
+// serving returns the shard that serves, or nil if none serves.
 func (h *Host) serving() Shard {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,7 +216,8 @@ func (h *Host) run() {
 			return
 		}
 		if errors.Is(held, errSuperseded) {
-			// resuming when the other process falls silent would roll back writes that the other process has acknowledged
+			// Even if the other process falls silent later, this shard must not resume, because it would roll back
+			// writes that the other process has acknowledged.
 			<-h.ctx.Done()
 			return
 		}
@@ -222,7 +225,7 @@ func (h *Host) run() {
 	}
 }
 
-// setHeld records why nothing is served, and logs a reason that is new.
+// setHeld records the reason why nothing is served, and logs a new reason.
 func (h *Host) setHeld(held *heldError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -234,9 +237,9 @@ func (h *Host) setHeld(held *heldError) {
 }
 
 var (
-	// errEtcd marks errors that end when etcd answers and holds what a shard needs.
+	// errEtcd marks errors that end when etcd answers and has the data that a shard needs.
 	errEtcd = errors.New("etcd does not answer")
-	// errSuperseded marks the end of a shard in whose place another process serves.
+	// errSuperseded marks the end of a shard because another process serves in its place.
 	errSuperseded = errors.New("another process took the place of this shard while it was silent")
 )
 
@@ -262,20 +265,20 @@ func (h *Host) serve() *heldError {
 		}
 		return held
 	}
-	// From now on only this volume is served here, even after it was lost.
+	// From now on this process serves only this volume, even after it was lost.
 	h.mu.Lock()
 	h.id.Wanted.Volume = shard.Superblock().Volume
 	h.shard, h.held = shard, nil
 	h.mu.Unlock()
 	h.opts.Logger.Info("shard serves", "name", id.Name, "address", h.Addr(), "dir", id.Dir)
 	held = h.guard(&id, shard)
-	if held != nil { // nil: the host was stopped, and Stop does the rest
+	if held != nil { // if held is nil, the host was stopped, and Stop does the rest
 		h.takeOut(shard, held)
 	}
 	return held
 }
 
-// takeOut takes a shard out of service: it records the reason, then ends the calls, then closes the files.
+// takeOut takes a shard out of service: it records the reason, ends the calls, and closes the files, in this order.
 func (h *Host) takeOut(shard Shard, held *heldError) {
 	h.setHeld(held)
 	h.mu.Lock()
@@ -284,8 +287,8 @@ func (h *Host) takeOut(shard Shard, held *heldError) {
 	shard.Kill()
 }
 
-// store asks etcd for the store. It refuses a store other than the intended one, or one in which the volume may not
-// serve.
+// store asks etcd for the store. It returns an error if the store is not the intended one, or if the volume may not
+// serve in it.
 func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	ctx, cancel := context.WithTimeout(h.ctx, metaPatience)
 	defer cancel()
@@ -303,10 +306,10 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 		return fmt.Errorf("etcd holds store %s, wanted is store %s: see that endpoints, prefix and store are right",
 			meta.StoreUUID, want)
 	case sb.Volume == uuid.Nil || sb.Store != meta.StoreUUID:
-		return nil // the volume is new, or is refused when it is opened
+		return nil // the volume is new, or Options.Start refuses it
 	}
-	// Options.Start checks this again. The check may take a while, because it has to find out whether another process
-	// is alive. When it is made here, requests for the state are answered meanwhile.
+	// Options.Start makes this check again. The check may take a while, because it must find out whether another
+	// process is alive. It is made before Start as well, because requests for the state are then answered meanwhile.
 	_, err = id.MayRegister(h.ctx, sb)
 	switch {
 	case err == nil, id.Renews(err):
@@ -317,14 +320,14 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	return etcdFails(err)
 }
 
-// waited is an error in the content of etcd that a person has to correct: the store must be created, or a key repaired.
-// The host waits for the correction, as it waits for an etcd that does not answer.
+// waited is an error in the content of etcd that a person must correct by creating the store or repairing a key. The
+// host waits for the correction in the same way as for an etcd that does not answer.
 type waited struct{ error }
 
 func (w waited) Unwrap() error      { return w.error }
 func (waited) Is(target error) bool { return target == errEtcd }
 
-// etcdFails returns the error for an etcd that gives no usable answer.
+// etcdFails returns the error for an etcd without a usable answer.
 func etcdFails(err error) error {
 	if errors.Is(err, placement.ErrUnusable) {
 		return waited{err}
@@ -332,7 +335,7 @@ func etcdFails(err error) error {
 	return fmt.Errorf("%w: %w", errEtcd, err)
 }
 
-// guard returns the reason why a shard must not continue, or nil when the host is stopped.
+// guard waits until the shard must not continue, and returns the reason. It returns nil if the host is stopped.
 func (h *Host) guard(id *Identity, shard Shard) *heldError {
 	tick := time.NewTicker(h.opts.Times.Guard)
 	defer tick.Stop()
@@ -377,7 +380,7 @@ func (h *Host) look(id *Identity, shard Shard, opened volume.Superblock) error {
 		case err := <-done:
 			shard.Problem(VolumeSilent, nil)
 			shard.Problem("looking at the volume", nil)
-			if vfs.IsShortage(err) { // the process lacks resources, so the disk may be well
+			if vfs.IsShortage(err) { // the process lacks resources, and the disk may be intact
 				shard.Problem("looking at the volume", err)
 				err = nil
 			}

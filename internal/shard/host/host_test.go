@@ -18,7 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// If the inspection of a volume fails for any reason, the message names the expected volume.
+// TestAVolumeThatCannotBeLookedAtIsNamed checks that the message names the expected volume, for whatever reason an
+// inspection of the volume fails.
 func TestAVolumeThatCannotBeLookedAtIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -32,7 +33,8 @@ func TestAVolumeThatCannotBeLookedAtIsNamed(t *testing.T) {
 	}
 }
 
-// Each refusal is reported as the state that says what to do about it.
+// TestEveryErrorOfAVolumeHasAState checks that each error of a volume leads to a state of the shard that shows how to
+// remedy it.
 func TestEveryErrorOfAVolumeHasAState(t *testing.T) {
 	for _, c := range []struct {
 		err   error

@@ -13,11 +13,11 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// startupPatience is the time without a read after which a load counts as stuck. A slow disk is not stuck: it reads
-// something.
+// startupPatience is the time without a read after which a load counts as stuck. A load from a slow disk is not
+// stuck, because it still reads something.
 const startupPatience = 5 * time.Minute
 
-// progress remembers when a load last made progress.
+// progress records when a load last made progress.
 type progress struct {
 	bytes  int64
 	groups int32
@@ -34,7 +34,7 @@ func (p *progress) moved(load *recordv1.Load, now time.Time) time.Duration {
 	return now.Sub(p.at)
 }
 
-// startup returns nil unless a load has begun and makes no progress.
+// startup returns an error if a load has begun and makes no progress, and nil otherwise.
 func (h *Host) startup(now time.Time) error {
 	var load *recordv1.Load
 	if shard := h.serving(); shard != nil {
@@ -81,18 +81,18 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, 1, state.Word())
 }
 
-// Handler serves HTTP from the first moment on and in every state. / is a page for people. /metrics is served if
-// Options.Registry is also a prometheus.Gatherer. /healthz succeeds whenever the process answers. /startupz fails only
-// while a load makes no progress. /readyz succeeds if the disk answers, and a group serves or there is none to load:
-// Kubernetes uses this check for the disruption budget. /status is the JSON of Status.
+// Handler returns the HTTP handler of the Host, which answers in every state. / is a page for people. /metrics is
+// served if Options.Registry is also a prometheus.Gatherer. /healthz succeeds whenever the process answers. /startupz
+// fails only while a load makes no progress. /readyz succeeds if the disk answers, and a group serves or there is
+// none to load. Kubernetes uses this check for the disruption budget. /status is the JSON of Status.
 func (h *Host) Handler() http.Handler {
 	return NewHandler(h.opts.Registry, h.opts.Logger, func() any { return h.Status() }, map[string]func() error{
 		"/startupz": func() error { return h.startup(time.Now()) }, "/readyz": h.ready,
 	})
 }
 
-// NewHandler returns a handler of the port for people, probes and metrics. The paths are those of Host.Handler; status
-// returns what /status shows as JSON, and checks are the checks besides /healthz, by path.
+// NewHandler returns a handler for people, probes and metrics. The paths are those of Host.Handler. status returns
+// the value that /status shows as JSON, and checks holds the checks other than /healthz, by path.
 func NewHandler(registry prometheus.Registerer, logger *slog.Logger, status func() any,
 	checks map[string]func() error) http.Handler {
 	mux := http.NewServeMux()
@@ -106,7 +106,7 @@ func NewHandler(registry prometheus.Registerer, logger *slog.Logger, status func
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 				return
 			}
-			_, _ = fmt.Fprintln(w, "ok") // the caller went away
+			_, _ = fmt.Fprintln(w, "ok") // an error means that the caller has disconnected
 		})
 	}
 	check("/healthz", func() error { return nil })

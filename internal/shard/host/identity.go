@@ -19,23 +19,23 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// Wanted is what a volume must satisfy, checked before the volume is touched. A zero field requires nothing.
+// Wanted holds conditions on a volume, which are checked before the volume is changed. A zero field requires nothing.
 type Wanted struct {
-	FileSystem   string   // its type, as Mount.FileSystem
-	MountOptions []string // options that must be in force
+	FileSystem   string   // type of the file system, as in Mount.FileSystem
+	MountOptions []string // mount options that must be in force
 	Store        uuid.UUID
-	// Volume is the volume that was here before. If it is set, a blank or different volume is never initialised and
-	// never served.
+	// Volume is the volume that this shard served before. If it is set, a blank or different volume is never
+	// initialised and never served.
 	Volume uuid.UUID
 	// Adopt makes the shard take over a volume of the store that belongs to another shard, and also its groups if that
 	// shard is not registered.
 	Adopt bool
 }
 
-// Identity is the identity of a shard and the volume that it wants.
+// Identity is the identity of a shard, together with the volume that the shard requires.
 type Identity struct {
 	Name    string
-	Address string // under which others reach the shard
+	Address string // host:port under which others reach the shard
 	Domain  string // failure domain
 	Node    string // may be empty
 	Zone    string // may be empty
@@ -47,14 +47,14 @@ type Identity struct {
 	Placement Registry
 }
 
-// Registry is the part of *registry.Store that a host needs; the methods are documented there.
+// Registry is the part of *registry.Store that a host needs; its methods are documented there.
 type Registry interface {
 	Meta(ctx context.Context) (placement.Meta, error)
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
 	LastAnswer() (last time.Time, held string)
 }
 
-// heldError says why a volume is not served, and in which state the shard therefore is.
+// heldError is the reason why a volume is not served, together with the resulting state of the shard.
 type heldError struct {
 	state recordv1.ShardState
 	err   error
@@ -67,13 +67,13 @@ func hold(state recordv1.ShardState, format string, args ...any) *heldError {
 	return &heldError{state: state, err: fmt.Errorf(format, args...)}
 }
 
-// inspected is what an inspection found in a folder without writing to it.
+// inspected is the result of an inspection of a folder, which writes nothing.
 type inspected struct {
-	superblock volume.Superblock // zero: blank
+	superblock volume.Superblock // zero if the folder is blank
 	mount      volume.Mount
 }
 
-// inspect checks the folder of a volume, and returns why it must not be served. It writes nothing.
+// inspect checks the folder of a volume, and returns the reason if the volume must not be served. It writes nothing.
 func (id *Identity) inspect() (seen inspected, held *heldError) {
 	w := id.Wanted
 	mount, err := volume.MountOf(id.FS, id.Dir)
@@ -103,7 +103,7 @@ func (id *Identity) inspect() (seen inspected, held *heldError) {
 	return seen, id.admit(sb)
 }
 
-// expecting adds the expected volume to an error.
+// expecting adds the expected volume to the text of an error.
 func expecting(wanted uuid.UUID, err error) error {
 	if wanted == uuid.Nil {
 		return err
@@ -131,7 +131,7 @@ func (id *Identity) admit(sb volume.Superblock) *heldError {
 	return nil
 }
 
-// classify returns the state for an error from checking or opening a volume.
+// classify returns the state of the shard for an error from checking or opening a volume.
 func classify(err error) *heldError {
 	var held *heldError
 	if errors.As(err, &held) {
@@ -165,8 +165,9 @@ func classify(err error) *heldError {
 	return &heldError{state: state, err: err}
 }
 
-// MayRegister asks etcd whether a volume may be registered once it is opened, and which step of it is registered now.
-// It checks the folder's lock first, because a second process on the same folder is not a copy of the volume.
+// MayRegister asks etcd whether a volume may be registered once it is open, and which step of the volume is
+// registered now. It checks the folder's lock first, because a second process on the same folder is not a copy of the
+// volume.
 func (id *Identity) MayRegister(ctx context.Context, sb volume.Superblock) (registered placement.Step, err error) {
 	if err := volume.InUse(id.FS, id.Dir); err != nil {
 		return placement.Step{}, err
@@ -183,8 +184,8 @@ func (id *Identity) Registration(sb volume.Superblock) placement.Shard {
 	}
 }
 
-// Renews reports whether an error means that the volume must become a different one: it was rolled back, and
-// Wanted does not require a particular volume.
+// Renews reports whether an error means that the volume must get a new identity. That is so if the volume was rolled
+// back, and Wanted does not require a particular volume.
 func (id *Identity) Renews(err error) bool {
 	return errors.Is(err, placement.ErrRolledBack) && id.Wanted.Volume == uuid.Nil
 }
@@ -225,7 +226,7 @@ func (id *Identity) Describe(st *recordv1.Shard, sb volume.Superblock) {
 	st.VolumeShard, st.Generation = sb.Shard, sb.Generation
 }
 
-// DescribeVolume describes the content of a volume. It reads only its files.
+// DescribeVolume describes the content of a volume, from its files alone.
 func (id *Identity) DescribeVolume(sb volume.Superblock) (*recordv1.DescribeVolumeResponse, error) {
 	out := &recordv1.DescribeVolumeResponse{
 		Shard: id.Name, VolumeUuid: sb.Volume.String(), Generation: sb.Generation, VolumeShard: sb.Shard,

@@ -34,37 +34,39 @@ const (
 	// streamsMax is the number of concurrent calls. A gateway, which carries the calls of many clients, has two
 	// connections.
 	streamsMax = 1024
-	// pingsMin is the time between two pings below which a client is disconnected. The gateway pings every 20 s.
+	// pingsMin is the minimum time between two pings of a client. A client that pings more often is disconnected. The
+	// gateway pings every 20 s.
 	pingsMin = 10 * time.Second
-	// ageMax is the age at which clients must reconnect, so that they spread over shards that have changed. The calls in
-	// progress then have ageGrace, because an upload or a scan of a large group takes hours.
+	// ageMax is the age at which clients must reconnect, so that they spread over shards that have changed. The calls
+	// in progress then have ageGrace to end, because an upload or a scan of a large group takes hours.
 	ageMax   = 30 * time.Minute
 	ageGrace = 24 * time.Hour
 )
 
-// ServerOptions of a Server. All but ListenConfig, Listener and Extra are required.
+// ServerOptions configures a Server. All fields but ListenConfig, Listener and Extra are required.
 type ServerOptions struct {
-	Listen       string // host:port; port 0 takes a free one
+	Listen       string // host:port; port 0 means any free port
 	ListenConfig net.ListenConfig
-	// Listener opens the listener from which the server accepts connections; nil: a TCP socket from ListenConfig.
+	// Listener opens the listener from which the server accepts connections. If it is nil, the server opens a TCP
+	// socket by ListenConfig.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
-	// Extra are added to the options of gRPC: credentials, traces, interceptors.
+	// Extra are additional options of gRPC: credentials, traces, interceptors.
 	Extra []grpc.ServerOption
 }
 
 // Server is the gRPC server of a shard's process. A process has one Server, on one socket, until the process ends.
-// Every service is registered once. While a volume is served, its Services answer; otherwise the server answers why
-// nothing is served. Interceptors see each call in both cases. Safe for concurrent use.
+// Every service is registered once. While a volume is served, its Services answer; otherwise the answer is the reason
+// why nothing is served. Interceptors see each call in both cases. A Server is safe for concurrent use.
 type Server struct {
 	listener *descriptors.Listener
 	grpc     *grpc.Server
 	health   *health.Server
 	begun    sync.Once
-	ended    sync.WaitGroup // waits until no connections are accepted any more
+	ended    sync.WaitGroup // waits until the server no longer accepts connections
 	session  atomic.Pointer[session]
 }
 
-// Services answer calls while a volume is served.
+// Services are the services that answer calls while a volume is served.
 type Services struct {
 	Calls   *serve.Server
 	Admin   serve.Admin
@@ -72,7 +74,7 @@ type Services struct {
 	Archive archivev1.ArchiveServiceServer
 }
 
-// session is the time for which one volume is served.
+// session is a period in which one volume is served.
 type session struct {
 	records, admin, peers, archive any
 	calls                          *serve.Server
@@ -85,8 +87,8 @@ func Listen(ctx context.Context, opts *ServerOptions) (*Server, error) {
 	return listen(ctx, opts, recordv1.UnimplementedAdminServiceServer{}, answer.Stopping)
 }
 
-// listen makes a server. While nothing is served, admin answers AdminService, and calls of RecordService get the error
-// that refuse returns.
+// listen makes a server. While nothing is served, admin answers calls of AdminService, and the error that refuse
+// returns answers calls of RecordService.
 func listen(ctx context.Context, opts *ServerOptions, admin recordv1.AdminServiceServer,
 	refuse func() error) (*Server, error) {
 	open := opts.Listener
@@ -130,7 +132,7 @@ func listen(ctx context.Context, opts *ServerOptions, admin recordv1.AdminServic
 		of: func(now *session) any { return now.archive }, held: archivev1.UnimplementedArchiveServiceServer{},
 		refuse: refuse,
 	})
-	recordv1.RegisterAccessServiceServer(s.grpc, access.Service{}) // it needs no volume
+	recordv1.RegisterAccessServiceServer(s.grpc, access.Service{}) // this service needs no volume
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
 	s.SetHealth(recordv1.AdminService_ServiceDesc.ServiceName, true)
@@ -138,7 +140,7 @@ func listen(ctx context.Context, opts *ServerOptions, admin recordv1.AdminServic
 	return s, nil
 }
 
-// Addr is the address that the server listens on.
+// Addr returns the address on which the server listens.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
 // accept begins to accept connections, unless an earlier call has done so. failed is called when accepting ends by
@@ -153,7 +155,8 @@ func (s *Server) accept(failed func(error)) {
 	})
 }
 
-// Serve makes services answer from now on. failed is called when the server ends by itself.
+// Serve makes services answer calls, and begins to accept connections. failed is called when the server ends by
+// itself.
 func (s *Server) Serve(services Services, failed func(error)) {
 	s.session.Store(&session{
 		records: services.Calls.Records(), admin: services.Calls.Admin(services.Admin), peers: services.Peers,
@@ -164,7 +167,7 @@ func (s *Server) Serve(services Services, failed func(error)) {
 }
 
 // Leave removes the services. It closes all connections, and returns when their calls have ended. Clients that
-// reconnect are told why nothing is served.
+// reconnect get the reason why nothing is served.
 func (s *Server) Leave() {
 	now := s.session.Swap(nil)
 	if now == nil {
@@ -175,15 +178,15 @@ func (s *Server) Leave() {
 	now.underWay.Lock()
 }
 
-// Drain ends the server after its calls, as message.Drain says. The function open returns the number of calls in
-// progress.
+// Drain ends the server after its calls have ended; see message.Drain. The function open returns the number of calls
+// in progress.
 func (s *Server) Drain(ctx context.Context, open func() int64) {
 	s.health.Shutdown()
 	message.Drain(ctx, s.grpc, open)
 	s.Stop()
 }
 
-// Stop ends the server at once: it aborts the calls and waits until they have ended. It may be called again.
+// Stop ends the server immediately: it aborts the calls and waits until they have ended. It may be called again.
 func (s *Server) Stop() {
 	s.health.Shutdown()
 	s.grpc.Stop()
@@ -200,13 +203,14 @@ func (s *Server) SetHealth(service string, serving bool) {
 	s.health.SetServingStatus(service, st)
 }
 
-// setServing sets the health of the shard: whether records are served.
+// setServing sets the health of the shard, which shows whether records are served.
 func (s *Server) setServing(serving bool) {
 	s.SetHealth("", serving)
 	s.SetHealth(recordv1.RecordService_ServiceDesc.ServiceName, serving)
 }
 
-// enter begins a call in the session; underWay.RUnlock ends the call. It returns nil if there is no session.
+// enter begins a call in the session. It returns nil if there is no session. Otherwise the caller must end the call
+// by underWay.RUnlock.
 func (s *Server) enter() *session {
 	if now := s.session.Load(); now != nil && now.underWay.TryRLock() {
 		return now
@@ -214,14 +218,14 @@ func (s *Server) enter() *session {
 	return nil
 }
 
-// service is the implementation of one service that is registered with gRPC.
+// service describes who answers the calls of one gRPC service.
 type service struct {
-	of     func(*session) any // returns the implementation that answers in a session
-	held   any                // answers while there is no session
-	refuse func() error       // replaces held, if not nil
+	of     func(*session) any // returns the implementation in a session
+	held   any                // the implementation while there is no session
+	refuse func() error       // if not nil, answers in place of held with an error
 }
 
-// register registers a service that picks the implementation at each call: in a session, the handlers of served;
+// register registers a service that picks the implementation for each call: the handlers of served in a session, and
 // otherwise those of waiting, which has the same methods.
 func (s *Server) register(served, waiting *grpc.ServiceDesc, to *service) {
 	d := *served
@@ -250,7 +254,8 @@ func (s *Server) register(served, waiting *grpc.ServiceDesc, to *service) {
 	s.grpc.RegisterService(&d, to)
 }
 
-// refusing calls the interceptors with a handler that refuses, if the service refuses its calls.
+// refusing returns an interceptor for calls outside of a session. If the service refuses such calls, it replaces
+// their handler by one that returns the error of refuse.
 func (to *service) refusing(interceptor grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	if to.refuse == nil {
 		return interceptor
@@ -260,7 +265,7 @@ func (to *service) refusing(interceptor grpc.UnaryServerInterceptor) grpc.UnaryS
 	}
 }
 
-// unary is the outermost interceptor: it calls the interceptor of the session that answers.
+// unary is the outermost interceptor of unary calls. It calls the interceptor of the session that answers.
 func unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if calls, ok := info.Server.(interface {
 		Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error)
