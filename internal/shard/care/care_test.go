@@ -47,14 +47,14 @@ func lone(t *testing.T) *Compactor {
 }
 
 // After a failed compaction, the shard reports a problem, and gives the failure as the reason why superseded data is
-// still stored. Both end when the group has nothing to compact.
+// still stored. The problem and the reason disappear when the group has nothing to compact.
 func TestAFailedCompactionIsAProblemForAWhile(t *testing.T) {
 	c := lone(t)
 	c.Problems.Note(problems.Compacting+"0", format.ErrNoSpace)
 	if reason, text := c.whyFree("0", &group.Stats{}); reason != "no_room" || text == "" {
 		t.Errorf("the reason is %q: %s", reason, text)
 	}
-	for _, g := range c.servedGroups(nil) { // nothing of the group is superseded
+	for _, g := range c.servedGroups(nil) { // the group has no superseded data
 		c.lookAt(t.Context(), &g)
 	}
 	if left := c.Problems.Words(); len(left) > 0 {

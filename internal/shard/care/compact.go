@@ -25,24 +25,25 @@ import (
 type Compaction struct {
 	Off bool
 	// SupersededShareMin is the share of a group's sealed segments and blobs that must be superseded. The default is
-	// 0.5. A group holds at most what it needs, divided by 1 - SupersededShareMin, and one segment.
+	// 0.5. So a group stores at most the size of its current data divided by (1 - SupersededShareMin), plus one
+	// segment.
 	SupersededShareMin float64
 	// SupersededBytesMin is the number of bytes that must be superseded as well. Fewer bytes are enough if, together
 	// with the newest segment, they fill a segment. The default is 64 MiB.
 	SupersededBytesMin int64
-	// RateBytesPerSecond limits the rate of compactions. 0 means 64 MiB/s, and a negative number means that there is no
-	// limit. The limit is raised when more is superseded than that rate keeps up with, and lifted when free space is
-	// low.
+	// RateBytesPerSecond limits the rate of compactions. 0 means 64 MiB/s, and a negative number means that there is
+	// no limit. The rate is raised if more data becomes superseded than the limit allows to compact, and the limit is
+	// lifted when free space is low.
 	RateBytesPerSecond int64
-	Interval           time.Duration // time between two looks at all groups; 30 s
+	Interval           time.Duration // time between two checks of all groups; default: 30 s
 	// HoldBytesMax limits the bytes that the holds of archives keep, of all groups together. 0 means 5 % of the volume.
 	HoldBytesMax int64
 }
 
-// Options hold everything that a Compactor may use.
+// Options holds everything that a Compactor may use.
 type Options struct {
 	Compaction
-	Context  context.Context // of the shard
+	Context  context.Context // context of the shard
 	Replicas *replicas.Set
 	Disk     *disk.Disk
 	Etcd     Etcd
@@ -50,20 +51,20 @@ type Options struct {
 	Logger   *slog.Logger
 
 	TrashDelay   time.Duration // how long the trash keeps a folder if there is free space
-	ScanTTL      time.Duration // how long a scan that nobody reads is kept
+	ScanTTL      time.Duration // how long a scan that nobody reads stays open
 	WeightsFresh time.Duration // how long the weights read from etcd are used before they are read again
-	Freed        func()        // is called after space was freed: replicas that had no space retry
+	Freed        func()        // called after space was freed, so that replicas without space retry
 }
 
-// Etcd is the part of *registry.Store that a Compactor needs; the method is documented there.
+// Etcd is the part of *registry.Store that a Compactor needs; its method is documented in package registry.
 type Etcd interface {
 	Weights(ctx context.Context, shard string) (map[string]registry.Weight, error)
 }
 
-// Compactor compacts groups in the background, one at a time. It looks at all groups at an interval, because data can
-// become free merely because time passes: request ids expire, retention ends, scans expire, copies catch up. It looks
-// at one group as soon as the group has filled a segment. It frees space (space.go) when a write or a new copy finds
-// none, and when free space is low.
+// Compactor compacts groups in the background, one at a time. It checks all groups at an interval, because data can
+// become free merely because time passes: request ids expire, retention ends, scans expire, copies catch up. It
+// checks a single group soon after the group has filled a segment. It frees space (space.go) when a write or a new
+// copy finds none, and when free space is low.
 type Compactor struct {
 	Options
 	Trash    *trash.Bin
@@ -72,33 +73,33 @@ type Compactor struct {
 	reported *reportedWeights
 	woken    chan struct{} // receives after short was set
 
-	mu    sync.Mutex // guards all below
-	short bool       // a caller found no space
-	asked int64      // the largest number of bytes above the reserve that one of those callers needs
-	hurry func()     // ends the compaction that is limited to a rate; nil: no such compaction runs
+	mu    sync.Mutex // guards the fields below
+	short bool       // a caller has found no space
+	asked int64      // the largest number of bytes above the reserve that such a caller needs
+	hurry func()     // ends the compaction in progress that has a rate limit; nil if there is none
 	// progress is closed when a compaction has freed space, or when a pass to free space is over.
 	progress chan struct{}
 	passes   uint64 // number of finished passes to free space
-	// barren is the end of the last pass that freed nothing. It is zero if the last pass freed some, or if there is
-	// something new to free.
+	// barren is the end of the last pass that freed nothing. It is zero if the last pass freed some space, or if
+	// something can be freed that could not be freed then.
 	barren time.Time
 }
 
 const (
-	// appliedAfter is the time between the sealing of a segment and the look at its group. It gives the last entries of
-	// the segment time to be applied.
+	// appliedAfter is the time between the sealing of a segment and the check of its group. In that time, the last
+	// entries of the segment are applied.
 	appliedAfter = 100 * time.Millisecond
 	// garbagePart is a divisor: when free space is low, a group is compacted only if at least its size divided by
 	// garbagePart is superseded.
 	garbagePart = 64
-	// garbageOfVolume is a divisor. The volume divided by it (an eighth), and by the number of its groups, is how much
-	// of a group must be superseded for a compaction, if that is less than SupersededBytesMin. Less than garbageMin
-	// bytes are never enough.
+	// garbageOfVolume is a divisor. A group is compacted if its superseded bytes reach the size of the volume,
+	// divided by garbageOfVolume and by the number of groups, if that is less than SupersededBytesMin. Fewer than
+	// garbageMin bytes are never enough.
 	garbageOfVolume = 8
 	garbageMin      = 1 << 20
 )
 
-// New makes a Compactor and the trash of the volume. It does nothing before Run.
+// New makes a Compactor and the trash of the volume. It does nothing until Run is called.
 func New(opts Options) *Compactor {
 	c := &Compactor{
 		Options: opts, metrics: newMetrics(), woken: make(chan struct{}, 1),
@@ -145,13 +146,13 @@ func (c *Compactor) Run(ctx context.Context) {
 	}
 }
 
-// servedGroup is a group that is served here.
+// servedGroup is a served group with its figures.
 type servedGroup struct {
 	*replicas.Served
 	stats group.Stats
 }
 
-// servedGroups returns the groups that are served, with their figures: all of them if only is nil.
+// servedGroups returns the served groups with their figures. If only is not nil, it returns only the groups in it.
 func (c *Compactor) servedGroups(only map[*replicas.Replica]struct{}) (out []servedGroup) {
 	for _, g := range c.Replicas.Routes().ByName {
 		if _, wanted := only[g]; only != nil && !wanted {
@@ -173,7 +174,7 @@ func (c *Compactor) lookAtAll(ctx context.Context) {
 	c.History.forget(c.Replicas.Routes())
 	c.limitHistory(ctx)
 	for _, g := range c.servedGroups(nil) {
-		if g.stats.Reclaim.Tombstones > 0 { // some tombstones wait for the other members
+		if g.stats.Reclaim.Tombstones > 0 { // some tombstones may be dropped only when the other members have them
 			c.limitTombstones(g.Served)
 		}
 		c.lookAt(ctx, &g)
@@ -206,9 +207,9 @@ func (c *Compactor) supersededMin() int64 {
 	return supersededMin(c.SupersededBytesMin, c.Disk.TotalBytes(), len(c.Replicas.Routes().ByName))
 }
 
-// supersededMin returns the configured minimum. On a small volume, it instead returns an eighth of the volume, divided
-// by the number of groups, if that is less. Otherwise the superseded bytes of all groups could fill the volume. A
-// volumeBytes of 0 means unknown.
+// supersededMin returns the configured minimum or, if that is less, an eighth of the volume divided by the number of
+// groups. Without this reduction, the superseded bytes of all groups could fill a small volume. If volumeBytes is 0,
+// the size of the volume is unknown.
 func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 	if volumeBytes <= 0 || groups == 0 {
 		return wanted
@@ -216,14 +217,15 @@ func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 	return min(wanted, max(garbageMin, volumeBytes/garbageOfVolume/int64(groups)))
 }
 
-// lookAt compacts a group if that is due. It ends early when free space is low, because then all groups are compacted
-// without a rate limit.
+// lookAt compacts a group if that is due. When free space becomes low, it ends early, because all groups are then
+// compacted without a rate limit.
 func (c *Compactor) lookAt(ctx context.Context, g *servedGroup) {
 	if ctx.Err() != nil {
 		return
 	}
 	if !c.isDue(&g.stats) {
-		// A group that is not due is not compacted again soon: nothing else would end the problem of a failed compaction.
+		// A failed compaction of this group is no longer a problem, because the group is not due. No compaction
+		// follows that would remove the problem.
 		c.Problems.Note(problems.Compacting+g.Name(), nil)
 		return
 	}
@@ -242,17 +244,18 @@ func (c *Compactor) lookAt(ctx context.Context, g *servedGroup) {
 	c.mu.Unlock()
 }
 
-// rate returns the configured rate, or a higher one if more is superseded than the configured rate can keep up with.
+// rate returns the configured rate, or a higher one if more data becomes superseded than the configured rate can
+// compact.
 func (c *Compactor) rate(r *group.Reclaim) int64 {
 	k := &c.Compaction
-	rate := float64(max(k.RateBytesPerSecond, 0)) // negative: no limit, which Compact calls 0
+	rate := float64(max(k.RateBytesPerSecond, 0)) // a negative rate means no limit; for Compact, that is 0
 	needed := float64(r.Sealed-r.Free+r.SegmentMax) * k.SupersededShareMin / max(1-k.SupersededShareMin, 0.01)
 	return int64(rate * max(1, float64(r.Free)/needed))
 }
 
 // compact compacts a group and returns how many bytes were freed.
 func (c *Compactor) compact(ctx context.Context, g *servedGroup, opts group.CompactOptions) (freed int64) {
-	// A bug here must not stop the shard from serving.
+	// A panic in a compaction must not stop the shard from serving.
 	defer func() {
 		if p := recover(); p != nil {
 			c.Problems.Note(problems.Compacting+g.Name(), fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
@@ -275,8 +278,8 @@ func (c *Compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	return freed
 }
 
-// CompactLog calls Compact for the log of a group. With opts.All it includes the newest segment, which it must seal
-// first. Groups that wait for space retry at once if the compaction freed some.
+// CompactLog calls Compact for the log of a group. With opts.All it includes the newest segment, which it seals
+// first. If the compaction frees space, groups that wait for space retry immediately.
 func (c *Compactor) CompactLog(
 	ctx context.Context, sv *replicas.Served, opts group.CompactOptions,
 ) (group.CompactReport, error) {
@@ -288,15 +291,15 @@ func (c *Compactor) CompactLog(
 	c.limitTombstones(sv)
 	c.hold(sv)
 	report, err := sv.Log().Compact(ctx, opts)
-	if report.BytesAfter < report.BytesBefore { // a compaction that ended early may have freed space, too
+	if report.BytesAfter < report.BytesBefore { // even a compaction that ended early may have freed space
 		c.Freed()
 	}
 	return report, err
 }
 
-// limitTombstones tells the log up to which index every member has everything. The leader knows that index and reports
-// it to etcd, from which the other members read it, a little late. The index only grows: a member added since then took
-// its files or entries from a member that had them.
+// limitTombstones sets the index up to which every member has all entries, below which the log may drop tombstones.
+// The leader knows that index and reports it to etcd, where the other members read it with some delay. The index only
+// grows, because a member that was added later has got its files or entries from a member that had them.
 func (c *Compactor) limitTombstones(sv *replicas.Served) {
 	if m := sv.Replica().Members(); m.LeaderID == sv.RaftID && len(m.Progress) > 0 {
 		sv.Log().SetTombstoneLimit(sv.Everywhere(m))

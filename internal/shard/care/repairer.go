@@ -27,14 +27,14 @@ const (
 	scrubPause  = 10 * time.Minute
 )
 
-// RepairOptions hold everything that a Repairer may use.
+// RepairOptions holds everything that a Repairer may use.
 type RepairOptions struct {
 	Replicas *replicas.Set
 	Problems *problems.List
 	Logger   *slog.Logger
 
-	// Every is the time between two checks for known damage; 0: 1 s. ScrubPause is the pause between two scrubs; 0: 10
-	// min.
+	// Every is the time between two checks for known damage; 0 means 1 s. ScrubPause is the pause between two scrubs;
+	// 0 means 10 min.
 	Every, ScrubPause time.Duration
 	// ScrubBytesPerSecond is the rate of a scrub. A negative number turns scrubs off.
 	ScrubBytesPerSecond int64
@@ -43,10 +43,10 @@ type RepairOptions struct {
 	FetchBlob func(ctx context.Context, g *replicas.Replica, log *group.Log, shard string, ref format.BlobRef) error
 }
 
-// Repairer finds damage in the replicas that serve here, and repairs it with data from other shards.
+// Repairer finds damage in the replicas that this shard serves, and repairs it with data from other shards.
 type Repairer struct{ RepairOptions }
 
-// NewRepairer makes a Repairer, which does nothing before Run and Scrub.
+// NewRepairer makes a Repairer. It does nothing until Run or Scrub is called.
 func NewRepairer(opts RepairOptions) *Repairer {
 	opts.Every, opts.ScrubPause = cmp.Or(opts.Every, repairEvery), cmp.Or(opts.ScrubPause, scrubPause)
 	return &Repairer{opts}
@@ -68,12 +68,12 @@ func (m *Repairer) Run(ctx context.Context) {
 	}
 }
 
-// forgetEnded removes problems of groups whose cause has ended, but which no other code removes: the replica has left
-// the shard, no longer leads, or was replaced as a whole.
+// forgetEnded removes problems of groups whose cause has ended and which no other code removes. Such a cause ends
+// when the replica leaves the shard, no longer leads, or is replaced as a whole.
 func (m *Repairer) forgetEnded() {
 	routes := m.Replicas.Routes()
 	if routes.ByName == nil {
-		return // it is not known yet which groups are here
+		return // the shard does not know its groups yet
 	}
 	m.Problems.Forget(func(what string) bool {
 		for prefix, isOver := range map[string]func(*replicas.Served) bool{
@@ -99,7 +99,7 @@ func (m *Repairer) repair(ctx context.Context, sv *replicas.Served) error {
 	members := sv.Replica().Members()
 	from, ok := sv.Group.Route(members.LeaderID)
 	if members.LeaderID == sv.RaftID {
-		sv.Replica().Wake() // a leader transfers the leadership first; a quiet group must be woken for that
+		sv.Replica().Wake() // a damaged leader first transfers the leadership, and Wake makes a quiet group do so
 		return nil
 	}
 	if !ok {
@@ -144,14 +144,14 @@ func (m repairSource) Entries(ctx context.Context, r group.IndexRange) (group.Ra
 func (m repairSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
 	err := m.fetchBlob(ctx, ref)
 	if errors.Is(err, peer.ErrNotHere) {
-		// The other shard does not serve the group now, so an install from it would fail as well.
+		// The other shard does not serve the group at present, so an install from it would fail as well.
 		err = group.ErrVersionNotFound
 	}
 	return err
 }
 
-// Scrub reads every byte of all groups of several copies again and again, slowly, so that damage is found while
-// there are copies to repair it from.
+// Scrub repeatedly and slowly reads every byte of all groups with several copies, so that damage is found while other
+// copies can repair it.
 func (m *Repairer) Scrub(ctx context.Context) {
 	if m.ScrubBytesPerSecond < 0 {
 		return
@@ -160,7 +160,7 @@ func (m *Repairer) Scrub(ctx context.Context) {
 		for _, g := range m.Replicas.Routes().ByUUID {
 			sv := g.Served()
 			if sv == nil || sv.Replica().Alone() {
-				continue // a single copy cannot be repaired: sheaf verify reports damage
+				continue // a single copy cannot be repaired; for such groups, sheaf verify finds damage
 			}
 			report, err := sv.Log().Verify(ctx, m.ScrubBytesPerSecond)
 			if ctx.Err() != nil {

@@ -8,24 +8,24 @@ import (
 )
 
 // A scan sees its group as it was when the scan began, so data that is overwritten or deleted meanwhile remains on
-// disk. Callers that hang or have disappeared must not fill a volume in this way, so their scans are given up: the next
-// call of such a scan gets CURSOR_EXPIRED.
+// disk. Callers that hang or have disappeared must not fill a volume in this way, so their scans are closed. The next
+// call with the cursor of such a scan gets CURSOR_EXPIRED.
 
 const (
-	// abandonedAfter is how long a scan may go without a read before it counts as abandoned. A caller that lost its
-	// connection would be back by then.
+	// abandonedAfter is how long a scan may go without a read before it counts as abandoned. A caller that has merely
+	// lost its connection continues earlier than that.
 	abandonedAfter = 10 * time.Second
-	// scansPart is a divisor: if scans keep more than the size of the volume divided by scansPart (a sixteenth), the
-	// abandoned scans are given up even if there is free space.
+	// scansPart is a divisor: if scans keep more than the size of the volume divided by scansPart (a sixteenth),
+	// abandoned scans are closed even if there is free space.
 	scansPart = 16
 )
 
-// scanLoss says which scans are given up. It is the label of the metric that counts them.
+// scanLoss is a kind of scans that are closed. It is the label of the metric that counts them.
 type scanLoss string
 
 const (
-	scansAbandoned scanLoss = "cut_off" // nobody reads them
-	scansOldest    scanLoss = "oldest"  // the older half of all
+	scansAbandoned scanLoss = "cut_off" // scans that nobody reads
+	scansOldest    scanLoss = "oldest"  // the older half of all scans
 )
 
 // scanOf is an open scan of a group.
@@ -34,7 +34,7 @@ type scanOf struct {
 	group.OpenScan
 }
 
-// losers returns the scans that are given up. Scans that keep nothing are never given up.
+// losers returns the scans that must be closed. Scans that keep no data are never closed.
 func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
 	keep := func(s scanOf) bool {
 		return !s.Keeps || l == scansAbandoned && (s.Read || now.Sub(s.Used) < abandonedAfter)
@@ -50,8 +50,8 @@ func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
 // keptByScans returns the superseded bytes that were kept only for open scans when the group was last examined.
 func keptByScans(r *group.Reclaim) int64 { return r.Scans + r.ScanBlobs }
 
-// giveUpScans closes scans in groups where scans keep much superseded data. It returns false if there are no such
-// scans.
+// giveUpScans closes scans of the given kind, in groups in which scans keep much superseded data. It returns false if
+// it closed none.
 func (c *Compactor) giveUpScans(which scanLoss) bool {
 	if c.Off {
 		return false
@@ -77,7 +77,7 @@ func (c *Compactor) giveUpScans(which scanLoss) bool {
 	return len(lost) > 0
 }
 
-// limitScans gives up scans that are abandoned, if scans keep more than they may.
+// limitScans closes abandoned scans, if scans keep more data than they may.
 func (c *Compactor) limitScans() {
 	kept := int64(0)
 	for _, g := range c.servedGroups(nil) {

@@ -14,14 +14,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// This file frees space on the volume. Expendable data is deleted before anything is refused: files of replicas that
-// have left their groups, superseded records, data that only scans see, and history that is not archived yet. It is
-// deleted as soon as free space is low. A caller that finds no space wakes the compactor and waits.
+// The code in this file frees space on the volume. Before it refuses a write, it deletes expendable data: files of
+// replicas that have left their groups, superseded records, data that only scans need, and history that is not
+// archived yet. It does so as soon as free space is low. A caller that finds no space wakes the compactor and waits.
 
 const (
-	// barrenTime is how long callers are refused without a wait after a pass that freed no space.
+	// barrenTime is how long callers are refused without a wait after a pass that has freed no space.
 	barrenTime = time.Second
-	// spacePasses is the number of passes for which a caller waits: other callers may take the space that a pass freed.
+	// spacePasses is the number of passes for which a caller waits. More than one is needed, because other callers
+	// may take the space that a pass has freed.
 	spacePasses = 4
 	// Free space is low if the space above the reserve has fewer bytes than lowSegments segments. lowPart is a divisor:
 	// on a small volume, free space is low only below the size of the volume divided by lowPart (a sixteenth).
@@ -29,7 +30,7 @@ const (
 	lowPart     = 16
 )
 
-// WithSpace calls the function try, which needs space, and repeats the call as long as space is being freed for it.
+// WithSpace calls the function try, which needs space, and repeats the call while space is being freed for it.
 func (c *Compactor) WithSpace(ctx context.Context, try func() error) error {
 	err := try()
 	last := uint64(0)
@@ -53,7 +54,7 @@ func (c *Compactor) WithSpace(ctx context.Context, try func() error) error {
 	return err
 }
 
-// missing returns how many bytes an error says are needed, or 0 if the error does not say.
+// missing returns the number of bytes that an error says are needed, or 0 if the error does not contain the number.
 func missing(err error) int64 {
 	var full *volume.FullError
 	var none *transfer.SpaceError
@@ -68,7 +69,7 @@ func missing(err error) int64 {
 
 // ask wakes the compactor because a caller needs the given number of bytes above the reserve. It does not wait.
 // progress is closed when some space was freed, or when a pass to free space is over. passes is the number of passes
-// that were finished before the call. If ok is false, nothing can be freed now.
+// that were finished before the call. If ok is false, nothing can be freed at present.
 func (c *Compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,8 +87,8 @@ func (c *Compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, o
 	return c.progress, c.passes, true
 }
 
-// AskForSpace makes the Compactor free the given number of bytes above the reserve. It does not wait; the caller
-// retries.
+// AskForSpace makes the Compactor free the given number of bytes above the reserve. It does not wait, so the caller
+// must retry.
 func (c *Compactor) AskForSpace(bytes int64) { _, _, _ = c.ask(bytes) }
 
 func (c *Compactor) isShort() bool {
@@ -100,7 +101,7 @@ func (c *Compactor) isShort() bool {
 func (c *Compactor) hasSpace(bytes int64) bool {
 	space, reserve, err := c.Disk.Space()
 	if err != nil {
-		return true // the volume is broken, and deleting files does not help
+		return true // the volume is broken, so deleting files does not help
 	}
 	return space.FreeBytes-reserve >= max(bytes, lowSpaceBytes(space.TotalBytes, c.Disk.Log.SegmentBytes))
 }
@@ -113,9 +114,9 @@ func lowSpaceBytes(volumeBytes, segmentBytes int64) int64 {
 	return min(lowSegments*segmentBytes, volumeBytes/lowPart)
 }
 
-// freeSpace gives up one thing after another until there is enough space, the most expendable first: the trash,
-// superseded records, scans that nobody reads, history that archives hold. If a caller would be refused otherwise, it
-// also gives up scans that are being read, the older half of them at a time.
+// freeSpace deletes one kind of data after another until there is enough space. The order is: the trash, superseded
+// records, data of scans that nobody reads, history that archives hold. If a caller would otherwise be refused,
+// freeSpace also closes scans that are being read, the older half of them at a time.
 func (c *Compactor) freeSpace(ctx context.Context) {
 	c.mu.Lock()
 	refused, asked := c.short, c.asked
@@ -143,14 +144,14 @@ func (c *Compactor) freeSpace(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.Replicas.Wake() // replicas may wait for space before they join
+		c.Replicas.Wake() // replicas that must join may wait for space
 	case refused:
 		c.barren = time.Now()
 	}
 	c.wakeWaiters()
 }
 
-// freeTrash deletes from the trash until the function done returns true.
+// freeTrash deletes folders from the trash until the function done returns true.
 func (c *Compactor) freeTrash(done func() bool) (made bool) {
 	err := c.Trash.Drop(func(*trash.Folder) bool {
 		may := !done()
@@ -164,7 +165,7 @@ func (c *Compactor) freeTrash(done func() bool) (made bool) {
 	return made
 }
 
-// compactAll compacts all groups that have enough superseded data, starting with the group that has most of it.
+// compactAll compacts all groups that have enough superseded data, in descending order of that data.
 func (c *Compactor) compactAll(ctx context.Context) (made bool) {
 	if c.Off {
 		return false
@@ -183,7 +184,7 @@ func (c *Compactor) compactAll(ctx context.Context) (made bool) {
 	return made
 }
 
-// lookAtVolume makes the volume measure its free space again, because the volume admits writes according to its last
+// lookAtVolume measures the free space of the volume again, because the volume admits writes according to its last
 // measurement.
 func (c *Compactor) lookAtVolume() {
 	if _, _, err := c.Disk.Space(); err != nil {
@@ -200,7 +201,7 @@ func (c *Compactor) spaceFreed() {
 	c.wakeWaiters()
 }
 
-// moreToFree notes that there is something new to free.
+// moreToFree records that something can be freed that could not be freed before.
 func (c *Compactor) moreToFree() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,7 +219,8 @@ func (c *Compactor) AdmitWithSpace(ctx context.Context, bytes int64) error {
 	return c.WithSpace(ctx, func() error { return c.Disk.Admit(bytes, false) })
 }
 
-// AdmitSoon checks for space, and requests more if there is none; the caller retries.
+// AdmitSoon checks whether there is space, and requests more if there is none. It does not wait, so the caller must
+// retry.
 func (c *Compactor) AdmitSoon(bytes int64) error {
 	err := c.Disk.Admit(bytes, false)
 	if errors.Is(err, volume.ErrFull) {

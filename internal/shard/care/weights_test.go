@@ -17,8 +17,8 @@ func (w weightsOfLeaders) Weights(_ context.Context, shard string) (map[string]r
 	return w[shard], nil
 }
 
-// The report of a deleted group must not count for the group that has its name now: the other members of the new group
-// lack entries up to that index, so a tombstone could be dropped before they have it.
+// The report of a deleted group must not count for a new group of the same name. Members of the new group may lack
+// entries up to the reported index, so a tombstone could be dropped before they have it.
 func TestTheReportOfADeletedGroupDoesNotCount(t *testing.T) {
 	deleted, now := uuid.New(), uuid.New()
 	h := &reportedWeights{fresh: time.Minute, shards: map[string]reportedWeight{},

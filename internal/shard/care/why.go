@@ -40,14 +40,14 @@ const (
 	holdOther      = "other"
 )
 
-// HoldReasons lists the reasons for uncompacted bytes, as the API and the metric name them.
+// HoldReasons lists the reasons why superseded bytes are still stored, as the API and the metric name them.
 var HoldReasons = []string{
 	holdDue, holdThreshold, holdNewest, holdVersions, holdAge, holdArchive, holdScan, holdRequests, holdTombstones,
 	holdDamage, holdOff, holdNoSpace, holdMemory, holdError, holdOther,
 }
 
-// holds returns the reasons why superseded bytes of a group are still stored, computed from figures in memory. Reasons
-// with no bytes are left out.
+// holds returns the reasons why superseded bytes of a group are still stored, computed from figures in memory.
+// Reasons without bytes are left out.
 func (c *Compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	r, retention := &stats.Reclaim, &c.Disk.Log.Retention
 	add := func(reason string, bytes int64, text string, args ...any) {
@@ -84,7 +84,7 @@ func (c *Compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	return out
 }
 
-// whyFree returns why superseded bytes that could be freed were not.
+// whyFree returns the reason why superseded bytes that could be freed were not freed.
 func (c *Compactor) whyFree(name string, stats *group.Stats) (reason, text string) {
 	r, k := &stats.Reclaim, &c.Compaction
 	failure := c.Problems.Of(problems.Compacting + name)
@@ -107,8 +107,8 @@ func (c *Compactor) whyFree(name string, stats *group.Stats) (reason, text strin
 			"with the newest one", 100*k.SupersededShareMin, units.Bytes(r.Sealed), units.Bytes(c.supersededMin()))
 }
 
-// whyNewest says when the newest segment is compacted before it is full. It returns an empty string if that never
-// happens.
+// whyNewest describes when the newest segment is compacted before it is full. It returns an empty string if that
+// never happens.
 func (c *Compactor) whyNewest() string {
 	least := c.supersededMin()
 	if least >= c.SupersededBytesMin {
@@ -117,7 +117,7 @@ func (c *Compactor) whyNewest() string {
 	return fmt.Sprintf(", %s and half of it are superseded,", units.Bytes(least))
 }
 
-// Explain examines a group as a compaction does, and returns the reasons why superseded data remains.
+// Explain examines a group in the same way as a compaction, and returns the reasons why superseded data remains.
 func (c *Compactor) Explain(sv *replicas.Served) ([]*recordv1.CompactionHold, error) {
 	c.limitTombstones(sv)
 	c.hold(sv)
@@ -134,7 +134,7 @@ func (c *Compactor) Explain(sv *replicas.Served) ([]*recordv1.CompactionHold, er
 	return out, nil
 }
 
-// Uncompacted sums up, by reason, the superseded bytes of all groups that are still stored.
+// Uncompacted returns the superseded bytes of all groups that are still stored, summed up by reason.
 func (c *Compactor) Uncompacted() []*recordv1.UncompactedBytes {
 	byReason, most := map[string]*recordv1.UncompactedBytes{}, map[string]int64{}
 	for _, g := range c.servedGroups(nil) {
@@ -146,7 +146,7 @@ func (c *Compactor) Uncompacted() []*recordv1.UncompactedBytes {
 			}
 			sum.Bytes += h.bytes
 			sum.Groups++
-			// The names break ties, because the groups are in no particular order, and the answer must be stable.
+			// The names break ties, so that the answer is stable although the groups are in no particular order.
 			if of := most[h.reason]; h.bytes > of || h.bytes == of && g.Name() < sum.GetGroup() {
 				most[h.reason], sum.Group, sum.Text = h.bytes, g.Name(), h.text
 			}
