@@ -25,16 +25,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// This file chooses the gRPC code and the reason of most errors; callers of Fail choose those of the others.
-// api/sheaf/record/v1/record.proto lists the codes and reasons.
+// This file chooses the gRPC code and the reason of most errors. The callers of Fail choose them for the other
+// errors. api/sheaf/record/v1/record.proto lists the codes and reasons.
 
-// Error is an answer other than OK.
+// Error is an answer with a code other than OK.
 type Error struct {
 	Code       codes.Code
-	Reason     string // empty: no ErrorInfo
+	Reason     string // if empty, there is no ErrorInfo
 	Message    string
 	Metadata   map[string]string
-	RetryAfter time.Duration // 0: no RetryInfo
+	RetryAfter time.Duration // if 0, there is no RetryInfo
 	Violations []*errdetails.BadRequest_FieldViolation
 }
 
@@ -59,7 +59,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	}
 	with, err := st.WithDetails(details...)
 	if err != nil {
-		return st // without details, the code and the message still say what is wrong
+		return st // without details, the code and the message still describe the error
 	}
 	return with
 }
@@ -81,15 +81,15 @@ func (e *Error) after(retry time.Duration) *Error {
 	return e
 }
 
-// Violations collects what is wrong with the fields of a request.
+// Violations collects the errors in the fields of a request.
 type Violations []*errdetails.BadRequest_FieldViolation
 
-// Add adds what is wrong with one field.
+// Add adds an error in one field.
 func (v *Violations) Add(field, format string, args ...any) {
 	*v = append(*v, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
 }
 
-// Err returns nil if no field is wrong.
+// Err returns the error for all violations, or nil if there are none.
 func (v Violations) Err() error {
 	if len(v) == 0 {
 		return nil
@@ -101,8 +101,8 @@ func (v Violations) Err() error {
 	return &Error{Code: codes.InvalidArgument, Message: message, Violations: v}
 }
 
-// Or returns the error of Err, or the given error if no field is wrong: errors in the request itself are reported
-// first.
+// Or returns the error of Err, or the given error if no field is wrong, because errors in the request itself are
+// reported first.
 func (v Violations) Or(err error) error {
 	if invalid := v.Err(); invalid != nil {
 		return invalid
@@ -110,7 +110,7 @@ func (v Violations) Or(err error) error {
 	return err
 }
 
-// Invalid makes the error for one wrong field.
+// Invalid returns the error for one wrong field.
 func Invalid(field, format string, args ...any) error {
 	var v Violations
 	v.Add(field, format, args...)
@@ -126,8 +126,8 @@ type Where struct {
 // String names the record.
 func (w Where) String() string { return "group " + w.Group + ", record " + strconv.FormatInt(w.ID, 10) }
 
-// Of translates an error of the packages that a shard consists of into the answer to the caller. An error that already
-// is an answer is returned unchanged.
+// Of translates an error from the packages of a shard into the answer to the caller. An error that already is an
+// answer is returned unchanged.
 func Of(err error, w Where) error {
 	if err == nil {
 		return nil
@@ -188,7 +188,7 @@ var knownErrors = []struct {
 }{
 	{group.ErrNotFound, codes.NotFound, reason.RecordNotFound, ""},
 	{group.ErrVersionNotFound, codes.NotFound, reason.VersionNotFound, ""},
-	// The reason is NO_LEADER, because another member leads soon if the group has copies.
+	// The reason is NO_LEADER, because another member will soon lead if the group has several copies.
 	{volume.ErrFreeSpaceUnknown, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 	{volume.ErrFull, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{format.ErrNoSpace, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
@@ -205,14 +205,14 @@ var knownErrors = []struct {
 	{replica.ErrStopping, codes.Unavailable, reason.Stopping, ""},
 	{format.ErrClosed, codes.Unavailable, reason.Stopping, ""},
 	{cursor.ErrBad, codes.InvalidArgument, "", ""},
-	// errNotStored comes after the more specific errors, such as a full volume.
+	// errNotStored comes after more specific errors, such as that of a full volume.
 	{errNotStored, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 }
 
 // errNotStored means that the file of a blob could not be written. Nothing refers to the file.
 var errNotStored = errors.New("the data cannot be stored")
 
-// Storing marks an error as one from writing a blob's file.
+// Storing marks an error as one that occurred while a blob's file was written.
 func Storing(err error) error {
 	if err == nil {
 		return nil
@@ -220,7 +220,8 @@ func Storing(err error) error {
 	return fmt.Errorf("%w: %w", errNotStored, err)
 }
 
-// SurelyNotApplied reports whether an answer to a write rules out that the write was or will be applied.
+// SurelyNotApplied reports whether the error of a write proves that the write was not applied and will not be
+// applied.
 func SurelyNotApplied(err error) bool {
 	switch CodeOf(err) {
 	case codes.Aborted, codes.AlreadyExists, codes.Unavailable, codes.ResourceExhausted, codes.InvalidArgument:
@@ -230,14 +231,14 @@ func SurelyNotApplied(err error) bool {
 	}
 }
 
-// quotaError makes the answer to a call that exceeds a quota. Nothing was done.
+// quotaError returns the answer to a call that exceeds a quota. The call had no effect.
 func quotaError(e *quota.Exceeded) error {
 	return Fail(codes.ResourceExhausted, reason.QuotaExceeded, "%v", e).after(e.RetryAfter).with(map[string]string{
 		"tenant": e.Tenant, "quota": string(e.Quota), "limit": strconv.FormatInt(e.Limit, 10),
 	})
 }
 
-// reusedError makes the answer to a write whose request id belongs to a different write. Nothing was written.
+// reusedError returns the answer to a write whose request id belongs to a different write. The write had no effect.
 func reusedError(err error, w Where) error {
 	answer := Fail(codes.InvalidArgument, reason.RequestIDReused,
 		"%v: nothing is written: %v; give each write 16 random bytes of its own", w, err)
@@ -258,7 +259,8 @@ func conditionError(e *replica.ConditionError, w Where) error {
 	return answer
 }
 
-// damageError makes the answer for bad bytes in the record, or in entries that may have been the record's.
+// damageError returns the answer to a read that found bad bytes in the record, or in entries that may belong to the
+// record.
 func damageError(e *format.DamageError, w Where) error {
 	return Fail(codes.DataLoss, reason.Damaged,
 		"%v: stored bytes are bad: %v; restore the record, or accept the loss of the group's damage", w, e.Damage,
@@ -267,65 +269,68 @@ func damageError(e *format.DamageError, w Where) error {
 	})
 }
 
-// ScanDamaged ends a scan that was resumed after damage.
+// ScanDamaged returns the error that ends a scan which was resumed after damage.
 func ScanDamaged() error {
 	return Fail(codes.DataLoss, reason.Damaged,
 		"damaged entries were left out of the scan before the cursor; Verify names them")
 }
 
-// Stopping refuses calls while the shard stops.
+// Stopping returns the error for calls that arrive while the shard stops.
 func Stopping() error {
 	return Fail(codes.Unavailable, reason.Stopping, "the shard is stopping; go to another, or come back").
 		after(time.Second)
 }
 
-// SlowReader ends a stream whose caller did not read a message within the time most.
+// SlowReader returns the error that ends a stream whose caller did not read a message within the time most.
 func SlowReader(most time.Duration) error {
 	return Fail(codes.Unavailable, reason.SlowReader,
 		"a message of the answer was not taken for %v: read faster, or go on from the last cursor", most)
 }
 
-// Overloaded refuses a call that would exceed a limit.
+// Overloaded returns the error for a call that would exceed a limit.
 func Overloaded(what string, limit int64) error {
 	return Fail(codes.ResourceExhausted, reason.Overloaded, "the shard is at its limit of %d %s; wait and try again",
 		limit, what).after(100 * time.Millisecond)
 }
 
-// UseUpload refuses a Put with more data than a Put accepts.
+// UseUpload returns the error for a Put with more data than a Put accepts.
 func UseUpload(bytes int) error {
 	return Fail(codes.FailedPrecondition, reason.UseUpload,
 		"data has %d bytes, Put takes at most %d: use Upload", bytes, format.DataBytesMax)
 }
 
-// PutTooLarge refuses a Put whose message was too large to be decoded.
+// PutTooLarge returns the error for a Put whose message was too large to be decoded.
 func PutTooLarge(in *message.Bounded) error {
 	return Fail(codes.FailedPrecondition, reason.UseUpload,
 		"the message has %d bytes, Put takes at most %d of data: use Upload", in.Bytes, format.DataBytesMax)
 }
 
-// PartTooLarge refuses a message of a stream that was too large to be decoded. The argument instead says what to do.
+// PartTooLarge returns the error for a message of a stream that was too large to be decoded. The argument instead
+// tells the caller what to do.
 func PartTooLarge(in *message.Bounded, field, instead string) error {
 	return Invalid(field, "the message has %d bytes, at most %d are allowed: %s", in.Bytes, in.BytesMax, instead)
 }
 
-// UseDownload refuses a Get of more data than a Get returns.
+// UseDownload returns the error for a Get of more data than a Get returns.
 func UseDownload(w Where, bytes int64) error {
 	return Fail(codes.FailedPrecondition, reason.UseDownload,
 		"%v has %d bytes, Get gives at most %d: use Download, or metadata_only", w, bytes, format.DataBytesMax)
 }
 
-// Loading refuses a call to a group that is expected to serve after about the time eta.
+// Loading returns the error for a call to a group that is expected to serve after about the time eta.
 func Loading(group string, eta time.Duration) error {
 	return Fail(codes.Unavailable, reason.GroupLoading, "group %s is loading", group).
 		after(min(max(eta, 100*time.Millisecond), 30*time.Second))
 }
 
-// Lost refuses calls to a group whose data should be here according to etcd, but is not (rule 7).
+// Lost returns the error for calls to a group whose data should be on this shard according to etcd, but is not (rule
+// 7).
 func Lost(group string, err error) error {
 	return Fail(codes.DataLoss, reason.Damaged, "group %s: %v", group, err).with(map[string]string{"group": group})
 }
 
-// Failed refuses calls to a group whose copy on this shard is not loaded, if waiting will not change that.
+// Failed returns the error for calls to a group whose copy on this shard is not loaded, if waiting will not change
+// that.
 func Failed(name, shard string, err error) error {
 	if errors.Is(err, group.ErrMemory) {
 		return Fail(codes.ResourceExhausted, reason.MemoryFull, "group %s is not loaded: %v", name, err)
@@ -335,39 +340,39 @@ func Failed(name, shard string, err error) error {
 			"until then", name, shard, err).with(map[string]string{"group": name, "shard": shard})
 }
 
-// GroupNotFound refuses calls to a group that the store does not have.
+// GroupNotFound returns the error for calls to a group that the store does not have.
 func GroupNotFound(group string) error {
 	return Fail(codes.NotFound, reason.GroupNotFound, "group %s does not exist: create it first", group)
 }
 
-// WrongShard names the shard to call instead; address is empty if it is unknown.
+// WrongShard returns an error that names the shard to call instead. address is empty if that shard is unknown.
 func WrongShard(group, address string, epoch uint64) error {
 	return Fail(codes.FailedPrecondition, reason.WrongShard, "group %s is not on this shard (routing epoch %d)", group,
 		epoch).with(goTo(address, epoch))
 }
 
-// NotLeader names the shard that leads a group; address is empty if it is unknown.
+// NotLeader returns an error that names the shard that leads a group. address is empty if that shard is unknown.
 func NotLeader(group, address string, epoch uint64) error {
 	return Fail(codes.FailedPrecondition, reason.NotLeader, "group %s is led by another shard", group).
 		with(goTo(address, epoch))
 }
 
-// goTo is the metadata that sends a call to another shard.
+// goTo returns the metadata by which a caller finds another shard.
 func goTo(address string, epoch uint64) map[string]string {
 	return map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
 }
 
-// RangeError refuses a Download that begins after the end of the data.
+// RangeError returns the error for a Download that begins after the end of the data.
 func RangeError(w Where, offset, size int64) error {
 	return Fail(codes.OutOfRange, reason.BadRange, "%v has %d bytes: offset_bytes is %d", w, size, offset)
 }
 
-// Panicked ends a call in which a panic occurred.
+// Panicked returns the error that ends a call in which a panic occurred.
 func Panicked(method string) error {
 	return Fail(codes.Internal, "", "%s: a bug stopped this call; the shard's log has the trace", method)
 }
 
-// NotHere refuses a method that only gateways serve.
+// NotHere returns the error for a method that only gateways serve.
 func NotHere(method string) error {
 	return Fail(codes.Unimplemented, "", "%s is not served by a shard: ask the gateway", method)
 }

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// These are the beginnings of the subjects of problems of one group. The name of the group follows. Such a problem is
-// also removed when its cause has ended in a way that nobody notes.
+// The subjects of problems of a single group begin with one of these texts. The name of the group follows. The
+// Repairer also removes such a problem, because its cause may end without a call of Note.
 const (
 	Moving     = "moving group "
 	Resuming   = "resuming group "
@@ -17,18 +17,18 @@ const (
 	Compacting = "compacting group "
 )
 
-// List holds problems until they are removed. Safe for concurrent use.
+// List holds problems until they are removed. It is safe for concurrent use.
 type List struct {
 	logger *slog.Logger
 
 	mu  sync.Mutex
-	now map[string]error // by their subject
+	now map[string]error // the keys are subjects
 }
 
 // New makes an empty List.
 func New(logger *slog.Logger) *List { return &List{logger: logger, now: map[string]error{}} }
 
-// Note remembers a problem, and logs it if it is new or its error has changed; a nil error removes it.
+// Note records a problem, and logs it if it is new or its error has changed. A nil error removes the problem.
 func (p *List) Note(what string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,4 +1,5 @@
-// Package status derives findings, and a sentence about the state of a shard, from the status that the shard reports.
+// Package status derives findings from the status that a shard reports, and summarizes the state of the shard in a
+// sentence.
 package status
 
 import (
@@ -10,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// Conclude sets the findings, as sheaf doctor computes them, and describes the state in a sentence.
+// Conclude sets the findings, which are the same as those of sheaf doctor, and the sentence about the state.
 func Conclude(st *recordv1.ShardStatus) {
 	found := finding.Of(finding.Facts{Shards: []*recordv1.Shard{st.GetShard()}, Groups: st.GetGroups()})
 	st.Findings = finding.Messages(found)
@@ -25,7 +26,7 @@ func summarize(st *recordv1.ShardStatus, problems []string) *recordv1.StatusSumm
 	f.Loading = shard.GetState() == recordv1.ShardState_SHARD_STATE_LOADING
 	switch shard.GetState() {
 	case recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING:
-	case recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL: // the groups that fit into memory are loaded and served
+	case recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL: // the groups that fit into memory are loaded and serve
 		f.Loading = !shard.GetLoad().GetDone()
 	case recordv1.ShardState_SHARD_STATE_DRAINING:
 		f.And = "; the shard is being emptied"
@@ -45,7 +46,7 @@ func summarize(st *recordv1.ShardStatus, problems []string) *recordv1.StatusSumm
 			f.Damaged = append(f.Damaged, g.GetGroup())
 		case g.GetState().Serves():
 		case comes[g.GetGroup()]:
-			f.Groups-- // other shards serve the group until the copy here is complete
+			f.Groups-- // other shards serve the group until this shard's copy is complete
 		default:
 			f.Fail(g.GetGroup(), g.GetMessage())
 		}
@@ -53,12 +54,12 @@ func summarize(st *recordv1.ShardStatus, problems []string) *recordv1.StatusSumm
 	return page.Summarize(&f)
 }
 
-// EtcdSilent returns the time since etcd last answered a shard; 0 if that is not known.
+// EtcdSilent returns the time since etcd last answered a shard, or 0 if that time is not known.
 func EtcdSilent(shard *recordv1.Shard) time.Duration {
 	return time.Duration(shard.GetEtcdSilentSeconds() * float64(time.Second))
 }
 
-// SilentSeconds returns the seconds since last; nil if last is zero.
+// SilentSeconds returns the seconds since last, or nil if last is zero.
 func SilentSeconds(last time.Time) *float64 {
 	if last.IsZero() {
 		return nil

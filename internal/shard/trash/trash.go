@@ -1,6 +1,6 @@
-// Package trash keeps the folders of replicas that have left their groups, for a while. A majority of the other members
-// has committed the change by which such a replica left its group, so its files are not needed. If another copy is to
-// take its place on the volume, the folder stays until that copy is complete, as long as there is free space.
+// Package trash keeps the folders of replicas that have left their groups for some time. Their files are not needed,
+// because a majority of the other members has committed the change by which such a replica left its group. If another
+// copy will take its place on the volume, the folder stays until that copy is complete, unless free space is low.
 package trash
 
 import (
@@ -26,15 +26,15 @@ import (
 // every is the longest time between two checks for folders that are old enough to delete.
 const every = 30 * time.Second
 
-// Options hold everything that a Bin may use.
+// Options holds everything that a Bin may use.
 type Options struct {
 	FS  vfs.FS
 	Dir func() string // returns the folder of the trash
 	// Delay is how long a folder is kept if there is free space.
 	Delay time.Duration
-	// Held reports whether nothing may be deleted now.
+	// Held reports whether nothing may be deleted at present.
 	Held func() bool
-	// Coming reports whether another copy of a group is to come here and is not complete.
+	// Coming reports whether another copy of a group will come to this volume and is not complete yet.
 	Coming func(group uuid.UUID) bool
 	// Fuller is called when a folder was added. Freed is called when space was freed.
 	Fuller, Freed func()
@@ -42,7 +42,7 @@ type Options struct {
 	Logger        *slog.Logger
 }
 
-// Bin is the trash of a volume. Safe for concurrent use.
+// Bin is the trash of a volume. It is safe for concurrent use.
 type Bin struct {
 	Options
 	deleting longlock.Mutex // held while files are deleted
@@ -52,7 +52,7 @@ type Bin struct {
 type Folder struct {
 	name   string
 	since  time.Time
-	coming bool // another copy of the group is to come here and is not complete
+	coming bool // another copy of the group will come to this volume and is not complete yet
 }
 
 // Put renames the folder of a replica to UUID-RAFTID-SECONDS in the trash. It does nothing if there is no folder.
@@ -74,20 +74,21 @@ func (b *Bin) Put(dir string, group uuid.UUID, raftID uint64) error {
 	return nil
 }
 
-// Run deletes what has been in the trash for long enough, until ctx ends.
+// Run deletes folders that have been in the trash for Delay, until ctx ends.
 func (b *Bin) Run(ctx context.Context) {
 	for more := true; more; more = backoff.Sleep(ctx, min(every, b.Delay/2+time.Millisecond)) {
 		b.Problem("emptying the trash", b.Empty(time.Now()))
 	}
 }
 
-// Empty deletes the folders that are old enough at now, except those of groups whose other copy is not complete yet.
+// Empty deletes the folders that have been in the trash for Delay at the time now, except those of groups whose new
+// copy is not complete yet.
 func (b *Bin) Empty(now time.Time) error {
 	return b.Drop(func(f *Folder) bool { return now.Sub(f.since) >= b.Delay && !f.coming })
 }
 
-// Drop deletes the folders for which may() returns true, the least needed first: folders that another copy replaces
-// come last, and older ones come before newer ones. Drop deletes nothing if Held returns true.
+// Drop deletes the folders for which may() returns true. The least needed folders come first: folders that wait for a
+// new copy come last, and older ones come before newer ones. Drop deletes nothing if Held returns true.
 func (b *Bin) Drop(may func(f *Folder) bool) error {
 	if b.Held() {
 		return nil
@@ -139,8 +140,8 @@ func (b *Bin) list() (all []Folder, err error) {
 	return all, nil
 }
 
-// trashedAt returns when a folder was put into the trash. It returns false if someone other than a shard put the folder
-// there and is responsible for it.
+// trashedAt returns the time when a shard put a folder into the trash. It returns false if the name of the folder is
+// not one that shards use, so that somebody else has put the folder there and is responsible for it.
 func trashedAt(name string) (time.Time, bool) {
 	i := strings.LastIndexByte(name, '-')
 	if i < 36+1+16 {

@@ -51,13 +51,13 @@ func inBin(t *testing.T, b *Bin) (groups []string) {
 	return groups
 }
 
-// Old folders are deleted, except the folder of a group of which another copy is being made.
+// Old folders are deleted, except the folder of a group that is getting a new copy.
 func TestWhatIsOldGoes(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		held bool
 		age  time.Duration
-		left int // folders
+		left int // number of folders
 	}{
 		{"young", false, 59 * time.Minute, 2},
 		{"old", false, 61 * time.Minute, 1},
@@ -73,8 +73,8 @@ func TestWhatIsOldGoes(t *testing.T) {
 	}
 }
 
-// If space is short, every folder may be deleted. A folder that another copy is about to replace is deleted last, and
-// goroutines that wait for space are notified.
+// If space is short, every folder may be deleted. A folder whose group is getting a new copy is deleted last.
+// Goroutines that wait for space are notified.
 func TestWhatIsMissedLeastGoesFirst(t *testing.T) {
 	held, freed := false, 0
 	b, _, groups := filled(t, &held)
@@ -96,7 +96,7 @@ func TestWhatIsMissedLeastGoesFirst(t *testing.T) {
 	}
 }
 
-// watched notes which files are removed.
+// watched is a file system that records which files are removed.
 type watched struct {
 	vfs.FS
 	gone []string
