@@ -75,7 +75,7 @@ func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 	state, dir := g.State(), s.volume.GroupDir(g.UUID)
 	joining := state.Phase == member.Joining
 	if joining {
-		// The content of a replica that is still joining does not count.
+		// A replica that is still joining has no complete copy, so its files need not be kept.
 		if err := trash.RemoveAll(s.cfg.FS, dir); err != nil {
 			return fmt.Errorf("removing what it gathered: %w", err)
 		}
@@ -83,7 +83,7 @@ func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 		return err
 	}
 	s.replicas.Remove(g)
-	g.AskLook() // the Steerer forgets the group
+	g.AskLook() // this makes the Steerer forget the group
 	s.logger.Info("a replica has left its group", "group", g.Name, "raft_id", state.RaftID, "joining", joining)
 	return nil
 }

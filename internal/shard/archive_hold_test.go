@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// historyOf returns which of the given data the log of a replica still has.
+// historyOf returns the indexes of those given data that the log of a replica still contains.
 func historyOf(t *bubble, f *fixture, name string, all [][]byte) (there []int) {
 	t.Helper()
 	log := f.shard.replicas.Routes().ByName[name].Served().Log()
@@ -30,8 +30,9 @@ func historyOf(t *bubble, f *fixture, name string, all [][]byte) (there []int) {
 	return there
 }
 
-// Compaction keeps what is not archived yet, at the leader and at the other members, after a failover, too. What it
-// drops in spite of the hold shows in the floor.
+// TestEveryMemberHoldsWhatIsNotArchived checks that compaction keeps entries that are not archived yet, at the leader
+// and at the other members, even after a failover. If compaction drops such entries in spite of the hold, the history
+// floor rises.
 func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -40,7 +41,7 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 		a, w := newArchiver(c), &writer{cluster: c}
 		var versions [][]byte
 		put := func() {
-			w.next = w.next + 10 - w.next%10 - 1 // always the same record
+			w.next = w.next + 10 - w.next%10 - 1 // chooses the same record each time
 			w.puts(1, 2000)
 			versions = append(versions, w.acks[len(w.acks)-1].data)
 		}
@@ -55,14 +56,14 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 				}
 			}
 		}
-		put() // 0: archived
+		put() // version 0 will be archived
 		for range 3 {
 			a.round()
 		}
-		put() // 1 to 3: not archived yet
+		put() // versions 1 to 3 are not archived at first
 		put()
 		put()
-		time.Sleep(time.Minute) // the members hear of the hold
+		time.Sleep(time.Minute) // in this time, the members learn of the hold
 		compact()
 		for _, name := range abc {
 			if got := historyOf(t, c.shards[name], "0", versions); !slices.Equal(got, []int{0, 1, 2, 3}) {
@@ -87,8 +88,9 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 		if a.round(); !g.floored || g.floor > mark {
 			t.Errorf("nothing was dropped, but the floor is %d (known: %v), and %d is archived", g.floor, g.floored, mark)
 		}
-		// Everything is archived now: compaction is free to drop it. The new leader reports that to the other members.
-		time.Sleep(12 * time.Minute) // and it may drop nothing that was superseded only lately
+		// All versions are archived now, so compaction may drop them. The new leader reports that to the other
+		// members.
+		time.Sleep(12 * time.Minute) // compaction also waits until versions were superseded 10 minutes ago
 		compact()
 		leader := c.shards[c.leaderOf("0")]
 		for _, f := range c.shards {
@@ -97,7 +99,7 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 					got)
 			}
 		}
-		// Without regard to the hold, versions are dropped that are not archived. The floor says so.
+		// A compaction that ignores the hold drops versions that are not archived. The floor must then rise.
 		mark = g.through
 		put()
 		put()
@@ -117,8 +119,8 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 	})
 }
 
-// A leader goes on with the hold of its predecessor, even if it never heard of a hold before. Without an archive, there
-// is no hold.
+// A new leader continues the hold of its predecessor, even if it never learned of a hold before. Without an archive,
+// there is no hold.
 func TestTheNextLeaderGoesOnWithTheHold(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -147,8 +149,8 @@ func TestTheNextLeaderGoesOnWithTheHold(t *testing.T) {
 	})
 }
 
-// holdOf starts a shard with two groups, of which an archiver has nothing yet. Group 0 has much history, and group 1
-// has a little.
+// holdOf starts a shard with two groups, of which an archiver has archived nothing yet. Group 0 has much history, and
+// group 1 has little.
 func holdOf(t *bubble, bytesMax int64) (*fixture, *askingArchiver) {
 	t.Helper()
 	two := placement.Routing{Mode: placement.Hash, Groups: 2}
@@ -169,12 +171,12 @@ func holdOf(t *bubble, bytesMax int64) (*fixture, *askingArchiver) {
 	return f, a
 }
 
-// What an archiver does not take is held up to a number of bytes. Beyond it, the group that holds most gives its
-// history up.
+// Entries that an archiver does not read are held up to a number of bytes. Above it, the group that holds most drops
+// its history.
 func TestHoldsKeepOnlySoMuch(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		f, a := holdOf(t, 0) // 5 % of the volume
+		f, a := holdOf(t, 0) // the default limit is 5 % of the volume
 		kept := f.onDisk()
 		if a.round(); kept < 1_500_000 {
 			t.Errorf("%d bytes are stored, and 1.6 MB are not archived", kept)
@@ -191,7 +193,7 @@ func TestHoldsKeepOnlySoMuch(t *testing.T) {
 	})
 }
 
-// A volume that needs space gives up what is held.
+// A volume that needs space drops history in spite of the hold.
 func TestHoldsGiveWayToSpace(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

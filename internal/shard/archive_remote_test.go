@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// remoteSource is the cluster as the source of an archive. A shard that is killed and started again has another
-// address, which the source finds as it finds those of new shards.
+// remoteSource returns the cluster as the source of an archive. A shard that is killed and started again has another
+// address. The source finds that address in the same way as those of new shards.
 func (c *cluster) remoteSource(t *bubble) *remote.Source {
 	s := remote.New(remote.Options{
 		Store: c.registry.now().Meta.StoreUUID,
@@ -46,8 +46,8 @@ func (c *cluster) remoteSource(t *bubble) *remote.Source {
 	return s
 }
 
-// An archiver archives a store of three shards over gRPC, through a failover, and beginning with the files of the
-// groups.
+// TestAStoreIsArchivedOverTheWire runs an archiver that archives a store of three shards over gRPC. The archiver
+// begins with the files of the groups, and continues after a failover.
 func TestAStoreIsArchivedOverTheWire(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -79,7 +79,7 @@ func TestAStoreIsArchivedOverTheWire(t *testing.T) {
 		defer cancel()
 		time.Sleep(time.Minute)
 		w.puts(20, 300)
-		later := data(8, 2<<20) // this one comes by FetchBlob, and the first one with the files of its group
+		later := data(8, 2<<20) // the archiver fetches this blob by FetchBlob, and the first blob with the files of its group
 		c.upload(8, later)
 		c.kill("a")
 		w.puts(20, 300)
@@ -116,7 +116,8 @@ func TestAStoreIsArchivedOverTheWire(t *testing.T) {
 	})
 }
 
-// What a source is asked for and no shard has does not exist; what a shard cannot say now is an error of another kind.
+// If no shard has a requested blob or group, the error is fs.ErrNotExist. If a shard cannot answer at present, the
+// error is a different one.
 func TestARemoteSourceSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -151,14 +152,14 @@ func TestARemoteSourceSaysWhatIsMissing(t *testing.T) {
 		if news, errs := round(); len(news) != 4 || len(errs) > 0 || news[0].Through == 0 || news[0].ReadAt.IsZero() {
 			t.Errorf("the news are %+v, %v", news, errs)
 		}
-		// An iteration that ends early leaves no half of an answer for the next round.
+		// An iteration that ends early must leave no part of an answer for the next round.
 		for range s.Round(t.Context(), map[uuid.UUID]uint64{}) {
 			break
 		}
 		if news, errs := round(); len(news) != 4 || len(errs) > 0 || news[0].Unknown {
 			t.Errorf("after a round that ended early, the news are %+v, %v", news, errs)
 		}
-		// A shard is dead, but etcd does not say so yet.
+		// The shard is dead, but still registered in etcd.
 		dead := c.registry.now().Shards["a"]
 		c.kill("a")
 		c.registry.change(func(v *placement.View) { v.Shards["a"] = dead })

@@ -27,30 +27,30 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// askingArchiver follows all shards of a cluster, and keeps in memory what they say.
+// askingArchiver follows all shards of a cluster, and keeps their answers in memory.
 type askingArchiver struct {
 	*cluster
 	calls  map[string]*followed
 	groups map[uuid.UUID]*archivedGroup
 }
 
-// followed is a call of Follow at one start of a shard.
+// followed is a call of Follow to a shard, which ends when the shard restarts.
 type followed struct {
 	conn   *grpc.ClientConn
 	stream archivev1.ArchiveService_FollowClient
 }
 
-// archivedGroup is what an archiver has of a group.
+// archivedGroup is the archive of one group.
 type archivedGroup struct {
 	name    string
 	through uint64
-	entries []byte // what the entries hold, one after another
+	entries []byte // contents of all entries, one after another
 	readAt  time.Time
 	floor   uint64
-	floored bool   // the floor is known
-	gone    bool   // the last round said so
-	why     string // why the last round had no news
-	news    int    // messages of the last round
+	floored bool   // true: floor is known
+	gone    bool   // the last round reported the group as deleted
+	why     string // reason why the last round contained no entries of the group
+	news    int    // number of messages of the last round
 }
 
 func newArchiver(c *cluster) *askingArchiver {
@@ -62,8 +62,8 @@ func (c *cluster) archiveHeader(shard string) *archivev1.Header {
 	return &archivev1.Header{Store: id[:], ToShard: shard}
 }
 
-// round makes a round at the given shards, at all if there are none. It asks about the deletion of each group of which
-// the last round had no news.
+// round makes a round at the given shards, or at all shards if none are given. For each group without messages in the
+// last round, it asks whether the group was deleted.
 func (a *askingArchiver) round(shards ...string) {
 	in := &archivev1.FollowRequest{}
 	for id, g := range a.groups {
@@ -113,13 +113,13 @@ func (a *askingArchiver) ask(name string, in *archivev1.FollowRequest) error {
 	}
 }
 
-// take takes a message about a group. Entries must come in order, and none of them twice from one shard.
+// take processes a message about a group. Entries must come in order, and no shard may send an entry twice.
 func (a *askingArchiver) take(m *archivev1.FollowResponse) {
 	a.t.Helper()
 	id := uuid.UUID(m.GetGroup())
 	g := a.groups[id]
 	if m.GetUnknown() {
-		// Nothing is compacted in these tests before a group is archived, so that all of it comes in entries.
+		// In these tests, no group is compacted before it is archived, so the archiver gets all of it as entries.
 		if g == nil {
 			a.groups[id] = &archivedGroup{name: m.GetName(), news: 1}
 		}
@@ -149,7 +149,7 @@ func (a *askingArchiver) take(m *archivev1.FollowResponse) {
 	}
 }
 
-// of returns what the archiver has of the newest group of a name.
+// of returns the archive of the newest group with a name.
 func (a *askingArchiver) of(name string) *archivedGroup {
 	a.t.Helper()
 	g := a.groups[a.registry.now().Groups[name].UUID]
@@ -159,14 +159,14 @@ func (a *askingArchiver) of(name string) *archivedGroup {
 	return g
 }
 
-// acknowledged is a put whose answer came at a time.
+// acknowledged is a put and the time when it was acknowledged.
 type acknowledged struct {
 	id   int64
 	data []byte
 	at   time.Time
 }
 
-// writer puts records with data that occur once.
+// writer puts records whose data are all different.
 type writer struct {
 	*cluster
 	next int64
@@ -187,8 +187,8 @@ func (w *writer) puts(n, size int) {
 	}
 }
 
-// missing returns how many puts were acknowledged before the archive's time of their group and are not in the archive,
-// and how many are in it.
+// missing returns how many puts are not in the archive although they were acknowledged before the archive's time of
+// their group, and how many puts are in the archive.
 func (w *writer) missing(a *askingArchiver) (missing, there int) {
 	w.t.Helper()
 	for _, one := range w.acks {
@@ -205,7 +205,8 @@ func (w *writer) missing(a *askingArchiver) (missing, there int) {
 	return missing, there
 }
 
-// The archiver misses no acknowledged write while leaders are killed and groups move, and no group is gone for it.
+// The archiver misses no acknowledged write while leaders are killed and groups move, and no shard reports a group as
+// deleted.
 func TestAnArchiverMissesNothingThatIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -213,7 +214,7 @@ func TestAnArchiverMissesNothingThatIsAcknowledged(t *testing.T) {
 		c.settled(abc...)
 		a, w := newArchiver(c), &writer{cluster: c}
 		w.puts(10, 100)
-		a.round() // it hears of the groups
+		a.round() // this round shows the archiver which groups exist
 		if len(a.groups) != hash4.Groups {
 			t.Fatalf("%d groups are heard of", len(a.groups))
 		}
@@ -252,7 +253,7 @@ func TestAnArchiverMissesNothingThatIsAcknowledged(t *testing.T) {
 	})
 }
 
-// namedCluster makes a cluster whose groups have these names and one copy on shard a.
+// namedCluster makes a cluster of groups with these names, each with its only copy on shard a.
 func namedCluster(t *bubble, names ...string) *cluster {
 	c := &cluster{t: t, registry: newRegistry(named, "a", names...), shards: map[string]*fixture{},
 		stopped: map[string]*fixture{}}
@@ -279,7 +280,7 @@ func TestOnlyADeletedGroupIsGone(t *testing.T) {
 		c.eventually("it has moved", func() bool {
 			return slices.Equal(c.membersOn("moves"), []string{"d"}) && len(trashOf(t, c.shards["a"])) == 1
 		})
-		c.registry.change(func(*placement.View) {}) // the next view of shard a is without the group
+		c.registry.change(func(*placement.View) {}) // sends shard a a view without the group
 		time.Sleep(time.Second)
 		for range 3 {
 			if a.round("a"); moves.gone || moves.news > 0 {
@@ -291,7 +292,7 @@ func TestOnlyADeletedGroupIsGone(t *testing.T) {
 		}
 		c.registry.setDown(true)
 		time.Sleep(2 * lookupKeep)
-		for range 3 { // etcd is silent
+		for range 3 { // etcd does not answer during these rounds
 			if a.round("d"); first.gone {
 				t.Fatal("a group is said to be gone by a shard that cannot know")
 			}
@@ -302,7 +303,7 @@ func TestOnlyADeletedGroupIsGone(t *testing.T) {
 			a.round()
 			return first.gone
 		})
-		// Another group takes the name. It is a group of its own, and the first one remains gone.
+		// Another group takes the name. It is a different group, and the first one remains deleted.
 		c.registry.change(func(v *placement.View) {
 			g := placement.NewGroup(named, "g", 0)
 			v.Groups["g"], v.Deleted = g, map[string]uuid.UUID{}
@@ -322,13 +323,13 @@ func TestOnlyADeletedGroupIsGone(t *testing.T) {
 	})
 }
 
-// settledGroup waits until a group is on exactly these shards.
+// settledGroup waits until the members of a group are on exactly these shards.
 func (c *cluster) settledGroup(name string, shards ...string) {
 	c.t.Helper()
 	c.eventually("the group is there", func() bool { return slices.Equal(c.membersOn(name), shards) })
 }
 
-// A group without a majority is left out of the round, and the others are not.
+// A round leaves out a group without a majority, but not the other groups.
 func TestAGroupWithoutItsMajorityIsLeftOut(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -344,11 +345,11 @@ func TestAGroupWithoutItsMajorityIsLeftOut(t *testing.T) {
 				c.kill(name)
 			}
 		}
-		time.Sleep(time.Second) // the lease is over
+		time.Sleep(time.Second) // the leader's lease ends in this time
 		if a.round(); g.why == "" || !g.readAt.Equal(at) {
 			t.Errorf("without a majority, the round says %+v", g)
 		}
-		time.Sleep(time.Minute) // it does not lead any more
+		time.Sleep(time.Minute) // the leader steps down in this time
 		if a.round(); g.why == "" {
 			t.Errorf("without a leader, the round says %+v", g)
 		}
@@ -363,7 +364,7 @@ func TestAGroupWithoutItsMajorityIsLeftOut(t *testing.T) {
 	})
 }
 
-// unread is a client of ArchiveService that takes only what fits into small windows.
+// unreadArchive returns a client of ArchiveService whose streams take in only a small amount of unread data.
 func (f *fixture) unreadArchive() archivev1.ArchiveServiceClient {
 	f.t.Helper()
 	conn, err := connect(&f.cfg, f.shard.Addr(), grpc.WithStaticStreamWindowSize(1<<16),
@@ -375,7 +376,7 @@ func (f *fixture) unreadArchive() archivev1.ArchiveServiceClient {
 	return archivev1.NewArchiveServiceClient(conn)
 }
 
-// An archiver that stops reading keeps neither another archiver nor writes from their work, and its call ends.
+// An archiver that stops reading disturbs neither another archiver nor writes, and its call ends.
 func TestAnArchiverThatDoesNotReadHoldsOnlyItself(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -404,7 +405,7 @@ func TestAnArchiverThatDoesNotReadHoldsOnlyItself(t *testing.T) {
 			t.Errorf("beside a call that is not read, another one has %d of %d writes", there, len(w.acks))
 		}
 		w.puts(1, 100)
-		// The position of the stalled call counts as long as the call is open: both archives are held.
+		// The position of the stalled call counts while the call is open, so entries are held for both archives.
 		if at, on := f.shard.compactor.History.Of(t.Context(), f.served(0), c.registry.now().Groups["0"]); !on || at != 0 {
 			t.Errorf("with two archivers, one of them at 0, the hold is %d, %v", at, on)
 		}
@@ -424,7 +425,7 @@ func TestAnArchiverThatDoesNotReadHoldsOnlyItself(t *testing.T) {
 	})
 }
 
-// fetchGroup begins to fetch a group, and returns its manifest.
+// fetchGroup begins to fetch a group, and returns the manifest of the group.
 func (f *fixture) fetchGroup(header *archivev1.Header, id uuid.UUID) (archivev1.ArchiveService_FetchGroupClient,
 	*format.Manifest, error) {
 	f.t.Helper()
@@ -433,7 +434,7 @@ func (f *fixture) fetchGroup(header *archivev1.Header, id uuid.UUID) (archivev1.
 		f.t.Fatal(err)
 	}
 	_ = stream.Send(&archivev1.FetchGroupRequest{Part: &archivev1.FetchGroupRequest_Start{
-		Start: &archivev1.FetchGroupStart{Header: header, Group: id[:]}}}) // Recv returns its error
+		Start: &archivev1.FetchGroupStart{Header: header, Group: id[:]}}}) // Recv returns the error of Send
 	m, err := stream.Recv()
 	if err != nil {
 		return nil, nil, err
@@ -487,7 +488,8 @@ func TestAnArchiverFetchesAGroupAndItsBlobs(t *testing.T) {
 				t.Errorf("record %d is in no segment", one.id)
 			}
 		}
-		// The files take space as long as the call is open, so a caller that wants nothing for long loses them.
+		// The files are pinned while the call is open, so a caller that requests nothing for a long time loses the
+		// call.
 		time.Sleep(2 * archive.IdleMax)
 		over := time.Now()
 		if _, err := stream.Recv(); status.Code(err) != codes.DeadlineExceeded || time.Since(over) > 0 {

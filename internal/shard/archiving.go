@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// newArchive makes the server for the calls of archivers. It limits what they fetch apart from what shards fetch.
+// newArchive makes the server for the calls of archivers. The limits on fetches by archivers are separate from those
+// on fetches by shards.
 func (s *Shard) newArchive() *archive.Server {
 	return archive.New(archive.Options{
 		Shard: s.cfg.Name, Store: s.volume.Store, Groups: forArchive{s}, Holds: s.compactor.History,
@@ -48,8 +49,8 @@ func (f forArchive) Silent() iter.Seq2[archive.Named, error] {
 	}
 }
 
-// silent returns why this shard cannot answer for a group for which nobody else answers, as far as it knows. It returns
-// nil if this shard leads the group, or if another member may.
+// silent returns the reason why no shard can answer for a group at present, as far as this shard knows. It returns
+// nil if the group has a leader, or if another shard may serve the group.
 func (f forArchive) silent(r *replicas.Routes, g *replicas.Replica) error {
 	if sv := g.Served(); sv != nil {
 		if sv.Replica().Status().LeaderID == 0 {
@@ -66,7 +67,7 @@ func (f forArchive) silent(r *replicas.Routes, g *replicas.Replica) error {
 
 func (f forArchive) Deleted(ctx context.Context, g archive.Named) bool {
 	if f.s.meta.Routing.Mode == placement.Hash || f.s.replicas.Find(g.UUID) != nil {
-		return false // the groups of Hash are fixed, and the files of a deleted group are moved away first
+		return false // Hash routing has fixed groups, and the files of a deleted group are moved away first
 	}
 	if state, known := f.s.replicas.Routes().View.Groups[g.Name]; known && state.UUID == g.UUID {
 		return false
@@ -75,13 +76,14 @@ func (f forArchive) Deleted(ctx context.Context, g archive.Named) bool {
 	return err == nil && wasDeleted(view, g)
 }
 
-// wasDeleted reports whether etcd says that a group was deleted. A group that is missing in etcd was not deleted: the
-// key of a deleted group remains. An etcd that was set back says nothing.
+// wasDeleted reports whether a group was deleted, according to etcd. A group that is missing in etcd was not deleted,
+// because the key of a deleted group remains. An etcd that was set back proves nothing.
 func wasDeleted(view placement.View, g archive.Named) bool {
 	if view.Held() != "" || view.GroupUnknown(g.Name) {
 		return false
 	}
-	// The name is free for another group only after the deletion. That group may have been deleted, too.
+	// Another group can take the name only after the deletion of this group. That other group may have been deleted,
+	// too.
 	next, taken := view.Groups[g.Name]
 	_, deleted := view.Deleted[g.Name]
 	return taken && next.UUID != g.UUID || !taken && deleted

@@ -20,7 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// afterCut starts a shard on the disk that a power cut or a kill left, and returns it with what it found of a group.
+// afterCut starts a shard on the disk that remains after a power cut or a kill. It returns the shard, and the replica
+// of a group that the shard finds on the disk.
 func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *replicas.Replica) {
 	cfg := s.cfg
 	cfg.FS = disk
@@ -33,8 +34,8 @@ func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *replicas.Repl
 	return started, started.replicas.Add(id, started.volume.Find(id))
 }
 
-// cuts calls the function check with the disk that remains after a cut. The cuts are before, between and after the
-// operations of the function do, for each kind of cut.
+// cuts runs the function do, and calls check with each disk that may remain after a cut. The cuts are before, between
+// and after the disk operations of do, and of each kind.
 func cuts(disk *vfstest.Mem, do func(), check func(when string, disk *vfstest.Mem)) {
 	at := func(when string) {
 		for _, kind := range vfstest.SurvivalKinds {
@@ -56,7 +57,7 @@ func memoryDisk(s *Shard) *vfstest.Mem {
 	return timed.Unwrap().(*vfstest.Mem)
 }
 
-// A shard that dies while it makes the folder of a learner deals with that learner when it restarts. It continues with
+// A shard that dies while it makes the folder of a learner handles that learner when it restarts. It continues with
 // the learner, or it reports to etcd that the learner is lost and then begins the next learner.
 func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
@@ -112,7 +113,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	}
 }
 
-// A shard that dies while it removes an unwanted learner still deals with that learner when it restarts, even if etcd
+// A shard that dies while it removes an unwanted learner still handles that learner when it restarts, even if etcd
 // wants a different learner by then.
 func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
@@ -180,7 +181,7 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 				faulty := vfstest.NewFaulty(vfstest.NewMem())
 				c.add("d", func(cfg *Config) { cfg.FS = faulty })
 				hit := make(chan struct{})
-				var dead atomic.Bool // the process counts as dead from the first hit on: no operation changes the disk
+				var dead atomic.Bool // the process counts as dead from the first hit on, so no operation changes the disk
 				first := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 					if match(op) && dead.CompareAndSwap(false, true) {
 						close(hit)
@@ -202,7 +203,7 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 	})
 }
 
-// A shard that stops while its disk accepts nothing does not begin the same replica again and again.
+// A shard that stops while its disk accepts nothing does not retry the creation of a replica indefinitely.
 func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 	s := lone(t)
 	faulty := vfstest.NewFaulty(s.cfg.FS)
@@ -217,7 +218,7 @@ func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 		Err: syscall.ENOSPC,
 		Before: func(vfstest.Op) {
 			if tries++; tries == most {
-				full.Remove() // an endless repetition would use up the memory
+				full.Remove() // without this, an endless repetition would use up the memory
 			}
 		},
 	})

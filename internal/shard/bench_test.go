@@ -67,8 +67,9 @@ func echo(b *testing.B) *grpc.ClientConn {
 	return conn
 }
 
-// rounds calls each variant once in each of 5 rounds, in turns, and returns their medians. The order changes between
-// rounds: on a busy machine, a variant that follows one that waits for the disk gets more than its share.
+// rounds calls each variant once in each of 5 rounds, one variant after another, and returns the median result of
+// each variant. The order changes between rounds, because on a busy machine a variant that follows one that waits for
+// the disk gets more than its share of the processors.
 func rounds(variants ...func() float64) []float64 {
 	rates := make([][]float64, len(variants))
 	for round := range 5 {
@@ -89,15 +90,15 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// BenchmarkUnary compares Get and durable Put with a bare echo of the same size. It calls them in turns, and reports
-// medians of at least 5 rounds.
+// BenchmarkUnary compares Get and durable Put with a bare echo of the same size. It measures them alternately, and
+// reports medians of 5 rounds.
 func BenchmarkUnary(b *testing.B) {
 	for _, residency := range []group.Residency{group.Resident, group.Index} {
 		f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = residency, 0 }).ready()
 		bare := echo(b)
 		for _, size := range []int{1 << 10, 10 << 10} {
 			d := make([]byte, size)
-			if rate(b, 16, func(c, n int) error { // fill
+			if rate(b, 16, func(c, n int) error { // stores the records
 				if id := int64(c + 16*n); id < records {
 					_, err := f.records.Put(context.Background(), &recordv1.PutRequest{Key: key(id), Data: d})
 					return err
@@ -144,8 +145,8 @@ func BenchmarkUnary(b *testing.B) {
 	}
 }
 
-// BenchmarkUnaryMemory measures what one Get and one durable Put allocate, client and server together, one call at a
-// time.
+// BenchmarkUnaryMemory measures the memory that one Get and one durable Put allocate, client and server together. It
+// makes one call at a time.
 func BenchmarkUnaryMemory(b *testing.B) {
 	f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = group.Resident, 0 }).ready()
 	for _, size := range []int{1 << 10, 10 << 10} {
@@ -226,8 +227,8 @@ func BenchmarkBatch(b *testing.B) {
 // These constants belong to BenchmarkBatch.
 const (
 	records      = 10_000
-	batchRecords = 100 // records of one batch
-	batches      = 977 // keeps the ids of callers apart
+	batchRecords = 100 // number of records of one batch
+	batches      = 977 // distance between the ids of two callers
 )
 
 // putBatch puts the n-th batch of ids.

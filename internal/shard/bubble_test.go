@@ -14,16 +14,16 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// bubble is a test, or a part of one, in the virtual time of testing/synctest. The shards that the function start
-// starts in a bubble have disks and connections in memory. A test outside a bubble says why it is outside.
+// bubble is a test, or a part of one, in the virtual time of testing/synctest. In a bubble, the function start gives
+// shards disks and connections in memory. A comment of each test outside a bubble explains why it is outside.
 type bubble struct {
 	*testing.T
 	network *bubbletest.Net
-	folders *atomic.Int64 // that TempDir gave
+	folders *atomic.Int64 // number of folder names that TempDir has returned
 	part    bool
 
-	mu   sync.Mutex // guards what follows
-	ends []func()   // for a part: the functions that Cleanup received
+	mu   sync.Mutex // guards the fields below
+	ends []func()   // in a part: the functions that Cleanup has registered
 }
 
 // inBubble runs a test in a bubble of its own.
@@ -52,7 +52,7 @@ func (b *bubble) Run(name string, do func(t *bubble)) {
 	do(part)
 }
 
-// Cleanup registers a function to be called at the end of the part, or of the test. Safe for concurrent use.
+// Cleanup registers a function to be called at the end of the part, or of the test. It is safe for concurrent use.
 func (b *bubble) Cleanup(end func()) {
 	if !b.part {
 		b.T.Cleanup(end)

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/disk"
 )
 
-// collector reads the shard's status when metrics are asked for.
+// collector reads the shard's status when metrics are scraped.
 type collector struct{ shard *Shard }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -70,7 +70,7 @@ var (
 // each group.
 const groupSeriesMax = 256
 
-// Describe implements prometheus.Collector. The collector is unchecked, because groups come and go.
+// Describe implements prometheus.Collector. The collector is unchecked, because groups are created and deleted.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) { ch <- descLoadDone }
 
 // Collect implements prometheus.Collector.

@@ -40,9 +40,9 @@ func (f *fixture) overwrite(ids []int64, rounds, bytes int) map[int64][]byte {
 	return there
 }
 
-// The space of overwritten data is freed automatically, even if writes carry request ids, which are remembered. At most
-// the needed bytes remain, plus a share of them and one segment for each group. The periodic check is not needed for
-// that: a group that has filled a segment is checked.
+// The space of overwritten data is freed automatically, even if writes carry request ids, which are remembered. What
+// remains is at most the current data, a share of it, and one segment for each group. The periodic check is not
+// needed for that, because a group that has filled a segment is checked.
 func TestOverwrittenSpaceIsFreedWhereWritesCarryRequestIDs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -61,7 +61,7 @@ func TestOverwrittenSpaceIsFreedWhereWritesCarryRequestIDs(t *testing.T) {
 	})
 }
 
-// A write waits for the space that compaction can free at once, and is refused only if there is none.
+// A write waits for the space that compaction can free, and is refused only if no space can be freed.
 func TestAFullDiskFreesWhatWasOverwritten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { aFullDiskFreesWhatWasOverwritten(t) })
@@ -70,16 +70,16 @@ func TestAFullDiskFreesWhatWasOverwritten(t *testing.T) {
 func aFullDiskFreesWhatWasOverwritten(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 96)
-		c.SegmentBytes = 64 << 20 // none is ever full
+		c.SegmentBytes = 64 << 20 // no segment ever is full
 		c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
 	}).ready()
 	ids := idsOf(hash4, 0, 10)
-	for id, d := range f.overwrite(ids, 100, 200_000) { // twice the disk
+	for id, d := range f.overwrite(ids, 100, 200_000) { // twice the size of the disk
 		f.holds(id, d)
 	}
 }
 
-// holds0 returns the bytes that group 0 accounts for, by reason.
+// holds0 returns the superseded bytes that group 0 still stores, by reason.
 func (f *fixture) holds0() map[string]int64 {
 	f.t.Helper()
 	out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", Explain: true})

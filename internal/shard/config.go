@@ -1,5 +1,5 @@
-// Package shard is the part of a process that owns the replicas of one volume. It identifies and loads the volume,
-// bounds the memory, and serves the replicas over gRPC.
+// Package shard owns the replicas of one volume. It identifies and loads the volume, bounds the memory, and serves
+// the replicas over gRPC.
 package shard
 
 import (
@@ -47,16 +47,16 @@ const (
 type Config struct {
 	Name      string // 1 to 253 bytes of [a-z0-9.-]
 	Dir       string // the folder of the volume
-	Listen    string // host:port for gRPC; port 0 takes a free one
-	Advertise string // host:port under which others reach the shard; empty: the address it listens on
-	Domain    string // failure domain; empty: the node, else the name of the shard
+	Listen    string // host:port for gRPC; port 0 means any free port
+	Advertise string // host:port under which others reach the shard; empty: the address of the listener
+	Domain    string // failure domain; empty: Node or, without a Node, Name
 	Node      string // node on which the shard runs, for the registration and status; may be empty
 	Zone      string
 
-	// Wanted is what the volume must satisfy; it is checked before the volume is touched.
+	// Wanted holds conditions on the volume, which are checked before the volume is changed.
 	Wanted host.Wanted
-	// Stay concerns a volume that cannot be served. With Stay, the Host keeps running and reports why. Without Stay, it
-	// ends with the error.
+	// Stay decides what happens if the volume cannot be served. With Stay, the Host keeps running and reports the
+	// reason. Without Stay, the Host ends with the error.
 	Stay bool
 
 	Residency group.Residency
@@ -70,7 +70,7 @@ type Config struct {
 
 	// TrashDelay is how long the files of a replica that has left its group are kept. 0 means 1 h.
 	TrashDelay time.Duration
-	// NoReadLease makes leaders ask a majority of copies before each read, see replica.Options.Lease. It is for
+	// NoReadLease makes leaders ask a majority of copies before each read (see replica.Options.Lease). It is for
 	// machines whose clocks may stand still while other clocks run.
 	NoReadLease bool
 	// Audit is the audit log for the calls that Secure checks (guard.Event). If it is nil, no event is written.
@@ -85,32 +85,32 @@ type Config struct {
 	Limits     Limits
 	Compaction Compaction
 
-	// ReportInterval is the time between two looks at the figures of groups. 0 means 3 s. Figures that changed much are
-	// reported to etcd after three looks at the soonest, and all others each minute.
+	// ReportInterval is the time between two checks of the sizes of groups. 0 means 3 s. Large changes are reported
+	// to etcd after at least three checks, and all others once a minute.
 	ReportInterval time.Duration
 	Version        string                // version of the binary, for the status
 	Registry       prometheus.Registerer // nil: no metrics
-	Logger         *slog.Logger          // nil: discards
-	FS             vfs.FS                // nil: the operating system's
+	Logger         *slog.Logger          // nil: messages are discarded
+	FS             vfs.FS                // nil: the file system of the operating system
 	// ListenConfig opens the gRPC server's socket. The flood limits set it.
 	ListenConfig net.ListenConfig
 	// Listener opens the listener from which the gRPC server accepts connections, and Dial connects to an address of
 	// another shard. If they are nil, TCP is used. Tests use in-memory connections.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
 	Dial     func(ctx context.Context, address string) (net.Conn, error)
-	// ServerOptions are added to those of the gRPC server: credentials, traces, seams for tests.
+	// ServerOptions are additional options of the gRPC server: credentials, traces, hooks for tests.
 	ServerOptions []grpc.ServerOption
 	Tracer        trace.Tracer // for spans inside traced calls; nil: no spans
 
 	watched bool // true: the credentials that Secure has set limit incomplete messages
 
-	tables *tables        // where Secure follows the table of grants
+	tables *tables        // source of the table of grants, which Secure follows
 	server *host.Server   // the server of a Host; nil: the shard has its own
-	probe  *replica.Probe // observes all replicas in tests; nil: no probe
+	probe  *replica.Probe // observes all replicas in tests; nil elsewhere
 	off    rules.Off      // rules that a test switches off
 	times  host.Times     // intervals of a Host; shorter in tests
-	// repairEvery is the time between two looks for damage, and scrubPause is the time before everything is read again.
-	// Both are shorter in tests.
+	// repairEvery is the time between two searches for damage, and scrubPause is the time between two scrubs, which
+	// read everything. Both are shorter in tests.
 	repairEvery, scrubPause time.Duration
 	stepEvery               time.Duration // shorter in tests
 	rememberQuiet           time.Duration // shorter in tests
@@ -131,21 +131,21 @@ const (
 	// sendTimeout is how long one message of a stream may wait until the caller reads it. After that time, the stream ends
 	// with SLOW_READER, because it holds memory that other calls need.
 	sendTimeout = time.Minute
-	// scrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage. It is a
-	// small part of what a disk reads, and reads a TiB in three days.
+	// scrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage. That
+	// is a small part of the bandwidth of a disk, and enough to read 1 TiB in three days.
 	scrubBytesPerSecond = 4 << 20
 )
 
-// Limits are the limits that a program fits to its memory and network. A zero field takes its default.
+// Limits are the limits that a program adapts to its memory and network. A zero field takes its default.
 type Limits struct {
-	BytesInFlightMax int64 // data of writes in progress; beyond: OVERLOADED; 256 MiB
+	BytesInFlightMax int64 // bytes of writes in progress; calls above it get OVERLOADED; default: 256 MiB
 	// AnswerBytesMax bounds the data of answers that are being prepared or that their callers have not read yet. Calls
 	// above it get OVERLOADED. The default is 256 MiB.
 	AnswerBytesMax int64
 	// ScansReadingMax bounds the scans that read their log at the same time, with 16 MiB each if the data is not
 	// cached. Other scans queue. The default is 16.
 	ScansReadingMax         int
-	ReplicaBytesInFlightMax int64 // see replica.Options; 64 MiB
+	ReplicaBytesInFlightMax int64 // see replica.Options; default: 64 MiB
 	FetchBytesPerSecond     int64 // total rate of files sent to other shards; 0: no limit
 }
 
@@ -157,7 +157,7 @@ func (l *Limits) unfinishedMax() int64 {
 // Compaction configures the compaction in the background. A zero field takes its default.
 type Compaction = care.Compaction
 
-// Registry is what a shard needs of etcd. It is a part of *registry.Store, where the methods are documented.
+// Registry is the part of *registry.Store that a shard needs; its methods are documented there.
 type Registry interface {
 	follow.Etcd
 	Meta(ctx context.Context) (placement.Meta, error)

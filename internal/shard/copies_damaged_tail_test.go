@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// tailDamage says which part of the end of a log is damaged.
+// tailDamage is a kind of damage at the end of a log.
 type tailDamage int
 
 const (
@@ -59,7 +59,8 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 		hit(format.ManifestName, 0, make([]byte, 64<<10))
 		return
 	}
-	// A slow machine has time to write a part of the hint. With it, a load need not read the damaged part.
+	// On a slow machine, the shard has time to write a part of the hint. With this part, a load would not read the
+	// damaged bytes.
 	if err := disk.Remove(path.Join(dir, format.ActiveHintName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	ok(err)
 	active := m.Segments[len(m.Segments)-1]
 	entry, state, size := lastBatch(t, disk, path.Join(dir, format.SegmentName(active.Number)), active.ID)
-	// The bytes after the batch were not synced, and are lost. The batch was synced.
+	// Only the batch was synced, so the bytes after it are lost.
 	end := state.Offset + state.Bytes
 	hit(format.SegmentName(active.Number), end, make([]byte, size-end))
 	mark, _, _, err := format.ReadMark(disk, dir)
@@ -83,10 +84,10 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	hit(format.SegmentName(active.Number), entry.Offset, []byte("these bytes are bad"))
 }
 
-// lastBatch finds the last entry of a segment that its own batch did not know to be committed, and the state record of
-// that batch. Such an entry may be the one that completed a quorum. A replica whose acknowledgement is not needed may
-// lag, and then record an entry and its commit in one batch. So the caller makes the last put while the other follower
-// is down: no replica can know that the entry is committed before this replica has synced it.
+// lastBatch finds the last entry of a segment that was not yet committed when its batch was written, and the state
+// record of that batch. Such an entry may be the one that completed a quorum. A replica whose acknowledgement is not
+// needed may lag, and then record an entry and its commit in one batch. So the caller must make the last put while
+// the other follower is down: then the entry is committed only after this replica has synced it.
 func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (entry, state segio.FrameStep, size int64) {
 	t.Helper()
 	file, err := disk.Open(name)
@@ -95,7 +96,7 @@ func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (ent
 	if size, err = file.Size(); err != nil {
 		t.Fatal(err)
 	}
-	var last segio.FrameStep // the last entry before the next state record
+	var last segio.FrameStep // the last entry, if no state record follows it yet
 	frames := segio.NewFrameReader(file, id, format.SegmentHeaderBytes, size)
 	for frames.Next() {
 		step := frames.Step()
@@ -119,7 +120,7 @@ func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (ent
 	return entry, state, size
 }
 
-// tails returns the metric for an outcome.
+// tails returns the value of the metric for an outcome.
 func tails(t testing.TB, metrics *prometheus.Registry, outcome string) float64 {
 	t.Helper()
 	families, err := metrics.Gather()
@@ -137,8 +138,8 @@ func tails(t testing.TB, metrics *prometheus.Registry, outcome string) float64 {
 	return 0
 }
 
-// A replica that may lack acknowledged entries, or has forgotten its vote, comes back without an operator. It comes
-// back as itself if another copy surely holds all that it had, otherwise as a new replica.
+// A replica that may lack acknowledged entries, or has forgotten its vote, recovers without an operator. It recovers
+// under its own Raft id if another copy surely holds all its entries, and otherwise as a new replica.
 func TestAReplicaWithADamagedTailComesBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -155,13 +156,13 @@ func comesBack(t testing.TB, what tailDamage) {
 	c.fill(18, 1000)
 	c.kill("b")
 	c.put(18, data(18, 1000))
-	synctest.Wait()           // c knows of that commit, and records it with the next entry
+	synctest.Wait()           // c learns of that commit, and records it with the next entry
 	c.put(19, data(19, 1000)) // see lastBatch
 	c.kill("c")
 	f := c.stopped["c"]
 	damageTail(t, f, what)
 	c.restart("b")
-	c.put(20, data(20, 1000)) // a majority remains without c
+	c.put(20, data(20, 1000)) // a and b are a majority without c
 	before, _ := replicas.MemberOf(c.registry.now().Groups["0"], "c")
 	metrics := prometheus.NewRegistry()
 	f.cfg.Registry = metrics
@@ -203,8 +204,8 @@ func comesBack(t testing.TB, what tailDamage) {
 	c.filled(21, 1000)
 }
 
-// A replica whose tail is damaged right after an install is replaced, although nobody has written to the group since:
-// its leader then offers the very files that the replica has.
+// A replica whose tail is damaged right after an install is replaced, although the group has had no write since then.
+// In this case, the files that its leader offers are the same as those of the replica.
 func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -213,7 +214,7 @@ func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 		for n := range 4 {
 			c.fill(10, 1000+n)
 		}
-		for _, name := range []string{"a", "b"} { // c needs files
+		for _, name := range []string{"a", "b"} { // without these entries, c needs files
 			f := c.shards[name]
 			if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
 				t.Fatal(err)
@@ -250,7 +251,8 @@ func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 	})
 }
 
-// As long as there is no majority elsewhere, nothing is given up, and the status names the group and says what to do.
+// While the other members have no majority, no replica is given up. The status names the group and the necessary
+// action.
 func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -258,7 +260,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 		c.fill(3, 1000)
 		c.kill("b")
 		c.put(3, data(3, 1000))
-		synctest.Wait()         // c knows of that commit, and records it with the next entry
+		synctest.Wait()         // c learns of that commit, and records it with the next entry
 		c.put(4, data(4, 1000)) // see lastBatch
 		c.kill("a")
 		c.kill("c")
@@ -315,7 +317,7 @@ func TestWhoIsGivenUp(t *testing.T) {
 	}
 }
 
-// A replica remains in the trash, whatever its age, until the copy that takes its place is complete.
+// The files of a replica remain in the trash, whatever their age, until the copy that takes its place is complete.
 func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
@@ -345,8 +347,8 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	}
 }
 
-// A replica that was begun on the previous volume is not begun again under its Raft id: it may have answered, and
-// voted.
+// A replica that was begun on the previous volume is not begun again under its Raft id, because it may have
+// acknowledged entries or voted.
 func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	s := lone(t)
 	id, here := uuid.New(), s.volume.Superblock().Volume
@@ -361,7 +363,7 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 		todo := s.replicas.Decide(v)
 		return fmt.Sprint("make folder ", len(todo.MakeFolder), ", confess ", len(todo.Missing))
 	}
-	s.replicas.Retire(view(9)) // as at the start of the shard
+	s.replicas.Retire(view(9)) // the shard does this at its start
 	if got := does(view(9)); got != "make folder 0, confess 1" {
 		t.Errorf("a learner that was recorded before the start: %s", got)
 	}
@@ -379,7 +381,7 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	}
 }
 
-// A folder that is in the way of a new replica is kept in the trash, and never becomes part of the new replica.
+// A folder in the place of a new replica is moved to the trash, and never becomes part of the new replica.
 func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// A replica that is missing on its volume, or lost with it, is replaced by a new one, without an operator.
+// A replica that is missing on its volume, or lost together with it, is replaced by a new one without an operator.
 func TestALostReplicaIsReplaced(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -92,7 +92,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 		blob := data(500, 2<<20)
 		c.upload(500, blob)
 		id := c.registry.now().Groups["0"].UUID
-		c.eventually("all have everything", func() bool { // a put is answered when only a majority has it
+		c.eventually("all have everything", func() bool { // a put is acknowledged as soon as a majority has it
 			applied := map[uint64]bool{}
 			for _, name := range abc {
 				if sv := c.shards[name].shard.replicas.Routes().Served(id); sv != nil {
@@ -106,7 +106,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 		c.kill("c")
 		f := c.stopped["c"]
 		files := filesBelow(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups"))
-		// Damage is reported once when it is found, however soon it is repaired.
+		// Damage is reported exactly once, when it is found, however soon it is repaired.
 		var found atomic.Int64
 		f.cfg.Logger = slog.New(countHandler{f.cfg.Logger.Handler(), "damage found while reading everything", &found})
 		f.cfg.scrubPause, f.cfg.repairEvery, f.cfg.scrubBytesPerSecond = 50*time.Millisecond, 50*time.Millisecond, 1<<30
@@ -134,7 +134,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 			if sv == nil || sv.Log().Damaged() {
 				return false
 			}
-			report, err := sv.Log().Verify(t.Context(), 0) // Verify itself finds damage that no scrub has reached yet
+			report, err := sv.Log().Verify(t.Context(), 0) // Verify also finds damage that no scrub has reached yet
 			return err == nil && len(report.Damages) == 0
 		})
 		c.kill("a")
@@ -143,8 +143,8 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	})
 }
 
-// Bad bytes in the files of a leader are found while its group rests, and no call wakes the group. The leader still
-// transfers the leadership, and is repaired from the copy that leads then.
+// Bad bytes in the files of a leader are found while its group rests and gets no calls. The leader still transfers
+// the leadership, and is repaired from the copy that leads afterwards.
 func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -187,8 +187,8 @@ func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	})
 }
 
-// A volume that was set back to an earlier state never votes with what it has forgotten: its replicas rejoin as new
-// ones.
+// A volume that was rolled back to an earlier state never votes with forgotten votes or entries, because its replicas
+// rejoin as new ones.
 func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -221,7 +221,7 @@ func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	})
 }
 
-// If the only copy is on a volume that was set back, it is not mistaken for a current one, and is not deleted.
+// If the only copy is on a volume that was rolled back, it is not mistaken for a current one, and is not deleted.
 func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -245,7 +245,7 @@ func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
 			t.Errorf("left are %v", folders)
 		}
 		c.kill("a")
-		f.cfg.Dir = now // the right volume is brought back
+		f.cfg.Dir = now // puts the right volume back
 		c.restart("a")
 		c.holds(1, data(1, 200))
 	})

@@ -21,8 +21,8 @@ import (
 
 var oneGroup = placement.Routing{Mode: placement.Hash, Groups: 1}
 
-// A group that has fewer voters than copies, and has never held a write, accepts no write, because there would be only
-// one copy of the write.
+// A group that has fewer voters than copies, and has never held a write, accepts no write, because only one copy
+// would hold the write.
 func TestAGroupTakesNoWriteBeforeItHasItsCopies(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -39,7 +39,7 @@ func TestAGroupTakesNoWriteBeforeItHasItsCopies(t *testing.T) {
 	})
 }
 
-// lines collects what is logged.
+// lines collects log messages.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -69,21 +69,21 @@ func TestStopHandsTheLeadOver(t *testing.T) {
 	sv := a.served(0)
 	c.eventually("a leads", func() bool { return sv.Replica().Status().Leader })
 	a.stop()
-	// On a busy machine, shard a may have lost the leadership just before; then shard b leads.
+	// On a busy machine, shard a may have lost the leadership before the stop. Shard b leads in that case.
 	if st := sv.Replica().Status(); !log.has("handed the lead over") && (st.LeaderID == 0 || st.LeaderID == sv.RaftID) {
 		t.Errorf("a has kept the lead, and offered it to nobody: %+v", st)
 	}
 }
 
 // The trash is deleted when its time is over or the volume is full. It is never deleted while etcd was set back,
-// because it may be needed then.
+// because a replica in it may be needed then.
 func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		held string
 		full bool
 		age  time.Duration
-		want bool // it is deleted
+		want bool // the folder must be deleted
 	}{
 		{name: "young", age: 59 * time.Minute},
 		{name: "old", age: 61 * time.Minute, want: true},
@@ -102,7 +102,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 		s.watcher.See(placement.View{SetBack: c.held})
 		if c.full {
 			memoryDisk(s).SetCapacity(1)
-			if _, _, err := s.volume.Space(); err != nil { // which looks
+			if _, _, err := s.volume.Space(); err != nil { // Space notices the new capacity
 				t.Fatal(err)
 			}
 		}
@@ -117,7 +117,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			var wait sync.WaitGroup
 			wait.Go(func() { s.compactor.Run(ctx) })
-			_ = s.compactor.AdmitWithSpace(ctx, 1) // the call fails: no space becomes free
+			_ = s.compactor.AdmitWithSpace(ctx, 1) // the call fails, because no space becomes free
 			cancel()
 			wait.Wait()
 		}
@@ -129,7 +129,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	}
 }
 
-// A shard reports only replicas of its own volume as gone.
+// A shard reports only replicas of its own volume as missing.
 func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	s := lone(t)
 	registry := newRegistry(oneGroup, "a")
@@ -149,7 +149,7 @@ func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	}
 }
 
-// An expected volume that was set back does not get a new UUID: an operator must provide the right one.
+// An expected volume that was rolled back does not get a new UUID, because an operator must provide the right one.
 func TestAnExpectedVolumeThatWasRolledBackIsRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -28,8 +28,8 @@ type cluster struct {
 	stopped  map[string]*fixture
 }
 
-// newCluster starts shards. Each group has as many copies as the list target has shards. The target of a group is that
-// list, rotated by the group's number.
+// newCluster starts shards. The target of a group is the list target, rotated by the group's number, so each group
+// has as many copies as the list has shards.
 func newCluster(t testing.TB, routing placement.Routing, target []string, more ...string) *cluster {
 	c := &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
 	c.registry.view.Meta.Copies = len(target)
@@ -40,7 +40,7 @@ func newCluster(t testing.TB, routing placement.Routing, target []string, more .
 	return c
 }
 
-// settledCluster starts the shards of abc, and waits until each group has its copies on them.
+// settledCluster starts the shards a, b and c, and waits until each group has its copies on them.
 func settledCluster(t testing.TB, routing placement.Routing) *cluster {
 	t.Helper()
 	c := newCluster(t, routing, abc)
@@ -161,7 +161,7 @@ func (c *cluster) fill(n int64, size int) {
 	}
 }
 
-// filled checks that the leaders have what fill put.
+// filled checks that the leaders have the records of fill.
 func (c *cluster) filled(n int64, size int) {
 	c.t.Helper()
 	for id := range n {
@@ -187,7 +187,7 @@ func (c *cluster) upload(id int64, data []byte) {
 	})
 }
 
-// holds checks that the leader has exactly this data for the record.
+// holds checks that the leader has exactly this data of the record.
 func (c *cluster) holds(id int64, want []byte) {
 	c.t.Helper()
 	c.call(func(f *fixture) error {
@@ -201,7 +201,7 @@ func (c *cluster) holds(id int64, want []byte) {
 			if err != nil && status.Code(err) != codes.Unknown {
 				return err
 			}
-			if err != nil { // io.EOF
+			if err != nil { // the only remaining error is io.EOF
 				break
 			}
 			got = append(got, part.GetChunk().GetData()...)
@@ -283,7 +283,7 @@ func TestMetricsReportPeers(t *testing.T) {
 	})
 }
 
-// A shard that is not the leader names the leader in its answer.
+// A shard that does not lead a group names the leader in its answer.
 func TestOthersNameTheLeader(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -333,7 +333,7 @@ func TestAMoveFollowsItsTarget(t *testing.T) {
 				for id := int64(10); id < 260; id++ {
 					c.holds(id, data(id, map[bool]int{true: 5000, false: 100}[id < 200]))
 				}
-				// The groups move back to the shards where they were before, as new replicas.
+				// The groups move back to their previous shards, as new replicas.
 				c.aim(from...)
 				c.settled(from...)
 				c.holds(7, blob)
@@ -432,16 +432,16 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 			return ""
 		}
 		var began time.Time
-		c.eventually("a leads nothing", func() bool { // one attempt is short, and disks may be slow
+		c.eventually("a leads nothing", func() bool { // one attempt may be too short, because disks may be slow
 			began = time.Now()
 			a.steerer.HandOver(ctx)
 			return leads() == ""
 		})
-		// The targets name this shard first, and it is still registered. It must not regain the leadership before it
-		// has stopped.
-		const leadRest = 5 * time.Second // of package lead
+		// The targets name shard a first, and it is still registered. It must not regain the leadership before it has
+		// stopped.
+		const leadRest = 5 * time.Second // the same as in package lead
 		for end := time.Now().Add(leadRest / 5); time.Now().Before(end); {
-			// On a machine that stood still, the shard may regain the lead when that time is over.
+			// If the machine stood still for longer than leadRest, the shard may regain the leadership.
 			if group := leads(); group != "" && time.Since(began) < leadRest {
 				t.Fatalf("a leads group %s again", group)
 			}

@@ -9,14 +9,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Deleted records eventually disappear from every copy, not only from the leader's. The other copies learn up to which
-// index all copies have everything.
+// Tombstones eventually disappear from every copy, not only from the leader's. The other copies learn up to which
+// index all copies have all entries.
 func TestEveryCopyDropsItsTombstones(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		c := settledCluster(t, oneGroup)
 		id := c.registry.now().Groups["0"].UUID
-		put := func(id int64, data []byte) { // without a request id, for whose sake it would be kept
+		put := func(id int64, data []byte) { // without a request id, which would keep the entry
 			c.call(func(f *fixture) error {
 				_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data})
 				return err
@@ -51,8 +51,8 @@ func TestEveryCopyDropsItsTombstones(t *testing.T) {
 		n := int64(0)
 		c.eventually("no copy has a tombstone", func() bool {
 			n++
-			put(1000+n%2, data(n, 700<<10)) // so that the figures change enough to be reported to etcd
-			synctest.Wait()                 // a copy that the majority did not need may lag
+			put(1000+n%2, data(n, 700<<10)) // changes the sizes enough for a report to etcd
+			synctest.Wait()                 // a copy that was not needed for the majority may lag until then
 			all := true
 			for _, name := range abc {
 				all = gone(c.shards[name]) && all

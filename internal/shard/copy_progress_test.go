@@ -16,7 +16,7 @@ func TestBlobsCountOnlyWhenTheyAreHere(t *testing.T) {
 		missing []transfer.File
 		want    int64
 	}{
-		{[]transfer.File{segment}, 530 - 400 - 70}, // 130 bytes of segments are there; the blob of 400 is not known yet
+		{[]transfer.File{segment}, 530 - 400 - 70}, // 130 bytes of segments exist; the blob of 400 bytes is not known yet
 		{[]transfer.File{blob}, 130},
 		{nil, 530},
 	} {
@@ -55,7 +55,7 @@ func TestAMoveShowsHowFarItIs(t *testing.T) {
 			one.GetBytesDone() >= one.GetBytesTotal() || one.GetEtaSeconds() <= 0 {
 			t.Errorf("move: %v", last)
 		}
-		// The incoming copy is shown, and does not count as a group that d fails to serve.
+		// The incoming copy is shown, but does not count as a group that d should already serve.
 		st := d.shard.Status()
 		if len(st.Moves) != 1 || st.Summary.State != page.Ready {
 			t.Errorf("status: %+v, moves %+v", st.Summary, st.Moves)
@@ -89,7 +89,7 @@ func TestAMoveShowsHowFarItIs(t *testing.T) {
 			}
 			return true
 		})
-		// Nothing waits for the rest of the copy: it is not wanted any more.
+		// When the copy is no longer wanted, nothing waits for the rest of it.
 		c.aim("a")
 		c.settled("a")
 		c.eventually("d makes no copy any more", func() bool {

@@ -17,14 +17,14 @@ import (
 )
 
 // A replica has a damaged tail if data that it acknowledged or voted for may be missing, because bytes at the end of
-// its log are bad or its manifest is lost. Such a replica must not run under its Raft id (rule 7). The same holds for a
-// replica that has lost entries on which its leader relies. If another member has everything that the replica ever had,
-// and has it committed, the replica is reinstalled in place and continues. Otherwise it is given up: its loss is
-// reported to etcd, the leader removes it as soon as a majority is elsewhere, and a new replica takes its place. Its
-// files stay until the new replica is complete.
+// its log are bad or its manifest is lost. Such a replica must not run under its Raft id (rule 7). The same holds for
+// a replica that has lost entries on which its leader relies. If another member has committed everything that the
+// replica ever had, the replica is reinstalled in place and continues. Otherwise the replica is given up: its loss is
+// reported to etcd, the leader removes it as soon as the other members form a majority, and a new replica takes its
+// place. The files of the old replica stay until the new one is complete.
 
-// tailRefusals is how many times the leader's files may be insufficient before a replica is given up. That takes about
-// 3 s. In that time, the leader commits those of the replica's last entries that it has.
+// tailRefusals is how many times the leader's files may lack committed entries before a replica is given up. The
+// attempts take about 3 s. In that time, the leader commits those of the replica's last entries that the leader has.
 const tailRefusals = 6
 
 // surveyTime bounds the wait for the answer of a shard that is asked whether it leads.
@@ -42,7 +42,7 @@ func (i *installer) replaceLacking(ctx context.Context, g *replicas.Replica) {
 	for {
 		state, wanted := i.replicas.GroupOf(g)
 		if !wanted {
-			return // the watcher handles it
+			return // the watcher closes the replica
 		}
 		if isReplaceable(state.Group, g.State().RaftID) && i.isLed(ctx, state.Group) {
 			i.giveUp(g, g.State().Err)
@@ -81,7 +81,7 @@ func (i *installer) reinstall(g *replicas.Replica) {
 	i.logger.Warn("a replica with a damaged tail was installed again: another copy holds all that it had", "group", g.Name)
 	i.loading.Load(i.ctx, g)
 	if g.State().Phase.MissingEntries() {
-		backoff.Sleep(ctx, installPauses.Most) // the disk is bad: pause between attempts
+		backoff.Sleep(ctx, installPauses.Most) // the disk is bad, so pause between attempts
 	}
 }
 
@@ -101,8 +101,8 @@ func isReplaceable(state placement.Group, raftID uint64) bool {
 	return role != placement.Voter || voters >= 3
 }
 
-// isLed asks the shard that etcd names as a group's leader whether it leads. If it does, a majority is elsewhere,
-// because a leader that a majority does not answer steps down.
+// isLed asks the shard that etcd names as a group's leader whether it leads. If it leads, other members form a
+// majority, because a leader without the answers of a majority steps down.
 func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	address, known := i.replicas.Address(state.Leader)
 	if !known {
@@ -131,7 +131,7 @@ func (i *installer) withdraw(ctx context.Context, sv *replicas.Served, why error
 	g := sv.Group
 	closed, err := i.pause(ctx, g, sv)
 	if !closed {
-		return // another change has stopped the replica, and continues with it
+		return // another change has already taken the replica out of service
 	}
 	defer g.EndChange()
 	g.NoteMissing(errors.Join(fmt.Errorf("%w: %w", group.ErrTailDamaged, why), err))

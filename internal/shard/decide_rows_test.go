@@ -9,18 +9,18 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// decideCase is a group whose folder shard a may have, and what etcd says of the group.
+// decideCase describes a group in etcd, and the folder of the group on shard a, if there is one.
 type decideCase struct {
 	name    string
-	folder  func(g *replicas.State) // nil: no folder; it changes a folder with Raft id 1 and membership 7
-	members []placement.Member      // volume 1 is that of shard a
-	index   int64                   // index of this membership in etcd; -1: none was written
-	target  string                  // shards
+	folder  func(g *replicas.State) // changes a folder with Raft id 1 and membership 7; nil: there is no folder
+	members []placement.Member      // volume 1 is the volume of shard a
+	index   int64                   // index of this membership in etcd; -1: etcd has no membership
+	target  string                  // target shards
 	early   bool                    // the first load has not begun
-	unknown bool                    // to etcd
-	spent   bool                    // Raft id 9 was begun here before
+	unknown bool                    // etcd does not have the group
+	spent   bool                    // Raft id 9 was begun on this volume before
 	want    string
-	held    string // while etcd was set back
+	held    string // like want, while etcd was set back
 }
 
 func plain(*replicas.State) {}
@@ -189,7 +189,7 @@ var decideCases = []decideCase{
 		want: "stray", held: "stray"},
 	{name: "made here just now, and the only copy named here is another", folder: made, members: of(memberOn("a", 1, 9)),
 		index: -1, want: "stray", held: "stray"},
-	// A replica that was set aside for a different reason is not waited for, although it was never reported to etcd.
+	// A replica that was set aside for a different reason is not kept, although it was never reported to etcd.
 	{name: "made here just now, and set aside before", folder: all(made, elsewhere), members: others, want: "trash",
 		held: "stray"},
 	{name: "made by an earlier process, and set aside before", folder: all(neverReported, elsewhere), members: others,
@@ -207,7 +207,7 @@ var decideCases = []decideCase{
 	}, members: with(memberOn("a", 1, 1)), want: "stray", held: "stray"},
 }
 
-// all combines several changes of a folder into one.
+// all combines several changes of a folder.
 func all(folder ...func(*replicas.State)) func(*replicas.State) {
 	return func(g *replicas.State) {
 		for _, f := range folder {
@@ -245,7 +245,7 @@ func unread(g *replicas.State) {
 	g.Phase = member.Failed
 }
 
-// remnant changes a folder so that it does not even say which replica it is.
+// remnant changes a folder so that it does not even show which replica it belongs to.
 func remnant(g *replicas.State) {
 	unread(g)
 	g.RaftID = 0

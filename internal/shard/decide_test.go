@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// lone makes shard a with a volume in memory, whose first load has begun. No part of the shard runs.
+// lone makes shard a with a volume in memory, whose first load has begun. None of the shard's goroutines runs.
 func lone(t testing.TB) *Shard {
 	t.Helper()
 	s := unbegun(t)
@@ -30,7 +30,7 @@ func lone(t testing.TB) *Shard {
 	return s
 }
 
-// unbegun makes what lone makes, before the first load.
+// unbegun makes the same shard as lone, but before the first load.
 func unbegun(t testing.TB) *Shard {
 	t.Helper()
 	cfg := Config{Name: "a", Dir: "v", FS: vfstest.NewMem(), SegmentBytes: 64 << 10}
@@ -52,7 +52,7 @@ func unbegun(t testing.TB) *Shard {
 	return s
 }
 
-// does returns words for what a shard is to do about one group.
+// does returns the actions that a shard must take about one group, as words.
 func does(s *Shard, todo replicas.Work, id uuid.UUID) string {
 	var words []string
 	for _, one := range []struct {
@@ -82,8 +82,8 @@ func does(s *Shard, todo replicas.Work, id uuid.UUID) string {
 	return strings.Join(words, " ")
 }
 
-// The test compares what a shard does, and what it leaves alone, with a table. What the shard does depends on the
-// contents of its volume and on what etcd says.
+// TestWhatAShardDoesAboutAGroup compares the actions of a shard with a table. They depend on the contents of its
+// volume and on the state in etcd.
 func TestWhatAShardDoesAboutAGroup(t *testing.T) {
 	for _, c := range decideCases {
 		for held, want := range map[string]string{"": c.want, "etcd was set back": c.held} {
@@ -94,7 +94,7 @@ func TestWhatAShardDoesAboutAGroup(t *testing.T) {
 	}
 }
 
-// holding puts a replica in this state on the volume of a shard.
+// holding adds a replica in this state to a shard.
 func holding(s *Shard, id uuid.UUID, state replicas.State) *replicas.Replica {
 	g := s.replicas.Add(id, state)
 	if state.Serves || state.Fetching {
@@ -146,8 +146,8 @@ func (c decideCase) run(t *testing.T, held string) string {
 	return does(s, s.replicas.Decide(s.replicas.View()), state.UUID)
 }
 
-// Once the log of a replica knows a newer membership than etcd, the replica has not left, whatever its manifest said
-// when it was found.
+// If the log of a replica has a newer membership than etcd, the replica has not left, whatever membership its
+// manifest had when it was found.
 func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
@@ -178,13 +178,13 @@ func madeGroup(t testing.TB, s *Shard, voters ...uint64) *replicas.Replica {
 	return g
 }
 
-// A folder is run only if it says which replica it is, and that the replica was made here.
+// A folder is served only if it shows which replica it belongs to, and that this replica was made on this volume.
 func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	s := lone(t)
 	for _, c := range []struct {
 		name    string
 		voters  []uint64
-		file    func(f *format.ReplicaFile) // nil: there is none
+		file    func(f *format.ReplicaFile) // changes the replica file; nil: there is none
 		words   string                      // part of the error; empty: the replica may run
 		foreign bool
 	}{
@@ -233,8 +233,8 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	}
 }
 
-// The leader checks a group again when the shard of a member has another volume: nothing else shows that a copy is
-// gone.
+// The leader examines a group again when the shard of a member has another volume, because nothing else shows that a
+// copy is lost.
 func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	s := lone(t)
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Revision: 5, Members: with(memberOn("a", 1, 1))}
@@ -267,7 +267,7 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	}
 }
 
-// A replica that serves while it is being reinstalled, and leaves its group meanwhile, ends the installation first.
+// If a replica leaves its group while it serves and is being reinstalled, the install ends first.
 func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 	s := lone(t)
 	for range cap(s.installer.slots) {
@@ -290,7 +290,7 @@ func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 		if !g.State().Fetching {
 			return false, replicas.Work{}
 		}
-		g.TakeOut(nil) // stops the replica, as the end of an install does
+		g.TakeOut(nil) // at its end, an install stops the replica in this way
 		g.EndChange()
 		return true, decide()
 	}

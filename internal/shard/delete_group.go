@@ -19,23 +19,23 @@ import (
 // A group is deleted in two steps (docs/adr/0053-groups-end-in-the-log.md). First it ends: after an entry of its own
 // log, no leader accepts a write. Then the leader records in etcd that the group is deleted, if its key there has not
 // changed since before the first step. The members see this record, and move their files to the trash. A leader that
-// resumes the group first changes the key, so that a deletion whose end came before can no longer succeed.
+// resumes an ended group first changes the key, so that a deletion that began earlier can no longer succeed.
 
 const deleteTime = 10 * time.Second
 
-// deleteGroup deletes a group that is led here and holds nothing. If want is not the zero UUID, the group has to have
-// that UUID.
+// deleteGroup deletes a group that this shard leads and that holds nothing. If want is not the zero UUID, the group
+// must have that UUID.
 func (s *Shard) deleteGroup(ctx context.Context, sv *replicas.Served, want uuid.UUID) error {
 	g := sv.Group
 	release, ok := s.steerer.HoldEnded(g)
 	if !ok {
 		return answer.Fail(codes.Unavailable, reason.NoLeader, "group %s is being deleted by another call", g.Name)
 	}
-	defer g.AskLook() // the steerer resumes the group if it was not deleted
+	defer g.AskLook() // the steerer then resumes the group, unless it was deleted
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, deleteTime)
 	defer cancel()
-	// The key is read before the group ends: a leader that knows of this end and resumes the group changes the key.
+	// The key is read before the group ends, because a leader that resumes the group after this end changes the key.
 	state, err := s.deletable(ctx, g, want)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *replicas.Served, want uuid.
 			"group %s is not deleted: %v. sheaf group compact %s --all drops what is superseded, and --why says what is still "+
 				"kept", g.Name, err, g.Name)
 	}
-	if errors.Is(err, replica.ErrChanging) { // the group moves
+	if errors.Is(err, replica.ErrChanging) { // the group is being moved
 		return notDeleted(g, err)
 	}
 	if err != nil {
@@ -59,8 +59,8 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *replicas.Served, want uuid.
 	return nil
 }
 
-// deletable returns etcd's state of a group that is led here. It fails if no group may be deleted now, if etcd has no
-// group of this name or another one, or if the UUID want is not zero and is not that of the group.
+// deletable returns etcd's state of a group that this shard leads. It fails if no group may be deleted now, if etcd
+// does not have this group, or if want is not zero and is not the UUID of the group.
 func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UUID) (placement.Group, error) {
 	if s.meta.Routing.Mode == placement.Hash {
 		return placement.Group{}, answer.Fail(codes.FailedPrecondition, reason.HashRouting,
@@ -74,7 +74,7 @@ func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UU
 	switch held := view.Held(); {
 	case held != "":
 		return placement.Group{}, notDeleted(g, errors.New(held))
-	case ok && want != uuid.Nil && state.UUID != want && g.UUID != want: // else etcd may have been set back
+	case ok && want != uuid.Nil && state.UUID != want && g.UUID != want: // if g.UUID is want, etcd may have been set back
 		return placement.Group{}, answer.Fail(codes.NotFound, reason.GroupNotFound,
 			"group %s with the UUID %s does not exist: the group of this name is %s, and remains", g.Name, want, state.UUID)
 	case !ok, state.UUID != g.UUID:

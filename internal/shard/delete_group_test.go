@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// slowRegistry delays each request about a group before and after it is applied, and loses some.
+// slowRegistry delays each request about a group before and after it is applied, and loses some requests.
 type slowRegistry struct {
 	*memRegistry
 	world *deletion
@@ -53,13 +53,13 @@ func (r slowRegistry) DeleteGroup(ctx context.Context, g placement.Group) error 
 	return r.memRegistry.DeleteGroup(ctx, g)
 }
 
-// deletion is one history of a group that is deleted and written to while its lead changes.
+// deletion is one history of a group that is deleted and written to while its leader changes.
 type deletion struct {
 	*cluster
 	mu       sync.Mutex
 	source   *rand.Rand
 	end      time.Time
-	attempts int // deletions that were begun
+	attempts int // number of deletions that were begun
 }
 
 // random returns a number from 0 to n-1.
@@ -73,8 +73,8 @@ func (d *deletion) sleep(mostMs int) {
 	time.Sleep(time.Duration(d.random(mostMs+1)) * time.Millisecond)
 }
 
-// leader returns a shard that believes that it leads the group, and the group there. It returns nil if there is no such
-// shard.
+// leader returns a shard that believes that it leads the group, and the group on that shard. It returns nil if there
+// is no such shard.
 func (d *deletion) leader() (*Shard, *replicas.Served) {
 	first := d.random(len(abc))
 	for i := range abc {
@@ -107,7 +107,7 @@ func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
 				d.mu.Lock()
 				d.attempts++
 				d.mu.Unlock()
-				_ = s.deleteGroup(t.Context(), sv, uuid.Nil) // the registry says whether the group is deleted
+				_ = s.deleteGroup(t.Context(), sv, uuid.Nil) // the registry shows whether the group is deleted
 			})
 		})
 	}
@@ -133,8 +133,8 @@ func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
 	return acknowledged, !there
 }
 
-// TestDeletesBesideFailoversLoseNoPut checks that a group in which a put was acknowledged is not deleted, whatever the
-// order in which calls, transfers of the lead and answers of etcd arrive.
+// TestDeletesBesideFailoversLoseNoPut checks that a group in which a put was acknowledged is not deleted, in whatever
+// order calls, transfers of the leadership and answers of etcd arrive.
 func TestDeletesBesideFailoversLoseNoPut(t *testing.T) {
 	t.Parallel()
 	seeds, first := uint64(24), uint64(1)
@@ -172,8 +172,8 @@ func TestDeletesBesideFailoversLoseNoPut(t *testing.T) {
 	}
 }
 
-// TestAGroupThatEndedAndIsNotDeletedGoesOn checks that the leader resumes a group that has ended if etcd does not say
-// that the group is deleted. Until the group is resumed, its reads are refused.
+// TestAGroupThatEndedAndIsNotDeletedGoesOn checks that the leader resumes an ended group that was not deleted
+// according to etcd. Until then, the group refuses reads.
 func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -185,7 +185,7 @@ func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 				if !sv.Replica().Status().Leader {
 					continue
 				}
-				release, _ := s.steerer.HoldEnded(g) // as deleteGroup does
+				release, _ := s.steerer.HoldEnded(g) // deleteGroup does the same
 				must(t, sv.Replica().End(t.Context(), sv.Log().Blank))
 				if sv.Barrier(t.Context()) == nil || sv.ReadHere(t.Context()) == nil {
 					t.Error("a read in an ended group is allowed")
@@ -205,8 +205,8 @@ func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 	})
 }
 
-// TestADeletionByUUIDSparesOtherGroups checks that a deletion which names a UUID deletes only the group of that UUID,
-// and that the UUID of a group can be asked for without deleting the group.
+// TestADeletionByUUIDSparesOtherGroups checks that a deletion which names a UUID deletes only the group with that
+// UUID, and that a request can ask for the UUID of a group without deleting the group.
 func TestADeletionByUUIDSparesOtherGroups(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -245,7 +245,7 @@ func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 		leader := c.leaderOf("g")
 		for _, name := range abc {
 			if name != leader {
-				c.kill(name) // the change is not committed
+				c.kill(name) // so the membership change is not committed
 			}
 		}
 		s := c.shards[leader].shard
@@ -264,8 +264,9 @@ func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestADeletedGroupLeavesNoHalfMadeReplica checks that a shard that was killed while it made a replica drops the folder
-// when it starts again, if the group was deleted meanwhile. Without a manifest, nothing in the folder names the group.
+// TestADeletedGroupLeavesNoHalfMadeReplica is about a shard that was killed while it made a replica. If the group was
+// deleted in the meantime, the shard drops the folder at its next start. Without a manifest, nothing in the folder
+// names the group.
 func TestADeletedGroupLeavesNoHalfMadeReplica(t *testing.T) {
 	t.Parallel()
 	for what, left := range map[string]struct {
@@ -310,7 +311,7 @@ func TestADeletedGroupLeavesNoHalfMadeReplica(t *testing.T) {
 	}
 }
 
-// zeros makes a file of zeros.
+// zeros creates a file that contains only zeros.
 func zeros(t *bubble, disk vfs.FS, dir, name string, bytes int64) {
 	t.Helper()
 	f, err := disk.Create(path.Join(dir, name))

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// groupStatuses implements serve.Admin.Groups; numbers are sorted by value.
+// groupStatuses implements serve.Admin.Groups. It sorts groups with numeric names by number.
 func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Group, more bool) {
 	var groups []namedReplica
 	for _, g := range s.replicas.Groups() {
@@ -43,14 +43,15 @@ func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Gr
 	return out, more
 }
 
-// namedReplica is a replica with the name that it had at one moment.
+// namedReplica is a replica together with its name, which may change later.
 type namedReplica struct {
 	name string
 	*replicas.Replica
 }
 
 // firstNames returns the replicas that have one of the first names, and whether there are other replicas. most is the
-// maximum number of names; 0: no limit. groups must be sorted by name. All replicas of a name are returned together.
+// maximum number of names; 0 means no limit. groups must be sorted by name. All replicas of a name are returned
+// together.
 func firstNames(groups []namedReplica, most int) (first []namedReplica, more bool) {
 	names := 0
 	for i, g := range groups {
@@ -63,7 +64,7 @@ func firstNames(groups []namedReplica, most int) (first []namedReplica, more boo
 	return groups, false
 }
 
-// describe fills in the facts that only a serving group has.
+// describe fills in the facts that are known only while a group serves.
 func describe(p *recordv1.Group, sv *replicas.Served) {
 	stats, node := sv.Log().Stats(), sv.Replica().Status()
 	p.Leader = node.Leader
@@ -155,7 +156,8 @@ func describeMembers(p *recordv1.Group, sv *replicas.Served, node replica.Status
 		}
 		if one.ID != sv.RaftID {
 			member.LagEntries = m.LastIndex - min(one.Match, m.LastIndex)
-			// RecentActive is reset once per election timeout, until the next answer.
+			// RecentActive is reset once per election timeout, and set by the next answer. So it may be false for a
+			// member that answers.
 			member.Active = !one.Down && (one.RecentActive || one.State == replica.StateReplicate)
 			member.NeedsFiles = one.State == replica.StateSnapshot
 			member.CaughtUp = member.GetActive() && one.State == replica.StateReplicate &&
@@ -165,7 +167,8 @@ func describeMembers(p *recordv1.Group, sv *replicas.Served, node replica.Status
 	}
 }
 
-// copyTo describes the progress of copying a replica to the named shard; nil if it is complete.
+// copyTo describes how far the copy of a replica to the named shard has progressed. It returns nil if the copy is
+// complete.
 func copyTo(shard string, g *replicas.Replica, phase member.Phase) *recordv1.Copy {
 	p := &recordv1.Copy{Shard: shard}
 	if c := g.Copying(); c != nil {
@@ -206,7 +209,7 @@ func (s *Shard) copies() []*recordv1.Move {
 	return out
 }
 
-// movePhases has the phase of a move with a single copy, by the phase of that copy.
+// movePhases maps the phase of a copy to the phase of a move that has only this copy.
 var movePhases = map[recordv1.CopyPhase]recordv1.MovePhase{
 	recordv1.CopyPhase_COPY_PHASE_WAITING: recordv1.MovePhase_MOVE_PHASE_WAITING,
 	recordv1.CopyPhase_COPY_PHASE_FILES:   recordv1.MovePhase_MOVE_PHASE_COPYING,

@@ -12,7 +12,8 @@ import (
 
 // The functions below inspect and change the files of shards, on any disk.
 
-// filesIn returns the names in a folder, each with the name of the folder; none if the folder does not exist.
+// filesIn returns the names in a folder, each with the name of the folder. It returns none if the folder does not
+// exist.
 func filesIn(t testing.TB, disk vfs.FS, dir string) []string {
 	t.Helper()
 	names, err := disk.List(dir)
@@ -25,14 +26,14 @@ func filesIn(t testing.TB, disk vfs.FS, dir string) []string {
 	return names
 }
 
-// filesBelow returns the sizes of all files in a folder and in those below it, by name.
+// filesBelow returns the sizes of all files in a folder and its subfolders, by name.
 func filesBelow(t testing.TB, disk vfs.FS, dir string) map[string]int64 {
 	t.Helper()
 	sizes := map[string]int64{}
 	for _, name := range filesIn(t, disk, dir) {
 		info, err := disk.Stat(name)
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+		case errors.Is(err, fs.ErrNotExist): // the folder was removed meanwhile
 		case err != nil:
 			t.Fatal(err)
 		case info.IsDir():

@@ -22,11 +22,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The tests of this file run in real time because they use real file systems on loop devices.
+// The tests in this file run in real time, because they use real file systems on loop devices.
 
 const mib = 1 << 20
 
-// deviceOf returns the loop device below a mount point.
+// deviceOf returns the loop device that is mounted at a mount point.
 func deviceOf(t *testing.T, point string) string {
 	t.Helper()
 	m, err := volume.MountOf(vfs.OS{}, point)
@@ -45,7 +45,7 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
 	device := deviceOf(t, point)
 	registry := newRegistry(hash4, "s1")
-	// the real interval
+	// A Guard of 0 means the interval of production.
 	f := startHost(t, registry, func(c *Config) { c.Dir, c.Wanted.FileSystem, c.times.Guard = point, "ext4", 0 })
 	f.put(1, "one")
 	f.placed()
@@ -69,7 +69,8 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	_, err = recordv1.NewRecordServiceClient(f.conn).Get(ctx, &recordv1.GetRequest{Key: key(1)})
 	want(t, err, codes.Unavailable, reason.NotServing)
 	f.stop()
-	// The next process neither serves the disk nor treats it as a new one, because it knows which volume to expect.
+	// The next process neither serves the disk nor treats it as a new one, because its configuration names the
+	// expected volume.
 	f.cfg.Wanted.Volume = registry.now().Groups["0"].Members[0].VolumeUUID
 	f.run()
 	f.holdsBack(diskLost, f.cfg.Wanted.Volume.String())
@@ -99,7 +100,7 @@ func TestAnExt3IsNoExt4(t *testing.T) {
 	}
 }
 
-// A file system that grows under a running shard has the new space at once.
+// If the file system grows under a running shard, the shard can use the new space immediately.
 func TestAFileSystemThatGrows(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
 	device := deviceOf(t, point)
@@ -113,7 +114,7 @@ func TestAFileSystemThatGrows(t *testing.T) {
 		defer cancel()
 		_, err := records.Put(ctx, &recordv1.PutRequest{Key: key(id), Data: make([]byte, 200_000)}, grpc.WaitForReady(true))
 		if status.Code(err) == codes.Unavailable {
-			return nil // a group that has just been made
+			return nil // the group is still being created
 		}
 		return err
 	}

@@ -36,7 +36,7 @@ func (h stepHandler) WithGroup(name string) slog.Handler {
 	return stepHandler{h.Handler.WithGroup(name), h.tell}
 }
 
-// stepWanted is a step to wait for. The field number counts the steps of its kind.
+// stepWanted is a step for which a test waits: step number `number` of its kind.
 type stepWanted struct {
 	kind   string
 	number int32
@@ -48,12 +48,12 @@ type stepWanted struct {
 type pools struct {
 	*cluster
 	step   atomic.Pointer[stepWanted]
-	shared atomic.Pointer[string] // the first group of which two voters were in one domain
+	shared atomic.Pointer[string] // the first group that had two voters in one domain
 }
 
 var (
 	poolA = []string{"a1", "a2", "a3"}
-	poolC = []string{"c3", "c1", "c2"} // the domain of a group's first copy there differs from that here
+	poolC = []string{"c3", "c1", "c2"} // for each group, the domain of the first copy in poolC differs from that in poolA
 )
 
 func domainOf(shard string) string { return "n" + shard[1:] }
@@ -76,7 +76,7 @@ func newPools(t testing.TB) *pools {
 	return p
 }
 
-// look notes each group with two voters in one domain.
+// look records the first group with two voters in one domain.
 func (p *pools) look(v placement.View) {
 	for name, g := range v.Groups {
 		seen := map[string]bool{}
@@ -98,7 +98,7 @@ func (p *pools) tell(step string) {
 	}
 }
 
-// Groups move from one pool to another across the same three domains. Every group keeps working when one of the domains
+// Groups move from one pool to another across the same three domains. Every group keeps working if one of the domains
 // is lost at any step, because no two of its voters were in that domain.
 func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 	t.Parallel()
@@ -108,8 +108,8 @@ func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 		steps := []*stepWanted{
 			{kind: "AddLearner", number: 1}, {kind: "Replace", number: 1}, {kind: "Replace", number: 6},
 			{kind: "TransferLeader", number: 1},
-			// This is not the last transfer: a group that had an election meanwhile needs none, so there may be fewer
-			// transfers than groups.
+			// The second transfer need not be the last one. A group that had an election meanwhile needs no transfer,
+			// so there may be fewer transfers than groups.
 			{kind: "Replace", number: 12}, {kind: "TransferLeader", number: 2},
 		}
 		if testing.Short() {

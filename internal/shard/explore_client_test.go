@@ -24,11 +24,11 @@ import (
 
 // written is one write of a record, or its delete.
 type written struct {
-	bytes int // size of the data; negative: a delete
+	bytes int // size of the data; negative for a delete
 	acked bool
 }
 
-// absent is the index that stands for "nothing was written", or for a delete.
+// absent is an index that stands for a record without data, because nothing was written or because of a delete.
 const absent = -1
 
 // record holds the writes under one id, in the order in which its only writer began them. A write of unknown outcome
@@ -38,8 +38,8 @@ type record struct {
 	writes []written
 }
 
-// mayBe reports whether the record may be as its n-th write left it. If n is absent, mayBe reports whether the record
-// may have no data.
+// mayBe reports whether the record may have the data of its n-th write. If n is absent, mayBe reports whether the
+// record may have no data.
 func (r *record) mayBe(n int) bool {
 	last := -1
 	for i, w := range r.writes {
@@ -61,13 +61,13 @@ func (r *record) mayBe(n int) bool {
 	return n >= 0 && n < len(r.writes) && r.writes[n].bytes >= 0 && (n == last || !r.writes[n].acked)
 }
 
-const tags = 100_000 // writes of one record, at most
+const tags = 100_000 // maximum number of writes of one record
 
 func (r *record) content(n int) []byte {
 	return data(r.id*tags+int64(n), r.writes[n].bytes)[:r.writes[n].bytes]
 }
 
-// which returns the number of the write that wrote this data. It returns absent if no write wrote it.
+// which returns the number of the write with this data, or absent if there is no such write.
 func (r *record) which(b []byte) int {
 	tag, _, _ := bytes.Cut(b, []byte("/"))
 	n, err := strconv.ParseInt(string(tag), 10, 64)
@@ -78,8 +78,8 @@ func (r *record) which(b []byte) int {
 	return int(n)
 }
 
-// person writes some records that no other client writes. It makes one call after another, and waits until each is
-// answered or given up for good.
+// person is a client. It writes some records that no other client writes. It makes one call after another, and
+// repeats each until it is answered or given up.
 type person struct {
 	x       *exploration
 	random  *rand.Rand
@@ -87,7 +87,7 @@ type person struct {
 	calls   int
 }
 
-// patienceOfCall is the timeout of one attempt. It is more than enough if there is a leader.
+// patienceOfCall is the timeout of one attempt. It is more than enough if the group has a leader.
 const patienceOfCall = 5 * time.Second
 
 func (p *person) live(ctx context.Context) {
@@ -104,7 +104,7 @@ func (p *person) live(ctx context.Context) {
 			p.read(r)
 		}
 		p.calls++
-		time.Sleep(time.Duration(p.random.IntN(300)) * time.Millisecond) // a call takes hardly any virtual time
+		time.Sleep(time.Duration(p.random.IntN(300)) * time.Millisecond) // calls themselves take hardly any virtual time
 	}
 }
 
@@ -126,9 +126,9 @@ func oracleOf(err error) oracle {
 	return oracleStuck
 }
 
-// atLeader makes a call at the leader of a group according to etcd. If etcd knows no leader, and at every third
-// attempt, it makes the call at any shard. It repeats the call until it is answered or patience ends. Damage counts as
-// an answer.
+// atLeader makes a call at the shard that leads a group according to etcd. At every third attempt, or if etcd has no
+// leader, it makes the call at a random shard. It repeats the call until it is answered or patience ends. Damage
+// counts as an answer.
 func (x *exploration) atLeader(name string, choose func(n int) int,
 	do func(ctx context.Context, c recordv1.RecordServiceClient) error) (err error) {
 	for began, try := time.Now(), 0; time.Since(began) < x.patience; try++ {
@@ -149,7 +149,7 @@ func (x *exploration) atLeader(name string, choose func(n int) int,
 			return err
 		case codes.Internal, codes.InvalidArgument, codes.Unimplemented:
 			if strings.Contains(status.Convert(err).Message(), vfs.ErrCrashed.Error()) {
-				break // the machine is dead, and its process has not ended yet; a real dead machine would not answer
+				break // a process whose disk is dead still answers for a moment, while a real dead machine would not
 			}
 			x.violate(oracleAnswers, "group %s at %s: %v", name, m.name, err)
 			return err
@@ -191,8 +191,8 @@ func (p *person) delete(r *record) {
 	})
 }
 
-// upload writes a blob. Often it cuts the connection in the middle, or after everything was sent; it repeats some of
-// these uploads.
+// upload writes a blob. Often it cuts the connection in the middle, or after it has sent everything. It repeats some
+// of these uploads.
 func (p *person) upload(r *record, bytes int) {
 	n := r.begin(bytes)
 	content := r.content(n)
@@ -236,7 +236,7 @@ func (p *person) upload(r *record, bytes int) {
 	}
 }
 
-// disconnectSoon disconnects an upload that was sent completely, while the shard processes it.
+// disconnectSoon cuts the connection of an upload that was sent completely, while the shard processes the upload.
 func (p *person) disconnectSoon(stream recordv1.RecordService_UploadClient, cancel func()) {
 	timer := time.AfterFunc(time.Duration(p.random.IntN(30_000))*time.Microsecond, cancel)
 	defer timer.Stop()
@@ -279,7 +279,7 @@ func download(ctx context.Context, c recordv1.RecordServiceClient, key *recordv1
 	}
 }
 
-// judgeRecord compares the data that is there with the writes.
+// judgeRecord compares the data of a record with its writes.
 func (x *exploration) judgeRecord(who string, r *record, got []byte, found bool) {
 	n := absent
 	if found {

@@ -20,15 +20,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// deleter creates empty groups and deletes them again, while everything else happens to the shards. Beside some of
-// the deletions it puts a record into the group. Groups with a put are left alone from then on: if the put was
-// acknowledged, the group must be there at the end, with its record.
+// deleter creates empty groups and deletes them again, while the other events happen to the shards. During some of
+// the deletions, it puts a record into the group. If this put was acknowledged, the group must exist at the end, with
+// its record, and the deleter no longer touches it.
 type deleter struct {
 	x      *exploration
 	random *rand.Rand
 
 	works atomic.Bool
-	names int          // number of names that are not used any more
+	names int          // number of names that are used up
 	kept  []string     // groups that hold an acknowledged put
 	gone  []deletedOne // groups that were deleted
 }
@@ -39,8 +39,8 @@ type deletedOne struct {
 }
 
 const (
-	putsKeptMax = 4 // after this number of groups with an acknowledged put, the deleter puts nothing any more
-	spareID     = 1 // id of the only record of such a group
+	putsKeptMax = 4 // after this number of groups with an acknowledged put, the deleter makes no more puts
+	spareID     = 1 // id of the only record of each such group
 	sparePrefix = "spare-"
 )
 
@@ -80,7 +80,7 @@ func (d *deleter) work(ctx context.Context) {
 
 func (d *deleter) pause(most time.Duration) { time.Sleep(time.Duration(d.random.Int64N(int64(most)))) }
 
-// round judges a group after its deletions were answered.
+// round checks a group after the attempts to delete it.
 func (d *deleter) round(name string, id uuid.UUID, put, acknowledged bool) {
 	_, there := d.x.registry.now().Groups[name]
 	switch {
@@ -94,11 +94,11 @@ func (d *deleter) round(name string, id uuid.UUID, put, acknowledged bool) {
 		d.gone = append(d.gone, deletedOne{name, id})
 	}
 	if put && there {
-		d.names++ // the group may hold a record
+		d.names++ // the group may hold a record, so its name is used up
 	}
 }
 
-// create creates a group, unless there is one of this name, and returns its UUID.
+// create creates a group, unless there already is one with this name, and returns its UUID.
 func (d *deleter) create(name string) uuid.UUID {
 	if there, ok := d.x.registry.now().Groups[name]; ok {
 		return there.UUID
@@ -116,7 +116,7 @@ func (d *deleter) create(name string) uuid.UUID {
 	return g.UUID
 }
 
-// withoutName returns a copy of the deleted groups without one name.
+// withoutName returns a copy of the map of deleted groups without one name.
 func withoutName(all map[string]uuid.UUID, name string) map[string]uuid.UUID {
 	out := map[string]uuid.UUID{}
 	for n, id := range all {
@@ -127,7 +127,7 @@ func withoutName(all map[string]uuid.UUID, name string) map[string]uuid.UUID {
 	return out
 }
 
-// delete makes one attempt to delete a group, at its leader if etcd knows one.
+// delete makes one attempt to delete a group, at its leader if etcd has one.
 func (d *deleter) delete(name string, id uuid.UUID) {
 	x := d.x
 	m := x.machineOf(x.registry.now().Groups[name].Leader)
@@ -153,7 +153,7 @@ func (d *deleter) delete(name string, id uuid.UUID) {
 	}
 }
 
-// put makes some attempts to put the record of a group, and reports whether one was acknowledged.
+// put makes several attempts to put the record of a group, and reports whether one was acknowledged.
 func (d *deleter) put(name string) bool {
 	x := d.x
 	for range 20 {
@@ -176,7 +176,7 @@ func (d *deleter) put(name string) bool {
 
 func spareKey(name string) *recordv1.RecordKey { return &recordv1.RecordKey{Group: name, Id: spareID} }
 
-// admin returns a client of the shard's AdminService; nil: no shard runs.
+// admin returns a client of the shard's AdminService, or nil if no shard runs.
 func (m *machine) admin() recordv1.AdminServiceClient {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,7 +186,8 @@ func (m *machine) admin() recordv1.AdminServiceClient {
 	return recordv1.NewAdminServiceClient(m.conn)
 }
 
-// judge checks, at rest, that groups with an acknowledged put are there, and that no deleted group has come back.
+// judge checks, when nothing runs any longer, that groups with an acknowledged put exist, and that no deleted group
+// has come back.
 func (d *deleter) judge() {
 	x := d.x
 	for _, name := range d.kept {
@@ -211,8 +212,9 @@ func (d *deleter) judge() {
 	}
 }
 
-// found says which shard still serves a deleted group, or has its files; empty: no shard does. If the name is used
-// again, files may remain, because etcd no longer says that the group was deleted.
+// found returns a text that names a shard which still serves a deleted group or has its files. It returns an empty
+// string if there is none. If the name is used again, files may remain, because etcd then no longer lists the first
+// group as deleted.
 func (d *deleter) found(g deletedOne) string {
 	x := d.x
 	for _, m := range x.machines {

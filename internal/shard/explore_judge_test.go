@@ -21,32 +21,32 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// oracle names the check that found a violation.
+// oracle is the name of a check that can find a violation.
 type oracle string
 
 // These are the oracles.
 const (
-	oracleKept     oracle = "acknowledged"  // acknowledged data is there
-	oracleInvented oracle = "invented"      // no other data is there
-	oracleDamage   oracle = "damage"        // without rot nothing is damaged
+	oracleKept     oracle = "acknowledged"  // acknowledged data exists
+	oracleInvented oracle = "invented"      // no other data exists
+	oracleDamage   oracle = "damage"        // nothing is damaged unless a fault has damaged it
 	oracleAgree    oracle = "copies agree"  // the copies of a group have equal contents
 	oracleStuck    oracle = "comes to rest" // each group has its wanted members, no learner, and a leader that answers
 	oracleStop     oracle = "stops"         // stops and kills end
 	oracleStart    oracle = "starts"        // a shard starts on the surviving disk
-	oraclePast     oracle = "past"          // a damaged group does not report old data as current
+	oraclePast     oracle = "past"          // a damaged group does not return old data as current
 	oracleAnswers  oracle = "answers"       // no call ends with an unexpected error
 	oracleSigns    oracle = "vital signs"   // no figure of a status is impossible
 	oracleDeleted  oracle = "deleted"       // a deleted group does not come back
 )
 
-// rests waits until every group is where it is wanted, and its leader answers.
+// rests waits until every group is on its target shards, and its leader answers.
 func (x *exploration) rests() bool {
 	what := ""
 	ok := x.await(func() bool {
 		view := x.registry.now()
 		for name, g := range view.Groups {
 			if x.deleter != nil && x.deleter.works.Load() && strings.HasPrefix(name, sparePrefix) {
-				continue // the group may be new, or about to be deleted
+				continue // the deleter may have just created the group, or may be about to delete it
 			}
 			wanted := slices.Sorted(slices.Values(view.Targets[name].Shards))
 			var have []string
@@ -75,7 +75,8 @@ func (x *exploration) rests() bool {
 	return ok
 }
 
-// led returns why a group has no leader that answers, or has copies that are behind the leader.
+// led returns the reason why a group has no leader that answers, or has copies that are behind the leader. It returns
+// an empty string if neither is the case.
 func (x *exploration) led(name string, g placement.Group) string {
 	m := x.machineOf(g.Leader)
 	if m == nil {
@@ -117,7 +118,7 @@ func (x *exploration) servedOn(shard string, g placement.Group) *replicas.Served
 	return s.replicas.Routes().Served(g.UUID)
 }
 
-// states returns the states of all replicas, and of their Raft nodes, for messages.
+// states returns the states of all replicas and of their Raft nodes, for error messages.
 func (x *exploration) states() string {
 	var b strings.Builder
 	for _, m := range x.machines {
@@ -143,7 +144,8 @@ func (x *exploration) states() string {
 	return b.String()
 }
 
-// judge reads everything, in each way, when everything is at rest and no client writes any more.
+// judge reads all records in each way that clients can. It is called when all groups are at rest and no client
+// writes.
 func (x *exploration) judge() {
 	view := x.registry.now()
 	for name, g := range view.Groups {
@@ -165,7 +167,7 @@ func (x *exploration) judge() {
 	}
 }
 
-// readOne reads a record at rest, also by Get if its data is not a blob.
+// readOne reads a record by Download and, if its data is not a blob, also by Get.
 func (x *exploration) readOne(name string, r *record) (got []byte, found bool) {
 	err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) (err error) {
 		if got, found, err = download(ctx, c, x.key(r.id)); err != nil || !found || len(got) > format.DataBytesMax {
@@ -185,8 +187,8 @@ func (x *exploration) readOne(name string, r *record) (got []byte, found bool) {
 	return got, found
 }
 
-// scan returns the records of a scan of a group, with nil data for a blob. If damage is allowed, the scan may end with
-// DATA_LOSS, and whole is then false.
+// scan returns the records of a scan of a group, with nil data for a blob. If damage is allowed, the scan may end
+// with DATA_LOSS, and whole is false in that case.
 func (x *exploration) scan(name string, damage bool) (all map[int64][]byte, whole bool) {
 	err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) error {
 		all = map[int64][]byte{}
@@ -249,7 +251,7 @@ func (x *exploration) judgeCopies(name string, g placement.Group) {
 	}
 }
 
-// holdings returns the records of a copy as text.
+// holdings returns the records of a copy as texts.
 func holdings(ctx context.Context, log *group.Log) (map[int64]string, error) {
 	id, err := log.OpenScan(time.Minute)
 	if err != nil {
@@ -270,9 +272,9 @@ func holdings(ctx context.Context, log *group.Log) (map[int64]string, error) {
 	return all, nil
 }
 
-// truncated truncates a segment of one copy while its shard is down, after everything else. If there are other copies,
-// the copy becomes complete again. A single copy stays damaged: its answers are correct, and reads that may be wrong
-// are refused.
+// truncated truncates a segment of one copy while its shard is down. It is the last fault of an exploration. If there
+// are other copies, the copy becomes complete again. A single copy stays damaged: its answers are correct, and it
+// refuses reads whose result may be wrong.
 func (x *exploration) truncated() {
 	m, name, g := x.anyReplica()
 	if m == nil {
@@ -286,7 +288,7 @@ func (x *exploration) truncated() {
 	m.start(vfstest.Survival{Kind: vfstest.SurviveAll})
 	if x.copies > 1 {
 		if x.rests() {
-			x.await(func() bool { // damage is repaired, or the copy is reinstalled
+			x.await(func() bool { // either the damage is repaired, or the copy is reinstalled
 				for _, member := range x.registry.now().Groups[name].Members {
 					sv := x.servedOn(member.Shard, g)
 					if sv == nil || sv.Log().Damaged() {
@@ -300,7 +302,7 @@ func (x *exploration) truncated() {
 		return
 	}
 	s, _ := m.running()
-	if !x.await(func() bool { // the group serves, or cannot
+	if !x.await(func() bool { // the group either serves or has failed
 		st := s.Status()
 		i := slices.IndexFunc(st.Groups, func(s *recordv1.Group) bool { return s.Group == name })
 		return i >= 0 && (st.Groups[i].Leader || st.Groups[i].GetState().Word() == "Failed")
@@ -315,7 +317,7 @@ func (x *exploration) truncated() {
 	x.judgeDamaged(name)
 }
 
-// judgeDamaged reads a damaged group. Each record must be as before, or refused.
+// judgeDamaged reads a damaged group. Each record must be unchanged, or its read must be refused.
 func (x *exploration) judgeDamaged(name string) {
 	scanned, whole := x.scan(name, true)
 	for id, r := range x.records {

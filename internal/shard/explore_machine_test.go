@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// line is the connection of one process to etcd. It is useless once the process is dead.
+// line is the connection of one process to etcd. It does not work once the process is dead.
 type line struct {
 	*memRegistry
 	x     *exploration
@@ -74,7 +74,7 @@ func (l *line) PutGroupAsLeader(ctx context.Context, g placement.Group) (placeme
 	return l.memRegistry.PutGroupAsLeader(ctx, g)
 }
 
-// DeleteGroup loses some requests, so that the group has ended and is not deleted, and some answers.
+// DeleteGroup loses some requests, so that the group has ended but is not deleted, and some answers.
 func (l *line) DeleteGroup(ctx context.Context, g placement.Group) error {
 	if l.dead.Load() {
 		return errDown
@@ -92,17 +92,18 @@ func (l *line) DeleteGroup(ctx context.Context, g placement.Group) error {
 	return err
 }
 
-// machine is an in-memory disk, and the shard that runs on it, if any. Only the nemesis starts and ends the shard.
+// machine is an in-memory disk, and the shard that runs on it, if any. Only the code that causes faults (the nemesis)
+// starts and ends the shard.
 type machine struct {
 	x    *exploration
 	name string
 
 	disk   *vfstest.Mem
-	faulty *vfstest.Faulty // the disk, as the shard sees it
+	faulty *vfstest.Faulty // the disk in the form in which the shard uses it, with faults
 	line   *line
 
 	mu      sync.Mutex // guards the fields that clients read
-	shard   *Shard     // nil: none runs
+	shard   *Shard     // nil if no shard runs
 	conn    *grpc.ClientConn
 	records recordv1.RecordServiceClient
 }
@@ -111,7 +112,7 @@ type machine struct {
 type stage struct {
 	name  string
 	match func(op vfstest.Op) bool
-	most  int // number of its operations, at most, before the machine dies
+	most  int // the machine dies after at most this number of operations of the stage
 }
 
 const exploreDir = "/v"
@@ -126,7 +127,7 @@ func inGroup(name string) (file string, ok bool) {
 	return path.Clean(file), true
 }
 
-// The stages at which a machine dies.
+// These are the stages at which a machine dies.
 var (
 	beginning = stage{"begins a replica", func(op vfstest.Op) bool {
 		file, ok := inGroup(op.Name)
@@ -144,8 +145,8 @@ var (
 	anything = stage{"does anything", func(vfstest.Op) bool { return true }, 200}
 )
 
-// arm makes the machine die right after the n-th operation of a stage, together with its connection to etcd. The
-// channel is closed then.
+// arm makes the machine die, together with its connection to etcd, right after the n-th operation of a stage. The
+// returned channel is closed at that moment.
 func (m *machine) arm(s stage, n int) (hit chan struct{}) {
 	hit = make(chan struct{})
 	disk, line := m.disk, m.line
@@ -163,8 +164,8 @@ func (m *machine) arm(s stage, n int) (hit chan struct{}) {
 
 func (m *machine) disarm() { m.disk.AfterOp(nil) }
 
-// die ends the process immediately. What survives on the disk depends on how: everything after a kill, and less after a
-// power cut.
+// die ends the process immediately. The argument how determines what survives on the disk: everything after a kill,
+// and less after a power cut.
 func (m *machine) die(how vfstest.Survival) {
 	m.line.dead.Store(true)
 	m.disk.CrashAfter(0)
@@ -172,15 +173,15 @@ func (m *machine) die(how vfstest.Survival) {
 	m.renew(how)
 }
 
-// renew gives the machine the surviving disk.
+// renew replaces the disk by the one that survives.
 func (m *machine) renew(how vfstest.Survival) {
 	m.disarm()
 	m.disk = m.disk.CrashClone(how)
 	m.faulty = vfstest.NewFaulty(m.disk)
 }
 
-// end stops the shard by the function how. A shard that does not end in time is a violation. Its disk is then repaired,
-// so that the test ends.
+// end stops the shard by the function how. If the shard does not end in time, that is a violation; end then repairs
+// the disk, so that the test ends.
 func (m *machine) end(how func(s *Shard)) {
 	m.mu.Lock()
 	s, conn := m.shard, m.conn
@@ -216,7 +217,7 @@ func (m *machine) stop() {
 }
 
 // start starts the shard. It retries if etcd is down, or if the machine dies meanwhile. In the latter case, the
-// argument how says what survives on the disk.
+// argument how determines what survives on the disk.
 func (m *machine) start(how vfstest.Survival) {
 	for began := time.Now(); ; {
 		err := m.startOnce()
@@ -262,14 +263,14 @@ func (m *machine) startOnce() error {
 	return nil
 }
 
-// running returns the shard and a client of it. It returns nil if no shard runs.
+// running returns the shard and a client of it, or nil if no shard runs.
 func (m *machine) running() (*Shard, recordv1.RecordServiceClient) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.shard, m.records
 }
 
-// eventWriter writes the log of a shard to the events.
+// eventWriter writes the log of a shard to the events of the exploration.
 type eventWriter struct{ x *exploration }
 
 func (w eventWriter) Write(b []byte) (int, error) {
@@ -284,7 +285,7 @@ func noTime(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// event notes what happens, for the trace of a violation.
+// event records an event, for the trace of a violation.
 func (x *exploration) event(format string, args ...any) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// misfortune is one kind of fault. run causes it, and reports whether it happened. When run returns, all shards run.
+// misfortune is one kind of fault. run causes the fault, and reports whether it occurred. When run returns, all
+// shards run.
 type misfortune struct {
 	name string
 	run  func(x *exploration) bool
@@ -45,7 +46,7 @@ var misfortunes = []misfortune{
 	{"killed when its disk has failed", (*exploration).killedWhenItsDiskHasFailed},
 }
 
-// step causes one misfortune; every fourth time the groups are moved meanwhile.
+// step causes one random misfortune: one of those with the given names or, without names, any.
 func (x *exploration) step(n int, names []string) {
 	some := misfortunes
 	if len(names) > 0 {
@@ -59,8 +60,8 @@ func (x *exploration) step(n int, names []string) {
 	x.pause(400 * time.Millisecond)
 }
 
-// killed makes a machine die at some operation of a stage, which the function begins. It then restarts the machine on
-// the surviving disk, where it may die once more.
+// killed makes a machine die at some operation of a stage, which the function begins starts. It then restarts the
+// machine on the surviving disk. During that restart, the machine may die once more.
 func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	how := x.survival()
 	hit := m.arm(s, 1+x.dice(s.most))
@@ -89,7 +90,7 @@ func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	m.disarm()
 	select {
 	case <-again:
-		if m.disk == disk { // the machine died only after the start, or not at all
+		if m.disk == disk { // the machine has not been restarted a second time yet
 			m.die(how)
 			m.start(how)
 		}
@@ -98,7 +99,7 @@ func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	return true
 }
 
-// killedAsItBegins gives a shard a group, and kills the shard when it begins its replica.
+// killedAsItBegins gives a shard a group, and kills the shard while it begins its replica.
 func (x *exploration) killedAsItBegins() bool { return x.killedAsItJoins(beginning) }
 
 func (x *exploration) killedAsItJoins(s stage) bool {
@@ -107,7 +108,7 @@ func (x *exploration) killedAsItJoins(s stage) bool {
 	return name != "" && x.killed(m, s, func() { x.aim(name, m, nil) })
 }
 
-// killedAsItLeaves takes a group from a shard, sometimes a group that the shard was just given.
+// killedAsItLeaves takes a group away from a shard, sometimes a group that the shard was just given.
 func (x *exploration) killedAsItLeaves() bool {
 	m := x.anyMachine()
 	name := x.some(m, x.dice(3) > 0)
@@ -133,7 +134,7 @@ func (x *exploration) killedWithoutEtcd() bool {
 	return true
 }
 
-// unbegun makes the first steps of a replica's folder fail.
+// unbegun returns a fault that makes the first steps of a replica's creation fail.
 func (x *exploration) unbegun(before func(op vfstest.Op)) *vfstest.Fault {
 	return &vfstest.Fault{
 		Match:  func(op vfstest.Op) bool { return op.Kind.Mutates() && beginning.match(op) },

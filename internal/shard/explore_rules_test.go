@@ -10,17 +10,17 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// exploreRules lists the rules that an exploration can judge. Each is switched off, and the exploration must notice
-// that by the oracle of the rule.
+// exploreRules lists the rules that an exploration can judge. Each rule is switched off, and an oracle of the rule
+// must then find a violation.
 var exploreRules = []struct {
 	name    string
 	off     rules.Off
 	copies  int
 	faults  []string
-	fires   string // the misfortune that must have occurred by then
+	fires   string // the misfortune that must have occurred before the violation
 	oracles []oracle
-	says    string // a part of the text of the violation
-	long    bool   // it takes many seeds, so only the long run has it
+	says    string // a text that the violation contains
+	long    bool   // the rule needs many seeds, so only the long run includes it
 }{
 	{
 		name: "what a kill leaves of a learner's folder is replaced", off: rules.Remnant, copies: 3,
@@ -47,7 +47,8 @@ var exploreRules = []struct {
 	},
 }
 
-// With a rule switched off, anything that has not ended by then never ends.
+// patienceOfRules limits the waits of an exploration with a rule switched off. An action that takes longer than that
+// never ends.
 const patienceOfRules = 20 * time.Second
 
 // TestEveryRuleOfShardsIsNeeded switches one rule off and runs seeds until the exploration finds the violation that the

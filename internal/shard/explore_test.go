@@ -23,29 +23,29 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// An exploration is a random walk through the life of shards. Real shards, with all their parts, communicate with each
-// other and with their clients over in-memory connections. Their disks are in memory, too, and lose power. Groups are
-// moved from shard to shard. With Named routing, empty groups are created and deleted. Meanwhile shards die while they
-// begin, install or remove replicas, or stop while they cannot begin one, and uploads are cut off. When everything
-// works again, each group must come to rest, and hold everything that was acknowledged. Time is virtual. The seed
-// determines the random choices, but not the scheduling of the goroutines.
+// An exploration is a random walk through the states of shards. Real shards, with all their parts, communicate with
+// each other and with their clients over in-memory connections. Their disks are in memory, too, and lose power.
+// Groups are moved from shard to shard. With Named routing, empty groups are created and deleted. Meanwhile shards
+// die while they begin, install or remove replicas, or stop while they cannot begin one, and uploads are cut off.
+// When everything works again, each group must come to rest, and hold everything that was acknowledged. Time is
+// virtual. The seed determines the random choices, but not the scheduling of the goroutines.
 type exploration struct {
 	seed        uint64
 	copies      int
-	routing     placement.Routing // says which group holds a record, also with Named routing
+	routing     placement.Routing // maps records to groups, even with Named routing
 	named       bool              // the store has Named routing, and a deleter
 	shardConfig Config
-	patience    time.Duration // for everything that must come to an end
+	patience    time.Duration // time limit for everything that must come to an end
 	began       time.Time
 
 	registry *memRegistry
 	network  *bubbletest.Net
 	machines []*machine
-	records  map[int64]*record // written by the clients (type person), read after these have ended
+	records  map[int64]*record // clients (type person) write them; others read them after the clients have ended
 	deleter  *deleter          // nil in Hash routing
 
-	mu         sync.Mutex // guards what follows
-	random     *rand.Rand // random source of the nemesis
+	mu         sync.Mutex // guards the fields below
+	random     *rand.Rand // random source of the faults
 	fired      map[string]int
 	events     []string
 	violations []violation
@@ -127,7 +127,7 @@ func (x *exploration) keyIn(group string) *recordv1.RecordKey {
 
 func (x *exploration) anyMachine() *machine { return x.machines[x.dice(len(x.machines))] }
 
-// anyReplica returns a random replica that etcd knows.
+// anyReplica returns a random replica that is listed in etcd.
 func (x *exploration) anyReplica() (*machine, string, placement.Group) {
 	groups := x.registry.now().Groups
 	names := slices.Sorted(maps.Keys(groups))
@@ -139,7 +139,7 @@ func (x *exploration) anyReplica() (*machine, string, placement.Group) {
 	return x.machineOf(members[x.dice(len(members))].Shard), name, groups[name]
 }
 
-// survival chooses what survives on a disk: everything after a kill, less after a power cut.
+// survival chooses what survives on a disk: everything after a kill, and less after a power cut.
 func (x *exploration) survival() vfstest.Survival {
 	if x.dice(2) == 0 {
 		return vfstest.Survival{Kind: vfstest.SurviveAll}
@@ -148,7 +148,7 @@ func (x *exploration) survival() vfstest.Survival {
 }
 
 // aim gives a group a random target. The target contains the machine must, unless it is nil, and does not contain the
-// machine not. The target determines the leader.
+// machine not. The first machine of the target should lead.
 func (x *exploration) aim(name string, must, not *machine) {
 	order := slices.Clone(x.machines)
 	x.mu.Lock()
@@ -196,8 +196,8 @@ func (x *exploration) some(m *machine, member bool) string {
 // settings are the settings of an exploration.
 type settings struct {
 	copies   int
-	named    bool     // Named routing, and groups are deleted
-	faults   []string // none: all
+	named    bool     // with Named routing, and deletions of groups
+	faults   []string // names of the faults; all faults if there are none
 	steps    int
 	patience time.Duration
 	off      rules.Off // rules switched off
@@ -274,7 +274,7 @@ func exploreOn(network *bubbletest.Net, seed uint64, set settings) *exploration 
 	return x
 }
 
-// watch checks what the shards report about themselves, until the returned function is called.
+// watch checks the reports of shards about themselves, until the returned function is called.
 func (x *exploration) watch() (end func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -300,7 +300,7 @@ func (x *exploration) watch() (end func()) {
 	}
 }
 
-// impossible names the figures of a status that are impossible.
+// impossible returns the names of the figures of a status that have impossible values.
 func impossible(st *recordv1.ShardStatus) string {
 	row := st.GetShard()
 	var bad []string
@@ -328,8 +328,7 @@ func impossible(st *recordv1.ShardStatus) string {
 const exploreAgain = "again: SHEAF_EXPLORE_SEED=%d SHEAF_EXPLORE_SEEDS=5 go test ./internal/shard -run TestExplore " +
 	"-v (the goroutines' turns differ from run to run)"
 
-// exploreNumber returns the number in an environment variable. If the variable is empty, it returns the argument
-// otherwise.
+// exploreNumber returns the number in an environment variable, or the argument otherwise if the variable is empty.
 func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	s := os.Getenv(name)
 	if s == "" {
@@ -351,8 +350,8 @@ func usually(seed uint64) settings {
 	return set
 }
 
-// TestExplore runs some seeds: 6, random ones in a soak, or as many as SHEAF_EXPLORE_SEEDS says. If
-// SHEAF_EXPLORE_SEED names a seed, TestExplore runs only that seed, the same number of times.
+// TestExplore runs some seeds: 6, or random ones in a soak, or as many as SHEAF_EXPLORE_SEEDS says. If
+// SHEAF_EXPLORE_SEED is set to a seed, TestExplore runs only that seed, the same number of times.
 func TestExplore(t *testing.T) {
 	t.Parallel()
 	seeds, first := uint64(6), uint64(1)

@@ -11,15 +11,15 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 
-// A replica that cannot write until it is restarted is not reported as without a leader, because callers should not
-// wait for it.
+// The error of a replica that cannot write until it is restarted is not NO_LEADER, because callers should not wait
+// for such a replica.
 func TestAReplicaThatFailedIsReported(t *testing.T) {
 	err := answer.Of(fmt.Errorf("%w: the segment cannot be synced", replica.ErrFailed), answer.Where{Group: "7", ID: 1})
 	want(t, err, codes.FailedPrecondition, reason.GroupFailed)
 	if metadataOf(err, "group") != "7" {
 		t.Errorf("the group is not named: %v", err)
 	}
-	// If a write was under way, its unknown outcome says more.
+	// If a write was in progress, its unknown outcome is more important.
 	err = answer.Of(fmt.Errorf("%w: %w", replica.ErrOutcomeUnknown, replica.ErrFailed), answer.Where{Group: "7", ID: 1})
 	want(t, err, codes.Unknown, reason.OutcomeUnknown)
 }

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// damage flips a bit in the middle of these bytes, which must be in exactly one of the group's files.
+// damage flips a bit in the middle of the given bytes, which must be in exactly one of the group's files.
 func (f *fixture) damage(groupName string, what []byte) {
 	f.t.Helper()
 	dir := filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups[groupName].UUID.String())
@@ -107,7 +107,8 @@ func TestDamageHitsOnlyItsRecord(t *testing.T) {
 	})
 }
 
-// scanResumedBehindDamageSaysSo interrupts the scan after each message and resumes it by cursor.
+// scanResumedBehindDamageSaysSo interrupts a scan after each message and resumes it by its cursor. The scan must
+// still report the damage at its end.
 func (f *fixture) scanResumedBehindDamageSaysSo(whole map[int64][]byte) {
 	f.t.Helper()
 	in, n := &recordv1.ScanRequest{}, 0
@@ -129,8 +130,8 @@ func (f *fixture) scanResumedBehindDamageSaysSo(whole map[int64][]byte) {
 	}
 }
 
-// HTTP has no authentication, so it reports the number of records that damage has hit, but not their ids. AdminService
-// names them.
+// HTTP has no authentication, so /status reports the number of damaged records, but not their ids. AdminService
+// reports the ids.
 func TestHTTPTellsNoIDsOfRecords(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -237,7 +238,7 @@ func fullDiskIsRefusedEarly(t testing.TB) {
 	var ballast string
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 96)
-		must(t, c.FS.MkdirAll(filepath.Join(c.Dir, "lost+found"))) // a volume may have other files there
+		must(t, c.FS.MkdirAll(filepath.Join(c.Dir, "lost+found"))) // the volume also has files that the shard does not know
 		ballast = filepath.Join(c.Dir, "lost+found", "ballast")
 		vfstest.Write(t, c.FS, ballast, make([]byte, 24<<20))
 		c.SegmentBytes = 4 << 20
@@ -276,7 +277,7 @@ func fullDiskIsRefusedEarly(t testing.TB) {
 	f.holds(-2, []byte("fits"))
 }
 
-// Space that groups allocate ahead is not taken from the reserve, because deletes need it to work on a full disk.
+// Space that groups allocate ahead is not taken from the reserve, because deletes on a full disk need the reserve.
 func TestRule10_TheReserveIsNotAllocatedAhead(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { theReserveIsNotAllocatedAhead(t) })
@@ -401,7 +402,8 @@ func TestCompactDropsWhatRetentionDoesNotKeep(t *testing.T) {
 	})
 }
 
-// The newest segment of a small disk is never full: deleted data in it is freed only if the segment is sealed first.
+// On a small disk, the newest segment never becomes full. Deleted data in it is freed only if the segment is sealed
+// first.
 func TestCompactAllFreesSpaceInTheNewestSegment(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -448,8 +450,8 @@ func TestCompactionInTheBackground(t *testing.T) {
 	})
 }
 
-// An outdated view arrives, from before the shard reported to etcd that it has created a group: the group continues to
-// serve.
+// TestALateViewTakesNoRouteFromAGroupMadeHere sends the shard an outdated view, from before the shard reported to
+// etcd that it has created a group. The group must continue to serve.
 func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -488,7 +490,7 @@ func TestEtcdStoreIsARegistry(t *testing.T) {
 		targets = append(targets, placement.Target{Group: placement.GroupName(n), Shards: []string{"s1"}})
 	}
 	must(t, store.SetTargets(ctx, targets))
-	registry := newRegistry(hash4, "s1") // ready only needs it to know the groups
+	registry := newRegistry(hash4, "s1") // the method ready reads the names of the groups from it
 	f := start(t, registry, func(c *Config) { c.Placement = store }).ready()
 	there := f.fill(50, 1000)
 	view, err := store.View(ctx)
@@ -499,7 +501,7 @@ func TestEtcdStoreIsARegistry(t *testing.T) {
 	f.again(nil).ready()
 	f.holdsAll(there)
 	f.stop()
-	f.eventually("it is not registered any more", func() bool { // if etcd was slow, the shard's lease has to expire first
+	f.eventually("it is not registered any more", func() bool { // if etcd was slow, the shard's lease must expire first
 		view, err := store.View(ctx)
 		return err == nil && len(view.Shards) == 0
 	})

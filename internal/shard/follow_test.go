@@ -65,7 +65,7 @@ func TestGroupThatMovedAwayIsNotServedAndNotDeleted(t *testing.T) {
 		})
 		check := func() {
 			t.Helper()
-			f.eventually("it is a stray", func() bool { // a shard that has just started may not have heard of etcd yet
+			f.eventually("it is a stray", func() bool { // a shard that has just started may not have received a view yet
 				st := f.shard.Status()
 				return len(st.Strays) == 1 && st.Strays[0].Group == "2" && len(st.Groups) == 3
 			})
@@ -77,7 +77,7 @@ func TestGroupThatMovedAwayIsNotServedAndNotDeleted(t *testing.T) {
 		f.shard.Kill()
 		f.again(nil)
 		check()
-		// The group is served again when etcd says so.
+		// The group is served again when etcd lists the shard as a member again.
 		f.registry.change(func(v *placement.View) {
 			g := v.Groups["2"]
 			g.Members = members
@@ -109,7 +109,7 @@ func TestGroupThatEtcdDoesNotKnowIsReported(t *testing.T) {
 	})
 }
 
-// TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds covers a replaced disk, and a folder that is gone.
+// TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds covers a replaced disk, and a missing folder.
 func TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -155,7 +155,7 @@ func TestServesWhileEtcdIsDown(t *testing.T) {
 		f.put(1, data(1, 1<<20))
 		f.holds(1, data(1, 1<<20))
 		f.putEach(10, 1<<19)
-		// There may be a second problem, that the step of the volume cannot be reported.
+		// The shard may also have the problem that it cannot report the step of its volume.
 		f.eventually("the failed report is a problem", func() bool {
 			return strings.Contains(fmt.Sprint(f.shard.Status().GetShard().Problems), "reporting to etcd")
 		})
@@ -186,7 +186,7 @@ func TestNewTargetIsCreatedAndReported(t *testing.T) {
 			g.Members[0].VolumeUUID != f.shard.volume.Superblock().Volume {
 			t.Errorf("group in etcd: %+v", g)
 		}
-		// Figures are reported only when they change.
+		// Sizes are reported only when they change.
 		for id := range int64(30) {
 			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id, Group: "quotes"},
 				Data: make([]byte, 1<<20)}); err != nil {
@@ -210,7 +210,7 @@ func TestCreatedGroupWhoseStateWasNotWrittenIsAnnounced(t *testing.T) {
 		f := start(t, registry, nil).ready()
 		f.put(1, []byte("x"))
 		f.stop()
-		// The state is as after a crash between making the folders and reporting them to etcd.
+		// This is the state after a crash between creating the folders and reporting them to etcd.
 		registry.change(func(v *placement.View) {
 			for name, g := range v.Groups {
 				g.Members, g.Leader = nil, ""
@@ -231,7 +231,7 @@ func TestHalfMadeGroupIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		registry := newRegistry(hash4, "s1")
-		f := start(t, registry, func(c *Config) { c.Name = "s0" }) // makes the volume, and is not a target
+		f := start(t, registry, func(c *Config) { c.Name = "s0" }) // s0 initialises the volume, and is no target
 		f.stop()
 		dir := filepath.Join(f.cfg.Dir, "groups", registry.now().Groups["1"].UUID.String())
 		must(t, f.cfg.FS.MkdirAll(dir))
@@ -282,8 +282,8 @@ func TestOnlyChangesAreWorthAReport(t *testing.T) {
 	}
 }
 
-// If the manifests or folders of two groups were exchanged, the problem says so, and neither group is served or
-// deleted. Once they are put back, everything is as before.
+// If the manifests or folders of two groups were exchanged, the status reports this as a problem, and neither group
+// is served or deleted. When they are put back, both groups serve again.
 func TestExchangedGroupsAreNamed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

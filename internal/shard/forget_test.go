@@ -41,8 +41,8 @@ func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 		before, all := c.raftIDOn(follower), applied()
 		id := c.registry.now().Groups["0"].UUID
 		replaced := func() bool { now := c.raftIDOn(follower); return now != 0 && now != before }
-		// A leader that was elected meanwhile does not count on the lost entries, and sends them again. Then the test
-		// tries once more.
+		// A leader that was elected in the meantime does not rely on the lost entries, and sends them again. In that
+		// case the test makes another attempt.
 		for end := time.Now().Add(2 * time.Minute); !replaced(); {
 			if time.Now().After(end) {
 				t.Fatal("no leader has counted on what the replica forgot")

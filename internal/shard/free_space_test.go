@@ -17,7 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A file system that does not report its free space is broken: writes go elsewhere as soon as another shard leads.
+// A volume whose file system does not report its free space is broken. Its shard refuses writes, and clients find the
+// next leader, if there is one.
 func TestAWriteWithoutKnownSpaceIsRefusedForNow(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -58,8 +59,8 @@ func inTheTrash(t testing.TB, c *Config, folders int, bytes int64) {
 	}
 }
 
-// Before a write is refused, folders in the trash are deleted, in the order in which they were put there, and only as
-// many as needed.
+// Before a write is refused, folders in the trash are deleted, in the order in which they were put there, and not
+// more than necessary.
 func TestNoWriteIsRefusedBesideTrash(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { noWriteIsRefusedBesideTrash(t) })
@@ -96,7 +97,7 @@ func theTrashGoesWhereNothingIsCompacted(t testing.TB) {
 	f.putEach(40, 1_000_000)
 }
 
-// When a group moves to a volume whose trash holds deleted replicas, the space of the trash is freed for the group.
+// When a group moves to a volume with replicas in the trash, the space of the trash is freed for the group.
 func TestAReturningGroupGetsTheSpaceOfTheTrash(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { aReturningGroupGetsTheSpaceOfTheTrash(t) })
@@ -116,17 +117,18 @@ func aReturningGroupGetsTheSpaceOfTheTrash(t testing.TB) {
 	c.filled(40, 1_000_000)
 }
 
-// On a small volume, a group is compacted when its share of an eighth of the volume is superseded, even before its
-// newest segment is full.
+// On a small volume, a group is compacted when its superseded data reaches its share of an eighth of the volume, even
+// before its newest segment is full.
 func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { onASmallVolumeLessIsSuperseded(t) })
 }
 
 func onASmallVolumeLessIsSuperseded(t testing.TB) {
-	// The volume is so large that free space never gets scarce here, which would compact everything.
+	// The volume is so large that free space never becomes scarce in this test, because scarce space would cause a
+	// compaction of all groups.
 	const volumeMiB = 384
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { // defaults: 256 MiB a segment, 64 MiB superseded
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { // the defaults apply: segments of 256 MiB, 64 MiB superseded
 		smallDisk(t, c, volumeMiB)
 		c.SegmentBytes, c.Compaction = 0, Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}
 	}).ready()
@@ -134,7 +136,7 @@ func onASmallVolumeLessIsSuperseded(t testing.TB) {
 	for n := range hash4.Groups {
 		ids = append(ids, idsOf(hash4, n, 2)...)
 	}
-	there := f.overwrite(ids, 150, 100_000) // 30 MB a group
+	there := f.overwrite(ids, 150, 100_000) // 30 MB in each group
 	const most = volumeMiB << 20 / 8 / 4
 	f.eventually("little is superseded", func() bool {
 		for _, g := range f.shard.Status().Groups {

@@ -31,7 +31,7 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 		shards := map[string]placement.Shard{"b": {Name: "b", VolumeUUID: uuid.New()}}
 		registry.change(func(v *placement.View) { v.SetBack = "its revision is 3, and was 5" })
 		f.eventually("it is noticed", s.replicas.IsHeld)
-		before := s.replicas.View() // as if the targets had been known before
+		before := s.replicas.View() // simulates targets that were known before the setback
 		before.Targets, before.Shards, before.SetBack = targets, shards, ""
 		s.replicas.See(before)
 		before.SetBack = "its revision is 3, and was 5"
@@ -68,12 +68,12 @@ func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 	})
 }
 
-// unfrozen is a registry whose Freeze fails, so that a shard cannot record in it that etcd was set back.
+// unfrozen is a registry whose Freeze fails, so that a shard cannot record that etcd was set back.
 type unfrozen struct{ *memRegistry }
 
 func (unfrozen) Freeze(context.Context, string, string) error { return errDown }
 
-// A shard that is the first to notice a setback of etcd, and cannot tell the others, does not register: otherwise the
+// A shard that is the first to notice a setback of etcd, and cannot inform the others, does not register, because the
 // others would trust that etcd and continue with it.
 //
 // This test runs in real time, because it starts shards without the harness, on a disk of the machine.
@@ -93,7 +93,7 @@ func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
 	}
 }
 
-// slowToFreeze does not answer the first attempt.
+// slowToFreeze is a registry that does not answer the first call of Freeze.
 type slowToFreeze struct {
 	*memRegistry
 	tries atomic.Int32
@@ -106,7 +106,7 @@ func (s *slowToFreeze) Freeze(context.Context, string, string) error {
 	return nil
 }
 
-// An etcd that is slow for a moment, for example because its disk was just restored, does not make the start fail.
+// If etcd is slow for a short time, for example because its disk was just restored, the start does not fail.
 //
 // This test runs in real time, because it starts shards without the harness, on a disk of the machine.
 func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
@@ -126,8 +126,8 @@ func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
 	}
 }
 
-// Nothing is deleted because of a view of etcd that the volume cannot remember: an older view could not be recognized
-// later.
+// Nothing is deleted because of a view of etcd whose revision the volume cannot record, because the shard could then
+// not recognize an older view later.
 func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
@@ -155,8 +155,8 @@ func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	}
 }
 
-// The view that a shard follows may be outdated. Before a replica is taken out of service for good, the shard reads the
-// group's own key, which must say the same.
+// The view that a shard follows may be outdated. Before a shard moves a replica to the trash, it reads the group's
+// own key, which must confirm that the replica has left.
 func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 	gone := placement.Group{Name: "0", ConfIndex: 7, Members: others, Revision: 50}
 	for name, c := range map[string]struct {

@@ -40,22 +40,22 @@ type memRegistry struct {
 	watchers map[chan placement.View]bool
 	seen     map[uuid.UUID]placement.VolumeRecord
 	down     bool                   // etcd does not answer
-	refuse   bool                   // writes of groups fail, and everything else works
+	refuse   bool                   // only writes of groups fail
 	puts     int                    // number of writes of groups and of weights
-	taken    bool                   // the shards' names belong to other processes
+	taken    bool                   // every name of a shard counts as taken by another process
 	asked    int                    // number of calls that asked whether a shard may be registered
-	refused  map[string]func(error) // called with the error when a registered shard is refused, by shard
-	unmade   error                  // Meta returns it, unless nil
+	refused  map[string]func(error) // by shard: called with the error when a registered shard is refused
+	unmade   error                  // if not nil, Meta returns this error
 	silent   time.Duration          // time since etcd last answered
-	changed  func(placement.View)   // called with each view, unless nil
+	changed  func(placement.View)   // if not nil, called with each view
 	weights  map[string]map[string]registry.Weight
-	table    []byte // table of grants; nil: no table
+	table    []byte // table of grants; nil if there is none
 	ledgers  map[string]registry.Ledger
 }
 
 var errDown = errors.New("etcd is down")
 
-// newRegistry makes a store with groups that no shard holds yet; the named shard is the target of every group.
+// newRegistry makes a store whose groups do not exist on any shard yet. The named shard is the target of every group.
 func newRegistry(routing placement.Routing, shard string, names ...string) *memRegistry {
 	r := &memRegistry{seen: map[uuid.UUID]placement.VolumeRecord{}, refused: map[string]func(error){},
 		watchers: map[chan placement.View]bool{}}
@@ -75,8 +75,8 @@ func newRegistry(routing placement.Routing, shard string, names ...string) *memR
 	return r
 }
 
-// change alters the view and sends it to the watchers. An altered group gets a new revision, as in etcd: a write that
-// is based on the previous revision is refused.
+// change alters the view and sends it to the watchers. An altered group gets a new revision, as in etcd, so a write
+// that is based on the previous revision is refused.
 func (r *memRegistry) change(do func(v *placement.View)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -254,14 +254,14 @@ func (r *memRegistry) Weights(_ context.Context, shard string) (map[string]regis
 	return r.weights[shard], nil
 }
 
-// told returns what a shard last reported of the groups that it leads.
+// told returns the weights that a shard last reported for the groups that it leads.
 func (r *memRegistry) told(shard string) map[string]registry.Weight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.weights[shard]
 }
 
-// WatchAccess implements Registry. The only table of grants is the one that a test has set before.
+// WatchAccess implements Registry. It returns only one table of grants, which a test must set before.
 func (r *memRegistry) WatchAccess(ctx context.Context) <-chan registry.Access {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -321,7 +321,7 @@ func (r *memRegistry) PutLedger(_ context.Context, tenant string, value []byte, 
 // SigningKey implements Registry.
 func (r *memRegistry) SigningKey(context.Context) ([]byte, error) { return make([]byte, 32), nil }
 
-// Follow returns views of everything; the shard picks what concerns it.
+// Follow implements Registry. It returns complete views; the shard picks the groups that concern it.
 func (r *memRegistry) Follow(ctx context.Context, _ placement.Progress, _ placement.Own) <-chan placement.View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -392,7 +392,7 @@ type fixture struct {
 	admin    recordv1.AdminServiceClient
 }
 
-// handlerOf serves HTTP as a host of the shard does.
+// handlerOf returns an HTTP handler like that of a host of the shard.
 func handlerOf(s *Shard) http.Handler {
 	return host.NewHandler(s.cfg.Registry, s.logger, func() any { return s.Status() }, map[string]func() error{
 		"/readyz": forHost{s}.Ready,
@@ -446,7 +446,7 @@ func (f *fixture) start() {
 	f.conn, err = connect(&f.cfg, s.Addr(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20), grpc.MaxCallSendMsgSize(64<<20)))
 	must(f.t, err)
-	conn := f.conn // the connection of this start: others may follow
+	conn := f.conn // a later start replaces f.conn
 	f.t.Cleanup(func() { _ = conn.Close() })
 	f.records, f.admin = recordv1.NewRecordServiceClient(f.conn), recordv1.NewAdminServiceClient(f.conn)
 }
@@ -494,7 +494,7 @@ func (f *fixture) eventually(what string, is func() bool) {
 	}
 }
 
-// ctx is a context for one call.
+// ctx returns a context for one call.
 func (f *fixture) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	f.t.Cleanup(cancel)
@@ -547,7 +547,7 @@ func (f *fixture) putEach(n int64, size int) {
 	}
 }
 
-// holdsAll checks each of the records.
+// holdsAll checks that each of the records has exactly the given data.
 func (f *fixture) holdsAll(there map[int64][]byte) {
 	f.t.Helper()
 	for id, d := range there {
@@ -563,7 +563,7 @@ func (f *fixture) absent(id int64) {
 
 func key(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id} }
 
-// idsOf returns n ids of one group, in Hash routing.
+// idsOf returns n ids of records in one group, with Hash routing.
 func idsOf(routing placement.Routing, group, n int) []int64 {
 	var ids []int64
 	for id := int64(0); len(ids) < n; id++ {
@@ -574,7 +574,8 @@ func idsOf(routing placement.Routing, group, n int) []int64 {
 	return ids
 }
 
-// want checks that err has the given code and reason. Reason "" stands for an InvalidArgument with field violations.
+// want checks that err has the given code and reason. An empty reason stands for an InvalidArgument with field
+// violations.
 func want(t testing.TB, err error, code codes.Code, reason string) {
 	t.Helper()
 	if got := status.Code(err); got != code || reasonOf(err) != reason {
@@ -638,7 +639,8 @@ func (w testWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// data makes n bytes that differ between records and between positions: first the id, in digits, and "/".
+// data returns n bytes that differ between records and between positions. They begin with the id as a decimal number
+// and "/".
 func data(id int64, n int) []byte {
 	b := make([]byte, 0, n+64)
 	b = append(strconv.AppendInt(b, id, 10), '/')

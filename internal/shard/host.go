@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// StartHost runs a shard while its volume may be served, and reports why while it may not. It returns an error for an
-// invalid configuration or an address in use.
+// StartHost runs a shard while its volume may be served. While it may not, the Host reports the reason. StartHost
+// returns an error for an invalid configuration or an address in use.
 func StartHost(ctx context.Context, cfg Config) (*host.Host, error) {
 	cfg.setDefaults()
 	err := cfg.validate()
@@ -47,7 +47,7 @@ func StartHost(ctx context.Context, cfg Config) (*host.Host, error) {
 	return h, nil
 }
 
-// identity returns the identity of the shard, as far as it is configured.
+// identity returns those properties of the shard's identity that are configured.
 func (c *Config) identity() host.Identity {
 	return host.Identity{
 		Name: c.Name, Address: c.Advertise, Domain: c.Domain, Node: c.Node, Zone: c.Zone, FS: c.FS, Dir: c.Dir,
@@ -62,7 +62,7 @@ func (c *Config) serverOptions() host.ServerOptions {
 			Logger: c.Logger})
 		if c.Registry != nil {
 			for _, of := range floods.Collectors() {
-				_ = c.Registry.Register(of) // fails if another shard of this process is registered
+				_ = c.Registry.Register(of) // fails if another shard of this process has registered these metrics
 			}
 		}
 		extra = slices.Concat(guard.Plaintext(),
@@ -73,7 +73,7 @@ func (c *Config) serverOptions() host.ServerOptions {
 	}
 }
 
-// dials returns the options that determine how another shard is dialed.
+// dials returns the gRPC options for connections to other shards.
 func (c *Config) dials() []grpc.DialOption {
 	if c.Dial == nil {
 		return nil
@@ -105,12 +105,12 @@ func (f forHost) Problem(what string, err error) {
 	f.problems.Note(what, err)
 }
 
-// leadAgain is how long the volume must have answered after a silence before this shard is given the lead again. With a
-// disk that hangs now and then, the lead would otherwise move each time.
+// leadAgain is how long the volume must answer after a silence before this shard may become leader of groups again.
+// Without this pause, a disk that hangs now and then would cause many transfers of the leadership.
 const leadAgain = 30 * time.Second
 
-// mustNotLead reports whether other shards must not give this shard the lead of a group: reads at a leader wait for its
-// disk, and its heartbeats keep the other members from an election.
+// mustNotLead reports whether other shards must not transfer the leadership of groups to this shard. A leader must
+// not be on a silent volume, because reads wait for its disk while its heartbeats prevent an election.
 func (s *Shard) mustNotLead() bool {
 	if s.problems.Of(host.VolumeSilent) != nil {
 		return true
@@ -148,7 +148,7 @@ func (f forHost) Ready() error {
 
 // setHealth sets the health of one group in the health service: "group/NAME".
 func (s *Shard) setHealth(g *replicas.Replica, serving bool) {
-	if s.server != nil { // it was started
+	if s.server != nil { // true if start has run
 		s.server.SetHealth("group/"+g.Name, serving)
 	}
 }

@@ -91,12 +91,12 @@ func (f *hostFixture) row() *recordv1.Shard {
 	out, err := recordv1.NewAdminServiceClient(f.conn).ListShards(ctx, &recordv1.ListShardsRequest{},
 		grpc.WaitForReady(true))
 	if err != nil {
-		return &recordv1.Shard{Message: err.Error()} // a server that ends cuts its connections
+		return &recordv1.Shard{Message: err.Error()} // a server that stops also closes its connections
 	}
 	return out.GetShards()[0]
 }
 
-// reaches waits until the shard has the given state, with all the words in its message.
+// reaches waits until the shard has the given state, and its message contains all the given words.
 func (f *hostFixture) reaches(state recordv1.ShardState, words ...string) *recordv1.Shard {
 	f.t.Helper()
 	says := func(message string) bool {
@@ -131,8 +131,8 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 			f.t.Errorf("%s: %d %s, want %d", path, code, body, want)
 		}
 	}
-	// A host that retries may have reported the same in other words meanwhile. The status and the row are then
-	// requested once more.
+	// Meanwhile a host that retries may have reported the same state with another message. In that case the status
+	// and the row are requested once more.
 	var st *recordv1.ShardStatus
 	for end := time.Now().Add(time.Minute); ; row = f.row() {
 		st = &recordv1.ShardStatus{}
@@ -160,7 +160,7 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 	want(f.t, err, codes.Unavailable, reason.NotServing)
 }
 
-// put waits until a put works.
+// put retries a put until it succeeds.
 func (f *hostFixture) put(id int64, data string) {
 	f.t.Helper()
 	var err error
@@ -174,7 +174,7 @@ func (f *hostFixture) put(id int64, data string) {
 	f.t.Fatalf("put %d: %v", id, err)
 }
 
-// get waits until the group answers, and checks the data.
+// get waits until the group answers, and checks the data of the record.
 func (f *hostFixture) get(id int64, data string) {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -191,7 +191,7 @@ func (f *hostFixture) get(id int64, data string) {
 	}
 }
 
-// placed waits until etcd knows the location of all groups.
+// placed waits until etcd has the location of all groups.
 func (f *hostFixture) placed() {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -210,7 +210,8 @@ func (f *hostFixture) placed() {
 	}
 }
 
-// leaves waits until no shard is registered: a host reports a state before it acts on it.
+// leaves waits until no shard is registered. This may happen after a state is reported, because a host reports a
+// state before it acts on it.
 func (f *hostFixture) leaves() {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -357,7 +358,7 @@ func TestHostWaitsForEtcdAndTheStore(t *testing.T) {
 type lossyFS struct {
 	vfs.FS
 	lost chan struct{}
-	// mu is held while the disk hangs: reads wait for it. waited counts them.
+	// mu is held while the disk hangs, so reads wait for it. waited counts these reads.
 	mu     longlock.Mutex
 	waited atomic.Int32
 }
@@ -393,8 +394,8 @@ func (l *lossyFile) ReadAt(p []byte, off int64) (int, error) {
 	}
 }
 
-// One server answers all the time. A client that watches the health of a waiting shard hears when the shard serves. A
-// client with a stream to a shard whose disk is lost hears that the stream has ended.
+// The same server answers in every state. A client that watches the health of a waiting shard is informed when the
+// shard serves. If a client has a stream to a shard whose disk is lost, the stream ends with an error.
 func TestHostKeepsItsServer(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -467,8 +468,8 @@ func TestHostNoticesALostDisk(t *testing.T) {
 	})
 }
 
-// A disk that blocks its shard without an error is reported in a separate field, and nothing is given up: the disk may
-// be slow.
+// A disk that blocks its shard without an error is reported in a separate field, and the shard continues, because the
+// disk may only be slow.
 func TestHostReportsADiskThatHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -477,8 +478,8 @@ func TestHostReportsADiskThatHangs(t *testing.T) {
 			c.FS, c.times.GuardPatience = lossy, 20*time.Millisecond
 		})
 		f.put(1, "one")
-		// The disk itself may be slow at times, too. So the present state is requested, and silence is expected only
-		// once a read waits.
+		// The disk of the machine may also be slow at times. So this function requests the current state, and expects
+		// silence only once a read waits.
 		says := func(silent bool) *recordv1.Shard {
 			t.Helper()
 			for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -494,7 +495,7 @@ func TestHostReportsADiskThatHangs(t *testing.T) {
 		if row := says(false); len(row.GetProblems()) > 0 {
 			t.Fatalf("before: %v", row)
 		}
-		// The kubelet and the disruption budget learn only from /readyz that a disk hangs.
+		// Only /readyz shows the kubelet and the disruption budget that a disk hangs.
 		ready := func(want int, words string) {
 			t.Helper()
 			if code, said := f.http("/readyz"); code != want || !strings.Contains(said, words) {
@@ -520,7 +521,7 @@ func TestHostReportsADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A hanging disk does not delay a stop: the process ends, which to the disk is the same as a kill.
+// A hanging disk does not delay a stop. The process ends, which to the disk is the same as a kill.
 func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -536,7 +537,7 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 				f.put(1, "one")
 				f.reaches(serving)
 				if !served {
-					f.stop() // with the default StopPatience: the disk answers, but late
+					f.stop() // this stop has the default StopPatience, because the disk still answers
 					f.cfg.times.StopPatience = patience
 				}
 				lossy.mu.Lock()
@@ -564,21 +565,22 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 					t.Error("it waits for the disk")
 				}
 				answers()
-				// No goroutine of this test may still run next to other tests. Each Stop gives up as early as before, so the test
-				// repeats it until the disk answers in time.
+				// When the test ends, none of its goroutines may still run. Each Stop gives up as early as the first
+				// one, so the test repeats it until the disk answers in time.
 				for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
 					if ctx.Err() != nil {
 						t.Fatalf("with a disk that answers: %v", err)
 					}
 				}
 				_ = f.conn.Close()
-				f.host = nil // it has ended
+				f.host = nil // the host has ended
 			})
 		}
 	})
 }
 
-// The same holds if a sync hangs for which a write waits: the stop waits until its context ends, and not much longer.
+// If a write waits for a sync that hangs, the same is true: the stop waits until its context ends, and not much
+// longer.
 func TestHostStopsWhileASyncHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -615,12 +617,12 @@ func TestHostStopsWhileASyncHangs(t *testing.T) {
 			t.Error("it waits for the disk")
 		}
 		close(answers)
-		<-written // it may have been written
+		<-written // the error is not checked, because the record may have been written
 		f.stop()
 	})
 }
 
-// A twin, on a copy of the volume, registered while this shard was silent: the name now belongs to the twin.
+// A twin on a copy of the volume registers while this shard is silent. From then on the name belongs to the twin.
 func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -637,12 +639,12 @@ func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 			f.holdsBack(foreign, "took the place", "generation 2")
 			f.leaves()
 			if stay {
-				// The shard does not retry: the twin may only be between two starts.
+				// The shard does not retry, because the twin may just be between two starts.
 				time.Sleep(10 * f.cfg.times.Inspect)
 				if state := f.row().GetState(); state != foreign || len(registry.now().Shards) != 0 {
 					t.Errorf("it came back: %v", state)
 				}
-				f.stop() // ends it nonetheless
+				f.stop() // Stop ends the host nonetheless
 				continue
 			}
 			select {
@@ -668,7 +670,7 @@ func TestHostAdopts(t *testing.T) {
 		f.cfg.Name, f.cfg.Wanted.Adopt, f.cfg.Wanted.Store = "s2", true, registry.now().Meta.StoreUUID
 		f.run()
 		f.reaches(serving)
-		f.put(2, "two") // it waits for its group
+		f.put(2, "two") // the put waits until its group serves
 		f.get(1, "one")
 		for name, g := range registry.now().Groups {
 			if len(g.Members) != 1 || g.Members[0].Shard != "s2" {
@@ -744,6 +746,6 @@ func TestHostDescribesItsVolume(t *testing.T) {
 		registry.setDown(true)
 		f.run()
 		f.reaches(pending, "etcd")
-		describe() // only from the files
+		describe() // reads only the files of the volume
 	})
 }

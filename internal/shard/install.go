@@ -26,18 +26,18 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// A replica that joins, or that is too far behind, is installed: it fetches the files of another member. The files are
-// collected next to the existing ones, checked, and then replace these all at once.
+// A replica that joins, or that is too far behind, is installed: it fetches the files of another member. The fetched
+// files are collected next to the existing ones, checked, and then put in their place in one step.
 
 const (
-	installsAtOnce = 16 // large installs are bounded by the sender
+	installsAtOnce = 16 // the sender bounds large installs
 	installBusy    = 250 * time.Millisecond
 )
 
 // installPauses are the pauses between two attempts of an install.
 var installPauses = backoff.Doubling{First: 50 * time.Millisecond, Most: 5 * time.Second}
 
-// installer installs replicas from the files of other members. Safe for concurrent use.
+// installer installs replicas from the files of other members. It is safe for concurrent use.
 type installer struct {
 	name      string // name of the shard
 	ctx       context.Context
@@ -53,7 +53,7 @@ type installer struct {
 	logger    *slog.Logger
 
 	slots    chan struct{} // bounds the installs in progress
-	tookOver atomic.Uint64 // replicas that were installed
+	tookOver atomic.Uint64 // number of replicas that were installed
 }
 
 func newInstaller(s *Shard) *installer {
@@ -64,7 +64,7 @@ func newInstaller(s *Shard) *installer {
 	}
 }
 
-// run installs replicas again that have asked for files, until ctx ends.
+// run installs each replica that has asked for files, until ctx ends.
 func (i *installer) run(ctx context.Context) {
 	var installs sync.WaitGroup
 	defer installs.Wait()
@@ -103,7 +103,7 @@ func (i *installer) takeOver(ctx context.Context, g *replicas.Replica, what stri
 		if !wanted || !slices.ContainsFunc(i.replicas.Here(state.Group), func(m placement.Member) bool {
 			return m.RaftID == g.State().RaftID
 		}) {
-			return false // the watcher handles it
+			return false // the watcher closes the replica
 		}
 		from, err := i.fetchFrom(g, state.Group)
 		if err == nil {
@@ -115,7 +115,7 @@ func (i *installer) takeOver(ctx context.Context, g *replicas.Replica, what stri
 		case ctx.Err() != nil, giveUp != nil && giveUp(state.Group, from, err):
 			return false
 		case errors.Is(err, peer.ErrBusy):
-			tries.AtMost(installBusy) // the sender has enough installs in progress
+			tries.AtMost(installBusy) // the sender already serves as many installs as it may
 		case !errors.Is(err, peer.ErrNotHere):
 			i.problems.Note(what, err)
 		}
@@ -138,7 +138,8 @@ func (i *installer) fetchFrom(g *replicas.Replica, state placement.Group) (strin
 	return "", fmt.Errorf("group %s: no member is known that it could be fetched from", g.Name)
 }
 
-// install fetches the files of a group from a shard and swaps them in. Unless ready is nil, install first calls it.
+// install fetches the files of a group from a shard, and swaps them for the existing ones. If ready is not nil,
+// install calls it before the swap.
 func (i *installer) install(ctx context.Context, g *replicas.Replica, from string, ready func() error) error {
 	select {
 	case i.slots <- struct{}{}:
@@ -172,9 +173,9 @@ type installSink struct {
 	opts    transfer.Options
 	replica format.ReplicaFile
 	install *transfer.Install
-	missing map[string]transfer.File // as last reported
+	missing map[string]transfer.File // files that are not complete yet, as last reported
 
-	from            string // shard
+	from            string // the shard that sends the files
 	copying         *replicas.Copying
 	segments, total int64 // bytes
 }
@@ -184,7 +185,7 @@ func (i *installSink) Describe(d peer.Description) (err error) {
 		return err
 	}
 	i.total = d.Bytes
-	if m, _, err := format.DecodeManifest(d.Manifest); err == nil { // NewInstall has decoded it before
+	if m, _, err := format.DecodeManifest(d.Manifest); err == nil { // NewInstall has already decoded this manifest
 		for _, segment := range m.Segments {
 			i.segments += segment.Bytes
 		}
@@ -225,8 +226,8 @@ func (f countedFile) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// haveBytes returns how many bytes are present while the given files are missing. Blobs are known only after all
-// segments are present.
+// haveBytes returns the number of bytes that are present while the given files are missing. The number covers blobs
+// only when all segments are present, because only the segments name the blobs.
 func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
 	have = total
 	if slices.ContainsFunc(missing, func(f transfer.File) bool { return f.Kind == transfer.SegmentFile }) {
@@ -238,7 +239,8 @@ func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
 	return max(0, have)
 }
 
-// installAgain updates a replica that needs entries which its leader has compacted away.
+// installAgain installs a replica that needs entries which its leader has compacted away. The argument from is the
+// Raft id of the leader.
 func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from uint64) {
 	sv, fetch := g.BeginFetch(ctx)
 	if sv == nil {
@@ -270,21 +272,22 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 			"from", shard, "why", err)
 	}
 	if err != nil {
-		backoff.Sleep(ctx, time.Second) // without a pause, the leader would repeat its offer at once
+		backoff.Sleep(ctx, time.Second) // without a pause, the leader would immediately repeat its offer
 	}
-	i.peers.Transport(g).Send([]*raftpb.Message{{ // the leader then sends entries again
+	i.peers.Transport(g).Send([]*raftpb.Message{{ // after this message, the leader sends entries again
 		Type: raftpb.MsgSnapStatus.Enum(), From: new(sv.RaftID), To: &from, Reject: new(err != nil),
 	}})
 }
 
-// problemOfInstall returns the problem of a replica that runs, after an attempt to install it ended with err. It
-// returns false if the attempt says nothing about problems, because the other member does not send files now.
+// problemOfInstall returns the problem of a running replica after an attempt to install it ended with err, or nil if
+// the replica has no problem. It returns false if the attempt proves nothing, because the other member does not send
+// files now.
 func problemOfInstall(err error) (known bool, problem error) {
 	switch {
 	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrNotHere):
 		return false, nil
 	case errors.Is(err, transfer.ErrBehind):
-		return true, nil // during the attempt, the replica has received the entries that it lacked
+		return true, nil // the replica has received the missing entries during the attempt
 	}
 	return true, err
 }
@@ -298,7 +301,7 @@ func (i *installer) pause(ctx context.Context, g *replicas.Replica, sv *replicas
 	g.Happens(member.Paused)
 	i.health(g, false)
 	over, cancel := context.WithCancel(ctx)
-	cancel() // the replica does not lead, so no write of a caller is in progress
+	cancel() // no wait is needed, because a replica that does not lead has no writes of callers in progress
 	if err := sv.Replica().Stop(over); err != nil {
 		i.logger.Debug("stopping to install", "group", g.Name, "error", err)
 	}

@@ -9,9 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// A replica may receive the entries that it lacked while it fetches files because of them. Its log then holds more than
-// the files, so the install is refused. A problem that was noted at this moment would stay, because nothing installs
-// the replica again.
+// While a replica fetches files because it lacks entries, it may receive these entries. The install is then refused,
+// because the log holds more than the files. That must not be recorded as a problem, because no later install would
+// remove the problem.
 func TestAnInstallThatEntriesHaveOvertakenIsNoProblem(t *testing.T) {
 	disk := errors.New("the disk is full")
 	for _, c := range []struct{ err, problem error }{

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/messagetest"
 )
 
-// Interceptors decide what a caller may do: a call that bypasses them is a hole.
+// Interceptors decide what a caller may do, so a call that bypasses them would be a security hole.
 //
 // This test runs in real time, because each call is a subtest, which a bubble cannot have.
 func TestEveryCallPassesTheInterceptors(t *testing.T) {
@@ -54,7 +54,7 @@ func TestInterceptorsSeeTheKeyOfATooLargePut(t *testing.T) {
 	})
 }
 
-// Every call passes the interceptors even while no volume is served. They have seen the calls that are refused then.
+// Every call passes the interceptors even while no volume is served, including calls that are then refused.
 //
 // This test runs in real time, because each call is a subtest, which a bubble cannot have.
 func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
@@ -85,7 +85,8 @@ func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
 	})
 }
 
-// Whatever an interceptor does to an answer, nothing remains reserved for it, and no other call gets its memory.
+// Whatever an interceptor does with an answer, no memory remains reserved for the answer, and no other call gets the
+// answer's memory.
 func TestInterceptorsMayChangeWhatGetAnswers(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

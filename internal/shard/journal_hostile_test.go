@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// afterAPowerCut returns a disk on which acknowledged writes are only in the journal, and these writes.
+// afterAPowerCut returns a disk on which acknowledged writes are only in the journal, together with these writes.
 func afterAPowerCut(t testing.TB) (f *fixture, after *vfstest.Mem, there map[int64][]byte) {
 	t.Helper()
 	disk := vfstest.NewMem()
@@ -33,8 +33,8 @@ func afterAPowerCut(t testing.TB) (f *fixture, after *vfstest.Mem, there map[int
 	return f, after, there
 }
 
-// servedOrRefused counts which of these records are served as they were acknowledged, and which are refused with an
-// error. None may be reported as never written.
+// servedOrRefused counts of the given records are served with their acknowledged data, and how many are refused with
+// an error. None may be reported as never written.
 func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) {
 	f.t.Helper()
 	for id, d := range there {
@@ -53,8 +53,8 @@ func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) 
 
 func isJournal(op vfstest.Op) bool { return strings.HasPrefix(path.Base(op.Name), "journal-") }
 
-// TestAJournalThatCannotBeReadLosesNothingInSilence has acknowledged writes that are only in the journal after a power
-// cut, and a disk that fails to read the journal.
+// TestAJournalThatCannotBeReadLosesNothingInSilence is about acknowledged writes that are only in the journal after a
+// power cut, and a disk that fails to read the journal.
 func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -93,7 +93,7 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 			}
 		})
 		for name, c := range map[string]struct {
-			bad     func(needed int64) (from, to int64) // needed: offset of a record whose bytes no segment has
+			bad     func(needed int64) (from, to int64) // needed is the offset of a record whose bytes no segment has
 			refused bool                                // at least one record must be refused
 		}{
 			"its first block":            {func(int64) (int64, int64) { return 0, block }, false},
@@ -121,7 +121,7 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 				}
 				fault.Remove()
 				f.shard.Kill()
-				f.again(nil) // refused records remain refused, because the journal is no longer in its place
+				f.again(nil) // refused records remain refused, because the shard has moved the damaged journal away
 				f.ready()
 				if again, _ := f.servedOrRefused(there); again != served {
 					t.Errorf("%d are served after the next start, %d before", again, served)
@@ -131,13 +131,13 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	})
 }
 
-// neededRecord looks at the records in a journal file, except for the last one. It returns the offset of the record
-// that holds the most bytes missing in the segments.
+// neededRecord examines the records in a journal file, except for the last one. It returns the offset of the record
+// with the most bytes that are missing in the segments.
 func neededRecord(t testing.TB, disk *vfstest.Mem, name string) (offset int64) {
 	t.Helper()
 	var said bytes.Buffer
 	must(t, journal.Dump(&said, disk, name))
-	needed, most := int64(0), int64(0) // bytes missing of the present record, and the most so far
+	needed, most := int64(0), int64(0) // bytes missing of the current record, and the largest number so far
 	var at int64
 	for line := range strings.Lines(said.String()) {
 		var g, segment string
@@ -172,7 +172,7 @@ func isWritten(t testing.TB, disk *vfstest.Mem, name string, offset, length int6
 	return err == nil && len(bytes.Trim(b[:n], "\x00")) > 0
 }
 
-// TestABadBitInTheJournalHitsWhatStoodThere damages one record of the journal that intact records follow.
+// TestABadBitInTheJournalHitsWhatStoodThere damages one record of the journal, which is followed by intact records.
 func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -207,8 +207,8 @@ func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 	})
 }
 
-// TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal checks that the shard starts without the group, and that it writes
-// what the journal holds for the group as soon as that is possible.
+// TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal checks that the shard starts without such a group, and writes
+// the group's part of the journal to its segments as soon as that is possible.
 func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -21,19 +21,19 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// many is a routing with many groups. The function sharing makes these groups share their syncs even if few syncs are
-// in progress, because on a disk in memory a sync takes no time.
+// many is a routing with many groups. The function sharing makes these groups share their syncs even if only few
+// syncs are in progress, because a sync of a disk in memory takes no time.
 var many = placement.Routing{Mode: placement.Hash, Groups: 16}
 
 func sharing(fs vfs.FS) func(*Config) {
 	return func(c *Config) {
 		c.FS, c.Dir, c.probe = fs, "/v", &replica.Probe{Shared: true}
-		c.stepEvery = time.Hour // no step is registered after a power cut, where the shard lives on for a moment
+		c.stepEvery = time.Hour // the shard lives on for a moment after a power cut, and must register no step then
 	}
 }
 
-// putAll puts records from several callers, and calls look while puts are under way. It returns what was acknowledged
-// at that moment.
+// putAll puts records from several callers, and calls look while puts are under way. It returns the records that were
+// acknowledged at that moment.
 func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 	var mu sync.Mutex
 	acked, then := map[int64][]byte{}, map[int64][]byte{}
@@ -61,9 +61,9 @@ func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 	return then
 }
 
-// TestAPowerCutTakesNothingThatTheJournalHas checks that acknowledged writes survive a power cut although the segments
-// were not synced. Meanwhile the volume says that a program without a journal must not open it; after an orderly stop
-// the volume no longer says so.
+// TestAPowerCutTakesNothingThatTheJournalHas checks that acknowledged writes survive a power cut although the
+// segments were not synced. While a journal exists, the volume has a mark that a program without a journal must not
+// open it. An orderly stop removes the mark.
 func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -108,7 +108,7 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 }
 
 // TestNothingIsServedBeforeTheJournalIsBack checks that the shard does not start, and that the journal remains, if
-// neither segments nor other files next to them can be written.
+// the shard can write neither segments nor other files next to them.
 func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -133,7 +133,7 @@ func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 	})
 }
 
-// counter reads a counter without labels of its own.
+// counter returns the value of a counter without labels of its own.
 func counter(t testing.TB, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()

@@ -16,11 +16,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// hanging is a cluster whose disks can hang. Shard a is to lead group 0.
+// hanging is a cluster whose disks can hang. Shard a should lead group 0.
 type hanging struct {
 	*cluster
 	disks map[string]*vfstest.Faulty
-	id    int64 // a record of group 0
+	id    int64 // id of a record in group 0
 }
 
 func newHanging(t *bubble, shards ...string) *hanging {
@@ -38,11 +38,11 @@ func newHanging(t *bubble, shards ...string) *hanging {
 	}
 	h.put(h.id, []byte("one"))
 	h.eventually("a leads group 0", func() bool { return h.leader() == "a" })
-	time.Sleep(time.Minute) // until nothing is written any more
+	time.Sleep(time.Minute) // until all writes in the background are done
 	return h
 }
 
-// leader returns the shard that leads group 0 according to the members with the highest term; "" if none does.
+// leader returns the shard that leads group 0 according to the members with the highest term, or "" if none leads.
 func (h *hanging) leader() (leader string) {
 	term := h.term()
 	for name := range h.shards {
@@ -65,7 +65,7 @@ func (h *hanging) group(shard string) *replicas.Served {
 	return h.shards[shard].shard.replicas.Routes().ByName["0"].Served()
 }
 
-// silent has the guard of a shard say whether its disk answers.
+// silent makes the guard of a shard report whether the shard's disk answers.
 func (h *hanging) silent(shard string, silent bool) {
 	var err error
 	if silent {
@@ -82,8 +82,9 @@ func (h *hanging) get(shard string) error {
 	return err
 }
 
-// A leader whose disk hangs gives up the lead although nothing is written: reads at it wait for its disk, and its
-// heartbeats keep the other members from an election. The lead returns once, when the disk has answered for a while.
+// A leader whose disk hangs gives up the leadership even without writes, because its reads wait for the disk, and its
+// heartbeats keep the other members from an election. The leadership returns only once, when the disk has answered
+// for some time.
 func TestALeaderWhoseDiskHangsGivesUpTheLead(t *testing.T) {
 	t.Parallel()
 	for name, match := range map[string]func(vfstest.Op) bool{
@@ -132,8 +133,8 @@ func TestALeaderWhoseDiskHangsGivesUpTheLead(t *testing.T) {
 	}
 }
 
-// The lead goes to no shard whose disk hangs, and it stays if the disks of a majority hang: nobody could elect another
-// leader.
+// The leadership is not transferred to a shard whose disk hangs. If the disks of a majority hang, it is not
+// transferred at all, because no other leader could be elected.
 func TestTheLeadGoesToNoHangingDisk(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -78,7 +78,7 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 			&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
 				1)}}}))
 		f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
-		idle, err := f.records.BatchPut(f.ctx()) // never ends by itself
+		idle, err := f.records.BatchPut(f.ctx()) // this call never ends by itself
 		must(t, err)
 		f.eventually("the batch has begun", func() bool { return f.shard.calls.Calls() == 2 })
 		done := make(chan error, 1)
@@ -93,7 +93,7 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 			&grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName},
 			func(context.Context, any) (any, error) { return nil, nil })
 		want(t, err, codes.Unavailable, reason.Stopping)
-		// The pending upload has already arrived completely: it is stored.
+		// All data of the pending upload has arrived before the stop, so the upload is stored.
 		out, err := stream.CloseAndRecv()
 		if err != nil {
 			t.Errorf("the upload under way: %v", err)
@@ -147,7 +147,7 @@ func TestStopEndsCallsWhenItsTimeIsUp(t *testing.T) {
 	})
 }
 
-// This test runs in real time, because it is about leaked goroutines of disks and sockets; a bubble finds other leaks.
+// This test runs in real time, because it finds leaked goroutines of disks and sockets. A bubble finds other leaks.
 func TestNoGoroutineIsLeft(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
@@ -350,7 +350,7 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 		len(st.Groups) != 4 || st.GetShard().FileSystem == "" || st.GetShard().CapacityBytes == 0 {
 		t.Errorf("status: %+v", st)
 	}
-	// A second run in the same process can use the same names.
+	// A second shard with the same names can run in the same process.
 	f.stop()
 	f.again(nil)
 }

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// asked counts how often etcd is asked for a group, and delays the answers while held is locked.
+// asked is a registry that counts how often it is asked for a group, and delays the answers while held is locked.
 type asked struct {
 	*memRegistry
 	count atomic.Int64
@@ -32,8 +32,8 @@ func (a *asked) Look(ctx context.Context, group string) (placement.View, error) 
 	return a.memRegistry.Look(ctx, group)
 }
 
-// As many callers as may ask at the same time are never refused, even if each of them asks for another group as soon as
-// it has its answer.
+// If no more callers look up groups at a time than allowed, none is ever refused, even if each caller looks up
+// another group as soon as it has its answer.
 func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 	var wait sync.WaitGroup
 	q := &lookups{ask: func(string) (placement.View, error) { return placement.View{}, nil }, begin: wait.Go}
@@ -50,8 +50,8 @@ func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 	wait.Wait()
 }
 
-// While the lock that guards the places is held, no caller gets its answer, because its place could not be released
-// yet.
+// No caller gets its answer before the place of its lookup is released. The test holds the lock that guards the
+// places.
 func TestNobodyIsInformedBeforeAPlaceIsFree(t *testing.T) {
 	begun, told := make(chan func(), 1), make(chan error, 1)
 	q := &lookups{
@@ -65,7 +65,7 @@ func TestNobodyIsInformedBeforeAPlaceIsFree(t *testing.T) {
 	answer := <-begun
 	q.mu.Lock()
 	go answer()
-	for range 100_000 { // the other goroutines run in some of these iterations
+	for range 100_000 { // during some of these iterations, the other goroutines run
 		runtime.Gosched()
 	}
 	early := len(told) > 0
@@ -75,8 +75,8 @@ func TestNobodyIsInformedBeforeAPlaceIsFree(t *testing.T) {
 	}
 }
 
-// For a group that it does not follow, a shard answers with what etcd says now, by one question for all calls. If etcd
-// does not answer, the shard knows nothing about the group.
+// For a group that it does not follow, a shard answers according to the current state in etcd, and makes one request
+// for all calls. If etcd does not answer, the shard cannot say where the group is.
 func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -104,7 +104,7 @@ func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 			v.Groups["there"], v.Shards["s2"] = g, placement.Shard{Name: "s2", Address: "elsewhere:1"}
 			epoch = v.Epoch
 		})
-		// The caller knows of the group, so an answer that etcd gave earlier is not good enough.
+		// The caller has a newer view with the group, so an earlier answer of etcd is not sufficient.
 		is(get("there", epoch), codes.FailedPrecondition, reason.WrongShard, "elsewhere:1")
 		if r := f.shard.replicas.Routes(); r.View.Groups["there"].Name != "" || !r.View.Own {
 			t.Errorf("the shard follows %v", r.View.Groups)

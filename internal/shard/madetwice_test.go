@@ -7,7 +7,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// gated is a registry to which a shard reports no groups until the gate is opened.
+// gated is a registry that delays the reports of a shard about its groups until the gate is opened.
 type gated struct {
 	*memRegistry
 	came chan struct{} // closed when the shard is about to report its first group
@@ -32,10 +32,10 @@ func (g *gated) PutGroup(ctx context.Context, state placement.Group) (placement.
 	}
 }
 
-// While a shard makes a group, the group is assigned to another shard, which makes the group, too. The first of the two
-// that reports to etcd owns the group. The owner may give the other shard a replica before the other shard learns of
-// all this. What the other shard had made is then not mistaken for a replica that lost its data: it goes to the trash,
-// and the group moves.
+// While a shard makes a group, the group is assigned to another shard, which makes the group, too. The first of the
+// two shards that reports to etcd owns the group. The owner may add a replica on the other shard before the other
+// shard learns of this. The other shard must not mistake its own group for a replica that lost its data. It moves its
+// own group to the trash, and the group moves.
 func TestAGroupThatTwoShardsMakeMovesOn(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -28,7 +28,7 @@ const (
 	syncJournal = "journal"
 	syncSegment = "segment"
 	syncBlob    = "blob"
-	syncOther   = "other" // manifests, hints, superblocks: small, and not on the path of writes
+	syncOther   = "other" // manifests, hints and superblocks, which are small; no write waits for their syncs
 )
 
 func newMetrics(s *Shard) *metrics {

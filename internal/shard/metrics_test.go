@@ -43,8 +43,8 @@ func gathered(t testing.TB, registry *prometheus.Registry) map[string]float64 {
 	return samples
 }
 
-// TestEveryMethodCountsItsRecords checks that records are counted with their bytes, once each, when the caller has
-// them. Refused and missing records are not counted.
+// TestEveryMethodCountsItsRecords checks that each record is counted once, with its bytes, when the caller has
+// received it. Refused and missing records are not counted.
 func TestEveryMethodCountsItsRecords(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -144,7 +144,8 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 	})
 }
 
-// TestSyncsAreCountedByTheirFile checks that the syncs for which a put waits are counted, with the time that they took.
+// TestSyncsAreCountedByTheirFile checks that the syncs for which a put waits are counted with their durations, by
+// kind of file.
 func TestSyncsAreCountedByTheirFile(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -182,7 +183,7 @@ func TestSyncsAreCountedByTheirFile(t *testing.T) {
 	})
 }
 
-// TestASyncThatFailsIsCounted checks that a failed sync is counted, too, because the device spent time on it.
+// TestASyncThatFailsIsCounted checks that a failed sync is counted as well, because it also takes time of the device.
 func TestASyncThatFailsIsCounted(t *testing.T) {
 	m := newMetrics(&Shard{})
 	m.synced("/a/groups/b/blob-1", time.Second, syscall.EIO)
@@ -203,8 +204,8 @@ func TestASyncThatFailsIsCounted(t *testing.T) {
 	}
 }
 
-// TestManyGroupsAreReportedInSums checks that single groups have metrics only up to a number of groups, and that sums
-// always exist.
+// TestManyGroupsAreReportedInSums checks that there are metrics of single groups only up to a certain number of
+// groups, and that there always are sums.
 func TestManyGroupsAreReportedInSums(t *testing.T) {
 	for _, n := range []int{groupSeriesMax, groupSeriesMax + 1} {
 		registry := prometheus.NewRegistry()
@@ -227,7 +228,7 @@ func TestManyGroupsAreReportedInSums(t *testing.T) {
 	}
 }
 
-// groupsCollector reports this number of groups.
+// groupsCollector collects the metrics of this number of groups.
 type groupsCollector int
 
 func (groupsCollector) Describe(chan<- *prometheus.Desc) {}
@@ -244,8 +245,8 @@ func (n groupsCollector) Collect(ch chan<- prometheus.Metric) {
 	new(collector).collectGroups(ch, groups)
 }
 
-// TestSnapshotsMoveTheirMetrics checks that the metrics count snapshots while they are held, up to the bound of a
-// group.
+// TestSnapshotsMoveTheirMetrics checks that the metrics count open snapshots, and that a group has at most its
+// maximum number of snapshots.
 func TestSnapshotsMoveTheirMetrics(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -275,7 +276,7 @@ func TestSnapshotsMoveTheirMetrics(t *testing.T) {
 		want("with two scans of all", 8, 2, 0)
 		f.put(1, data(1, 100))
 		want("behind a write", 8, 2, 2)
-		time.Sleep(time.Second) // so that time orders the snapshots
+		time.Sleep(time.Second) // separates the snapshots in time, which determines their order
 		plan(300, "1")
 		want("with many scans of one, for which those that hold a place are given up", 262, 256, 0)
 		time.Sleep(11 * time.Minute)

@@ -16,9 +16,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// peers handles the traffic between this shard and the others: Raft messages and files. It tells the served groups
-// which shards are alive, and lets other shards fetch from these groups. It neither loads nor closes groups. Safe for
-// concurrent use.
+// peers handles the traffic between this shard and the others: Raft messages and files. It informs the served groups
+// which shards are alive, and lets other shards fetch from these groups. It neither loads nor closes groups. It is
+// safe for concurrent use.
 type peers struct {
 	name   string // name of the shard
 	routes func() *replicas.Routes
@@ -82,14 +82,14 @@ func (p *peers) received(shard string, alive bool) {
 	}
 }
 
-// isSilent reports whether a peer was found to be silent. When the peer answers again, received() informs the groups
+// isSilent reports whether a peer is known to be silent. When the peer answers again, received() informs the groups
 // that have a member on it.
 func (p *peers) isSilent(shard string) bool {
 	alive, since := p.hub.Alive(shard)
 	return !alive && !since.IsZero()
 }
 
-// mustNotLead reports whether a peer said that it must not be given the lead of a group.
+// mustNotLead reports whether a peer has asked not to become the leader of groups.
 func (p *peers) mustNotLead(shard string) bool { return p.hub.MustNotLead(shard) }
 
 // Tell implements load.Peers: it tells a group that has begun to serve which of its members are silent.
@@ -102,13 +102,13 @@ func (p *peers) Tell(g *replicas.Replica, sv *replicas.Served) {
 			continue // the peer is alive, or was never connected
 		}
 		sv.Replica().PeerDown(id)
-		if alive, _ := p.hub.Alive(m.Shard); alive { // the peer answered meanwhile, and PeerUp came before this PeerDown
+		if alive, _ := p.hub.Alive(m.Shard); alive { // the peer has answered meanwhile, and PeerUp came before this PeerDown
 			sv.Replica().PeerUp(id)
 		}
 	}
 }
 
-// served returns the group that serves here, or peer.ErrNotHere.
+// served returns the group with the given UUID if this shard serves it, and peer.ErrNotHere otherwise.
 func (p *peers) served(id uuid.UUID) (*replicas.Served, error) {
 	if sv := p.routes().Served(id); sv != nil {
 		return sv, nil
@@ -135,7 +135,7 @@ func (e exported) Describe() peer.Description {
 	return peer.Description{Manifest: e.Manifest(), Index: e.Index, Term: e.Term, Bytes: e.Bytes}
 }
 
-// notHereAnyMore translates the errors of a group that is being closed: the group does not serve.
+// notHereAnyMore translates the errors of a group that is being closed into peer.ErrNotHere.
 func notHereAnyMore(err error) error {
 	if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrVersionNotFound) {
 		return fmt.Errorf("%w: %w", peer.ErrNotHere, err)

@@ -12,16 +12,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// A replica that was found with only its Raft id is installed before it is loaded. The first load must ignore it: a
-// separate load during the installation would fail, or would open the log that the installation has put there a second
-// time.
+// A replica that was found with only its Raft id is installed before it is loaded. The first load must ignore such a
+// replica, because a load during the install would fail, or would open the installed log a second time.
 func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	s := unbegun(t)
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
 		Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner,
 	})}
 	must(t, (actions{s}).MakeFolder(state))
-	s.replicas.Add(state.UUID, s.volume.Find(state.UUID)) // as a new start finds it
+	s.replicas.Add(state.UUID, s.volume.Find(state.UUID)) // a start finds the replica in the same way
 	s.watcher.See(placement.View{
 		Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
 		Shards: map[string]placement.Shard{},
@@ -35,8 +34,8 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	}
 }
 
-// A group that was made here counts as reported as soon as etcd names it here. What an etcd that was set back says has
-// no such effect.
+// A group that this process made counts as reported as soon as etcd lists it at this shard. An etcd that was set back
+// has no such effect.
 func TestWhatEtcdNamesHereWasReported(t *testing.T) {
 	for held, want := range map[string]bool{"": false, "etcd was set back": true} {
 		s := lone(t)
@@ -63,7 +62,7 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 	}{
 		{"nothing was decided", func(*Shard, *replicas.Replica) {}, member.Serving},
 		{"it was set aside", func(s *Shard, g *replicas.Replica) {
-			g.Serve(nil, nil, 1, nil) // the node of a replica runs a moment before the end of its load is known
+			g.Serve(nil, nil, 1, nil) // a node already runs shortly before its load is recorded as ended
 			s.replicas.Decide(placement.View{})
 		}, member.Pending},
 		{"it lacks entries", func(s *Shard, g *replicas.Replica) { g.Happens(member.Forgot) }, member.MissingEntries},
@@ -79,8 +78,8 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 	}
 }
 
-// The first load reads the folder of a group again if a decision was made since the folder was read, because another
-// replica may be in the folder.
+// The first load reads the folder of a group again if a decision was made since the folder was read, because the
+// folder may then hold another replica.
 func TestADecisionEndsThePlanOfALoad(t *testing.T) {
 	for _, c := range []struct {
 		name   string

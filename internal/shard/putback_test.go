@@ -23,10 +23,10 @@ func TestMemRegistryHasTheRulesOfEtcd(t *testing.T) {
 	placementtest.Register(t, func(*testing.T) placementtest.Registry { return newRegistry(oneGroup, "a") })
 }
 
-// soon configures a shard to take its steps often.
+// soon makes a shard take its steps in short intervals.
 func soon(cfg *Config) { cfg.stepEvery = 10 * time.Millisecond }
 
-// rolledBack checks that the shard does not start, because its volume is of the past.
+// rolledBack checks that the shard does not start, because its volume was rolled back.
 func (f *fixture) rolledBack(what string) {
 	f.t.Helper()
 	s, err := Start(f.ctx(), f.cfg)
@@ -38,7 +38,8 @@ func (f *fixture) rolledBack(what string) {
 	}
 }
 
-// image copies the disk of a shard. Nothing may be written to the disk meanwhile: a real image shows a single moment.
+// image copies the disk of a shard. Nothing may be written to the disk meanwhile, because a real image shows a single
+// moment.
 func (f *fixture) image() string {
 	f.t.Helper()
 	dir := f.t.TempDir()
@@ -55,8 +56,8 @@ func (f *fixture) steps() {
 	f.eventually("etcd is told of a later step", func() bool { return now() > before })
 }
 
-// settles waits until the volume is no longer written to: it takes no more steps, and the last one is in etcd. A step
-// is visible in the shard before it is on the disk, and it reaches etcd after that.
+// settles waits until the volume is no longer written to: it takes no more steps, and etcd has the last one. A step
+// is first visible in the shard, then on the disk, and finally in etcd.
 func (f *fixture) settles() {
 	f.t.Helper()
 	last, since, looks := volume.Step{}, time.Now(), 0
@@ -65,20 +66,20 @@ func (f *fixture) settles() {
 		if err != nil || sb.Step != last || f.registered(sb.Volume) != placement.Step(sb.Step) {
 			last, since, looks = sb.Step, time.Now(), 0
 		}
-		looks++ // if the process was suspended, the time that passed proves nothing
+		looks++ // looks are counted, because the process may have been suspended for the whole time
 		return looks > 20 && time.Since(since) > 20*f.cfg.stepEvery
 	})
 }
 
-// registered returns the step of a volume that etcd knows.
+// registered returns the step of a volume in etcd.
 func (f *fixture) registered(id uuid.UUID) placement.Step {
 	f.registry.mu.Lock()
 	defer f.registry.mu.Unlock()
 	return f.registry.seen[id].Step
 }
 
-// The disk of one copy is restored from an image that was taken while its shard ran. Writes acknowledged since are
-// missing on it, and the shard does not serve as if they were there.
+// The disk of one copy is restored from an image that was taken while its shard ran. The image lacks writes that were
+// acknowledged afterwards, so the shard must not serve from it.
 func TestRule7_AnImageOfARunningDiskIsNoticed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -99,7 +100,8 @@ func TestRule7_AnImageOfARunningDiskIsNoticed(t *testing.T) {
 	})
 }
 
-// A cold backup of the last run is one generation behind, and is started at the same address.
+// A backup of the disk that was taken before the last run, while the shard was stopped, is one generation behind. It
+// is started at the same address.
 func TestRule7_ABackupOfTheLastRunIsNoticed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -116,7 +118,7 @@ func TestRule7_ABackupOfTheLastRunIsNoticed(t *testing.T) {
 	})
 }
 
-// One of three disks is restored while another copy is behind: what the two others have acknowledged remains.
+// One of three disks is restored while another copy is behind. Everything that was acknowledged before remains.
 func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -129,7 +131,7 @@ func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 		}
 		c.settled(abc...)
 		c.put(1, data(1, 100))
-		c.kill("b") // b lacks the later writes from now on
+		c.kill("b") // from now on b misses writes
 		c.put(2, data(2, 100))
 		f := c.shards["c"]
 		f.settles()
@@ -142,7 +144,7 @@ func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 		c.stopped["c"].cfg.Dir = image
 		c.restart("b")
 		c.restart("c")
-		// Without a, nobody can serve: of the other two, only b has a vote.
+		// Without a, no shard can serve, because only b of the other two has a vote.
 		if now := c.shards["c"].shard.volume.Superblock().Volume; now == volumeBefore {
 			t.Error("c has the volume that it had before")
 		}
@@ -164,8 +166,7 @@ func (c *cluster) raftIDOn(name string) uint64 {
 	return 0
 }
 
-// Without etcd, a shard remains in the step that it has not yet written to etcd. It takes further steps when etcd
-// answers.
+// Without etcd, a shard keeps the step that it has not yet written to etcd. It takes further steps when etcd answers.
 func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -202,10 +203,11 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	})
 }
 
-// This test checks what docs/operations/troubleshooting.md says of the time during which an image can be mistaken for
-// the disk. A step is due within stepEvery of a write, also of the first write after a rest. Nothing is written during
-// a rest. After an outage of etcd, the volume takes the step that was due, and then the next one.
-// The bound is that of the step, with a shorter and a longer one too, and the default is at most 5 s.
+// TestTheTimeForWhichAnImagePassesForTheDisk checks the time during which an image can be mistaken for the disk, as
+// docs/operations/troubleshooting.md describes it. A step is due within stepEvery of a write, including the first
+// write after a rest. Nothing is written during a rest. After an outage of etcd, the volume takes the step that was
+// due, and then the next one. The test runs with the default interval between steps, which is at most 5 s, and with a
+// shorter and a longer one.
 func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 	for _, every := range []time.Duration{0, 100 * time.Millisecond, 20 * time.Second} {
 		t.Run(every.String(), func(t *testing.T) {

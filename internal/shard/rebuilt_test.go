@@ -22,9 +22,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
-// The tests of this file run in real time because they use a real etcd and its socket.
+// The tests in this file run in real time, because they use a real etcd and its socket.
 
-// What a shard reports about etcd ends when the cause ends: etcd is stopped, comes back empty, and is rebuilt from the
+// Problems of a shard with etcd end when their causes end: etcd is stopped, comes back empty, and is rebuilt from the
 // shard's volume.
 func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	t.Parallel()
@@ -63,7 +63,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 		}
 		return n
 	}
-	// A group serves calls as soon as etcd has recorded that it is here, a moment after it is loaded.
+	// A group serves calls as soon as etcd lists it at this shard. That is a moment after the group is loaded.
 	f.eventually("all groups serve", func() bool {
 		if _, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil || serving() != 4 {
 			return false
@@ -74,7 +74,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 			}
 		}
 		// The shard reports the sizes of groups that its view of etcd shows with a member. The view comes after the
-		// write that lets a group serve, and would never come from an etcd that was stopped in between.
+		// write by which a group begins to serve. It would never come if etcd were stopped in between.
 		for _, g := range f.shard.replicas.Routes().View.Groups {
 			if len(g.Members) == 0 {
 				return false
@@ -104,7 +104,8 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	})
 }
 
-// A problem with a group that the shard could not make also ends when somebody else has removed the reason to make it.
+// The problem of a group that the shard could not make also ends when the group no longer needs to be made, because
+// somebody else has changed its target.
 func TestProblemOfAGroupEndsWhenNothingIsToBeDone(t *testing.T) {
 	registry := newRegistry(named, "s1")
 	f := start(t, registry, nil)

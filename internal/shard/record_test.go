@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// residencies runs a test in both residencies.
+// residencies runs a test with each residency.
 func residencies(t *bubble, run func(t *bubble, f *fixture)) {
 	for _, r := range []group.Residency{group.Index, group.Resident} {
 		t.Run(r.String(), func(t *bubble) {
@@ -106,7 +106,7 @@ func TestPutKeepsTimestampAndAttributes(t *testing.T) {
 	})
 }
 
-// attributesOf makes attributes of exactly n bytes: one key of 1 byte, 6 bytes of overhead, the rest is the value.
+// attributesOf returns attributes of exactly n bytes: one key of 1 byte, 6 bytes of overhead, and the value.
 func attributesOf(n int) map[string][]byte { return map[string][]byte{"k": make([]byte, n-7)} }
 
 func TestPutBadFields(t *testing.T) {
@@ -117,7 +117,7 @@ func TestPutBadFields(t *testing.T) {
 		crc := crc32c.Of([]byte("x")) ^ 1
 		for name, c := range map[string]struct {
 			change func(in *recordv1.PutRequest)
-			fields []string // nil: accepted
+			fields []string // the fields that are refused; nil if the put is accepted
 		}{
 			"nothing wrong":  {func(*recordv1.PutRequest) {}, nil},
 			"no key":         {func(in *recordv1.PutRequest) { in.Key = nil }, []string{"key"}},
@@ -199,7 +199,7 @@ func TestPutAbove1MiBSaysUseUpload(t *testing.T) {
 			_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: make([]byte, n)})
 			want(t, err, codes.FailedPrecondition, reason.UseUpload)
 		}
-		// A message far above the limit is answered by gRPC itself before the shard sees anything.
+		// gRPC itself refuses a message far above the limit, before the shard sees anything of it.
 		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: make([]byte, 25<<20)})
 		want(t, err, codes.ResourceExhausted, "")
 		f.absent(1)
@@ -298,7 +298,7 @@ func TestRequestIDMakesRetriesExact(t *testing.T) {
 	})
 }
 
-// A request id identifies one write: another write under the same id is refused, and never answered as if it were
+// A request id identifies one write. Another write under the same id is refused, and never answered as if it were
 // stored.
 func TestOneRequestIDForTwoWritesIsRefused(t *testing.T) {
 	t.Parallel()
@@ -354,8 +354,8 @@ func TestOneRequestIDForTwoWritesIsRefused(t *testing.T) {
 	})
 }
 
-// A call that is read after its deadline, as by a process that was stopped for a while, writes nothing, because its
-// caller no longer waits.
+// A call that the shard reads only after its deadline, for example because its process was suspended, writes nothing,
+// because its caller no longer waits.
 func TestAWriteWhoseCallerWaitsNoMoreIsNotBegun(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -392,7 +392,7 @@ func TestGetPinsVersions(t *testing.T) {
 			}
 			_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: cursor.Version(1 << 50)})
 			want(t, err, codes.NotFound, reason.VersionNotFound)
-			// Versions belong to a record: a version of another record is unknown.
+			// Versions belong to a record, so the version of another record is unknown.
 			id := idsOf(hash4, hash4.GroupOf(3), 3)[2]
 			v := f.put(id, []byte("else"))
 			_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: v.GetVersion()})
@@ -504,14 +504,14 @@ func TestNamedGroupNames(t *testing.T) {
 		want(t, err, codes.InvalidArgument, "")
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"}})
 		want(t, err, codes.NotFound, reason.GroupNotFound)
-		// The caller knows a group that this shard does not know yet.
+		// The caller has a view with a group that is not in this shard's view yet.
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"},
 			RoutingEpoch: math.MaxUint64})
 		want(t, err, codes.Unavailable, reason.GroupLoading)
 	})
 }
 
-// justNow is a context that ends right after it is first checked.
+// justNow is a context that has not ended when it is first checked, and has ended when it is checked again.
 type justNow struct {
 	context.Context
 	looks atomic.Int32
@@ -534,12 +534,12 @@ func TestDeadlinePassed(t *testing.T) {
 	if code := answer.CodeOf(err); code != codes.DeadlineExceeded {
 		t.Errorf("code %v: %v", code, err)
 	}
-	// If the shard itself sees the deadline pass after it has begun the write, the outcome is unknown.
+	// If the shard notices the end of the context after it has begun the write, the outcome is unknown.
 	gone, stop := context.WithCancel(access.WithCall(context.Background(), access.Everybody))
 	stop()
 	unknown := 0
 	for range 50 {
-		// A put that completes before the deadline is checked succeeds.
+		// A put succeeds if it completes before the shard checks the context again.
 		if _, err = f.shard.calls.Records().Put(&justNow{Context: gone},
 			&recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
 			want(t, err, codes.Unknown, reason.OutcomeUnknown)

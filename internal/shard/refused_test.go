@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// files returns the files of a shard, by name. Taking the lock does not change them.
+// files returns the contents of all files of a shard, by name. The shard's lock changes no file.
 func files(t testing.TB, cfg *Config) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}
@@ -21,8 +21,9 @@ func files(t testing.TB, cfg *Config) map[string][]byte {
 	return out
 }
 
-// A refused volume is inspected repeatedly, but never written: otherwise each inspection would increase its generation,
-// until it exceeds that of the volume of which it is a copy or an earlier state.
+// A refused volume is inspected repeatedly, but nothing is written to it. Otherwise each inspection would increase
+// its generation, and a copy or an earlier state of a volume would finally have a higher generation than the volume
+// itself.
 func TestRule7_ARefusedVolumeIsNotWritten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -15,21 +15,21 @@ import (
 )
 
 // These thresholds decide when a change of sizes is reported to etcd, where gateways and planners read it. Small
-// changes wait for reportAge, large ones for reportIntervals intervals.
+// changes are reported after reportAge, large ones after reportIntervals intervals.
 const (
 	reportShare     = 20 // a change is large if it exceeds 1/20 of the bytes reported last
 	reportBytesMin  = 1 << 20
 	reportAge       = time.Minute
 	reportIntervals = 3
-	etcdTime        = 5 * time.Second // of one request
+	etcdTime        = 5 * time.Second // time limit of one request
 )
 
-// reporter reports changed figures of the groups that this shard leads to etcd. At each look it also closes the
-// snapshots of scans that nobody has read for a long time.
+// reporter writes changed sizes of the groups that this shard leads to etcd. Each time, it also closes the snapshots
+// of scans that nobody has read for a long time.
 type reporter struct {
 	cfg         *Config
 	routes      func() *replicas.Routes
-	isHeld      func() bool // etcd was set back
+	isHeld      func() bool // reports whether etcd was set back
 	expireScans func(grace time.Duration)
 	problems    *problems.List
 	holds       *care.Holds
@@ -52,13 +52,14 @@ func (p *reporter) run(ctx context.Context) {
 			err = p.weigh(ctx, r, weights)
 		}
 		if ctx.Err() == nil {
-			p.problems.Note("reporting to etcd", err) // the next look tries again
+			p.problems.Note("reporting to etcd", err) // a later round tries again
 		}
 	}
 }
 
-// leaders corrects those keys of groups in etcd that are wrong about whether this shard leads the group. It returns the
-// weights of the groups whose figures this shard reports: those that it leads, and those with their only copy here.
+// leaders corrects the leader in the keys of groups in etcd if the key is wrong about this shard. It returns the
+// weights of the groups that this shard reports: those that it leads, and those that have their only copy on this
+// shard.
 func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map[string]registry.Weight, err error) {
 	weights = map[string]registry.Weight{}
 	for name, g := range r.ByName {
@@ -69,7 +70,7 @@ func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map
 		}
 		leads := sv.Replica().Status().Leader
 		if len(state.Members) > 1 && !leads {
-			continue // the leader of the group reports the group
+			continue // the leader reports the group
 		}
 		stats, next := sv.Log().Stats(), state
 		weight := registry.Weight{UUID: g.UUID, Bytes: stats.StoredBytes, Records: stats.Records}
@@ -105,16 +106,15 @@ func (p *reporter) report(ctx context.Context, state placement.Group) error {
 	}
 	_, err := put(ctx, state)
 	if errors.Is(err, placement.ErrChanged) || errors.Is(err, placement.ErrStaleLeader) {
-		return nil // the next view shows what has changed
+		return nil // the next view shows the change
 	}
 	return err
 }
 
-// weigh reports the weights of the groups that are led here, if the change is worth a write. It writes them to etcd, in
-// this shard's own keys.
+// weigh writes the weights of this shard's groups to this shard's own keys in etcd, if the changes are worth a write.
 func (p *reporter) weigh(ctx context.Context, r *replicas.Routes, weights map[string]registry.Weight) error {
 	if base := r.View.Meta.EpochBase; base != p.base {
-		p.reported, p.base = nil, base // another etcd may have no figures, or outdated ones
+		p.reported, p.base = nil, base // another etcd may have no weights, or outdated ones
 	}
 	if !worthReporting(p.reported, weights, time.Since(p.at), p.cfg.ReportInterval) {
 		return nil
@@ -137,7 +137,8 @@ func worthReporting(told, now map[string]registry.Weight, age, interval time.Dur
 	for name, w := range now {
 		old := told[name]
 		moved := max(old.Bytes-w.Bytes, w.Bytes-old.Bytes)
-		// The other members must hear of the first hold soon: until then, they drop what it would keep.
+		// Other members must learn of the first hold soon, because until then they drop entries that the hold would
+		// keep.
 		begins := w.Holds && !old.Holds
 		if begins || moved > max(reportBytesMin, old.Bytes/reportShare) || age > reportAge && w != old {
 			return true

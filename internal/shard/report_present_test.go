@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// An etcd that was rebuilt without some shards names their members, but does not know where they are. A shard that
-// comes back takes its place again: it has not left.
+// An etcd that was rebuilt without some shards names their members, but not where they are. Such a shard takes its
+// place again when it comes back, because it has not left the group.
 func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -32,7 +32,7 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 				v.Groups[name] = g
 			}
 		})
-		// There is no leader that could remove a member before both have reported where they are.
+		// Until both shards have reported their members, no leader exists that could remove a member.
 		c.restart("b")
 		c.restart("c")
 		c.restart("a")
@@ -51,8 +51,8 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	})
 }
 
-// Somebody wrote a membership to etcd that is older than the group's own, and lacks a member. The shard of that member
-// reports it: nothing is deleted, and the group can be moved again.
+// Somebody wrote a membership to etcd that is older than the group's own, and lacks a member. The shard of that
+// member reports the member. Nothing is deleted, and the group can be moved again.
 func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -6,8 +6,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// restless returns the number of a shard's groups that do not rest, and 1 if the shard checks any group repeatedly,
-// otherwise 0.
+// restless returns the number of a shard's groups that do not rest. The result looked is 1 if the shard examines any
+// group repeatedly, and 0 otherwise.
 func restless(f *fixture) (awake, looked int) {
 	for _, g := range f.shard.replicas.Routes().ByUUID {
 		if sv := g.Served(); sv == nil || !sv.Replica().Members().Quiet {
@@ -20,8 +20,8 @@ func restless(f *fixture) (awake, looked int) {
 	return awake, looked
 }
 
-// A shard that is down does not keep others awake: groups rest without it, and nobody checks for it on behalf of the
-// groups that it is to lead. When it is back, it leads them.
+// A shard that is down does not keep other shards awake: groups rest without it, and no leader repeatedly examines
+// the groups that this shard should lead. When the shard is back, it leads them.
 func TestAShardThatIsDownLetsOthersRest(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

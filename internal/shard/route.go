@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// notServed returns why this shard does not serve a group, and where to go.
+// notServed returns the error for a call for a group that this shard does not serve. The error tells the caller which
+// shard to call, if that is known.
 func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, epoch uint64) error {
 	if s.stopping.Load() {
 		return answer.Stopping()
@@ -30,11 +31,11 @@ func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, 
 	}
 	view := r.View
 	if r.Held {
-		return answer.Loading(name, follow.SafeModeRetry) // etcd may not know the location of the group yet
+		return answer.Loading(name, follow.SafeModeRetry) // after a setback, etcd may not know the location of the group yet
 	}
 	behind := epoch > r.Epoch // the caller has seen a newer view than this shard
 	if view.Own && (behind || !replicas.IsOwn(view, name, s.cfg.Name)) {
-		// This shard does not follow other groups.
+		// This shard's view does not contain the groups of other shards.
 		var err error
 		if view, err = s.lookups.find(ctx, name, epoch); err != nil {
 			return s.notFollowed(ctx, r, name)
@@ -45,7 +46,7 @@ func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, 
 	}
 	state, known := view.Groups[name]
 	switch {
-	// This shard's view is behind, or the group is about to be created here.
+	// Either this shard's view is outdated, or this shard is about to create the group.
 	case behind, slices.Contains(view.Targets[name].Shards, s.cfg.Name) && len(state.Members) == 0:
 		return answer.Loading(name, 0)
 	case !known && s.meta.Routing.Mode == placement.Named:
@@ -57,8 +58,8 @@ func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, 
 	return answer.WrongShard(name, addressOf(view, state), view.Epoch)
 }
 
-// notFollowed makes the error of a call for a group about which etcd does not answer now. Other shards must say where
-// the group is, unless it is one of this shard's own.
+// notFollowed returns the error for a call for a group about which etcd does not answer now. The caller must ask
+// other shards, unless the group is one of this shard's own.
 func (s *Shard) notFollowed(ctx context.Context, r *replicas.Routes, name string) error {
 	switch {
 	case ctx.Err() != nil:
@@ -69,8 +70,8 @@ func (s *Shard) notFollowed(ctx context.Context, r *replicas.Routes, name string
 	return answer.WrongShard(name, "", r.Epoch)
 }
 
-// anothersFolder returns the error for a group that etcd places here, if the folder of its UUID holds another group's
-// files; otherwise nil. The error stays until an operator puts the files back.
+// anothersFolder returns the error for a group that etcd places on this shard, if the folder of its UUID holds
+// another group's files. It returns nil otherwise. The error remains until an operator puts the right files back.
 func (s *Shard) anothersFolder(r *replicas.Routes, state placement.Group) error {
 	if len(s.replicas.Here(state)) == 0 {
 		return nil
@@ -115,7 +116,7 @@ func (s *Shard) otherMember(view placement.View, name string) string {
 	return address
 }
 
-// unavailable returns why a group does not serve on the named shard.
+// unavailable returns the error for a call for a group that does not serve on the named shard.
 func unavailable(g *replicas.Replica, shard string, eta time.Duration) error {
 	switch known := g.State(); {
 	case known.Phase == member.Lost:
@@ -132,25 +133,25 @@ func unavailable(g *replicas.Replica, shard string, eta time.Duration) error {
 
 const (
 	lookupTime   = 2 * time.Second
-	lookupKeep   = time.Second // how long one answer serves all calls
-	lookupsMax   = 16          // lookups in progress at a time
+	lookupKeep   = time.Second // how long the answer to one lookup is used for all calls
+	lookupsMax   = 16          // maximum number of lookups in progress
 	lookupsKnown = 4096
 )
 
-// errBusyLookups means that too many lookups run for this one to start.
+// errBusyLookups means that as many lookups are in progress as may be.
 var errBusyLookups = errors.New("too many groups that are elsewhere are asked for")
 
-// lookups asks etcd about groups that this shard does not follow, and caches the answers for a moment.
+// lookups asks etcd about groups that this shard does not follow, and caches the answers briefly.
 type lookups struct {
-	ask   func(group string) (placement.View, error) // etcd
+	ask   func(group string) (placement.View, error) // asks etcd
 	begin func(func())                               // runs a function in the background
 
 	mu      sync.Mutex
 	running int
-	recent  map[string]*lookup // by group
+	recent  map[string]*lookup // by name of the group
 }
 
-// lookup is one request. Its result may be read when done is closed.
+// lookup is one request to etcd. Its result may be read when done is closed.
 type lookup struct {
 	began time.Time
 	done  chan struct{}
@@ -158,8 +159,8 @@ type lookup struct {
 	err   error
 }
 
-// isOver reports whether a lookup has ended and callers that know the given epoch cannot use its answer: the lookup
-// failed, or its answer is too old.
+// isOver reports whether a lookup has ended without an answer that callers with the given epoch can use, because the
+// lookup failed or its answer is too old.
 func (l *lookup) isOver(epoch uint64) bool {
 	select {
 	case <-l.done:
@@ -189,7 +190,7 @@ func (q *lookups) find(ctx context.Context, name string, epoch uint64) (placemen
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			l.view, l.err = view, err
-			// The callers that the close wakes may look up another group, so this lookup must not count any more.
+			// The callers that the close wakes may look up another group, so this lookup must no longer count.
 			q.running--
 			close(l.done)
 		})

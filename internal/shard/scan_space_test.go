@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Scans whose callers have disconnected or hang keep the data that is overwritten meanwhile, except when a write would
+// Scans whose callers have disconnected or hang keep data that is overwritten meanwhile, except when a write would
 // otherwise be refused for lack of space.
 func TestScansDoNotFillAVolume(t *testing.T) {
 	t.Parallel()
@@ -25,7 +25,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 96)
 		c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
-		c.sendTimeout = time.Hour // the scan that hangs does not end as a slow reader on a busy machine
+		c.sendTimeout = time.Hour // on a busy machine, the scan that hangs must not end as a slow reader
 	}).ready()
 	ids := idsOf(hash4, 0, 100)
 	f.overwrite(ids, 1, 200_000)
@@ -34,8 +34,8 @@ func scansDoNotFillAVolume(t testing.TB) {
 	f.eventually("a scan is open", func() bool { return f.served(0).Log().Stats().ScansRead == 1 })
 	var there map[int64][]byte
 	var cursors [][]byte
-	for range 6 { // each scan sees a different state, of 20 MB
-		// No two scans begin at the same time, because the oldest scans are given up first.
+	for range 6 { // each scan keeps a different state of 20 MB
+		// The scans begin at different times, so that their order is clear when the oldest ones are closed first.
 		time.Sleep(time.Second)
 		_, cut, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1) // the caller disconnects after the first message
 		must(t, err)
@@ -44,8 +44,8 @@ func scansDoNotFillAVolume(t testing.TB) {
 	}
 	_, _, err = f.scan(&recordv1.ScanRequest{Cursor: cursors[0]}, 1)
 	want(t, err, codes.OutOfRange, reason.CursorExpired)
-	// The scan that hangs is given up last. If the others freed enough space, which depends on when free space was
-	// checked, this scan returns everything that it began with.
+	// The scan that hangs is closed last. If the other scans freed enough space, which depends on the time of the
+	// check of free space, this scan returns all its records.
 	told := 0
 	for err = nil; err == nil; {
 		var message *recordv1.ScanResponse
@@ -62,7 +62,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	f.holdsAll(there)
 }
 
-// What unread scans keep is limited even if there is free space. A scan that is read continues.
+// The data that unread scans keep is limited even if there is free space. A scan that is being read continues.
 func TestScansThatAreInterruptedKeepAPartOfTheVolume(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { scansThatAreInterruptedKeepAPartOfTheVolume(t) })
@@ -85,7 +85,7 @@ func scansThatAreInterruptedKeepAPartOfTheVolume(t testing.TB) {
 	}
 	interrupted, read := open(), open()
 	must(t, log.EnterScan(read))
-	f.overwrite(ids, 2, 200_000) // 20 MB are kept, of a 16th of 256 MiB
+	f.overwrite(ids, 2, 200_000) // the scans keep 20 MB; the limit is a sixteenth of 256 MiB
 	f.eventually("the scan that nobody reads is given up", func() bool {
 		return !slices.ContainsFunc(log.Scans(), func(s group.OpenScan) bool { return s.ID == interrupted })
 	})

@@ -22,7 +22,7 @@ import (
 func (f *fixture) scan(in *recordv1.ScanRequest, most int) (records []*recordv1.Record, last []byte, err error) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.ctx())
-	defer cancel() // the shard does not keep unread messages of the stream
+	defer cancel() // the shard drops the unread messages of the stream
 	stream, err := f.records.Scan(ctx, in)
 	must(f.t, err)
 	for n := 0; most == 0 || n < most; n++ {
@@ -113,7 +113,7 @@ func TestScanResumesBehindEveryMessage(t *testing.T) {
 			messages++
 			records = append(records, got...)
 			in = &recordv1.ScanRequest{Cursor: last}
-			// The snapshots of groups that the scan has reached do not see later writes.
+			// If the scan has already reached a group, its snapshot does not contain later writes.
 			f.put(records[0].GetKey().GetId(), []byte("later"))
 		}
 		same(t, records, there)
@@ -227,8 +227,8 @@ func TestScanClosesItsOwnSnapshot(t *testing.T) {
 		f.fill(300, 30_000)
 		_, last, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1)
 		must(t, err)
-		// The shard may have sent everything before the caller disconnected: the caller can come back within the grace
-		// period.
+		// The shard may have sent all messages before the caller disconnected. The caller can then still continue
+		// within the grace period.
 		f.shard.calls.ExpireScans(serve.ScanGrace)
 		if _, _, err := f.scan(&recordv1.ScanRequest{Cursor: last}, 0); err != nil {
 			t.Errorf("a scan that was not read to the end: %v", err)

@@ -13,11 +13,11 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// scribbling is a pool that overwrites each buffer that is given back. So a test of this package fails if a shard uses
-// the bytes of a message, such as the data of a put, after it has given the message's buffer back.
+// scribbling is a pool that overwrites each buffer that is returned to it. So a test of this package fails if a shard
+// uses the bytes of a message, such as the data of a put, after it has returned the message's buffer.
 type scribbling struct {
 	mem.BufferPool
-	given atomic.Int64 // number of buffers
+	given atomic.Int64 // number of buffers that were returned
 }
 
 // Put implements mem.BufferPool.
@@ -32,10 +32,10 @@ func (s *scribbling) Put(b *[]byte) {
 
 var pool = &scribbling{BufferPool: message.Pool}
 
-func init() { message.Pool = pool } // before any test runs
+func init() { message.Pool = pool } // runs before all tests
 
-// The shard does not copy the data of puts out of their message, but gives the message back as soon as the group has
-// the data.
+// The shard does not copy the data of puts out of their message, but returns the buffer of the message as soon as the
+// group has the data.
 func TestDataOfPutsAreStoredAsTheyCame(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -70,7 +70,7 @@ func TestDataOfPutsAreStoredAsTheyCame(t *testing.T) {
 						return
 					}
 				}
-				id := 10_216 - c // some 50 KB, which arrive in several parts
+				id := 10_216 - c // about 50 KB of data, so that a message arrives in several parts
 				if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data(id)}); err != nil {
 					t.Error(err)
 				}

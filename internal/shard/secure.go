@@ -13,10 +13,10 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// Secure makes the shard use mutual TLS according to the mode of its certificates. Callers must belong to the store, be
-// named by a token if the store has issuers, or be named by a gateway. Other shards must prove their names, and calls
-// must be granted. The caller sets Placement, Registry, Logger and Audit before it calls Secure, and closes the
-// returned guard after the shard has ended.
+// Secure makes the shard use mutual TLS according to the mode of its certificates. Callers must belong to the store,
+// be named by a token if the store has issuers, or be named by a gateway. Other shards must prove their names, and
+// calls need a grant. The caller of Secure sets Placement, Registry, Logger and Audit before, and closes the returned
+// guard after the shard has ended.
 func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	store, tables := source.Identity().Store, c.Placement
 	c.tables = newTables()

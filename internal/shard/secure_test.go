@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// The tests of this file run in real time because they use a real etcd, and certificates for real names.
+// The tests in this file run in real time, because they use a real etcd, and certificates for real names.
 
 // certificatesOf returns the certificates with which a process of a store uses TLS.
 func certificatesOf(t *testing.T, a *authority.Authority, id identity.Identity) *certs.Source {
@@ -37,8 +37,8 @@ func certificatesOf(t *testing.T, a *authority.Authority, id identity.Identity) 
 	return source
 }
 
-// Three shards share a group over TLS, and ask each other what their volumes hold. A shard that answers under another
-// name than the requested one receives nothing and is not believed.
+// Three shards share a group over TLS, and ask each other for the contents of their volumes. A shard that answers
+// under a different name than the requested one receives nothing, and its answer is not used.
 func TestShardsAskEachOtherByName(t *testing.T) {
 	store, ctx := newEtcd(t), t.Context()
 	id := uuid.New()
@@ -63,7 +63,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 	}
 	first := shards["s1"]
 
-	// The copies of the group can agree on a record only by talking to each other.
+	// The copies of the group can agree on a record only by messages to each other.
 	gateway := certificatesOf(t, a, identity.Identity{Store: of, Role: identity.Gateway})
 	first.eventually("a record is put", func() bool {
 		if _, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil {
@@ -110,7 +110,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 		server := grpc.NewServer(grpc.Creds(certificatesOf(t, a, peer).Server(certs.ServerOptions{})))
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		must(t, err)
-		go func() { _ = server.Serve(listener) }() // until Stop
+		go func() { _ = server.Serve(listener) }() // Serve ends when the server is stopped
 		t.Cleanup(server.Stop)
 		bound, cancel := context.WithTimeout(ctx, 2*time.Minute)
 		_, err = first.shard.watcher.Ask(bound, placement.Shard{Name: "s2", Address: listener.Addr().String()})
@@ -121,7 +121,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 	}
 }
 
-// TestWhoCarriesOthers checks that only gateways and shards of the store itself may pass on calls of others.
+// TestWhoCarriesOthers checks that only gateways and shards of the store itself may carry calls of other callers.
 func TestWhoCarriesOthers(t *testing.T) {
 	own := identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}
 	other := identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}

@@ -37,8 +37,8 @@ func stalledShard(t testing.TB, answers int64, sendTimeout time.Duration) *fixtu
 	return f
 }
 
-// TestReadersThatDoNotReadKeepNobodyFromWriting checks that stalled readers block neither writes nor Get; streams are
-// refused.
+// TestReadersThatDoNotReadKeepNobodyFromWriting checks that stalled readers block neither writes nor Get. Further
+// streams are refused.
 func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -46,12 +46,12 @@ func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
 		f.stalled(10)
 		f.eventually("no further scan of such records fits", func() bool { return f.shard.calls.AnswerBytes() >= 3<<20 })
 		f.put(100, data(100, 1000))
-		for f.shard.calls.StreamAnswers().Take(10_000, 0) == nil { // takes the answer memory, as streams of small messages do
+		for f.shard.calls.StreamAnswers().Take(10_000, 0) == nil { // uses up the memory of streams
 			continue
 		}
 		f.put(101, data(101, 400_000))
 		f.holds(101, data(101, 400_000))
-		f.put(102, data(102, 1_000_000)) // more than what is left for Gets
+		f.put(102, data(102, 1_000_000)) // larger than the answer memory that is reserved for Get
 		stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
 		if err == nil {
 			_, err = stream.Recv()
@@ -71,12 +71,12 @@ func TestAReaderThatDoesNotReadIsDisconnected(t *testing.T) {
 		watch, err := f.records.Watch(f.ctx(), &recordv1.WatchRequest{Group: "0"})
 		must(t, err)
 		f.putEach(20, 500_000)
-		// What the transport holds of a stream remains counted until the caller reads it or disconnects. That is one
-		// message, and the rest of another that is nearly written.
+		// The part of a stream that the transport holds remains counted until the caller reads it or disconnects.
+		// That is one message, and the rest of a message that is partly written.
 		f.eventually("what the readers held is given back but for two messages each", func() bool {
 			return f.shard.calls.Calls() == 0 && f.shard.calls.AnswerBytes() <= 2*5*serve.ResultBytes
 		})
-		// A reader that continues learns the reason, and resumes where it was.
+		// A reader that continues gets the reason, and resumes at its position.
 		for _, stream := range streams {
 			given, last := 0, []byte(nil)
 			for err = nil; err == nil; {
@@ -88,7 +88,7 @@ func TestAReaderThatDoesNotReadIsDisconnected(t *testing.T) {
 			}
 			want(t, err, codes.Unavailable, reason.SlowReader)
 			err := error(nil)
-			// On a busy machine this reader may also be disconnected as a slow reader; then it continues from its
+			// On a busy machine, this reader may also be disconnected as a slow reader. It then continues from its
 			// cursor.
 			for again := true; again; again = reasonOf(err) == reason.SlowReader {
 				var rest []*recordv1.Record
@@ -110,8 +110,8 @@ func TestAReaderThatDoesNotReadIsDisconnected(t *testing.T) {
 	})
 }
 
-// The whole answer takes longer than one message may. If the machine stood still for longer than that, the reader was
-// as slow as one that is disconnected: then both get more time.
+// The whole answer takes longer than the time limit for one message. If the machine stood still for longer than that
+// limit, the reader was indeed too slow. The test is then repeated with a longer limit.
 func TestAReaderThatReadsSlowlyIsNotDisconnected(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -123,7 +123,7 @@ func TestAReaderThatReadsSlowlyIsNotDisconnected(t *testing.T) {
 				var out *recordv1.ScanResponse
 				if out, err = stream.Recv(); err == nil {
 					given += len(out.GetRecords())
-					time.Sleep(limit * 3 / 20) // the pace of the reader, which is what is tested
+					time.Sleep(limit * 3 / 20) // this is the pace of the slow reader
 				}
 			}
 			f.shard.Kill()
@@ -138,9 +138,10 @@ func TestAReaderThatReadsSlowlyIsNotDisconnected(t *testing.T) {
 	})
 }
 
-// TestAStopDoesNotWaitForCallersThatDoNothing has readers that do not read, and a caller that began an upload and sends
-// nothing. They are told that the shard stops. A slow reader is not disconnected. If the machine stood still, a slow
-// reader may have been slower than an idle caller, so only one of several readers has to get through.
+// TestAStopDoesNotWaitForCallersThatDoNothing stops a shard with readers that do not read, and with a caller that
+// began an upload and sends nothing. They get the error that the shard stops. A slow reader is not disconnected. If
+// the machine stood still, a slow reader may have been slower than an idle caller, so only one of several attempts
+// must succeed.
 func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -156,8 +157,8 @@ func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 }
 
 // stopsDespiteCallers stops a shard that many callers keep waiting. It returns the error of a caller that reads one
-// message at a time, with a pause after each: in total, this takes longer than the 2 s that the shard waits for an idle
-// caller.
+// message at a time, with a pause after each. In total, this takes longer than the 2 s for which the shard waits for
+// an idle caller.
 func stopsDespiteCallers(t testing.TB) error {
 	t.Helper()
 	f := stalledShard(t, 64<<20, time.Hour)
@@ -192,7 +193,7 @@ func stopsDespiteCallers(t testing.TB) error {
 		var out *recordv1.DownloadResponse
 		if out, errSlow = slow.Recv(); errSlow == nil {
 			got += len(out.GetChunk().GetData())
-			time.Sleep(400 * time.Millisecond) // the pace of the reader, which is what is tested
+			time.Sleep(400 * time.Millisecond) // this is the pace of the slow reader
 		}
 	}
 	if errors.Is(errSlow, io.EOF) {

@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// backedUp is several shards of one store on an etcd of its own, which can be set back.
+// backedUp is a cluster with an etcd of its own, which can be set back to a backup.
 //
 // The tests run in real time, because etcd is a real one; the disks are in memory.
 type backedUp struct {
@@ -32,7 +32,7 @@ type backedUp struct {
 	etcd  *etcdtest.Own
 	store *registry.Store
 	id    uuid.UUID
-	quiet time.Duration // rememberQuiet of shards that start from now on
+	quiet time.Duration // rememberQuiet of shards that are started after a change of this field
 }
 
 func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
@@ -54,7 +54,7 @@ func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
 	return b
 }
 
-// connect returns the store as a separate process sees it, which remembers nothing.
+// connect returns the store over a new connection, which remembers nothing, as in a separate process.
 func (b *backedUp) connect() *registry.Store {
 	b.t.Helper()
 	client, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{b.etcd.Address}})
@@ -104,7 +104,7 @@ func (b *backedUp) aimAll(shards ...string) {
 	must(b.t, b.store.SetTargets(b.t.Context(), targets))
 }
 
-// on waits until etcd says that all groups are on exactly these shards, and that nothing is frozen.
+// on waits until all groups are on exactly these shards according to etcd, and etcd is not frozen.
 func (b *backedUp) on(shards ...string) placement.View {
 	b.t.Helper()
 	var v placement.View
@@ -135,9 +135,9 @@ func (b *backedUp) folders(name string) (groups, trash int) {
 	return len(filesIn(b.t, f.cfg.FS, path.Join(f.cfg.Dir, "groups"))), len(trashOf(b.t, f))
 }
 
-// Groups move after a backup of etcd; then etcd is set back to it. Some shards start on the older etcd, others have run
-// all the time. In each case, nothing made since the backup is deleted, moved or served wrongly, and etcd ends up with
-// the truth.
+// Groups move after a backup of etcd, and etcd is then set back to the backup. Some shards start on the older etcd,
+// others have run all the time. In each case, nothing that was made after the backup is deleted, moved or served
+// wrongly, and etcd ends up with the true state.
 func TestRule9_AnEtcdThatWasSetBackIsReconciled(t *testing.T) {
 	for _, c := range []struct {
 		copies          int
@@ -164,7 +164,7 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	to := slices.Sorted(slices.Values(append(slices.Clone(from[1:]), "d")))
 	b.aimAll(to...)
 	before := b.on(to...)
-	// A shard that the planner wanted first, and that made a group or had a copy of it for a moment, must also have
+	// A shard that was only the first target of a group, and had a copy of the group for a moment, must also have
 	// left. Otherwise it would leave while etcd is older.
 	for _, name := range []string{"a", "b", "c"} {
 		if !slices.Contains(to, name) {
@@ -183,7 +183,7 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	}
 	b.etcd.Stop()
 	for id := range int64(12) {
-		if len(restarted) == 0 { // settled groups continue to serve
+		if len(restarted) == 0 { // as all groups are settled, they continue to serve
 			b.holds(id, data(id, 200))
 		}
 	}
@@ -226,7 +226,8 @@ func sameMembersOf(a, b placement.Group) bool {
 	})
 }
 
-// While the shards with a majority of a group are down, the freeze remains and names the group; everything else serves.
+// While the shards with a majority of a group are down, the freeze remains, and its text names the group. Everything
+// else serves.
 func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -243,9 +244,9 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	b.aimAll("b")
 	b.on("b")
 	b.aimAll("a")
-	b.on("a") // other members than before, on the same shards
-	// Otherwise b could say, from its remains of a group, who holds the group, and the freeze would name the groups in a
-	// different order.
+	b.on("a") // the groups now have new members, on the same shards as before
+	// Otherwise b could report, from its remains of a group, which shard has the group. The text of the freeze would
+	// then name the groups in a different order.
 	b.eventually("b has left its groups", func() bool { groups, _ := b.folders("b"); return groups == 0 })
 	b.kill("a")
 	b.kill("b")
@@ -276,9 +277,9 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	b.filled(12, 100)
 }
 
-// Copies are made on a shard that etcd's backup does not know, and its machine is down while etcd is set back and
-// reconciled. Nobody can say where these copies are. They hold acknowledged data, so they remain members, and no
-// replacement is planned, until the shard comes back and reports them.
+// Copies are made on a shard that is not in etcd's backup, and the machine of that shard is down while etcd is set
+// back and reconciled. Nobody can tell where these copies are. They hold acknowledged data, so they remain members,
+// and no replacement is planned, until the shard comes back and reports them.
 func TestRule9_ACopyThatTheBackupDoesNotKnowIsNotDropped(t *testing.T) {
 	for name, restarted := range map[string][]string{"whoever ran remembers the place": nil,
 		"nobody remembers the place": {"b", "c"}} {
@@ -342,8 +343,8 @@ func dropsNoCopy(t *testing.T, restarted []string) {
 	}
 }
 
-// The volume of a shard remembers the revision of etcd, though nothing that was written concerned the shard. When the
-// shard starts on an older etcd, it notices.
+// The volume of a shard records the revision of etcd, even if no write to etcd concerned the shard. So the shard
+// notices when it starts on an older etcd.
 func TestRule9_AVolumeRemembersEtcdThoughNothingConcernsIt(t *testing.T) {
 	t.Parallel()
 	b := newBackedUp(t, 1, "a")

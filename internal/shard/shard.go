@@ -29,19 +29,19 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Shard owns the replicas of one volume and serves them. Safe for concurrent use.
+// Shard owns the replicas of one volume and serves them. It is safe for concurrent use.
 type Shard struct {
 	cfg       Config
 	logger    *slog.Logger
 	meta      placement.Meta
 	volume    *disk.Disk
 	committer *replica.Committer
-	id        host.Identity // the name and volume under which etcd knows this shard
+	id        host.Identity // the name and volume of this shard in etcd
 	boot      uuid.UUID     // drawn at random at each start
-	lookups   lookups       // asks etcd for groups that callers request and that are not here
+	lookups   lookups       // asks etcd for groups of other shards that callers request
 
 	replicas  *replicas.Set   // the state of the replicas on the volume, and the routes of calls
-	watcher   *follow.Watcher // follows what etcd says of groups
+	watcher   *follow.Watcher // follows etcd's state of the groups
 	loading   *load.Loader    // loads groups into memory
 	installer *installer      // fetches files from other shards
 	steerer   *lead.Steerer   // steers the groups that this shard leads
@@ -56,20 +56,21 @@ type Shard struct {
 	// superseded is canceled when another process owns the name or the volume; the cause says which process.
 	superseded context.Context
 	supersede  context.CancelCauseFunc
-	once       sync.Once // end does its work once
+	once       sync.Once // makes end do its work only once
 	cancel     context.CancelFunc
 	ctx        context.Context // is canceled to stop the background goroutines
 	wait       sync.WaitGroup  // for the background goroutines
 
 	problems  *problems.List
-	answersAt atomic.Pointer[time.Time] // when the volume began to answer after a silence; nil: it was never silent
+	answersAt atomic.Pointer[time.Time] // when the volume began to answer after a silence; nil if it never was silent
 	compactor *care.Compactor
 	peers     *peers
 	repairer  *care.Repairer
 }
 
-// Start opens the volume, begins to serve gRPC (UNAVAILABLE GROUP_LOADING while a group loads) and registers with etcd.
-// In the background it then loads groups in parallel and follows targets. ctx bounds only the start itself.
+// Start opens the volume, begins to serve gRPC (UNAVAILABLE GROUP_LOADING while a group loads) and registers with
+// etcd. In the background, the shard then loads groups in parallel and follows its targets. ctx bounds only the start
+// itself.
 func Start(ctx context.Context, cfg Config) (*Shard, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -177,7 +178,8 @@ func (s *Shard) start(ctx context.Context) error {
 	}
 	err = s.register(ctx)
 	if s.isRolledBack(err) {
-		// The volume gets a new identity before any of its replicas has served, so none of them votes again.
+		// The volume gets a new identity. This is safe because none of its replicas has served yet, so none of them
+		// votes again under an old identity.
 		if err := s.volume.Renew(); err != nil {
 			return err
 		}
@@ -229,13 +231,13 @@ func (s *Shard) care(known placement.Shard) {
 	for _, task := range []func(ctx context.Context){
 		s.loading.Run, // ends when everything that was on the volume is loaded
 		s.watcher.Run,
-		s.installer.run,         // installs replicas again that are too far behind
-		s.steerer.Run,           // moves groups that are led here
-		s.steerer.LeaveSilent,   // transfers the lead while the volume does not answer
+		s.installer.run,         // installs replicas that are too far behind
+		s.steerer.Run,           // moves the groups that this shard leads
+		s.steerer.LeaveSilent,   // transfers the leadership while the volume does not answer
 		reporter.run,            // reports the figures of groups to etcd
-		s.watcher.LeaveSafeMode, // ends the freezes that follow when etcd was set back
-		// stepAll counts the steps of the volume in the superblock and in etcd. The lower number of an older copy of the
-		// disk then identifies it.
+		s.watcher.LeaveSafeMode, // ends freezes, which begin when etcd was set back
+		// stepAll counts the steps of the volume in the superblock and in etcd. An older copy of the disk has a lower
+		// step, by which it is recognised.
 		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.Run,
 		s.compactor.Trash.Run,
@@ -250,27 +252,27 @@ func (s *Shard) care(known placement.Shard) {
 	}
 }
 
-// yield notes that another process took the shard's place while this one was silent. The host then ends the shard.
+// yield records that another process took the shard's place while this one was silent. The host then ends the shard.
 func (s *Shard) yield(err error) {
 	s.problems.Note("the registration in etcd", err)
 	s.supersede(err)
 }
 
-// Addr is the address that gRPC listens on.
+// Addr returns the address on which gRPC listens.
 func (s *Shard) Addr() string { return s.server.Addr() }
 
-// Loaded is closed when everything that can be loaded is loaded.
+// Loaded returns a channel that is closed when everything that can be loaded is loaded.
 func (s *Shard) Loaded() <-chan struct{} { return s.loading.Done }
 
-// Stop stops gracefully: it refuses new calls, lets calls in progress end, syncs, writes hints and unregisters. If ctx
-// ends first, calls in progress are aborted, and the rest is done without hints.
+// Stop stops the shard gracefully: it refuses new calls, waits for calls in progress, syncs, writes hints and
+// unregisters. If ctx ends first, calls in progress are aborted, and the rest is done without hints.
 func (s *Shard) Stop(ctx context.Context) error {
 	s.steerer.HandOver(ctx)
 	return s.end(ctx, true)
 }
 
-// Kill stops at once, as SIGKILL would: calls are aborted, and no hint is written. Acknowledged writes are on disk. The
-// folder can be opened again when Kill returns.
+// Kill stops the shard immediately, as SIGKILL would: calls are aborted, and no hint is written. Acknowledged writes
+// are on disk. The folder can be opened again when Kill returns.
 func (s *Shard) Kill() {
 	if err := s.end(context.Background(), false); err != nil {
 		s.logger.Warn("killed", "error", err)
@@ -288,7 +290,7 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 		case gracefully:
 			s.server.Drain(ctx, s.calls.Calls)
 		case s.cfg.server != nil:
-			s.server.Leave() // its host keeps running
+			s.server.Leave() // the server belongs to the host, which keeps running
 		default:
 			s.server.Stop()
 		}
@@ -308,7 +310,7 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 	return err
 }
 
-// closeGroups closes all groups in parallel. It writes hints only while there is time.
+// closeGroups closes all groups in parallel. It writes hints if hints is true, until ctx ends.
 func (s *Shard) closeGroups(ctx context.Context, hints bool) error {
 	if !hints {
 		over, cancel := context.WithCancel(ctx)

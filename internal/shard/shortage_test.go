@@ -17,10 +17,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestALackThatPassesEndsNoGroup has a period in which no file can be opened, made or renamed, because the process or
-// the machine lacks descriptors or memory. Every write during that time (a put, blob, seal, compaction, mark or hint)
-// waits or is refused with that reason. Nothing is lost, nothing counts as damage, and every group continues afterwards
-// on its own. The test costs 3 s.
+// TestALackThatPassesEndsNoGroup simulates a period in which no file can be opened, made or renamed, because the
+// process or the machine lacks descriptors or memory. Every write during that time (a put, blob, seal, compaction,
+// mark or hint) waits or is refused with that reason. Nothing is lost, nothing counts as damage, and every group
+// continues afterwards on its own. The test costs 3 s.
 func TestALackThatPassesEndsNoGroup(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR} {
@@ -36,7 +36,7 @@ func TestALackThatPassesEndsNoGroup(t *testing.T) {
 func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency) {
 	opens := []vfstest.OpKind{vfstest.OpOpen, vfstest.OpCreate, vfstest.OpMkdir, vfstest.OpRename}
 	if errno == syscall.EMFILE || errno == syscall.ENFILE {
-		opens = append(opens, vfstest.OpSyncDir) // which opens the folder
+		opens = append(opens, vfstest.OpSyncDir) // SyncDir opens the folder
 	}
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
@@ -56,7 +56,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 	}
 	for id := range int64(60) {
 		must(t, put(id, 5000))
-		must(t, put(id, 5001)) // something to compact
+		must(t, put(id, 5001)) // so that there is something to compact
 	}
 	lacking := func(kinds ...vfstest.OpKind) *vfstest.Fault {
 		return faulty.Add(&vfstest.Fault{Err: errno, Match: func(op vfstest.Op) bool {
@@ -70,7 +70,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 			id := 1000*int64(round+1) + i
 			size := 5000
 			if i%10 == 9 {
-				size = 3 << 20 // a blob
+				size = 3 << 20 // large enough for a blob
 			}
 			if err := put(id, size); err != nil {
 				refused++
@@ -131,7 +131,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 	f.holdsAll(there)
 }
 
-// one returns a list for each element of all, with only that element.
+// one returns a list for each element of all, which contains only that element.
 func one[T any](all []T) (out [][]T) {
 	for _, v := range all {
 		out = append(out, []T{v})
@@ -139,8 +139,9 @@ func one[T any](all []T) (out [][]T) {
 	return out
 }
 
-// TestADiskThatCannotBeLookedAtIsNotLost: for a minute the process has no descriptor to look at its volume. That is a
-// problem of the process, and says nothing about the disk: the shard continues to serve. It costs 20 ms.
+// TestADiskThatCannotBeLookedAtIsNotLost simulates a process that has no file descriptor for a minute, and thus
+// cannot check its volume. That is a problem of the process, and proves nothing about the disk, so the shard
+// continues to serve. The test costs 20 ms.
 func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -165,8 +166,8 @@ func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 	})
 }
 
-// TestAShardWaitsForItsStore checks that a shard waits and says so, with and without Stay, if it starts before its
-// store is made, or while the store's meta in etcd cannot be read. The test costs 20 ms.
+// TestAShardWaitsForItsStore checks that a shard waits, and reports the reason, with and without Stay, if it starts
+// before its store is made, or while the store's meta in etcd cannot be read. The test costs 20 ms.
 func TestAShardWaitsForItsStore(t *testing.T) {
 	t.Parallel()
 	for words, err := range map[string]error{
@@ -199,5 +200,5 @@ func TestAShardWaitsForItsStore(t *testing.T) {
 	}
 }
 
-// errEtcdSilent is the message about an etcd that does not answer.
+// errEtcdSilent is the message for an etcd that does not answer.
 const errEtcdSilent = "etcd does not answer"

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// slowCallMin is the duration above which a call is slow. A call takes milliseconds if disk and memory are fine,
-	// and tens of milliseconds on a loaded HDD. A call that took longer than a second waited for something: a disk, an
-	// election, a group that was loading.
+	// slowCallMin is the duration above which a call is slow. A call takes milliseconds on a healthy machine, and
+	// tens of milliseconds on a loaded HDD. A call that took longer than a second has waited for something: a disk,
+	// an election, a group that was loading.
 	slowCallMin = time.Second
 	// slowSyncMin is less than slowCallMin, because one write can wait for two syncs in a row, the one in progress and its
 	// own.
 	slowSyncMin = 500 * time.Millisecond
-	// slowKept is how many slow calls, and how many slow syncs, are kept. That is enough to see whether all concern one
-	// group, one method or one file. A slow disk causes thousands.
+	// slowKept is how many slow calls, and how many slow syncs, are kept. That is enough to see whether all of them
+	// concern one group, one method or one file, while a slow disk causes thousands.
 	slowKept = 32
 	// slowErrorBytesMax is how many bytes of an error's text are kept, so that the size of a ring is bounded.
 	slowErrorBytesMax = 256
@@ -34,11 +34,11 @@ type slow struct {
 	syncs  ring[*recordv1.SlowSync]
 }
 
-// ring keeps the newest of what was added. It is safe for concurrent use; the zero value is ready.
+// ring keeps the newest slowKept elements that were added. It is safe for concurrent use; the zero value is ready.
 type ring[T any] struct {
 	mu    sync.Mutex
 	total int64
-	kept  [slowKept]T // the one after total added is at total % slowKept
+	kept  [slowKept]T // the next element is put at total % slowKept
 }
 
 func (r *ring[T]) add(one T) {
@@ -48,7 +48,7 @@ func (r *ring[T]) add(one T) {
 	r.total++
 }
 
-// newest returns the kept elements, newest first, and how many were added in all.
+// newest returns the kept elements, newest first, and the total number of added elements.
 func (r *ring[T]) newest() (kept []T, total int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,7 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// TestARingKeepsTheNewest checks that a ring keeps as many entries as fit, the newest first, and counts all.
+// TestARingKeepsTheNewest checks that a ring keeps the newest elements up to its capacity, in descending order of
+// time, and counts all elements.
 func TestARingKeepsTheNewest(t *testing.T) {
 	for _, n := range []int{0, 1, slowKept - 1, slowKept, slowKept + 1, 5*slowKept + 3} {
 		var (
@@ -38,8 +39,8 @@ func TestARingKeepsTheNewest(t *testing.T) {
 	}
 }
 
-// TestSlowCallsAreReported checks that slow calls are reported with method, group and outcome, the newest first.
-// Streams, and calls whose time depends on the size of a group, never count as slow.
+// TestSlowCallsAreReported checks that slow calls are reported with their method, group and outcome, the newest
+// first. Streams, and calls whose time depends on the size of a group, never count as slow.
 //
 // This test runs in real time, because a call takes no virtual time.
 func TestSlowCallsAreReported(t *testing.T) {
@@ -64,7 +65,7 @@ func TestSlowCallsAreReported(t *testing.T) {
 	want(t, err, codes.InvalidArgument, "")
 
 	var got []string
-	// A call is counted after its answer was sent.
+	// A call is counted only after its answer was sent.
 	f.eventually("six calls are told", func() bool { return f.shard.Status().Slow.CallsTotal >= 6 })
 	slow := f.shard.Status().Slow
 	for _, c := range slow.Calls {
@@ -98,7 +99,8 @@ func TestCallsAndSyncsInTimeAreNotReported(t *testing.T) {
 	})
 }
 
-// TestSlowSyncsAreReported checks that slow syncs are reported with the file, and the group that waited for it.
+// TestSlowSyncsAreReported checks that slow syncs are reported with the file, and with the group that waited for the
+// sync.
 //
 // This test runs in real time, because a sync takes no virtual time.
 func TestSlowSyncsAreReported(t *testing.T) {
@@ -120,7 +122,7 @@ func TestSlowSyncsAreReported(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 
-	// Earlier entries are displaced. A failed sync is reported with its error. The error is truncated.
+	// Earlier entries are displaced. A failed sync is reported with its error, whose text is truncated.
 	id := f.shard.replicas.Routes().ByName["0"].UUID
 	long := &os.PathError{Op: "sync", Path: strings.Repeat("ä", slowErrorBytesMax), Err: syscall.EIO}
 	for n := range slowKept {

@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// smallDisk runs a shard on a disk of so many megabytes: in memory in a bubble, otherwise on a mounted ext4. Tests that
-// fill disks are skipped in short runs, because with the race detector they take minutes. Other tests write, compact
-// and scan concurrently, too.
+// smallDisk makes a shard run on a disk of this size: in memory in a bubble, and otherwise on a mounted ext4. Tests
+// that fill disks are skipped in short runs, because with the race detector they take minutes. Other tests write,
+// compact and scan concurrently, too.
 func smallDisk(t testing.TB, c *Config, megabytes int64) {
 	t.Helper()
 	if testing.Short() {
@@ -43,8 +43,8 @@ func smallDisk(t testing.TB, c *Config, megabytes int64) {
 	c.Dir = dir
 }
 
-// TestSmallRealDisks does on a real ext4, in real time, what other tests do on a disk in memory. No model knows how
-// much a file system uses itself, and when it reports that it is full.
+// TestSmallRealDisks runs tests of disks in memory on a real ext4, in real time. No disk in memory imitates how much
+// space a file system itself uses, and when it reports that it is full.
 func TestSmallRealDisks(t *testing.T) {
 	soaktest.Only(t, "log", "it writes gigabytes to disks")
 	for name, test := range map[string]func(t testing.TB){

@@ -14,7 +14,7 @@ import (
 )
 
 // TestAStartReadsSmallFilesOnce counts how often the start of a shard with four groups opens the small files of each
-// group, and how often it lists each folder. A disk that turns waits about 10 ms for each of them.
+// group, and how often it lists each folder. On a rotational disk, each of these operations takes about 10 ms.
 func TestAStartReadsSmallFilesOnce(t *testing.T) {
 	for _, residency := range []group.Residency{group.Index, group.Resident} {
 		for _, stops := range []bool{true, false} {
@@ -30,7 +30,7 @@ func TestAStartReadsSmallFilesOnce(t *testing.T) {
 						f.shard.Kill()
 					}
 					var mu sync.Mutex
-					seen := map[string]map[string]int{} // by folder of a group, then by file
+					seen := map[string]map[string]int{} // number of reads, by folder and file
 					watch := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 						dir, file := path.Split(op.Name)
 						if op.Kind == vfstest.OpList {
@@ -55,7 +55,7 @@ func TestAStartReadsSmallFilesOnce(t *testing.T) {
 					for _, dir := range slices.Sorted(maps.Keys(seen)) {
 						counts := seen[dir]
 						if counts[format.ReplicaName] == 0 {
-							continue // not the folder of a group
+							continue // this is not the folder of a group
 						}
 						groups++
 						for name, most := range map[string]int{

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/status"
 )
 
-// Status returns the present state.
+// Status returns the current status.
 func (s *Shard) Status() *recordv1.ShardStatus {
 	st := &recordv1.ShardStatus{Shard: s.cfg.row()}
 	row := st.GetShard()

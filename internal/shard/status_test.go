@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// The page reads only /status, so everything that it shows is there.
+// The page shows only data from /status, so the test checks /status.
 func TestTheStatusSaysTheStateInASentence(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -16,18 +16,18 @@ import (
 )
 
 // BenchmarkTenants measures how much a tenant that calls at ten times its limit, or more, slows down another tenant.
-// The result is the 99th percentile of the other tenant's gets next to the loud tenant, divided by the 99th percentile
-// without the loud tenant. Turns without and with the loud tenant alternate, because other work on the machine comes
-// and goes; percentiles are over all turns. A turn next to the loud tenant begins when that tenant has used up what it
-// may use at once.
+// The result is the 99th percentile of the other tenant's gets together with the loud tenant, divided by the 99th
+// percentile without the loud tenant. Turns without and with the loud tenant alternate, because the load of the
+// machine by other programs varies. Percentiles are over all turns. A turn with the loud tenant begins when that
+// tenant has used up its burst.
 //
 // The loud tenant has a connection of its own, and behaves in one of these ways:
 //   - within: calls as often as it may.
-//   - paced: begins ten times its limit, and repeats nothing.
+//   - paced: begins calls at ten times its limit, and repeats none.
 //   - obeys: 64 callers that wait as RetryInfo says, and up to as long again, as the Go client does.
-//   - never-waits: 16 callers that call again at once.
-//   - crowd: 256 callers that call again at once.
-//   - hangs-up: as never-waits, with a deadline of 5 ms for each call.
+//   - never-waits: 16 callers that immediately call again.
+//   - crowd: 256 callers that immediately call again.
+//   - hangs-up: like never-waits, with a deadline of 5 ms for each call.
 func BenchmarkTenants(b *testing.B) {
 	const limit, paced = 200, 4
 	for _, loud := range []struct {

@@ -34,7 +34,7 @@ func withTenants(t testing.TB, r *memRegistry, tenants ...access.Tenant) *memReg
 	return r
 }
 
-// limited waits until the quotas of groups apply.
+// limited waits until the groups have tenants, so that quotas apply.
 func (f *fixture) limited(groups ...string) *fixture {
 	f.t.Helper()
 	f.eventually("groups have a tenant", func() bool {
@@ -53,8 +53,8 @@ func (f *fixture) putIn(ctx context.Context, group string, id int64, data []byte
 	return err
 }
 
-// putDecided is putIn, repeated until etcd has granted or refused quota: on a slow machine, its decision takes longer
-// than a put waits.
+// putDecided repeats putIn until etcd has granted or refused quota, because on a slow machine that decision may take
+// longer than a put waits.
 func (f *fixture) putDecided(group string, id int64, data []byte) (err error) {
 	f.t.Helper()
 	f.eventually("etcd says whether there is room", func() bool {
@@ -83,8 +83,8 @@ func teamA(quotas access.Quotas) access.Tenant {
 	return access.Tenant{Name: "team-a", Prefix: "a-", Quotas: quotas}
 }
 
-// Stored data stays within its quota however many callers put at once. Refused puts leave nothing on the disk, and
-// other tenants, gets and deletes continue.
+// Stored data stays within its quota, however many callers put concurrently. Refused puts leave nothing on the disk,
+// and other tenants, gets and deletes continue.
 func TestAStoredQuotaHolds(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -98,7 +98,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 					group := []string{"a-1", "a-2"}[n%2]
 					switch err := f.putIn(f.ctx(), group, int64(100*w+n), make([]byte, size)); {
 					case err == nil:
-					case retryAfter(err) > 0: // the ledger is not read yet
+					case retryAfter(err) > 0: // the shard has not read the ledger yet
 					default:
 						isQuota(t, err, access.StoredBytes, limit, false)
 					}
@@ -116,7 +116,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 		for _, name := range []string{"a-1", "a-2"} {
 			held += f.shard.replicas.Routes().ByName[name].Served().Log().Stats().StoredBytes
 		}
-		if held > limit+2*size || held < limit-2*size { // the files also contain bytes that are not records
+		if held > limit+2*size || held < limit-2*size { // the stored bytes include some that do not belong to records
 			t.Errorf("%d bytes are stored, of %d", held, limit)
 		}
 		before := filesBelow(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups"))
@@ -157,7 +157,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 			}
 		}
 		var id int64
-		for id = 0; ; id++ { // find a record that is stored
+		for id = 0; ; id++ { // finds a record that is stored
 			if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1",
 				Id: id}}); err == nil {
 				break
@@ -192,7 +192,7 @@ func TestAQuotaOfRecords(t *testing.T) {
 	})
 }
 
-// An exceeded rate is refused with a time to retry; the calls of another tenant continue, and streams wait.
+// A call above the rate is refused with a time to retry, calls of another tenant continue, and streams wait.
 func TestRatesOfATenant(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -202,7 +202,7 @@ func TestRatesOfATenant(t *testing.T) {
 		for _, group := range []string{"a-1", "b-1"} {
 			must(t, f.putIn(f.ctx(), group, 1, []byte("x")))
 		}
-		get := func(group string) error { // no disk, however slow, keeps these below the rate
+		get := func(group string) error { // even on a slow disk, these calls exceed the rate
 			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group, Id: 1}})
 			return err
 		}
@@ -276,8 +276,8 @@ func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
 	})
 }
 
-// Every call that moves data is counted: Put, Get, Upload, Download, BatchPut, BatchGet, Scan, Watch, ListVersions,
-// PlanScan. Streams wait for their turn if the quota of bytes is used up, and end when the shard stops.
+// Every call that reads or writes data is counted: Put, Get, Upload, Download, BatchPut, BatchGet, Scan, Watch,
+// ListVersions, PlanScan. Streams wait for their turn if the quota of bytes is used up, and end when the shard stops.
 func TestEveryCallIsCounted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -391,7 +391,7 @@ func TestEveryCallIsCounted(t *testing.T) {
 				t.Errorf("%s has moved %d bytes, and must have moved %d", c.name, now.Bytes-before.Bytes, c.bytes)
 			}
 		}
-		// Add a debt of an hour.
+		// The tenant now has a debt of an hour.
 		tenant.Moved(3600 * limit)
 		scan, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{Group: "a-1"})
 		if err == nil {
@@ -410,7 +410,7 @@ func TestEveryCallIsCounted(t *testing.T) {
 	})
 }
 
-// putAnywhere puts at the shard that leads a group. The error is the answer of that shard.
+// putAnywhere puts a record at the shard that leads its group. The error is the answer of that shard.
 func (c *cluster) putAnywhere(group string, id int64, data []byte) (err error) {
 	c.t.Helper()
 	c.eventually("a leader answers", func() bool {
@@ -441,7 +441,7 @@ func (c *cluster) leaderOf(group string) (name string) {
 	return name
 }
 
-// The quota belongs to the tenant, whichever shard leads its groups.
+// The quota belongs to the tenant, and does not depend on which shard leads its groups.
 func TestAQuotaStaysWhenTheLeadMoves(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

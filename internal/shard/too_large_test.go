@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// tooLarge lists sizes of data whose message is over 8 MiB.
+// tooLarge lists sizes of data whose message exceeds 8 MiB.
 var tooLarge = map[string]int{"8 MiB and 1 byte": 8<<20 + 1, "9 MiB": 9 << 20}
 
 func TestPutOfATooLargeMessageNamesUpload(t *testing.T) {
@@ -49,7 +49,7 @@ func TestBatchPutOfATooLargeMessageSaysWhatToDo(t *testing.T) {
 			stream, err := f.records.BatchPut(f.ctx())
 			must(t, err)
 			put := &recordv1.PutRequest{Key: key(1), Data: make([]byte, n)}
-			// Recv returns a refusal; Send may return io.EOF before that.
+			// Recv returns the reason of a refusal. Send may return io.EOF before that.
 			if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{put}}); err != nil &&
 				!errors.Is(err, io.EOF) {
 				t.Fatal(err)

@@ -22,9 +22,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden transcripts")
 
-// TestTranscriptOfStarts compares with a golden file what happens to each replica when a shard starts, and when what
-// etcd says changes afterwards: the phases and standings of each group in order, and the answers to calls of the group.
-// Two groups load; the tail of one is damaged; one is a stray; one is a learner that joins; the data of one are lost.
+// TestTranscriptOfStarts compares the changes of each replica with a golden file, when a shard starts and when the
+// state in etcd changes afterwards. The file has the phases and standings of each group in order, and the answers to
+// calls of the group. Two groups load, one has a damaged tail, one is a stray, one is a learner that joins, and one
+// has lost its data.
 func TestTranscriptOfStarts(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -108,13 +109,13 @@ func TestTranscriptOfStarts(t *testing.T) {
 	})
 }
 
-// othersOf returns two voters on shards that do not run, besides a member.
+// othersOf returns two voters on shards that do not run, and the given member.
 func othersOf(m placement.Member) []placement.Member {
 	return []placement.Member{{Shard: "s2", VolumeUUID: uuid.UUID{2}, RaftID: m.RaftID + 100},
 		{Shard: "s3", VolumeUUID: uuid.UUID{3}, RaftID: m.RaftID + 101}}
 }
 
-// answer returns what a call of a group is answered.
+// answer returns the answer to a call of a group, as text.
 func (f *fixture) answer(name string) string {
 	g, err := forCalls{f.shard}.Group(f.ctx(), name, 0)
 	switch {
@@ -126,7 +127,7 @@ func (f *fixture) answer(name string) string {
 	return "served"
 }
 
-// raftID returns the Raft id of the only voter of a group, as its manifest has it.
+// raftID returns the Raft id of the only voter in the manifest of a group.
 func (f *fixture) raftID(name string) uint64 {
 	m, err := format.ReadManifest(f.cfg.FS, f.dirOf(name))
 	must(f.t, err)
@@ -138,7 +139,7 @@ func (f *fixture) dirOf(name string) string {
 	return path.Join(f.cfg.Dir, "groups", f.registry.now().Groups[name].UUID.String())
 }
 
-// hitTail destroys the manifest of a replica of a stopped shard, and leaves the file that says which replica it is.
+// hitTail destroys the manifest of a replica of a stopped shard, and leaves its replica file.
 func (f *fixture) hitTail(name string, volume uuid.UUID) {
 	view := f.registry.now()
 	file := format.ReplicaFile{RaftID: view.Groups[name].Members[0].RaftID, Volume: volume, Store: view.Meta.StoreUUID,
@@ -152,12 +153,12 @@ func (f *fixture) hitTail(name string, volume uuid.UUID) {
 	}
 }
 
-// phaseLog is a log that keeps the changes of phases and standings of each group, and passes on what is worse than a
-// warning or equal to it.
+// phaseLog is a log handler that keeps the changes of phases and standings of each group, and passes on warnings and
+// errors.
 type phaseLog struct {
 	slog.Handler
 	mu    sync.Mutex
-	lines map[string][]string // by group
+	lines map[string][]string // keys are groups
 }
 
 func (l *phaseLog) Enabled(context.Context, slog.Level) bool { return true }

@@ -23,12 +23,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// upload sends a header and chunks.
+// upload sends a header and chunks, and returns the answer.
 func (f *fixture) upload(header *recordv1.UploadHeader, chunks ...[]byte) (*recordv1.UploadResponse, error) {
 	f.t.Helper()
 	stream, err := f.records.Upload(f.ctx())
 	must(f.t, err)
-	// CloseAndRecv returns a refusal; until then Send returns io.EOF.
+	// If the shard refuses the upload, Send returns io.EOF, and CloseAndRecv returns the reason.
 	if header != nil {
 		_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}})
 	}
@@ -40,7 +40,7 @@ func (f *fixture) upload(header *recordv1.UploadHeader, chunks ...[]byte) (*reco
 	return stream.CloseAndRecv()
 }
 
-// download reads a complete answer, and checks each chunk.
+// download reads a complete answer, and checks the checksum of each chunk.
 func (f *fixture) download(in *recordv1.DownloadRequest) (*recordv1.Record, []byte, error) {
 	f.t.Helper()
 	stream, err := f.records.Download(f.ctx(), in)
@@ -265,14 +265,14 @@ func TestUploadBrokenStreamStoresNothing(t *testing.T) {
 				must(t, stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: c}}))
 			}
 			f.eventually("the call is under way", func() bool { return f.shard.calls.Calls() == 1 })
-			cancel() // no half-close
+			cancel() // ends the call without a half-close
 			f.eventually("the call ends", func() bool { return f.shard.calls.Calls() == 0 })
 			f.holds(1, []byte("before"))
 			if used := f.shard.calls.BytesInFlight(); used != 0 {
 				t.Errorf("%d bytes in flight when nothing is", used)
 			}
 		}
-		// Nothing is left on the disk either.
+		// No file of these uploads remains on the disk.
 		if n := f.blobs(); n != 0 {
 			t.Errorf("%d blob files are left of cut uploads", n)
 		}
@@ -314,8 +314,8 @@ func TestUploadRepeatedByRequestID(t *testing.T) {
 	})
 }
 
-// A batch whose puts all have one request id stores the first put of each group, and reports for each other put that it
-// is not stored.
+// A batch whose puts all have one request id stores the first put of each group, and reports an error for each other
+// put, so that no put is lost silently.
 func TestBatchPutWithOneRequestIDForAllLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -435,7 +435,7 @@ func TestBatchPutLimits(t *testing.T) {
 		for name, puts := range map[string][]*recordv1.PutRequest{"none": nil, "too many": many, "5 MiB": five} {
 			stream, err := f.records.BatchPut(f.ctx())
 			must(t, err)
-			// The earlier puts of the stream are answered all the same.
+			// The earlier puts of the stream are answered nevertheless.
 			ok := []*recordv1.PutRequest{{Key: key(99)}}
 			must(t, errors.Join(stream.Send(&recordv1.BatchPutRequest{Puts: ok}),
 				stream.Send(&recordv1.BatchPutRequest{Puts: puts})))

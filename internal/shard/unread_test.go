@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// unreadSlack is what an unread stream may take in addition to what is counted: 64 KiB received at the caller's side,
-// messages that are too small to be counted one by one, goroutines, and gRPC's state of a stream.
+// unreadSlack is the memory that an unread stream may take in addition to the counted memory: 64 KiB received at the
+// caller's side, messages that are too small to be counted one by one, goroutines, and gRPC's state of a stream.
 const unreadSlack = 256 << 10
 
 // sends counts the messages that a shard sends on all streams.
@@ -47,8 +47,8 @@ func (s *sends) option() grpc.ServerOption {
 	})
 }
 
-// quiet waits until each of n streams waits for its reader or has passed everything to gRPC, and nothing has moved for
-// a while.
+// quiet waits until each of n streams waits for its reader or has passed everything to gRPC, and no new message has
+// begun for a while.
 func (f *fixture) quiet(s *sends, n int64) {
 	f.t.Helper()
 	last, since := int64(-1), time.Now()
@@ -61,7 +61,7 @@ func (f *fixture) quiet(s *sends, n int64) {
 	})
 }
 
-// unreadConn connects so that each stream takes in 64 KiB of unread data.
+// unreadConn returns a client whose streams take in 64 KiB of unread data each.
 func (f *fixture) unreadConn() recordv1.RecordServiceClient {
 	f.t.Helper()
 	conn, err := connect(&f.cfg, f.shard.Addr(),
@@ -90,7 +90,7 @@ func unreadScan(ctx context.Context, c recordv1.RecordServiceClient, _ int) erro
 }
 
 func unreadBatchGet(records int) unreadCall {
-	in := &recordv1.BatchGetRequest{} // one for all streams, because gRPC's client keeps it
+	in := &recordv1.BatchGetRequest{} // shared by all streams, because gRPC's client holds the request
 	for id := range int64(records) {
 		in.Gets = append(in.Gets, &recordv1.GetRequest{Key: key(id)})
 	}
@@ -110,13 +110,13 @@ func unreadDownload(id int64) unreadCall {
 func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) error {
 	stream, err := c.Watch(ctx, &recordv1.WatchRequest{Group: "0"})
 	if err == nil {
-		_, err = stream.Recv() // the first message arrives before there are changes
+		_, err = stream.Recv() // the first message arrives even without changes
 	}
 	return err
 }
 
-// This test runs in real time on real disks: it measures the heap of the process, which would also contain disks in
-// memory.
+// This test runs in real time on real disks, because it measures the heap of the process, which would also contain
+// disks in memory.
 func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 	soaktest.Only(t, "raft",
 		"it counts the memory of the whole process, of which other tests and the race detector take their part")
@@ -134,10 +134,10 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 		name      string
 		residency group.Residency
 		cold      bool
-		records   int // of 10,000 bytes
-		bytes     int // of one; 0: 10,000
+		records   int // number of records of 10,000 bytes
+		bytes     int // size of a record; 0 means 10,000
 		call      unreadCall
-		after     func(f *fixture) // when the streams are open
+		after     func(f *fixture) // called when the streams are open
 	}{
 		{name: "Scan/warm", call: unreadScan},
 		{name: "Scan/cold", call: unreadScan, cold: true},
@@ -174,7 +174,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 			}
 			client := f.unreadConn()
 			first, end := context.WithCancel(f.ctx())
-			if err := unreadBatchGet(1)(first, client, 0); err != nil { // memory that the first call allocates is not counted
+			if err := unreadBatchGet(1)(first, client, 0); err != nil { // the memory of the first call must not count
 				t.Fatal(err)
 			}
 			end()
@@ -195,7 +195,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 				return growth <= counted+streams*unreadSlack
 			}
 			for end := time.Now().Add(20 * time.Second); !ok() && time.Now().Before(end); {
-				time.Sleep(100 * time.Millisecond) // a scan lets go of the log's buffers after a while
+				time.Sleep(100 * time.Millisecond) // a scan releases the log's buffers after a while
 			}
 			what := fmt.Sprintf("%d streams hold %.2f MiB each, %.2f MiB are counted", streams, mebibytes(growth)/streams,
 				mebibytes(counted)/streams)
@@ -231,5 +231,5 @@ func (f *fixture) fillBatches(n, bytes int) {
 		}
 	}
 	must(f.t, stream.CloseSend())
-	_, _ = stream.Recv() // the end
+	_, _ = stream.Recv() // the stream ends
 }

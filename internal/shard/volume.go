@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// newDisk makes the volume of the shard before it is open. Segments are read one after another only if the
+// newDisk makes the Disk of the shard, whose volume is not open yet. Segments are read one after another only if the
 // configuration says HDD, because virtual disks often report themselves as rotational.
 func (c *Config) newDisk(logger *slog.Logger) *disk.Disk {
 	return disk.New(disk.Options{
@@ -30,10 +30,11 @@ func (c *Config) newDisk(logger *slog.Logger) *disk.Disk {
 	})
 }
 
-// openVolume opens the volume, if etcd says that it may be registered. Before that, nothing is written to the volume.
-// An open raises the volume's generation. A copy that is refused again and again, or a rolled-back volume, would
-// otherwise get a later generation than the true volume. The registration comes after the open, because it reports a
-// generation that must be on disk. It can still be refused, if another process registers between the two.
+// openVolume opens the volume if it may be registered according to etcd. Until that is known, nothing is written to
+// the volume, because an open raises the volume's generation. Otherwise a copy that is refused repeatedly, or a
+// rolled-back volume, would get a later generation than the true volume. The registration comes after the open,
+// because it reports a generation that must be on disk. It can still be refused, if another process registers between
+// the two.
 func (s *Shard) openVolume(ctx context.Context) error {
 	c := &s.cfg
 	opts := volume.Options{
@@ -42,14 +43,14 @@ func (s *Shard) openVolume(ctx context.Context) error {
 	}
 	sb, err := volume.FreshSuperblock(c.FS, c.Dir)
 	switch {
-	case err == nil && sb.Store == opts.Store: // the open refuses a volume of another store
+	case err == nil && sb.Store == opts.Store: // Open refuses a volume of another store
 		registered, err := s.id.MayRegister(ctx, sb)
 		opts.Renew, opts.Registered = s.isRolledBack(err), volume.Step(registered)
 		if err != nil && !opts.Renew {
 			return err
 		}
 	case err != nil && !errors.Is(err, volume.ErrNoVolume):
-		return err // an open that could read the superblock after all would not know which step is registered
+		return err // if Open could then read the superblock, it would not know which step is registered
 	}
 	if err := s.volume.Open(opts); err != nil {
 		return err
@@ -81,7 +82,8 @@ func (s *Shard) checkMedium() {
 	}
 }
 
-// findGroups reads which groups have a folder on the volume. The result replaces all that was known of replicas.
+// findGroups reads which groups have a folder on the volume. The result replaces all earlier knowledge about
+// replicas.
 func (s *Shard) findGroups() error {
 	ids, err := s.volume.Groups()
 	if err != nil {
@@ -93,7 +95,7 @@ func (s *Shard) findGroups() error {
 		if found[id].Phase == member.DamagedTail {
 			s.metrics.tails.WithLabelValues(tailFound).Inc()
 		}
-		if err := found[id].Err; vfs.IsShortage(err) { // the folder was not read: the start fails, and is retried
+		if err := found[id].Err; vfs.IsShortage(err) { // the folder could not be read, so the start fails and is retried
 			return fmt.Errorf("group %s: %w", id, format.MarkShortage(err))
 		}
 	}
@@ -101,26 +103,27 @@ func (s *Shard) findGroups() error {
 	return nil
 }
 
-// A disk may be restored from an image that was taken while a shard ran on it. Nothing in the image shows that: it
-// looks like the disk after a kill. Every few seconds, if anything became durable, the shard therefore raises the step
-// number of the volume, and reports the number to etcd. For a restored image, etcd knows a later step, and the volume
-// is refused. Writes acknowledged since the last step that etcd knows are not protected in this way.
+// A disk may be restored from an image that was taken while a shard ran on it. The image itself cannot show that,
+// because it looks like the disk after a kill. Every few seconds, if anything became durable, the shard therefore
+// raises the step number of the volume, and reports the number to etcd. If an image is restored, etcd has a later
+// step than the image, and the volume is refused. Writes that were acknowledged after the last step in etcd are not
+// protected in this way.
 
 const (
-	// stepEvery is the time between two steps of a volume that is written to. During that time, an image of the volume
-	// may be mistaken for the volume itself.
+	// stepEvery is the time between two steps of a volume that is written to. An image that is younger than the last
+	// step may be mistaken for the volume itself.
 	stepEvery = 5 * time.Second
 	// stepPatience bounds one request to etcd.
 	stepPatience = 5 * time.Second
 )
 
-// stepAll raises the step of the volume again and again until ctx ends. While etcd does not answer, the shard continues
-// to serve, but the step remains the same until etcd has it. The time during which an image may be mistaken for the
-// volume grows accordingly.
+// stepAll raises the step of the volume repeatedly until ctx ends. While etcd does not answer, the shard continues to
+// serve, but its step does not rise until etcd has it. The time in which an image may be mistaken for the volume
+// grows accordingly.
 func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 	tick := time.NewTicker(s.cfg.stepEvery)
 	defer tick.Stop()
-	told := true // etcd holds the step that the volume is in
+	told := true // etcd has the current step of the volume
 	for covered := uint64(0); ; {
 		select {
 		case <-ctx.Done():
@@ -128,7 +131,8 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 		case <-tick.C:
 		}
 		if told {
-			// This is read before the step is raised. Data that becomes durable meanwhile is left to the next step.
+			// durable is read before the step is raised, so data that becomes durable meanwhile counts for the next
+			// step.
 			durable := s.committer.Synced() + s.installer.tookOver.Load()
 			if durable == covered {
 				continue

@@ -19,13 +19,13 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// watched holds a Watch and what it has returned so far.
+// watched is a Watch together with the changes that it has returned.
 type watched struct {
 	f      *fixture
 	stream recordv1.RecordService_WatchClient
 	cursor []byte
-	state  map[int64][]byte // the latest data
-	told   int              // records
+	state  map[int64][]byte // latest data of each record
+	told   int              // number of received records
 	stop   context.CancelFunc
 }
 
@@ -98,7 +98,7 @@ func TestWatchReportsWhatChanges(t *testing.T) {
 		last := w.cursor
 		w.stop()
 
-		// A watch from the first cursor, even after a restart, returns the latest state of each changed record once.
+		// A watch from the first cursor returns the latest state of each changed record once, even after a restart.
 		f.stop()
 		f.again(nil).ready()
 		again := f.watch("0", first)
@@ -108,7 +108,7 @@ func TestWatchReportsWhatChanges(t *testing.T) {
 		if !again.is(want) || again.told != 3 {
 			t.Fatalf("told %d records, %v", again.told, again.state)
 		}
-		// The last cursor returns only what is new.
+		// A watch from the last cursor returns only later changes.
 		behind := f.watch("0", last)
 		f.put(9, []byte("nine"))
 		behind.until(map[int64][]byte{9: []byte("nine")})
@@ -143,7 +143,7 @@ func TestWatchExpiresBelowForgottenDeletes(t *testing.T) {
 		if old.told != 0 {
 			t.Errorf("%d records were told before", old.told)
 		}
-		f.put(3, []byte("z")) // a stream that is up to date continues
+		f.put(3, []byte("z")) // a stream that has read everything continues
 		w.until(map[int64][]byte{2: []byte("y"), 3: []byte("z")})
 	})
 }
@@ -249,8 +249,8 @@ func TestWatchEndsWithTheGroup(t *testing.T) {
 	})
 }
 
-// The group of a watch moves, and its leader dies. The watch ends with an error that says so, and resumes from its
-// cursor at the next leader without missing anything.
+// The group of a watch moves, and its leader dies. The watch ends with an error that says so. A new watch at the next
+// leader continues from the cursor and misses nothing.
 func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -259,12 +259,12 @@ func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 		var from []byte
 		state := map[int64][]byte{}
 		ends := map[string]int{}
-		// follow reads at the current leader until the state is as wanted.
+		// follow watches at the current leader until the state is as wanted.
 		follow := func(want map[int64][]byte) {
 			t.Helper()
 			c.eventually("the changes come", func() bool {
 				names := slices.Sorted(maps.Keys(c.shards))
-				slices.Reverse(names) // d, which holds no copy at first, is asked before the leader
+				slices.Reverse(names) // d, which first holds no copy, is asked before the leader
 				for _, name := range names {
 					f := c.shards[name]
 					w := f.watch("0", from)
@@ -308,7 +308,7 @@ func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 		put(20, 40)
 		follow(want)
 		c.settled("b", "c", "d")
-		put(50, 30) // some anew
+		put(50, 30) // some of these records are written again
 		var leader string
 		c.eventually("etcd knows who leads", func() bool {
 			leader = c.registry.now().Groups["0"].Leader
