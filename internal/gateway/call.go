@@ -23,7 +23,7 @@ const (
 	createTimeout = 10 * time.Second
 )
 
-// resolve finds the route of a key in the table. creates says whether the call may create a group of Named routing. A
+// resolve finds the route of a key in the table. creates is true if the call may create a group of Named routing. A
 // nil route means that the caller must wait for a newer table.
 func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (*route, error) {
 	if r := t.route(k); r != nil || t.hash != nil {

@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// afterDoubt lists what a shard may answer to the repetition of a write that was applied but whose answer was lost.
+// afterDoubt lists possible answers of a shard to a repeated write that was already applied, but whose answer was
+// lost.
 var afterDoubt = []struct {
 	code   codes.Code
 	reason string

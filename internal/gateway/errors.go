@@ -43,8 +43,8 @@ func overloaded(format string, args ...any) error {
 // etcdPause is the time after which a call that needs etcd may be retried.
 const etcdPause = time.Second
 
-// etcdTime bounds a request to etcd to a part of the caller's time, so that the caller gets an answer that names the
-// failure.
+// etcdTime limits a request to etcd to three quarters of the caller's remaining time, so that the caller still gets
+// an answer with the reason if etcd does not answer.
 func etcdTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := createTimeout
 	if deadline, ok := ctx.Deadline(); ok {

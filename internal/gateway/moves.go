@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// fillMembers copies what the leader of a group reports about its members into the members' own rows.
+// fillMembers copies the leader's report about each member of a group into the member's own row.
 func fillMembers(answers []*recordv1.ListGroupsResponse) {
 	type replica struct {
 		group string

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Clients always receive complete tables, so large tables are sent less often: the shortest pause between two tables is
-// routingPause, plus routingPauseGroup for each group.
+// Clients always receive complete tables, so large tables are sent less often. The shortest pause between two tables
+// is routingPause, plus routingPauseGroup for each group.
 const (
 	routingPause      = 50 * time.Millisecond
 	routingPauseGroup = 10 * time.Microsecond // additional pause for each group

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// Status is the status of a gateway: what it knows from etcd, and the age of that knowledge. Its JSON is served at
-// /status. It contains no reports of shards, which have a status of their own.
+// Status is the status of a gateway: its data from etcd, and the age of that data. Its JSON is served at /status. It
+// contains no reports of shards, which have a status of their own.
 type Status struct {
 	Summary *recordv1.StatusSummary `json:"summary"` // the state in one sentence, and what to do
 	Store   string                  `json:"store"`
@@ -38,7 +38,7 @@ type Status struct {
 	Problems []string `json:"problems,omitempty"`
 	// Findings are the same as those of sheaf doctor, the worst first.
 	Findings []finding.Finding `json:"findings,omitempty"`
-	// LeftOut counts what the lists above leave out. It is nil if they are complete.
+	// LeftOut counts the rows that the lists above leave out. It is nil if they are complete.
 	LeftOut *LeftOut `json:"leftOut,omitempty"`
 }
 

@@ -52,8 +52,8 @@ func (t *table) sortRoutes() []*route {
 	})
 }
 
-// addUnknown adds routes for the groups whose key in etcd cannot be used: calls for them wait, and a scan of all
-// groups does not skip them.
+// addUnknown adds routes for the groups whose key in etcd cannot be used, so that calls for them wait, and a scan of
+// all groups does not skip them.
 func (t *table) addUnknown() {
 	for _, name := range t.view.Unknown() {
 		n, err := strconv.Atoi(name)

@@ -40,8 +40,8 @@ func (f *fixture) overwrite(ids []int64, rounds, bytes int) map[int64][]byte {
 	return there
 }
 
-// The space of overwritten data is freed automatically, even if writes carry request ids, which are remembered. What
-// remains is at most the current data, a share of it, and one segment for each group. The periodic check is not
+// The space of overwritten data is freed automatically, even if writes carry request ids, which are remembered. The
+// files then hold at most the current data, a share of it, and one segment for each group. The periodic check is not
 // needed for that, because a group that has filled a segment is checked.
 func TestOverwrittenSpaceIsFreedWhereWritesCarryRequestIDs(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ func (h stepHandler) WithGroup(name string) slog.Handler {
 	return stepHandler{h.Handler.WithGroup(name), h.tell}
 }
 
-// stepWanted is a step for which a test waits: step number `number` of its kind.
+// stepWanted is a step for which a test waits. number counts the steps of this kind.
 type stepWanted struct {
 	kind   string
 	number int32

@@ -25,7 +25,7 @@ type peers struct {
 	admit  func(ctx context.Context, bytes int64) error // reserves space on the volume, and waits for it
 	logger *slog.Logger
 
-	hub *peer.Hub // nil until the shard knows its store; set before the shard serves calls
+	hub *peer.Hub // nil until the store of the shard is known; set before the shard serves calls
 }
 
 var _ peer.Source = (*peers)(nil)
@@ -92,7 +92,7 @@ func (p *peers) isSilent(shard string) bool {
 // mustNotLead reports whether a peer has asked not to become the leader of groups.
 func (p *peers) mustNotLead(shard string) bool { return p.hub.MustNotLead(shard) }
 
-// Tell implements load.Peers: it tells a group that has begun to serve which of its members are silent.
+// Tell implements load.Peers. It informs a group that has begun to serve which of its members are silent.
 func (p *peers) Tell(g *replicas.Replica, sv *replicas.Served) {
 	for id, m := range g.Members() {
 		if id == sv.RaftID || m.Shard == p.name {

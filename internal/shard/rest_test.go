@@ -20,7 +20,7 @@ func restless(f *fixture) (awake, looked int) {
 	return awake, looked
 }
 
-// A shard that is down does not keep other shards awake: groups rest without it, and no leader repeatedly examines
+// A shard that is down does not keep other shards awake. Groups rest without it, and no leader repeatedly examines
 // the groups that this shard should lead. When the shard is back, it leads them.
 func TestAShardThatIsDownLetsOthersRest(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,7 @@ type Shard struct {
 	calls   *serve.Server // answers the calls of clients, gateways and administrators
 
 	stopping atomic.Bool
-	// superseded is canceled when another process owns the name or the volume; the cause says which process.
+	// superseded is canceled when another process owns the name or the volume; the cause names that process.
 	superseded context.Context
 	supersede  context.CancelCauseFunc
 	once       sync.Once // makes end do its work only once

@@ -18,7 +18,7 @@ import (
 // CaughtUpEntries is the number of entries that a member may lack and still count as caught up.
 const CaughtUpEntries = 1000
 
-// State is what the leader of a group knows when it decides.
+// State is the input of Decide: the facts that the leader of a group has when it decides.
 type State struct {
 	Self     uint64            // the leader's Raft id
 	Conf     *raftpb.ConfState // the membership as last applied
@@ -28,7 +28,7 @@ type State struct {
 	// Members are the members in etcd. Known are other members, which the leader knows from earlier states of etcd.
 	Members []placement.Member
 	Known   []placement.Member
-	// Target lists the wanted shards, one for each copy; the first one is to lead. If it is empty, there is no
+	// Target lists the wanted shards, one for each copy; the first one should lead. If it is empty, there is no
 	// target.
 	Target []string
 	Shards map[string]Shard
@@ -46,7 +46,8 @@ type Progress struct {
 	Active      bool // the leader heard from the member within the last election timeout, and its shard may lead
 }
 
-// Shard describes a shard as the leader knows it now, or as the leader last knew it if the shard is not registered.
+// Shard describes a shard. If the shard is not registered, these are the last facts that the leader received about
+// it.
 type Shard struct {
 	Domain string    // failure domain; empty: the shard counts as a domain of its own
 	Volume uuid.UUID // volume under which the shard is registered; zero if the shard is not registered
@@ -77,8 +78,8 @@ type Action struct {
 	ID      uint64   // the member to add, to remove or to make leader; for Replace, the voter that leaves
 	IDs     []uint64 // the learners that become voters
 	Members []placement.Member
-	// Done has a meaning only for the kind Nothing. It says that the group is where the target wants it. If Done is
-	// false, the group waits, and Decide must be called again soon.
+	// Done is used only with the kind Nothing. If it is true, the group is at its target. If it is false, the group
+	// waits, and Decide must be called again soon.
 	Done   bool
 	Reason string // the reason, as text for users
 }

@@ -108,7 +108,8 @@ func (d *decider) transfer(to uint64, why string) *Action {
 		d.name(to), why)}
 }
 
-// dropLearner removes an unwanted learner: the target has changed, its replica is gone, or its shard has a voter.
+// dropLearner removes a learner that is no longer wanted, because the target has changed, its replica is gone, or its
+// shard has a voter.
 func (d *decider) dropLearner() *Action {
 	taken := map[string]bool{}
 	for _, id := range d.learners {
@@ -277,7 +278,7 @@ func (d *decider) replace() *Action {
 		}
 		return d.handOver()
 	}
-	// This is the only copy: the group has two voters for a moment, until it transfers the leadership.
+	// This is the only copy, so the group has two voters for a moment, until this leader transfers the leadership.
 	if out == d.Self {
 		return &Action{Kind: Promote, IDs: []uint64{in}, Reason: fmt.Sprintf("%s is to take over from %s", d.name(in),
 			d.name(out))}
@@ -327,8 +328,8 @@ func (d *decider) lead() *Action {
 	return nil
 }
 
-// atTarget returns an action with Done set if the group is at its target. Otherwise the action says what the group
-// waits for.
+// atTarget returns an action with Done set if the group is at its target. Otherwise the action gives the reason why
+// the group waits.
 func (d *decider) atTarget() *Action {
 	if len(d.Target) == 0 {
 		return wait("no target is set")

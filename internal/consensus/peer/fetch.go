@@ -21,8 +21,7 @@ import (
 var errSilent = errors.New("it is silent")
 
 // Fetcher fetches from one peer. It uses connections of its own, because files must not delay heartbeats. A call ends
-// when the peer falls silent: without this rule, a call to a stopped process would last as long as the process is
-// stopped.
+// when the peer falls silent, because otherwise a call to a stopped process would last until the process is resumed.
 type Fetcher struct {
 	hub   *Hub
 	shard string
@@ -44,7 +43,7 @@ func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServ
 		leave()
 		silent(nil)
 		cancel()
-		_ = conn.Close() // an error of Close cannot change what was received
+		_ = conn.Close() // a failed Close does not affect the received data
 	}, nil
 }
 

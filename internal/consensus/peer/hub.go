@@ -40,7 +40,7 @@ type Options struct {
 	// MustNotLead reports whether this shard must not be given the lead of a group. Answers to pings tell the peers;
 	// see Hub.MustNotLead. The function must not block. If it is nil, this shard may always lead.
 	MustNotLead func() bool
-	// Source provides what peers fetch. If it is nil, they can fetch nothing.
+	// Source provides the files, entries and blobs that peers fetch. If it is nil, peers can fetch nothing.
 	Source Source
 	// Credentials returns the credentials for connections to a peer, by the peer's name. If it is nil, TLS is not
 	// used.
@@ -95,7 +95,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Counters count what a Hub has done since its start.
+// Counters count the messages of a Hub since its start.
 type Counters struct {
 	Sent, Received atomic.Uint64 // messages
 	SentBytes      atomic.Uint64
@@ -121,7 +121,7 @@ type Hub struct {
 	opts   Options
 	logger *slog.Logger
 	count  Counters
-	sender Sender    // sends what peers fetch
+	sender Sender    // serves the fetches of peers
 	number uint64    // random number of this process
 	zero   time.Time // zero point of clock
 
@@ -200,8 +200,8 @@ func (h *Hub) link(shard string) *link {
 	return l
 }
 
-// Alive reports whether a peer has answered lately, and since when the peer has been in that state. The time is zero
-// while the state is not known yet.
+// Alive reports whether a peer has answered recently, and since when the peer has been in that state. The time is
+// zero while the state is not known yet.
 func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -224,7 +224,7 @@ func (h *Hub) MustNotLead(shard string) bool {
 // Counters returns the counters of the hub. The caller must not change them.
 func (h *Hub) Counters() *Counters { return &h.count }
 
-// Fetched counts what peers have fetched from this shard. The caller must not change it.
+// Fetched returns the counters of fetches from this shard. The caller must not change them.
 func (h *Hub) Fetched() *FetchCounters { return &h.sender.Count }
 
 // Peers returns the stats of each peer, sorted by name.
@@ -274,7 +274,8 @@ func (t *Transport) Send(messages []*raftpb.Message) {
 	}
 }
 
-// lost tells the group that a message was not sent. It does so in another goroutine, because the sender holds locks.
+// lost reports to the group that a message was not sent. It does so in another goroutine, because the sender holds
+// locks.
 func (h *Hub) lost(group uuid.UUID, m *raftpb.Message) {
 	back := &raftpb.Message{Type: raftpb.MsgUnreachable.Enum(), From: new(m.GetTo()), To: new(m.GetFrom())}
 	if m.GetType() == raftpb.MsgSnap {

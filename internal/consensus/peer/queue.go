@@ -16,8 +16,8 @@ const (
 )
 
 // queue holds the messages to one peer. Appends keep their order among each other. Votes, heartbeats and answers also
-// keep their order, and are sent first: an election must not wait for megabytes of appends, and in a full queue
-// appends must be lost before other messages.
+// keep their order, and are sent first, because an election must not wait for megabytes of appends, and in a full
+// queue appends must be lost before other messages.
 type queue struct {
 	bytesMax int64
 	wake     chan struct{} // signals that the queue has messages

@@ -31,7 +31,7 @@ type Sender struct {
 	Count FetchCounters
 }
 
-// FetchCounters count what a Sender has done.
+// FetchCounters count the work of a Sender.
 type FetchCounters struct {
 	FetchedBytes    atomic.Uint64 // bytes of files that were sent
 	ExportsUnderWay atomic.Int64

@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// Source provides what peers may fetch from this shard. An error that wraps ErrNotHere means that this shard has no
-// serving replica of the group.
+// Source provides the data that peers may fetch from this shard. An error that wraps ErrNotHere means that this shard
+// has no serving replica of the group.
 type Source interface {
 	// Export pins the files of a group's replica.
 	Export(ctx context.Context, group uuid.UUID) (Export, error)

@@ -174,7 +174,7 @@ func TestASnapshotIsOfferedAgain(t *testing.T) {
 	})
 }
 
-// If the disk is full when a membership is to be recorded, Raft must not apply the change twice, because it would
+// If the disk is full when a membership must be recorded, Raft must not apply the change twice, because it would
 // panic for a joint change.
 func TestAJointMembershipIsAppliedOnceOnAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -98,8 +98,8 @@ func (rd *round) completeCore(committed []*raftpb.Entry) (answered []*Pending) {
 	return c.writes.Answered(rd.answered)
 }
 
-// changeMembers applies a membership change, unless the log had recorded the change when this replica started: the
-// membership may become durable before the commit index.
+// changeMembers applies a membership change, unless the log already contained the change when this replica started,
+// because the membership may become durable before the commit index.
 func (rd *round) changeMembers(e *raftpb.Entry) error {
 	if e.GetIndex() <= rd.firstConf {
 		return nil

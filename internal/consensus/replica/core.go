@@ -55,8 +55,8 @@ type core struct {
 	ending  bool          // End is in progress
 	formed  bool          // Options.Forming has admitted writes
 	changed chan struct{} // closed by announce; nil if no caller waits
-	// hangs is closed and replaced if a disk hangs when the leadership is lost: no round ends then, so no round
-	// answers the writes in progress. The callers of these writes can then turn to the members that still work.
+	// hangs is closed and replaced if a disk hangs when the leadership is lost. In that case no round ends, so no
+	// round answers the writes in progress. The callers of these writes can then turn to the members that still work.
 	hangs     chan struct{}
 	lostTicks int // ticks since the leadership was lost
 

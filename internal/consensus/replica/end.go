@@ -12,7 +12,7 @@ import (
 
 var (
 	// ErrEnded means that the group accepts no writes, because it is about to be deleted. Errors of writes wrap it
-	// together with ErrNoLeader: nothing was written, and the write may be repeated.
+	// together with ErrNoLeader. Such a write was not applied, and may be repeated.
 	ErrEnded = errors.New("the group is being deleted")
 	// ErrNotBlank means that the group holds something, and therefore does not end.
 	ErrNotBlank = errors.New("the group is not empty")
@@ -29,8 +29,8 @@ func (r *Replica) End(ctx context.Context, blank func() error) error {
 	if err != nil {
 		return err
 	}
-	// The change is also committed if the group has ended before: the entry proves that this replica still leads, and
-	// that no other leader has resumed the group since.
+	// The change is committed even if the group has already ended, because the entry proves that this replica still
+	// leads, and that no other leader has resumed the group since.
 	err = r.changeMembers(ctx, term, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
 		{Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(format.EndedID)},
 	}})
@@ -40,8 +40,8 @@ func (r *Replica) End(ctx context.Context, blank func() error) error {
 	return err
 }
 
-// beginEnd checks that the group holds nothing, and refuses writes until End returns. It returns the term in which the
-// check holds: by a later term, another leader may have accepted writes.
+// beginEnd checks that the group holds nothing, and refuses writes until End returns. It returns the term of the
+// check, because in a later term another leader may have accepted writes.
 func (r *Replica) beginEnd(blank func() error) (term uint64, err error) {
 	c := r.state.lock()
 	defer c.unlock()
@@ -56,7 +56,8 @@ func (r *Replica) beginEnd(blank func() error) (term uint64, err error) {
 	case !c.writes.IsEmpty():
 		return 0, fmt.Errorf("%w: a write is in progress", ErrNotBlank)
 	}
-	// A group that has ended is checked, too: an earlier End may have failed, and writes may have been accepted since.
+	// A group that has ended is checked as well, because an earlier End may have failed, and writes may have been
+	// accepted since.
 	if err := blank(); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrNotBlank, err)
 	}

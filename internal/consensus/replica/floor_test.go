@@ -13,8 +13,8 @@ import (
 )
 
 // A round applies an entry and waits for a sync. Meanwhile the entry is compacted away, so that the log begins after
-// the last index that Raft knows to be applied, and the leader fails. Raft would panic if a member campaigned at that
-// moment.
+// the last index that Raft knows to be applied, and the leader fails. Without a check of the replica, Raft would
+// panic if a member campaigned at that moment.
 func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 	for range 100 { // repeated, because sometimes a round applies the entry without a sync
 		met := false

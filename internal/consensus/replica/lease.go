@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// lease says whether this replica may answer reads without asking the other members. Its methods may be called with
-// or without the core's mutex.
+// lease records whether this replica may answer reads without asking the other members. Its methods may be called
+// with or without the core's mutex.
 //
 // A leader whose question was answered by the majority may answer reads without asking again for leaseTime, which
 // counts from the time of the question. This is safe because a member that answers has heard from a leader, and from
@@ -27,7 +27,7 @@ import (
 //     A member that learns that its leader's shard is silent (PeerDown) may vote earlier, but not before the member
 //     itself has heard nothing from the leader for an election timeout, because the report may come late, after the
 //     member has answered the leader again.
-//  3. A replica that has just started does not know what it has answered, so it gives no vote for voteSilence, which
+//  3. A replica that has just started has forgotten its earlier answers, so it gives no vote for voteSilence, which
 //     is longer than leaseTime.
 //  4. A member to which the leadership is transferred need not wait, because the leader that transfers the leadership
 //     has no lease for the rest of its term.

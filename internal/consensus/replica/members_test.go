@@ -314,7 +314,7 @@ func testThreeVoters(t *testing.T) {
 		}
 	}
 
-	// The leader is partitioned: a write that it accepts now is not acknowledged, and it answers no linearizable
+	// The leader is partitioned, so a write that it accepts now is not acknowledged, and it answers no linearizable
 	// read.
 	first, leader, lost := n.isolateAndWrite(t, put(100, "lost"))
 	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)

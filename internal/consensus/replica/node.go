@@ -80,7 +80,7 @@ func (n *node) startRaft(logger *slog.Logger) (conf *raftpb.ConfState, err error
 		CheckQuorum:               true,
 		PreVote:                   true,
 		DisableProposalForwarding: true, // because the leader evaluates the conditions of writes
-		// See transfer.yield: the other members may not know yet that this one was removed.
+		// The other members may not know yet that this one was removed; see transfer.yield.
 		StepDownOnRemoval: false,
 		Logger:            raftLogger{logger},
 	})

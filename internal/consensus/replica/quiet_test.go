@@ -127,7 +127,7 @@ func (n *network) awake() (count int) {
 	return count
 }
 
-// A member whose shard is gone costs the others nothing once they rest again: no message, and no tick of a clock.
+// A member whose shard is down costs the others nothing once they rest again: no message, and no tick of a clock.
 func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
 	for _, leads := range []bool{true, false} {
 		t.Run(fmt.Sprintf("it led %v", leads), func(t *testing.T) {

@@ -89,7 +89,7 @@ func TestALateDuplicateOfAWriteThatDidNothingDoesNothing(t *testing.T) {
 				wantRefusal(t, err, ErrMismatch, first.Index)
 				one.wantData(t, 5, "c")
 
-				// A request id under which nothing was written is still free: another write may use it, and the id
+				// A request id under which nothing was written is still free. Another write may use it, and the id
 				// then belongs to that write.
 				current := one.must(t, put(5, "d")).Index
 				if done := one.must(t, put(5, "b").ifVersion(current).request(3, 1)); done.Repeated || done.Index == 0 {

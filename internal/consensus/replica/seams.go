@@ -30,7 +30,7 @@ func (s *seams) hardState(state *raftpb.HardState) *raftpb.HardState {
 	return &raftpb.HardState{Term: state.Term, Vote: proto.Uint64(0), Commit: state.Commit}
 }
 
-// sync makes durable what a round has appended (rules.Sync).
+// sync makes the appended data of a round durable (rules.Sync).
 func (s *seams) sync(c *Committer, log store) error {
 	if s.BeforeSync != nil {
 		s.BeforeSync()

@@ -156,7 +156,8 @@ func (c *core) hasLost(m *raftpb.Message) error {
 	return fmt.Errorf("%w: it ends at index %d, and index %d was committed by it", ErrLostEntries, last, m.GetCommit())
 }
 
-// route decides what to do with a message. The result taken is false if the message was dropped.
+// route passes a message to the part of the replica that handles it, or drops it. The result taken is false if the
+// message was dropped.
 func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err error) {
 	switch {
 	case isQuietMark(m):

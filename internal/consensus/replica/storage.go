@@ -24,9 +24,9 @@ func (s storage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 	return hard, conf, err
 }
 
-// committedByChanges finds entries that are certainly committed although the log does not say so. A leader proposes a
-// membership change only after it has applied the previous one, so the previous change and everything before it are
-// committed. The result is 0 if there is no such entry.
+// committedByChanges finds entries that are certainly committed although the log's own commit index is lower. A
+// leader proposes a membership change only after it has applied the previous one, so the previous change and
+// everything before it are committed. The result is 0 if there is no such entry.
 //
 // Raft relies on the fact that a member that has stored a change knows that the previous change is committed, because
 // one message carries both the entry and the commit index. On the disk they are one write. If a power cut interrupts

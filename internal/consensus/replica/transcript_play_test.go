@@ -21,7 +21,7 @@ var (
 	errPanic  = errors.New("the log is to panic")
 )
 
-// play runs a script of inputs against one replica, and writes down what the replica's rounds do.
+// play runs a script of inputs against one replica, and writes a transcript of the replica's rounds.
 type play struct {
 	t      *testing.T
 	voters []uint64
@@ -85,7 +85,7 @@ func (p *play) input(format string, args ...any) {
 	fmt.Fprintf(p.out, format+"\n", args...)
 }
 
-// note writes down what the replica does.
+// note adds a line about the replica to the transcript.
 func (p *play) note(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -345,7 +345,7 @@ func (r playRunner) Mark() bool {
 	return written
 }
 
-// playLog is a log in memory that writes down what is done to it.
+// playLog is a log in memory that writes a transcript of its operations.
 type playLog struct {
 	*memoryLog
 	play *play

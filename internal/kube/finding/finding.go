@@ -26,7 +26,7 @@ const (
 )
 
 // Finding is one deviation from the healthy state. Where is the object concerned, such as "shard quotes-ssd-1". Do is
-// the next command to type; it is empty if What says what to do, or if waiting is enough.
+// the next command to type; it is empty if What already names it, or if waiting is enough.
 type Finding = finding.Finding
 
 // Objects holds the objects of a store. A list may be incomplete if the caller lacks permissions.

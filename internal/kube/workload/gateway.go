@@ -47,7 +47,7 @@ func GatewayService(store *v1alpha1.RecordStore) *corev1.Service {
 	return service
 }
 
-// gatewayProtocol tells load balancers the protocol on the gateway's port.
+// gatewayProtocol returns the protocol on the gateway's port, for load balancers.
 func gatewayProtocol(store *v1alpha1.RecordStore) string {
 	if tls := store.Status.TLS; tls != nil && tls.Transport == v1alpha1.TransportRequired {
 		return "https"

@@ -1,5 +1,6 @@
-// Package disk opens the volume of a shard, and holds what its groups share: the journal, the memory budget, and the
-// options of their logs. It also reads and writes the replica files, which identify the replicas on the volume.
+// Package disk opens the volume of a shard, and holds the parts that its groups share: the journal, the memory
+// budget, and the options of their logs. It also reads and writes the replica files, which identify the replicas on
+// the volume.
 package disk
 
 import (

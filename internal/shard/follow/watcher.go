@@ -224,8 +224,8 @@ func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 // groupProblem returns the name of a problem with creating a group or with reporting it to etcd.
 func groupProblem(group string) string { return "group " + group }
 
-// forgetDone removes the problems of groups for which no work is left: other shards have done the work, or it is no
-// longer wanted.
+// forgetDone removes the problems of groups for which no work is left, because other shards have done the work, or
+// because it is no longer wanted.
 func (f *Watcher) forgetDone(todo replicas.Work) {
 	wanted := map[string]bool{}
 	for _, state := range todo.Groups() {

@@ -183,7 +183,7 @@ func isPlain(sv *replicas.Served, m replica.Members, state replicas.Group) bool 
 }
 
 // namesAll reports whether a list contains every member of a membership. An incomplete list must not be written for
-// that membership: a replica that it omits would conclude that it has left the group.
+// that membership, because a replica that it omits would conclude that it has left the group.
 func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
 	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(),
 		conf.GetLearnersNext()) {
@@ -302,8 +302,8 @@ func (q *Steerer) act(
 	case move.TransferLeader:
 		return sv.Replica().TransferLeader(ctx, a.ID)
 	case move.AddLearner:
-		// A sole voter needs no replica file: the membership identifies it. With a second member, the file must say
-		// which one is on this volume.
+		// A sole voter needs no replica file, because the membership identifies it. With a second member, the file
+		// must identify the one on this volume.
 		if err := q.WriteReplicaFile(sv.UUID(), sv.RaftID); err != nil {
 			return err
 		}
@@ -438,8 +438,8 @@ func (q *Steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, op
 
 // transferTarget returns the member with the longest log among those that can take the leadership, or 0 if no member
 // can take it. A member whose disk hangs can neither lead nor store a vote. If no majority can vote, this shard keeps
-// the leadership: a leader whose disk hangs still serves reads from memory, but after a failed election the group
-// would have no leader.
+// the leadership, because a leader whose disk hangs still serves reads from memory, but after a failed election the
+// group would have no leader.
 func (q *Steerer) transferTarget(sv *replicas.Served, m replica.Members) uint64 {
 	var to, match uint64
 	votes, places := map[uint64]bool{}, sv.Group.Members()

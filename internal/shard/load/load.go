@@ -297,7 +297,7 @@ func (l *Loader) Status() *recordv1.Load {
 }
 
 // Memory returns the memory that all groups need. If the memory limit keeps groups from being loaded, tooSmall is the
-// error that says so.
+// corresponding error.
 func (l *Loader) Memory() (needBytes int64, tooSmall error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -119,7 +119,7 @@ type Action struct {
 //   - A replica that etcd does not name leaves only if a leader wrote a membership that is not older than its own.
 //   - A member without its data is never served as if it were empty: another copy replaces it, or it is lost.
 //   - A replica that etcd places on another shard, or does not know, is kept and not served.
-//   - A replica of a deleted group leaves: its leader has proved that the group holds nothing. Files that may belong to
+//   - A replica of a deleted group leaves, as its leader has proved that the group is empty. Files that may belong to
 //     another group are kept.
 func Decide(v *View, r *Replica) Action {
 	here := v.here()

@@ -268,7 +268,7 @@ func breaks(v *View, r *Replica, a Action) string {
 	return ""
 }
 
-// Each pair of a phase and an event has at most one transition: an event that is not in the table leaves the phase
+// Each pair of a phase and an event has at most one transition. An event that is not in the table leaves the phase
 // unchanged.
 func TestPhases(t *testing.T) {
 	for phase := range phases {

@@ -77,9 +77,9 @@ func (r *Replica) isOneOf(members []placement.Member) bool {
 	return slices.ContainsFunc(members, func(m placement.Member) bool { return r.RaftID == 0 || m.RaftID == r.RaftID })
 }
 
-// isRemnant reports whether etcd wants a learner on this shard, and the folder is only a remnant: a kill interrupted
-// the creation or the removal of a replica. Such a folder has no manifest, and does not show which replica it belongs
-// to. Its content is ignored.
+// isRemnant reports whether etcd wants a learner on this shard, and the folder is only a remnant, because a kill
+// interrupted the creation or the removal of a replica. Such a folder has no manifest, and does not show which
+// replica it belongs to. Its content is ignored.
 func (r *Replica) isRemnant(here []placement.Member) bool {
 	return r.Unreadable && r.RaftID == 0 && isLearner(here)
 }

@@ -287,7 +287,7 @@ func TestCallsAtOnce(t *testing.T) {
 	}
 }
 
-// The memory of waiting messages is limited: further messages are refused.
+// The memory of waiting messages is limited. Further messages are refused.
 func TestWhatWaitsIsBounded(t *testing.T) {
 	p := newPlay(access.Quotas{BytesPerSecond: 1}, 1, "s")
 	p.sets["s"].cfg.Pause = nil
@@ -362,7 +362,8 @@ func TestStoredQuotasHold(t *testing.T) {
 	}
 }
 
-// If etcd has granted nothing yet, the error of a put says so, and does not say that the quota is used up.
+// If etcd has granted no quota yet, the error of a put gives that reason, and does not claim that the quota is used
+// up.
 func TestARefusalSaysWhetherAnythingWasGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(access.Quotas{StoredBytes: 100, Records: 10}, 2, "x", "y")

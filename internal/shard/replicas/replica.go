@@ -41,7 +41,7 @@ type Replica struct {
 	Progress group.Progress // progress of its load
 
 	set *Set
-	// known holds every member that etcd ever named, by Raft id: see Members.
+	// known holds every member that etcd ever named, by Raft id; see Members.
 	known atomic.Pointer[map[uint64]placement.Member]
 	// copying is the progress of copying the replica's files from another shard. It is nil if no copy is in progress.
 	copying atomic.Pointer[Copying]

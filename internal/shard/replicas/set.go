@@ -206,8 +206,8 @@ func (s *Set) See(view placement.View) {
 
 // Retire retires the Raft ids of the replicas that etcd places on this shard at the start, because an earlier process
 // may have begun these replicas. The caller calls it before etcd can assign a new replica to the shard. The first
-// view has all such ids: before a replica is begun, the volume records the revision of etcd that names it, and the
-// shard follows no older view.
+// view contains all such ids, because before a replica is begun, the volume records the revision of etcd that names
+// it, and the shard follows no older view.
 func (s *Set) Retire(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -208,8 +208,8 @@ func (b *batch) wrote(ctx context.Context) {
 	})
 }
 
-// abandon waits for no put of a batch, and releases their reservations. It is called when the caller has gone. ctx is
-// the context of the stream.
+// abandon releases the reservations of a batch's puts without waiting for the puts. It is called when the caller has
+// disconnected. ctx is the context of the stream.
 func (s *Server) abandon(ctx context.Context, b *batch) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()

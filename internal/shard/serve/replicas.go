@@ -57,7 +57,7 @@ type Group interface {
 	// Barrier returns when reads see every write that was acknowledged before the call. In a group with several
 	// members only the leader may read.
 	Barrier(ctx context.Context) error
-	// ReadHere does what Barrier does, for any member: it asks the leader.
+	// ReadHere does what Barrier does, but for any member, which asks the leader.
 	ReadHere(ctx context.Context) error
 	// MayWrite returns an error, before a write is proposed, if another shard leads the group. It returns nil if this
 	// shard leads the group, or if the leader is not known.

@@ -1,5 +1,5 @@
-// Package serve answers the calls to a shard: RecordService and AdminService. It also holds what all calls have in
-// common: limits, counts and an orderly end. It uses the shard through the interfaces Replicas and Admin.
+// Package serve answers the calls to a shard: RecordService and AdminService. It also implements the common parts of
+// all calls: limits, counts and an orderly end. It uses the shard through the interfaces Replicas and Admin.
 package serve
 
 import (
@@ -100,7 +100,8 @@ func (s *Server) Admin(admin Admin) recordv1.AdminServiceServer {
 	return &adminServer{Server: s, admin: admin}
 }
 
-// Stop refuses new calls, and ends calls that wait without an end, such as watches. Other calls in progress continue.
+// Stop refuses new calls, and ends calls that would never end by themselves, such as watches. Other calls in progress
+// continue.
 func (s *Server) Stop() { s.stop() }
 
 func (s *Server) isStopping() bool { return s.stopping.Err() != nil }

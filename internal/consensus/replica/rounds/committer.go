@@ -156,8 +156,8 @@ func (c *Committer) Clocked() int {
 // acknowledged since then was already durable at that moment.
 func (c *Committer) Synced() uint64 { return c.synced.Load() }
 
-// Sync makes durable what was appended to a log. It shares the sync with other groups if several rounds are in progress
-// or if share is set.
+// Sync makes the appended data of a log durable. It shares the sync with other groups if several rounds are in
+// progress or if share is set.
 func (c *Committer) Sync(log Log, share bool) error {
 	defer c.synced.Add(1)
 	if (share || int(c.busy.Load()) >= sharedFrom) && log.SyncShared() {

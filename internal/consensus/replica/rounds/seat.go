@@ -20,7 +20,7 @@ type Runner interface {
 }
 
 // A seat is idle (0), waits in the committer's list (dirty), is in a round (busy), or is in a round and needs another
-// one (both). A seat that is gone is never put into the list again.
+// one (both). A seat whose replica has left is never put into the list again.
 const (
 	dirty uint32 = 1 << iota
 	busy
@@ -110,8 +110,8 @@ func (s *Seat) Watch() {
 	s.committer.watch(s)
 }
 
-// Leave releases the replica: no round of it begins any more, and Detached is closed when none is in progress. It
-// returns false if it was called before.
+// Leave releases the replica. No further round of the replica begins, and Detached is closed when none is in
+// progress. It returns false if it was called before.
 func (s *Seat) Leave() bool {
 	s.committer.remove(s)
 	old := s.state.Or(gone)
@@ -124,7 +124,7 @@ func (s *Seat) Leave() bool {
 	return true
 }
 
-// begin enters a round. A request after this call causes another round. begin returns false if the replica is gone.
+// begin enters a round. A request after this call causes another round. begin returns false if the replica has left.
 func (s *Seat) begin() bool {
 	for {
 		old := s.state.Load()

@@ -20,10 +20,10 @@ type Options struct {
 	// Admit is called before each write with the number of bytes that the write will store. If it is nil, every write
 	// is admitted. It must not call the Queue.
 	Admit func(bytes int64, delete bool) error
-	// Declined is called for a write that makes no entry because of the newest committed version of its record: the
-	// condition of the write is not met, or the write deletes a record that does not exist. current is the index of
-	// that version. Once it is known whether this replica still leads, the caller must call Answer if the replica
-	// leads, because the version was then the newest one, and Refuse otherwise.
+	// Declined is called for a write that makes no entry because of the newest committed version of its record. This
+	// means that the condition of the write is not met, or that the write deletes a record that does not exist.
+	// current is the index of that version. Once it is known whether this replica still leads, the caller must call
+	// Answer if the replica leads, because the version was then the newest one, and Refuse otherwise.
 	Declined func(p *Pending, current uint64)
 	Off      rules.Off // rules that a test switches off
 }
@@ -44,7 +44,7 @@ type Log interface {
 // TurnedDown then reports whether the log got them. Index assigns each write its index. Commit and AbandonAll answer
 // writes.
 //
-// A Queue is not safe for concurrent use: the mutex of its replica orders all calls.
+// A Queue is not safe for concurrent use, because the mutex of its replica orders all calls.
 type Queue struct {
 	opts Options
 

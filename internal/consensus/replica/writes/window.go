@@ -31,7 +31,7 @@ type windowSlot struct {
 	id        int64
 	index     uint64
 	time      int64 // commit time, Unix ns; for a refused write: IfVersion of its condition
-	at        int64 // time when the write was applied or declined here, or when the window was read from the log
+	at        int64 // time when this replica applied or declined the write, or read the window from the log
 	crc       uint32
 	delete    bool
 	// role is written, refused or nothing. For the roles refused and nothing, the write made no entry, and index is the

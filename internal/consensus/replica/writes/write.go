@@ -23,8 +23,8 @@ var (
 	ErrMismatch       = errors.New("the record's version is another")            // always inside a *ConditionError
 )
 
-// ErrDiskHangs ends a wait if the leadership is lost while the disk hangs: the round that would answer the write does
-// not end.
+// ErrDiskHangs ends a wait if the leadership is lost while the disk hangs, because the round that would answer the
+// write does not end.
 var ErrDiskHangs = errors.New("the leadership was lost, and the disk of this replica does not answer")
 
 // ConditionError is the error of a write that was refused because of its condition. Err is ErrExists or ErrMismatch.
