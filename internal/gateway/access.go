@@ -35,8 +35,8 @@ func (t *table) groupOf(k *key) string {
 	return string(k.group)
 }
 
-// sealed is how long signed splits and scan cursors are valid, if the store identifies its callers. That is longer
-// than their snapshots exist.
+// sealed is how long signed splits and scan cursors are valid, if the store identifies its callers. Their snapshots
+// expire earlier.
 const sealed = 7 * 24 * time.Hour
 
 // opened verifies a signed value that the caller sends back, and returns the value without its signature.

@@ -175,7 +175,7 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 	groups := request.GetGroups()
 	asked := groups
 	if len(groups) == 0 {
-		asked = []string{""} // all groups
+		asked = []string{""} // the empty name stands for all groups
 	}
 	for _, group := range asked {
 		if err := access.May(ctx, access.Scan, group); err != nil {

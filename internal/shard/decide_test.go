@@ -82,8 +82,8 @@ func does(s *Shard, todo replicas.Work, id uuid.UUID) string {
 	return strings.Join(words, " ")
 }
 
-// TestWhatAShardDoesAboutAGroup compares the actions of a shard with a table. They depend on the contents of its
-// volume and on the state in etcd.
+// TestWhatAShardDoesAboutAGroup compares the actions of a shard with a table. The actions depend on the contents of
+// its volume and on the state in etcd.
 func TestWhatAShardDoesAboutAGroup(t *testing.T) {
 	for _, c := range decideCases {
 		for held, want := range map[string]string{"": c.want, "etcd was set back": c.held} {

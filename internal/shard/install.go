@@ -177,7 +177,7 @@ type installSink struct {
 
 	from            string // the shard that sends the files
 	copying         *replicas.Copying
-	segments, total int64 // bytes
+	segments, total int64 // in bytes
 }
 
 func (i *installSink) Describe(d peer.Description) (err error) {

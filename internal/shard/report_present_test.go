@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// An etcd that was rebuilt without some shards names their members, but not where they are. Such a shard takes its
-// place again when it comes back, because it has not left the group.
+// If etcd was rebuilt without some shards, it has the members on these shards, but not their locations. A shard that
+// comes back takes its place again, because it has not left the group.
 func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -165,7 +165,7 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	b.aimAll(to...)
 	before := b.on(to...)
 	// A shard that was only the first target of a group, and had a copy of the group for a moment, must also have
-	// left. Otherwise it would leave while etcd is older.
+	// left. If the shard left later, it would leave while etcd is older.
 	for _, name := range []string{"a", "b", "c"} {
 		if !slices.Contains(to, name) {
 			b.eventually(name+" has left its groups", func() bool { groups, _ := b.folders(name); return groups == 0 })
@@ -245,8 +245,8 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	b.on("b")
 	b.aimAll("a")
 	b.on("a") // the groups now have new members, on the same shards as before
-	// Otherwise b could report, from its remains of a group, which shard has the group. The text of the freeze would
-	// then name the groups in a different order.
+	// Shard b must have left its groups before it is killed. It could otherwise report, from its remains of a group,
+	// which shard has the group, and the text of the freeze would name the groups in a different order.
 	b.eventually("b has left its groups", func() bool { groups, _ := b.folders("b"); return groups == 0 })
 	b.kill("a")
 	b.kill("b")

@@ -152,7 +152,7 @@ func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 		}
 		begin := time.Now()
 		n.leader(t, id)
-		// Both members may campaign at the same moment; they then take turns.
+		// Two members may campaign at the same moment, and then take turns.
 		if took, want := time.Since(begin), electionTimeout+2*earlyTicks*rounds.Tick; took > want {
 			t.Errorf("the election took %v behind the lease, want at most %v", took, want)
 		}

@@ -24,7 +24,7 @@ func (s silent) Send(messages []*raftpb.Message) {
 
 // The first leader writes an entry that no other member receives. The second leader writes its own entry with the
 // same index, in a newer term. Then the first one leads again, and its entry of the older term overwrites the one of
-// the newer term. The log of the second leader has no damage.
+// the newer term. This must not count as damage in the log of the second leader.
 func TestAnEntryOfAnOlderTermGoesOverOneOfANewerTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

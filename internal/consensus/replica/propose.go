@@ -77,8 +77,8 @@ func (c *core) mayWrite() error {
 	return nil
 }
 
-// mayForm returns an error if a new group must not accept writes yet. A group that has accepted writes once accepts
-// them from then on.
+// mayForm returns an error if a new group must not accept writes yet. If the group has ever had a write, mayForm
+// returns nil.
 func (c *core) mayForm() error {
 	if c.forming != nil && c.log.LastCommitTime() == 0 && c.forming(c.members.conf) {
 		voters := len(c.members.conf.GetVoters())

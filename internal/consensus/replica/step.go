@@ -203,7 +203,7 @@ func (c *core) stepMark(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	}
 	c.observe()
 	if m.GetTerm() != c.node.term {
-		return nil, nil // Raft answers this message
+		return nil, nil // Raft itself answers this message
 	}
 	return &raftpb.Message{
 		Type: raftpb.MsgHeartbeatResp.Enum(), From: m.To, To: m.From, Term: m.Term, Context: quietMark,

@@ -311,7 +311,7 @@ func TestFindings(t *testing.T) {
 			}
 			later := unhealthy
 			unhealthy.LastTimestamp = metav1.NewTime(began.Add(10 * time.Second))
-			later.InvolvedObject.Name, later.LastTimestamp = "quotes-ssd-1-0", unhealthy.LastTimestamp // running for a day
+			later.InvolvedObject.Name, later.LastTimestamp = "quotes-ssd-1-0", unhealthy.LastTimestamp // pod 1 has run for a day
 			o.Events = []corev1.Event{unhealthy, later}
 		}, []want{{Note, "event of Pod quotes-ssd-1-0", "statuscode: 503", "events --for pod/quotes-ssd-1-0"}}},
 	} {

@@ -139,7 +139,7 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 	// slowest other member.
 	container.ReadinessProbe = httpProbe("/readyz", 5, 2)
 	if HasTLS(store) {
-		// This variable is for commands such as `sheaf etcd members` that are typed in the pod.
+		// SHEAF_TLS_DIR is for commands such as `sheaf etcd members` that are typed in the pod.
 		container.Env = append(container.Env, corev1.EnvVar{Name: "SHEAF_TLS_DIR", Value: TLSDir})
 		container.Ports = append(container.Ports, containerPort("peer-tls", PortEtcdPeerTLS))
 	}

@@ -76,8 +76,8 @@ func shardTemplate(in ShardInput, name string) corev1.PodTemplateSpec {
 	// The startup probe fails only if loading makes no progress. After the start, the kubelet kills a process only if it
 	// does not respond.
 	container.StartupProbe = httpProbe("/startupz", 5, 60)
-	// This probe fails for a shard whose disk hangs. The disruption budget counts the copies of the shard until the
-	// probe has failed.
+	// The readiness probe fails for a shard whose disk hangs. The disruption budget counts the copies of the shard
+	// until the probe has failed.
 	container.ReadinessProbe = httpProbe("/readyz", 2, 2)
 	if in.Pool.Spec.Resources != nil {
 		container.Resources = *in.Pool.Spec.Resources

@@ -86,8 +86,8 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 	sources := []corev1.VolumeProjection{
 		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
 			Items: []corev1.KeyToPath{item(corev1.TLSCertKey), item(corev1.TLSPrivateKeyKey)}}},
-		// These keys hold the certificate that the process presents to servers, if it differs from the certificate that
-		// the process presents to callers. Missing keys are omitted.
+		// KeyClientCert and KeyClientKey hold the certificate that the process presents to servers, if it differs
+		// from the certificate that the process presents to callers. Missing keys are omitted.
 		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
 			Items: []corev1.KeyToPath{item(KeyClientCert), item(KeyClientKey)}, Optional: new(true)}},
 		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: Transport(

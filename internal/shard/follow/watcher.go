@@ -27,7 +27,7 @@ import (
 // Options holds everything that a Watcher may use.
 type Options struct {
 	Store   func() uuid.UUID
-	Volume  func() *volume.Volume // the open volume
+	Volume  func() *volume.Volume // returns the open volume
 	Facts   func() (volume.Facts, error)
 	Etcd    Etcd
 	Actions Actions

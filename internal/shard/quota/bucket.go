@@ -7,7 +7,7 @@ import "time"
 // It is not safe for concurrent use.
 type bucket struct {
 	rate   float64 // amount per second; 0 means no limit
-	holds  float64 // capacity
+	holds  float64 // largest amount in the bucket
 	left   float64 // negative: the bucket is in debt
 	filled time.Time
 }

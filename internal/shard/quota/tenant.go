@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Exceeded is the error of a call that would exceed a quota. Nothing was done.
+// Exceeded is the error of a call that would exceed a quota. The call had no effect.
 type Exceeded struct {
 	Tenant string
 	Quota  access.Quota

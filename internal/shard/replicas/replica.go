@@ -65,7 +65,7 @@ type Replica struct {
 // look holds the state of a group at the last run of Decide. The leader examines the group again only if this state
 // has changed.
 type look struct {
-	group, target int64 // revisions in etcd
+	group, target int64 // revisions of the group and of its target in etcd
 	replaced      int64 // members whose shards have another volume now
 }
 

@@ -27,8 +27,8 @@ import (
 // Options holds everything that a Set may use.
 type Options struct {
 	Shard  string
-	Volume func() uuid.UUID      // UUID of the open volume
-	Meta   func() placement.Meta // the store's Meta
+	Volume func() uuid.UUID      // returns the UUID of the open volume
+	Meta   func() placement.Meta // returns the store's Meta
 	// Background is the context of installs and of the watch on etcd. It ends when the shard ends.
 	Background context.Context
 	Logger     *slog.Logger

@@ -21,8 +21,8 @@ import (
 type upload struct {
 	server *Server
 	write  write
-	size   *int64  // size as announced
-	want   *uint32 // CRC32C as announced
+	size   *int64  // size that the header announces
+	want   *uint32 // CRC32C that the header announces
 
 	data []byte
 	blob format.BlobWriter // nil while data is collected in memory
