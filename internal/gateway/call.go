@@ -115,7 +115,7 @@ func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) 
 	return c.repeat(ctx, t, do, func(t *table) (*route, error) { return c.g.resolve(ctx, t, k, creates) })
 }
 
-// named is like route, for a group that is given by its name and must exist.
+// named does what route does, for a group that is given by its name and must exist.
 func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	t, err := c.g.tableWith(ctx, group)
 	if err != nil {

@@ -57,13 +57,13 @@ type Config struct {
 	// is used. Tests use in-memory connections.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
 	Dial     func(ctx context.Context, address string) (net.Conn, error)
-	// ServerOptions are added to those of the gRPC server: credentials, and hooks for tests.
+	// ServerOptions are additional options of the gRPC server: credentials, and hooks for tests.
 	ServerOptions []grpc.ServerOption
 	// Audit records refusals, which Secure reports, and completed operations. If it is nil, there is no audit log.
 	Audit *guard.Audit
 	// ShardCredentials returns the credentials for connections to a shard, by its name. If it is nil, TLS is not used.
 	ShardCredentials func(shard string) credentials.TransportCredentials
-	// ShardDialOptions are added to those of the connections to shards.
+	// ShardDialOptions are additional options of the connections to shards.
 	ShardDialOptions []grpc.DialOption
 
 	watched  bool  // Secure has set credentials that limit the memory of unfinished messages
@@ -79,8 +79,8 @@ type Limits struct {
 }
 
 const (
-	// streamsMax is the number of concurrent calls of one connection. It is more than at a shard, because a client sends
-	// its calls for all shards over this connection.
+	// streamsMax is the number of concurrent calls of one connection. The limit is higher than that of a shard,
+	// because a client sends its calls for all shards over this connection.
 	streamsMax = 4096
 	// callsMax is the number of concurrent calls above which calls get OVERLOADED. It bounds the memory of calls that
 	// wait.

@@ -50,7 +50,7 @@ type route struct {
 	group  string
 	told   *shard   // the group's leader according to etcd; nil: unknown
 	voters []string // addresses of the voting members
-	holds  bool     // a shard has created the group: it may hold records
+	holds  bool     // a shard has created the group, so it may hold records
 	votes  int      // number of voting members, including those without a known address
 	// unknown is a text that explains why the location of the group is unknown, because the group's key in etcd
 	// cannot be used. It is empty if the key can be used.

@@ -84,7 +84,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 		switch words {
 		case "join":
 		case "confess":
-			// The leader removes the learner that is gone, and adds a new learner in its place.
+			// The leader removes the lost learner, and adds a new learner in its place.
 			state.Members = with(placement.Member{Shard: "a", RaftID: 5, Role: placement.Learner})
 			started.replicas.Decide(view())
 			state.Members = with(learner(9))

@@ -85,8 +85,8 @@ func (i *installer) reinstall(g *replicas.Replica) {
 	}
 }
 
-// isReplaceable reports whether the other members can remove a member that is missing. They can always remove a
-// learner; they can remove a voter if the group has at least three voters.
+// isReplaceable reports whether the other members can remove a lost member. They can always remove a learner; they
+// can remove a voter if the group has at least three voters.
 func isReplaceable(state placement.Group, raftID uint64) bool {
 	voters := 0
 	role := placement.Voter

@@ -76,7 +76,7 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	f.holdsBack(diskLost, f.cfg.Wanted.Volume.String())
 }
 
-// A file system of a different type of the same family is detected before anything is written.
+// A file system of a different type, even one of the same family, is detected before anything is written.
 func TestAnExt3IsNoExt4(t *testing.T) {
 	for _, kind := range []string{"ext2", "ext3"} {
 		t.Run(kind, func(t *testing.T) {

@@ -32,7 +32,7 @@ type written struct {
 const absent = -1
 
 // record holds the writes under one id, in the order in which its only writer began them. A write of unknown outcome
-// may have been done at any time. Of the other writes, only the last one counts.
+// may have been applied at any time. Of the other writes, only the last one counts.
 type record struct {
 	id     int64
 	writes []written

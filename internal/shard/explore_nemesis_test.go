@@ -252,7 +252,7 @@ func (x *exploration) truncate(m *machine, g placement.Group) bool {
 	return file.Truncate(at) == nil && file.Sync() == nil
 }
 
-// killedWhenItsDiskHasFailed makes a disk refuse all changes, from one moment on, until the process is killed.
+// killedWhenItsDiskHasFailed makes a disk refuse all changes, beginning at some moment, until the process is killed.
 func (x *exploration) killedWhenItsDiskHasFailed() bool {
 	m := x.anyMachine()
 	kinds := []vfstest.Effect{vfstest.EffectNone, vfstest.EffectDone, vfstest.EffectPart, vfstest.EffectDrop}

@@ -125,7 +125,7 @@ func (i *installer) takeOver(ctx context.Context, g *replicas.Replica, what stri
 	}
 }
 
-// fetchFrom returns the shard to install from: the leader, otherwise another voter.
+// fetchFrom returns the shard from which a replica is installed: the leader if possible, and otherwise another voter.
 func (i *installer) fetchFrom(g *replicas.Replica, state placement.Group) (string, error) {
 	if _, ok := i.replicas.Address(state.Leader); ok && state.Leader != i.name {
 		return state.Leader, nil

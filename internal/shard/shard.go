@@ -37,7 +37,7 @@ type Shard struct {
 	volume    *disk.Disk
 	committer *replica.Committer
 	id        host.Identity // the name and volume of this shard in etcd
-	boot      uuid.UUID     // drawn at random at each start
+	boot      uuid.UUID     // chosen at random at each start
 	lookups   lookups       // asks etcd for groups of other shards that callers request
 
 	replicas  *replicas.Set   // the state of the replicas on the volume, and the routes of calls
@@ -234,7 +234,7 @@ func (s *Shard) care(known placement.Shard) {
 		s.installer.run,         // installs replicas that are too far behind
 		s.steerer.Run,           // moves the groups that this shard leads
 		s.steerer.LeaveSilent,   // transfers the leadership while the volume does not answer
-		reporter.run,            // reports the figures of groups to etcd
+		reporter.run,            // reports the sizes of groups to etcd
 		s.watcher.LeaveSafeMode, // ends freezes, which begin when etcd was set back
 		// stepAll counts the steps of the volume in the superblock and in etcd. An older copy of the disk has a lower
 		// step, by which it is recognised.

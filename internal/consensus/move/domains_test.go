@@ -283,7 +283,8 @@ func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	})
 }
 
-// If the group or its target shares domains, no membership on the way shares more domains than the worse of the two.
+// If the group or its target shares domains, no membership during the move shares more domains than the worse one of
+// the two.
 func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, false)

@@ -47,8 +47,8 @@ func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServ
 	}, nil
 }
 
-// failed makes the error of a call. If the peer has answered that it has no such replica, or is busy, the error wraps
-// ErrNotHere or ErrBusy, for which callers test.
+// failed returns the error of a call. If the peer has answered that it has no such replica, or is busy, the error
+// wraps ErrNotHere or ErrBusy, so that callers can test for them.
 func (f *Fetcher) failed(ctx context.Context, what string, group uuid.UUID, err error) error {
 	var kind error
 	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {

@@ -31,7 +31,7 @@ type Options struct {
 	// connection.
 	Address func(shard string) (address string, ok bool)
 	// Deliver receives a message. It must not block for long, because it delays all messages from the same shard. It
-	// returns false if this shard does not have the group, or not the Raft id that the message is for.
+	// returns false if this shard does not have the group, or if the message is for a different Raft id.
 	Deliver func(group uuid.UUID, m *raftpb.Message) bool
 	// Alive is called when a peer begins to answer and when it has been silent for silenceMax. If a peer has
 	// restarted in between, Alive is first called as if the peer had been silent. Calls are sequential. Alive may be
@@ -212,8 +212,8 @@ func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 	return l.alive, l.since
 }
 
-// MustNotLead reports whether a peer must not be given the lead of a group, as its last answer said. It is false for a
-// peer that has not answered yet.
+// MustNotLead reports whether a peer must not be given the lead of a group, according to its last answer. It is false
+// for a peer that has not answered yet.
 func (h *Hub) MustNotLead(shard string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -336,9 +336,9 @@ func (h *Hub) deliverReports() {
 // looks holds the times at which a monitor looked, by Hub.clock.
 type looks struct{ last, resumed time.Duration }
 
-// look records that the monitor looks now. It returns the time at which this process last resumed after it was held up,
-// or 0 if the process never was held up. If more time than the argument most is between two looks, the process was held
-// up, and could receive no message during that time.
+// look records that the monitor looks now. It returns the time at which this process last resumed after it was held
+// up, or 0 if the process never was held up. If the time between two looks exceeds the argument most, the process was
+// held up, and could receive no message during that time.
 func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	if now-l.last > most {
 		l.resumed = now

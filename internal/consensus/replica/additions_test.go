@@ -63,7 +63,7 @@ func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
 		first, leader := n.lead()
 		leader.must(t, put(1, "a"))
 		c := leader.state.lock()
-		// proposed directly, because ChangeMembers would refuse this change
+		// The change is proposed directly, because ChangeMembers would refuse it.
 		ok(t, c.node.raft.ProposeConfChange(change(remove(first))))
 		c.unlock()
 		leader.seat.Schedule()

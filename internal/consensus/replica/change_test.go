@@ -187,7 +187,7 @@ func TestMembershipChangesThatAreNotPossibleAreRefused(t *testing.T) {
 }
 
 // Raft accepts one membership change at a time, including those of an earlier leader, and replaces a second one by an
-// empty entry. Such a change must not count as done.
+// empty entry. A replaced change must not count as done.
 func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

@@ -14,7 +14,7 @@ var (
 	// ErrEnded means that the group accepts no writes, because it is about to be deleted. Errors of writes wrap it
 	// together with ErrNoLeader. Such a write was not applied, and may be repeated.
 	ErrEnded = errors.New("the group is being deleted")
-	// ErrNotBlank means that the group holds something, and therefore does not end.
+	// ErrNotBlank means that the group is not empty, and therefore does not end.
 	ErrNotBlank = errors.New("the group is not empty")
 )
 

@@ -25,7 +25,7 @@ func TestAFollowerThatLacksWhatItAcknowledgedFails(t *testing.T) {
 		ok(t, err)
 		err = follower.Step(&raftpb.Message{
 			Type: raftpb.MsgHeartbeat.Enum(), From: &first, To: &follower.opts.RaftID,
-			// The commit is higher than the log can grow meanwhile.
+			// The commit index is so high that the log cannot reach it during the test.
 			Term: new(leader.Members().Term), Commit: new(last + 100),
 		})
 		if !errors.Is(err, ErrLostEntries) || !errors.Is(follower.Status().Err, ErrLostEntries) {

@@ -16,7 +16,7 @@ import (
 const (
 	electionTicks  = 10
 	heartbeatTicks = 2
-	// electionTimeout is how long a follower must not have heard from its leader before it may campaign.
+	// electionTimeout is the time without a message from the leader after which a follower may campaign.
 	electionTimeout = electionTicks * rounds.Tick
 )
 

@@ -46,7 +46,7 @@ type Options struct {
 	Log       *group.Log
 	Committer *Committer
 	RaftID    uint64
-	// Window says how long request ids are remembered, counted in writes that have one. The zero value means
+	// Window determines how long request ids are remembered, counted in writes that have one. The zero value means
 	// format.DefaultRequestWindow. The log keeps enough to restore a window of that size.
 	Window format.RequestWindow
 	// InFlightBytesMax bounds the bytes that are proposed and not yet applied; above it, writes get ErrOverloaded. A

@@ -230,7 +230,7 @@ func (rd *round) mark() (written bool) {
 	return true
 }
 
-// saveState writes a commit index that is not written yet, so that the next load knows everything that is committed.
+// saveState writes a commit index that is not written yet, so that the next load knows which entries are committed.
 func (rd *round) saveState() error {
 	if rd.commit == nil || rd.phase != idling {
 		return nil

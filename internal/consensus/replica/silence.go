@@ -26,8 +26,8 @@ type silence struct {
 	early      earlyCampaign
 }
 
-// silenceMin is how long nothing must have been received from a leader before it is forgotten, regardless of reports
-// about its shard.
+// silenceMin is the minimum time without a message from a leader before the leader is forgotten, regardless of
+// reports about its shard.
 const silenceMin = electionTimeout
 
 // received records a message from another member that Raft has accepted.

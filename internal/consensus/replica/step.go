@@ -27,7 +27,7 @@ func (noTransport) Send([]*raftpb.Message) {}
 
 // Step receives a message from another member, or a report of the transport: MsgUnreachable (a message to the member
 // was lost), or MsgSnapStatus (the member was installed again or, with Reject, could not be). Step does not block.
-// The error says why the message was not accepted; Raft repeats important messages.
+// The error is the reason why the message was not accepted; Raft repeats important messages.
 func (r *Replica) Step(m *raftpb.Message) error {
 	switch {
 	case m.GetTo() != r.opts.RaftID:

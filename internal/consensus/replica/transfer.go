@@ -68,8 +68,8 @@ func (t *transfer) failed(to uint64) error {
 	return nil
 }
 
-// isReady reports whether a voter lacks few enough entries to become leader, and has the membership change that gave
-// it its vote.
+// isReady reports whether a voter lacks so few entries that it may become leader, and has the membership change that
+// gave it its vote.
 func (t *transfer) isReady(to uint64) (ready bool) {
 	last, err := t.node.log.LastIndex()
 	if err != nil {
@@ -129,9 +129,9 @@ func (t *transfer) tick() {
 // longer a voter. It is called by the clock of a leader that has other members.
 //
 // Raft transfers the leadership only to a member that has all entries. If the damaged entries are among those that no
-// other member has, and that are therefore not committed, no member will ever have all of them. Then yield asks one
-// member to campaign without these entries, provided that the other voters can elect it. The returned request must be
-// sent after observe has ended the leases.
+// other member has, and that are therefore not committed, no member will ever have all of them. In that case yield
+// asks one member to campaign without these entries, provided that the other voters can elect it. The returned
+// request must be sent after observe has ended the leases.
 func (t *transfer) yield(barred bool) (call *raftpb.Message) {
 	if t.barredTicks++; !barred {
 		t.barredTicks = 0

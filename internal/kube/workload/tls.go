@@ -125,8 +125,8 @@ const annotationAuthorityOf = "sheaf.dev/authority-of"
 // trust that store.
 func Published(store *v1alpha1.RecordStore) string { return store.Namespace + "." + store.Name + "-ca" }
 
-// PublishedMap returns the ConfigMap for another namespace, with which callers there verify the servers of a store.
-// bundle is PEM.
+// PublishedMap returns the ConfigMap for another namespace, by which callers in that namespace verify the servers of
+// a store. bundle is PEM.
 func PublishedMap(store *v1alpha1.RecordStore, namespace string, bundle []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Published(store), Labels: TLSLabels(store.Name),

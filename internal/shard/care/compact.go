@@ -36,7 +36,8 @@ type Compaction struct {
 	// lifted when free space is low.
 	RateBytesPerSecond int64
 	Interval           time.Duration // time between two checks of all groups; default: 30 s
-	// HoldBytesMax limits the bytes that the holds of archives keep, of all groups together. 0 means 5 % of the volume.
+	// HoldBytesMax limits the total number of bytes that the holds of archives keep in all groups. 0 means 5 % of the
+	// volume.
 	HoldBytesMax int64
 }
 

@@ -66,7 +66,7 @@ func (v *Disk) Open(opts volume.Options) (err error) {
 }
 
 // Close closes the volume if it is open, and removes its journal if all groups have the journal's content. The groups
-// must be closed before.
+// must be closed first.
 func (v *Disk) Close() (err error) {
 	if v.Volume == nil {
 		return nil
@@ -174,7 +174,7 @@ func (b *budget) Take(n int64) error {
 	return fmt.Errorf("%w: %d bytes more than the %d in use, limit %d", group.ErrMemory, n, used-n, b.limit)
 }
 
-// admit refuses a write that would need n bytes if fewer are left.
+// admit returns an error for a write that needs n bytes if fewer are left.
 func (b *budget) admit(n int64) error {
 	if used := b.used.Load(); b.limit > 0 && used+n > b.limit {
 		return fmt.Errorf("%w: a write of %d bytes on top of the %d in use, limit %d", group.ErrMemory, n, used, b.limit)

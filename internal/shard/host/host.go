@@ -368,8 +368,8 @@ func (h *Host) guard(id *Identity, shard Shard) *heldError {
 	}
 }
 
-// look compares the volume with its state when it was opened. A disk that does not answer at all is reported as a
-// problem and waited for, because it may be slow.
+// look compares the volume with its state when it was opened. If the disk does not answer at all, look reports a
+// problem and waits, because the disk may only be slow.
 func (h *Host) look(id *Identity, shard Shard, opened volume.Superblock) error {
 	done := make(chan error, 1)
 	go func() { done <- id.stillSame(opened) }()

@@ -161,7 +161,7 @@ type known struct {
 	tenant *Tenant
 }
 
-// Group returns the Of of a group.
+// Group returns the Of that caches the tenant of a group.
 func (s *Set) Group(group string) *Of { return &Of{set: s, group: group} }
 
 // Tenant returns the current tenant of the group, or nil if the group has no tenant.

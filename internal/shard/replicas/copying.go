@@ -43,7 +43,7 @@ func (c *Copying) Waits() {
 	c.from, c.samples = "", nil
 }
 
-// Have records how many bytes are present. Bytes of earlier attempts do not count for the rate.
+// Have records how many bytes are present. Bytes of earlier attempts do not count towards the rate.
 func (c *Copying) Have(done int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

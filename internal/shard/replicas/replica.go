@@ -216,7 +216,7 @@ func (r *Replica) beginFetch(ctx context.Context) {
 }
 
 // BeginFetch begins the install of a replica that serves. It returns nil if an install is in progress, or if nothing
-// serves the replica. EndFetch must follow an install that has begun.
+// serves the replica. After an install that has begun, the caller must call EndFetch.
 func (r *Replica) BeginFetch(ctx context.Context) (*Served, context.Context) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()

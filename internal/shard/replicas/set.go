@@ -146,8 +146,8 @@ func (s *Set) Groups() (groups []*Replica) {
 	return groups
 }
 
-// BeginLoad begins the first load, and returns the replicas that it loads. Replicas that come later are loaded one by
-// one.
+// BeginLoad begins the first load, and returns the replicas that it loads. Replicas that are added later are loaded
+// one by one.
 func (s *Set) BeginLoad() (pending []*Replica) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +160,7 @@ func (s *Set) BeginLoad() (pending []*Replica) {
 		pending = append(pending, r)
 	}
 	s.begun = true
-	s.Wake() // joins wait until the first load has begun
+	s.Wake() // replicas that must join wait until the first load has begun
 	return pending
 }
 

@@ -44,7 +44,8 @@ type write struct {
 	hurry bool
 }
 
-// dispatch passes the write to its group, unless the caller has stopped waiting. If it returns nil, finish must follow.
+// dispatch passes the write to its group, unless the caller has stopped waiting. If it returns nil, the caller must
+// call finish.
 func (s *Server) dispatch(ctx context.Context, w *write) error {
 	if err := overdue(ctx); err != nil {
 		w.bytes = 0

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// This file makes the messages of a Scan, bounds their memory, and sends them.
+// The code in this file makes the messages of a Scan, bounds their memory, and sends them.
 
 const (
 	// scanSizeFirst is the limit of the first messages of a scan, so that a scan of few records uses little memory. The

@@ -23,8 +23,8 @@ const (
 	roundsMax = 64
 	// syncsMax is how many segments are synced in parallel.
 	syncsMax = 16
-	// sharedFrom is the number of concurrent rounds from which on they share syncs. For a single group, a sync of its
-	// own is cheaper.
+	// sharedFrom is the number of concurrent rounds at which rounds begin to share syncs. For a single group, a sync
+	// of its own is cheaper.
 	sharedFrom = 3
 	// Interval is the period of the committer's clock. A group that was not synced between two ticks is idle. The
 	// committer then writes the local synced mark of the group, so at most 100 ms after the last sync.

@@ -45,7 +45,7 @@ type Seat struct {
 	marks     atomic.Uint32 // markWritten, markBehind or markDue
 }
 
-// Init initializes the seat of a replica. The seat should be a field of the replica, because the clock looks at both.
+// Init initializes the seat of a replica. The seat should be a field of the replica, because the clock reads both.
 // The committer runs rounds of the replica after Enter.
 func (s *Seat) Init(c *Committer, runner Runner) {
 	s.committer, s.runner, s.detached = c, runner, make(chan struct{})

@@ -90,7 +90,7 @@ func (q *Queue) known(w *Write, request *format.Request, lead Lead) *Pending {
 	return nil
 }
 
-// remembered returns the applied or declined write that has a request id; nil if none is remembered.
+// remembered returns the applied or declined write with the given request id, or nil if none is remembered.
 func (q *Queue) remembered(requestID [16]byte) *windowSlot {
 	s := q.window.find(requestID, windowNow())
 	byClock := s != nil && s.role == written && !q.opts.Off.Keeps(rules.Clock)
