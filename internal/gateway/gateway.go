@@ -120,7 +120,8 @@ func (l Limits) unfinishedMax() int64 {
 	return max(l.BytesInFlightMax/2, 2*message.RefusedBytesMax)
 }
 
-// If a table takes longer than tableCostMax to build, follow then pauses for at most tablePauseMax.
+// After a table that took longer than tableCostMax to build, follow pauses for three times as long, but at most for
+// tablePauseMax.
 const (
 	tableCostMax  = 5 * time.Millisecond
 	tablePauseMax = 200 * time.Millisecond

@@ -181,7 +181,7 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 				faulty := vfstest.NewFaulty(vfstest.NewMem())
 				c.add("d", func(cfg *Config) { cfg.FS = faulty })
 				hit := make(chan struct{})
-				var dead atomic.Bool // the process counts as dead from the first hit on, so no operation changes the disk
+				var dead atomic.Bool // once an operation was hit, the process counts as dead, and no operation changes the disk
 				first := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 					if match(op) && dead.CompareAndSwap(false, true) {
 						close(hit)

@@ -23,7 +23,7 @@ func TestMemRegistryHasTheRulesOfEtcd(t *testing.T) {
 	placementtest.Register(t, func(*testing.T) placementtest.Registry { return newRegistry(oneGroup, "a") })
 }
 
-// soon makes a shard take its steps in short intervals.
+// soon makes a shard take its steps at short intervals.
 func soon(cfg *Config) { cfg.stepEvery = 10 * time.Millisecond }
 
 // rolledBack checks that the shard does not start, because its volume was rolled back.

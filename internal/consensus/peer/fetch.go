@@ -244,7 +244,7 @@ func (out *Entries) add(in *peerv1.FetchEntriesResponse, first, last uint64) err
 	return nil
 }
 
-// Blob fetches a blob of size bytes, from offset on.
+// Blob fetches a blob of size bytes, starting at offset.
 func (f *Fetcher) Blob(ctx context.Context, group uuid.UUID, ref []byte, offset, size int64, out io.Writer) error {
 	ctx, client, end, err := f.connect(ctx)
 	if err != nil {

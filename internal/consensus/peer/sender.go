@@ -132,7 +132,7 @@ func (s *Sender) Group(ctx context.Context, group uuid.UUID, stream GroupStream)
 	}
 }
 
-// file sends a file from an offset on.
+// file sends a file, starting at an offset.
 func (s *Sender) file(ctx context.Context, stream grpc.ServerStream, export Export, r *peerv1.FileRange) error {
 	first := &peerv1.FileChunk{Name: r.GetName(), OffsetBytes: r.GetOffsetBytes()}
 	if r.GetOffsetBytes() < 0 {
@@ -191,8 +191,8 @@ func (s *Sender) chunks(ctx context.Context, stream grpc.ServerStream, field pro
 	}
 }
 
-// Blob sends a blob from an offset on, as chunks in field 1 of messages. ref is the reference to the blob. The errors
-// of Blob are gRPC statuses.
+// Blob sends a blob, starting at an offset, as chunks in field 1 of messages. ref is the reference to the blob. The
+// errors of Blob are gRPC statuses.
 func (s *Sender) Blob(ctx context.Context, group uuid.UUID, ref []byte, offset int64, stream grpc.ServerStream) error {
 	source, err := s.source(group)
 	if err != nil {

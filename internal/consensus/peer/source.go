@@ -60,9 +60,9 @@ type Sink interface {
 	// Wanted returns the files that are wanted now. It is called again when these files have been received. An empty
 	// result means that the sink has all files.
 	Wanted() ([]FileRange, error)
-	// Create opens a wanted file for writing from the offset in r on. Commit is called when the file has been
-	// received completely, perhaps while the next file is being received. Close is always called; without Commit, the
-	// received part is kept for a later attempt.
+	// Create opens a wanted file for writing at the offset in r. Commit is called when the file has been received
+	// completely, perhaps while the next file is being received. Close is always called; without Commit, the received
+	// part is kept for a later attempt.
 	Create(r FileRange) (SinkFile, error)
 }
 

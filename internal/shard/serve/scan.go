@@ -284,7 +284,7 @@ func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []str
 	return at, groups, sc.take()
 }
 
-// group scans one group from the position at on, and advances the position past the records that were sent.
+// group scans one group from the position at, and advances the position past the records that were sent.
 func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) error {
 	s := sc.server
 	if at.Through > 0 && at.After == at.Through {
@@ -351,7 +351,7 @@ func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error)
 	return nil
 }
 
-// read reads the group from the position at on. If ended is true, read has reached the end of the group. Otherwise it
+// read reads the group from the position at. If ended is true, read has reached the end of the group. Otherwise it
 // has released the log, because the caller does not read a message or other scans wait for their turn; the next call
 // continues from the position.
 func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor) (ended bool, err error) {
