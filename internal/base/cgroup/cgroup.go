@@ -13,7 +13,7 @@ import (
 // above. It returns 0 if there is no limit. It supports cgroups of version 1 and 2. The argument root is / except in
 // tests.
 func MemoryLimit(root string) int64 {
-	own, _ := os.ReadFile(path.Join(root, "proc/self/cgroup")) // no such file: no cgroups
+	own, _ := os.ReadFile(path.Join(root, "proc/self/cgroup")) // a missing file means that there are no cgroups
 	limit := int64(0)
 	for line := range strings.SplitSeq(string(own), "\n") {
 		parts := strings.SplitN(line, ":", 3)
@@ -21,7 +21,7 @@ func MemoryLimit(root string) int64 {
 			continue
 		}
 		base, file := "sys/fs/cgroup", "memory.max"
-		if parts[1] != "" { // v1: one hierarchy per controller
+		if parts[1] != "" { // cgroup v1 has one hierarchy for each controller
 			if !strings.Contains(","+parts[1]+",", ",memory,") {
 				continue
 			}

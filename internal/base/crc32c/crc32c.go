@@ -6,5 +6,5 @@ import "hash/crc32"
 // Table is the table of the Castagnoli polynomial.
 var Table = crc32.MakeTable(crc32.Castagnoli)
 
-// Of returns the checksum of b.
+// Of returns the CRC-32C of b.
 func Of(b []byte) uint32 { return crc32.Update(0, Table, b) }

@@ -13,13 +13,14 @@ import (
 )
 
 const (
-	// reservePart is the fraction of descriptors that is reserved for files: a quarter, but at most reserveMax.
+	// reservePart is the divisor of the descriptor limit that gives the reserve for files: a quarter of the limit, but at
+	// most reserveMax.
 	reservePart = 4
 	reserveMax  = 4096
 	// connectionsMin is the number of connections that are accepted in any case, so that a process remains reachable
 	// even if its files need almost all descriptors.
 	connectionsMin = 16
-	// said is how long a refusal is reported, and also the time between two log lines about refusals.
+	// said is how long Refused reports a refusal. It is also the minimum time between two log lines about refusals.
 	said = time.Minute
 )
 
@@ -30,14 +31,15 @@ type Listener struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	open    map[*counted]struct{} // connections that are open
-	refused int64                 // connections that were closed immediately
-	last    time.Time             // time of the last such connection
+	open    map[*counted]struct{}
+	refused int64     // number of connections that were closed immediately
+	last    time.Time // time of the newest refusal
 	logged  time.Time
-	limit   uint64 // limit of descriptors at that time
+	limit   uint64 // the descriptor limit at the newest refusal
 }
 
-// Listen wraps a listener. It accepts all connections that have no file descriptor.
+// Listen wraps a listener. Connections that have no file descriptor, for example connections in memory, are always
+// accepted.
 func Listen(inner net.Listener, logger *slog.Logger) *Listener {
 	return &Listener{Listener: inner, logger: logger, open: map[*counted]struct{}{}}
 }
@@ -50,7 +52,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if limit, short := isShort(conn); short && l.refuse(limit) {
-			_ = conn.Close() // nothing was sent
+			_ = conn.Close() // the client has received nothing
 			continue
 		}
 		c := &counted{Conn: conn, of: l}
@@ -66,12 +68,12 @@ func (l *Listener) DisconnectAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {
-		_ = c.Conn.Close() // the next call of the connection's user returns the error
+		_ = c.Conn.Close() // the error is of no use, because the user of the connection gets one of its own
 	}
 }
 
-// refuse records that a connection arrived while descriptors are short. It returns false if the connection is accepted
-// nevertheless.
+// refuse decides whether to refuse a connection that arrived while descriptors are short, and counts the refusal. It
+// returns false if the connection is accepted because fewer than connectionsMin are open.
 func (l *Listener) refuse(limit uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,8 +102,8 @@ func (l *Listener) Refused() error {
 		l.refused, time.Since(l.last).Round(time.Second), l.limit, len(l.open))
 }
 
-// isShort reports whether a new connection uses a descriptor of the reserve. The kernel always assigns the lowest free
-// number, so all descriptors below that of the connection are in use.
+// isShort reports whether a new connection uses a descriptor of the reserve, and returns the descriptor limit. The
+// kernel always assigns the lowest free number, so all numbers below that of the connection are in use.
 func isShort(conn net.Conn) (limit uint64, short bool) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
@@ -121,7 +123,7 @@ func isShort(conn net.Conn) (limit uint64, short bool) {
 	return now.Cur, short && err == nil
 }
 
-// counted is a connection that counts as open until it is closed.
+// counted is an accepted connection, which is in Listener.open until it is closed.
 type counted struct {
 	net.Conn
 	of *Listener

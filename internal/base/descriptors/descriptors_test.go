@@ -16,8 +16,8 @@ import (
 )
 
 // TestConnectionsLeaveDescriptorsForFiles checks that clients with many idle connections cannot keep the process from
-// opening files. It uses sockets and the descriptor limit of this process, which only the operating system provides.
-// It costs 20 ms.
+// opening files. It uses sockets and the descriptor limit of this process, which only the operating system provides. It
+// takes 20 ms.
 func TestConnectionsLeaveDescriptorsForFiles(t *testing.T) {
 	const limit, reserve = 400, 100
 	var before syscall.Rlimit
@@ -45,7 +45,7 @@ func TestConnectionsLeaveDescriptorsForFiles(t *testing.T) {
 	must.OK(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &now))
 	defer func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before) }()
 
-	// The callers run in this process, so each connection occupies two descriptors until it is refused.
+	// Both ends of each connection are in this process, so a connection occupies two descriptors until it is refused.
 	refused := 0
 	for range 300 {
 		conn, err := net.Dial("tcp", server.Addr().String())

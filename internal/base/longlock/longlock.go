@@ -3,7 +3,7 @@
 // A goroutine that waits for a sync.Mutex is not durably blocked for testing/synctest, which assumes that a mutex is
 // held only briefly. If the holder slept in virtual time, for example because of a slow disk in a test, time would stop
 // forever. A goroutine that waits for a Mutex of this package waits on a channel, and is durably blocked. ADR 48 states
-// the cost.
+// what this mutex costs in comparison with sync.Mutex.
 package longlock
 
 import "sync/atomic"
@@ -16,7 +16,7 @@ type Mutex struct {
 	queue  atomic.Pointer[queue]
 }
 
-// queue is where goroutines wait for a held lock.
+// queue is the channel on which goroutines wait for a held lock. It is created when the first goroutine waits.
 type queue struct {
 	turn chan struct{} // holds one element while the lock passes from one holder to the next
 }
@@ -41,7 +41,7 @@ func (m *Mutex) Unlock() {
 	}
 }
 
-// waiting returns the queue. The first waiter creates it.
+// waiting returns the queue, and creates it for the first waiter.
 func (m *Mutex) waiting() *queue {
 	if q := m.queue.Load(); q != nil {
 		return q

@@ -54,8 +54,8 @@ func TestTryLockWaitsForNobody(t *testing.T) {
 	}
 }
 
-// Virtual time passes while a goroutine waits for the lock. With sync.Mutex, virtual time would stand still and the
-// test would never end.
+// TestWhoWaitsIsDurablyBlocked checks that virtual time passes while a goroutine waits for the lock. With a sync.Mutex,
+// virtual time would stand still and the test would never end.
 func TestWhoWaitsIsDurablyBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m Mutex
@@ -78,7 +78,8 @@ func TestWhoWaitsIsDurablyBlocked(t *testing.T) {
 	})
 }
 
-// The goroutine that has waited longest is next, even if the holder immediately wants the lock again.
+// TestTurnsAreInOrder checks that the goroutine that has waited longest gets the lock next, even if the last holder
+// requests the lock again immediately.
 func TestTurnsAreInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m Mutex
@@ -140,7 +141,7 @@ func alone(b *testing.B, m sync.Locker) {
 	}
 }
 
-// contended runs four goroutines that each hold the lock for about a microsecond of work, as an append does.
+// contended runs four goroutines that each hold the lock repeatedly for about a microsecond, as an append does.
 func contended(b *testing.B, m sync.Locker) {
 	sink := 0
 	b.SetParallelism(4)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Each calls do() for all items, with at most `most` calls at a time. It returns when all calls have returned.
+// Each calls do for each item, with at most `most` calls at a time. It returns when all calls have returned.
 func Each[T any](items iter.Seq[T], most int, do func(T)) {
 	var all errgroup.Group
 	all.SetLimit(most)

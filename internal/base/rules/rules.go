@@ -1,22 +1,22 @@
 // Package rules names the safety rules that a test can switch off, to prove that a test would notice a violation.
 //
 // Production code calls Off.Keeps at each place where a rule decides what happens. The Off of a program is always the
-// zero value, with which every rule is kept: the linter lets no program import this package. A rule belongs here if a
-// test can notice its absence. TestEveryRuleIsNeeded in internal/test/sim and TestEveryRuleOfShardsIsNeeded in
-// internal/shard switch each rule off, and fail if no seed finds a violation. docs/raft.md says which code keeps a rule
-// that is an addition to Raft, and why the rule is needed.
+// zero value, with which every rule is kept, because the linter forbids programs to import this package. A rule belongs
+// here if a test can notice its absence. TestEveryRuleIsNeeded in internal/test/sim and TestEveryRuleOfShardsIsNeeded
+// in internal/shard switch each rule off, and fail if no seed finds a violation. docs/raft.md says which code keeps a
+// rule that is an addition to Raft, and why the rule is needed.
 package rules
 
 // Off is a set of rules that are switched off. The zero value keeps all rules.
 type Off uint32
 
-// Keeps reports whether a rule is enforced, which means that it is not switched off.
+// Keeps reports whether a rule is enforced, that is, not switched off.
 func (o Off) Keeps(rule Off) bool { return o&rule == 0 }
 
 // These are the rules. Each comment says what happens when the rule is switched off, and which case of
 // TestEveryRuleIsNeeded ("the simulation") or of TestEveryRuleOfShardsIsNeeded ("the exploration") finds the violation.
 const (
-	// Sync is the rule that an appended entry is synced before it counts (rule 1). Without it, a power cut takes
+	// Sync is the rule that an appended entry is synced before it counts (rule 1). Without it, a power cut loses
 	// acknowledged writes. The simulation and the exploration find this by "acknowledged means synced".
 	Sync Off = 1 << iota
 	// Promise is the rule that votes and answers to a leader wait for the sync of what they promise. Without it, a
@@ -33,12 +33,12 @@ const (
 	// a write because of a version that is not the newest. The simulation finds this by "a refusal asks the
 	// majority".
 	Decline
-	// Question is the rule that an answer of the majority belongs to the question that was asked. Without it, a late
+	// Question is the rule that an answer of the majority counts only for the question that it answers. Without it, a late
 	// answer to an earlier question releases a read too soon. The simulation finds this by "an answer belongs to its
 	// question".
 	Question
 	// Requests is the rule that the request ids of all applied entries are remembered, including entries of earlier
-	// leaders and from before a start. Without it, a write that is repeated after a failover is done twice. The
+	// leaders and from before a start. Without it, a write that is repeated after a failover is applied twice. The
 	// simulation finds this by "requests are remembered over a failover".
 	Requests
 	// Apply is the rule that only committed entries become visible (rule 2). Without it, replicas apply different
@@ -48,8 +48,8 @@ const (
 	// leader does not see what its predecessors committed. The simulation finds this by "a leader serves what its
 	// predecessors committed".
 	Serve
-	// Lease is the rule that a lease ends by the clock. Without it, a partitioned leader answers reads forever. The
-	// simulation finds this by "a lease ends".
+	// Lease is the rule that a lease ends when its time has passed. Without it, a partitioned leader answers reads
+	// indefinitely. The simulation finds this by "a lease ends".
 	Lease
 	// LeaseVote is the rule that a replica which has just started does not vote until the time of a lease has passed,
 	// because it may have promised a lease before it was restarted. Without it, another leader is elected while a lease
@@ -59,44 +59,45 @@ const (
 	// Without it, the member that was asked to campaign leads while the lease runs. The simulation finds this by "a
 	// lead that is handed over has no lease" and "nor has one whose handing over was given up".
 	LeaseTransfer
-	// Damage is the rule that a replica whose log is damaged does not lead (rule 4). Without it, entries that it
-	// cannot read are missing for all clients. The simulation finds this by "who is damaged does not come to lead".
+	// Damage is the rule that a replica whose log is damaged does not lead (rule 4). Without it, entries that such a
+	// leader cannot read are missing for all clients. The simulation finds this by "who is damaged does not come to lead".
 	Damage
 	// Clock is the rule that request ids age by a monotonic clock. Without it, after the machine's clock is set, a
-	// repeated write is done twice. The simulation finds this by "requests are remembered whatever the clock says".
+	// repeated write is applied twice. The simulation finds this by "requests are remembered whatever the clock says".
 	Clock
-	// Forget is the rule that a write which made no entry, because a condition refused it or there was nothing to
-	// delete, is remembered too. Without it, a late duplicate of the write is done after the record has changed. The
-	// simulation finds this by "a write that did nothing is remembered".
+	// Forget is the rule that the request id of a write is remembered even if the write made no entry, because a condition
+	// refused it or there was nothing to delete. Without it, a late duplicate of the write is applied after the record has
+	// changed. The simulation finds this by "a write that did nothing is remembered".
 	Forget
-	// Reuse is the rule that a request id answers only for its own write. Without it, a write is acknowledged that
-	// was never done. The simulation finds this by "a request id is that of one write".
+	// Reuse is the rule that a second, different write with the same request id is not taken for a repetition of the
+	// first. Without it, a write is acknowledged that was never applied. The simulation finds this by "a request id is
+	// that of one write".
 	Reuse
-	// Silence is the rule that a follower forgets its leader only when the follower itself has not heard the leader
-	// for an election timeout, regardless of reports about the leader's shard. Without it, the follower votes for
-	// another member while the leader's lease runs. The simulation finds this by "who has answered its leader forgets
-	// it only when that is silent".
+	// Silence is the rule that a follower forgets its leader only when the follower itself has not heard the leader for an
+	// election timeout, regardless of what others report about the leader's shard. Without it, the follower votes for
+	// another member while the leader's lease runs. The simulation finds this by "who has answered its leader forgets it
+	// only when that is silent".
 	Silence
-	// Tombstones is the rule that compaction keeps what a repeated request may still need: deletes, and the request ids
-	// of superseded writes. Without it, a repeated write is done twice. The simulation finds this by "a delete is kept
+	// Tombstones is the rule that compaction keeps deletes and the request ids of superseded writes while a request may
+	// still be repeated. Without it, a repeated write is applied twice. The simulation finds this by "a delete is kept
 	// while it may be repeated" and "a request is remembered when its write is compacted away".
 	Tombstones
-	// JournalSpace is the rule that space in the journal is reused only after the segments are synced. Without it, a
-	// power cut takes acknowledged writes. The simulation finds this by "the journal's room is free when the segments
-	// are synced".
+	// JournalSpace is the rule that space in the journal is not reused until the segments are synced. Without it, a power
+	// cut loses acknowledged writes. The simulation finds this by "the journal's room is free when the segments are
+	// synced".
 	JournalSpace
 	// DamagedScan is the rule that a scan leaves out records which an entry in a damaged range may have superseded
 	// (rule 4). Without it, the scan returns old versions as current. The exploration finds this by "a scan of a damaged
 	// group leaves out what may be old".
 	DamagedScan
-	// Remnant is the rule that a learner's folder that a kill left incomplete is replaced. Without it, the remnant counts
-	// as a replica, and the learner never catches up. The exploration finds this by "what a kill leaves of a learner's
-	// folder is replaced".
+	// Remnant is the rule that a learner's folder is replaced if it is incomplete because the process was killed. Without
+	// it, the incomplete folder counts as a replica, and the learner never catches up. The exploration finds this by "what
+	// a kill leaves of a learner's folder is replaced".
 	Remnant
-	// Stop is the rule that work which fails while the shard stops is not counted as done. Without it, the stop does not
-	// end. The exploration finds this by "a stop ends the beginning of a replica that fails".
+	// Stop is the rule that work which fails while the shard stops is not counted as done. Without it, the shard never
+	// finishes stopping. The exploration finds this by "a stop ends the beginning of a replica that fails".
 	Stop
-	// Upload is the rule that the blob of an upload of unknown outcome is kept. Without it, an entry that is applied
+	// Upload is the rule that a blob is kept if the outcome of its upload is unknown. Without it, an entry that is applied
 	// later refers to a missing blob. The exploration finds this by "the blob of an upload of unknown outcome stays".
 	Upload
 )

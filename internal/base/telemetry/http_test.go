@@ -32,7 +32,8 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// An HTTP client can occupy only little memory of a server, and only for a limited time.
+// TestClientsOfHTTPHoldLittle checks that an HTTP client can occupy only little memory of a server, and only for a
+// limited time.
 func TestClientsOfHTTPHoldLittle(t *testing.T) {
 	for name, c := range map[string]struct {
 		sent   string

@@ -23,10 +23,10 @@ import (
 
 // Process describes the sender of traces. Empty fields are left out.
 type Process struct {
-	Service string // service.name, unless OTEL_SERVICE_NAME sets a different name
-	Version string // service.version
-	Store   string // sheaf.store
-	Shard   string // sheaf.shard
+	Service string // value of the attribute service.name, unless OTEL_SERVICE_NAME sets a different one
+	Version string // value of service.version
+	Store   string // value of sheaf.store
+	Shard   string // value of sheaf.shard
 }
 
 // Traces sends the spans of a process to an OpenTelemetry collector. The methods of a nil Traces do nothing. Safe for
@@ -36,12 +36,12 @@ type Traces struct {
 	logger   *slog.Logger
 }
 
-// tracesStopTime bounds the sending of the last spans. A process that ends does not wait longer for a collector.
+// tracesStopTime bounds the time for which a process that stops waits for the collector to take the last spans.
 const tracesStopTime = 3 * time.Second
 
-// tracedServices is the prefix of the methods that have spans, which are those that clients call. Streams between
-// shards have no spans, because they last as long as the shards. Health checks have no spans, because they are called
-// all the time.
+// tracedServices is the prefix of the names of methods that have spans. It selects the methods that clients call.
+// Streams between shards have no spans, because they last as long as the shards run. Health checks have no spans,
+// because they are called all the time.
 const tracedServices = "/sheaf.record.v1."
 
 // StartTraces starts to send traces if the standard variables of OpenTelemetry request traces. They do if an OTLP

@@ -14,7 +14,7 @@ import (
 // ErrBad says that a value was not made by this program, or was changed in transit.
 var ErrBad = errors.New("not a value that a shard gave out")
 
-const digits = "0123456789abcdefghjkmnpqrstvwxyz" // base 32 without i, l, o, u
+const digits = "0123456789abcdefghjkmnpqrstvwxyz" // base 32, without the letters i, l, o and u
 
 // digitOf maps each digit to its value, and other bytes to 255.
 var digitOf = func() (t [256]byte) {
@@ -30,11 +30,12 @@ var digitOf = func() (t [256]byte) {
 // VersionBytesMax is the maximum length of a version: 13 digits and the check digit.
 const VersionBytesMax = 14
 
-// checkDigit detects a single wrong digit in 31 of 32 cases; a version is not secret.
+// checkDigit returns a digit that detects a single wrong digit in 31 of 32 cases. It does not detect forgery, because a
+// version is not secret.
 func checkDigit(index uint64) byte { return digits[index*0x9e3779b97f4a7c15>>59] }
 
-// Version returns the version of an index: the index in base 32 without leading zeros, then a check digit. It is empty
-// for 0.
+// Version returns the version of an index: the index in base 32 without leading zeros, then a check digit. The version
+// of 0 is empty.
 func Version(index uint64) string {
 	if index == 0 {
 		return ""
@@ -47,7 +48,7 @@ func Version(index uint64) string {
 	return string(append(version, checkDigit(index)))
 }
 
-// ParseVersion is the inverse of Version. Each version has only one spelling. The index is not 0.
+// ParseVersion is the inverse of Version. Each version has only one spelling. The index is not 0 unless err is set.
 func ParseVersion(version string) (index uint64, err error) {
 	n := len(version) - 1
 	if n < 1 || n >= VersionBytesMax || version[0] == '0' {
@@ -69,33 +70,33 @@ func ParseVersion(version string) (index uint64, err error) {
 // Kind is the purpose of a Cursor.
 type Kind byte
 
-// The kinds.
+// These are the kinds of cursors.
 const (
 	Split  Kind = 1 // made by PlanScan: a range of one group's snapshot
 	Resume Kind = 2 // made by Scan: the rest of a range
 )
 
-// Cursor is a position in a scan: the entries of a group's snapshot with an index in (After, Through].
+// Cursor is a position in a scan. It stands for the entries of a group's snapshot with an index in (After, Through].
 type Cursor struct {
 	Kind    Kind
-	All     bool // after this group, continue with the groups of greater names
-	Own     bool // the snapshot was taken by Scan, and only for this scan
-	Damaged bool // damage was found before this place: the scan must not end with OK
+	All     bool // after this group, the scan continues with the groups whose names are greater
+	Own     bool // Scan took the snapshot only for this scan
+	Damaged bool // the scan found damage before this position, so it must not end with OK
 	Group   string
 	Scan    [16]byte
 	After   uint64
 	Through uint64
 }
 
-// A cursor's bytes: format (1), kind (1), flags (1), scan (16), after (8), through (8), length of the group's name (1),
-// the name, CRC32C of all before (4). Little-endian.
+// The bytes of a cursor are: format (1), kind (1), flags (1), scan (16), after (8), through (8), length of the group's
+// name (1), the name, CRC32C of all bytes before it (4). Numbers are little-endian.
 const (
 	cursorFormat  = 1
 	fixedBytes    = 36
 	groupBytesMax = 253
 )
 
-// Encode makes the opaque bytes of a cursor. The group's name has 1 to 253 bytes.
+// Encode returns the opaque bytes of a cursor. The group's name must have 1 to 253 bytes.
 func (c *Cursor) Encode() []byte {
 	b := make([]byte, 0, fixedBytes+len(c.Group)+4)
 	var flags byte
@@ -113,7 +114,7 @@ func (c *Cursor) Encode() []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32c.Of(b))
 }
 
-// Decode is the inverse of Encode; it returns ErrBad for anything else.
+// Decode is the inverse of Encode. It returns ErrBad if Encode cannot have returned these bytes.
 func Decode(b []byte) (Cursor, error) {
 	if len(b) < fixedBytes+1+4 || b[0] != cursorFormat || b[2] > 7 {
 		return Cursor{}, ErrBad
@@ -144,17 +145,18 @@ func Decode(b []byte) (Cursor, error) {
 // Place is the position of a watch in a group's changes.
 type Place struct {
 	Group [16]byte // the UUID of the group
-	Index uint64   // all changes up to it were delivered
+	Index uint64   // all changes up to this index were delivered
 }
 
-// A place's bytes: format (1), kind (1), group (16), index (8), CRC32C of all before (4). Little-endian.
+// The bytes of a place are: format (1), kind (1), group (16), index (8), CRC32C of all bytes before it (4). Numbers are
+// little-endian.
 const (
 	placeFormat = 1
 	placeKind   = 3
 	placeBytes  = 30
 )
 
-// Encode makes the opaque bytes of a place.
+// Encode returns the opaque bytes of a place.
 func (p Place) Encode() []byte {
 	b := make([]byte, 0, placeBytes)
 	b = append(b, placeFormat, placeKind)
@@ -163,7 +165,7 @@ func (p Place) Encode() []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32c.Of(b))
 }
 
-// DecodePlace is the inverse of Encode; it returns ErrBad for anything else.
+// DecodePlace is the inverse of Encode. It returns ErrBad if Encode cannot have returned these bytes.
 func DecodePlace(b []byte) (Place, error) {
 	if len(b) != placeBytes || b[0] != placeFormat || b[1] != placeKind ||
 		crc32c.Of(b[:placeBytes-4]) != binary.LittleEndian.Uint32(b[placeBytes-4:]) {
@@ -174,7 +176,7 @@ func DecodePlace(b []byte) (Place, error) {
 	return p, nil
 }
 
-// PageToken returns the token of the page of versions below an index of a record.
+// PageToken returns the token of the page that lists the versions of a record below an index.
 func PageToken(id int64, below uint64) string {
 	b := make([]byte, 0, 20)
 	b = binary.LittleEndian.AppendUint64(b, uint64(id))
@@ -183,7 +185,8 @@ func PageToken(id int64, below uint64) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// ParsePageToken is the inverse of PageToken; it returns ErrBad for a token of another record.
+// ParsePageToken is the inverse of PageToken. It returns ErrBad for the token of another record and for anything that
+// is not a token.
 func ParsePageToken(token string, id int64) (below uint64, err error) {
 	var buf [20]byte
 	if len(token) != base64.RawURLEncoding.EncodedLen(len(buf)) {

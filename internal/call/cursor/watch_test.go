@@ -35,7 +35,7 @@ func TestPlaceEveryFlippedBitIsFound(t *testing.T) {
 	}
 }
 
-// Each place with a valid checksum has one spelling.
+// FuzzDecodePlace checks that a place with a valid checksum has only one spelling.
 func FuzzDecodePlace(f *testing.F) {
 	f.Add(Place{Group: [16]byte{1, 2, 16}, Index: 1 << 50}.Encode(), true)
 	f.Add(bytes.Repeat([]byte{0xff}, placeBytes), true)

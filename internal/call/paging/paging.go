@@ -1,6 +1,6 @@
 // Package paging divides listings into pages according to AIP-158: a size above the limit is reduced, and tokens are
-// opaque and checked. A token holds the last name of its page, so that a server keeps nothing from page to page. All
-// functions are pure and never panic.
+// opaque and checked. A token holds the last name of the page before it, so that a server stores nothing between two
+// pages. All functions are pure and never panic.
 package paging
 
 import (
@@ -14,16 +14,16 @@ import (
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
-// Limits of a page.
+// These are the limits of a page.
 const (
 	NamesMax = 1000    // names on a page
-	BytesMax = 1 << 20 // bytes of a page as encoded, unless the rows of one name have more
+	BytesMax = 1 << 20 // encoded bytes of a page; one name whose rows have more bytes fills a page alone
 )
 
 // List is a kind of listing. A token of one listing is refused by the other listings.
 type List byte
 
-// The listings.
+// These are the listings that have pages.
 const (
 	Groups List = 'g'
 	Shards List = 's'
@@ -33,9 +33,9 @@ const (
 // Page is the part of a listing that a request asks for.
 type Page struct {
 	list List
-	// After is the name behind which the page begins; empty: the first page.
+	// After is the name after which the page begins. It is empty for the first page.
 	After string
-	// Size is the maximum number of names; 0: the request asks for the whole listing in one answer.
+	// Size is the maximum number of names. It is 0 if the request asks for the whole listing in one answer.
 	Size int
 }
 
@@ -45,8 +45,8 @@ type Request interface {
 	GetPageToken() string
 }
 
-// Asked returns the page that a request asks for. If its values are invalid, field names the field, and err says what
-// is wrong and what to give.
+// Asked returns the page that a request asks for. If a field of the request is invalid, field names it, and err says
+// what is wrong and which values are valid.
 func Asked(list List, in Request) (p Page, field string, err error) {
 	if in.GetPageSize() < 0 {
 		return Page{}, "page_size", fmt.Errorf("is %d: give 1 to %d, or 0 for all in one answer", in.GetPageSize(), NamesMax)
@@ -60,9 +60,9 @@ func Asked(list List, in Request) (p Page, field string, err error) {
 	return p, "", nil
 }
 
-// Cut returns the rows of the page, and the token of the next page, which is empty if there is no next page. rows begin
-// behind After and are in the order of the listing. The argument more says that further rows follow. Rows of one name
-// stay together.
+// Cut returns the rows of the page, and the token of the next page, which is empty if there is no next page. The rows
+// must be those after p.After, in the order of the listing. The argument more says that the listing has further rows
+// after these. Rows of one name are never divided between two pages.
 func Cut[R proto.Message](p Page, rows []R, name func(R) string, more bool) (page []R, next string) {
 	if p.Size == 0 {
 		return rows, ""
@@ -86,8 +86,8 @@ func Cut[R proto.Message](p Page, rows []R, name func(R) string, more bool) (pag
 
 var errToken = errors.New("is not one that this listing gave out: begin again without a token")
 
-// Token returns the token of the page behind a name; empty for the first page. Its bytes are the listing (1), the name,
-// and the CRC32C of both (4, little-endian).
+// Token returns the token of the page that begins after a name. The token of the first page is empty. Its bytes are the
+// listing (1), the name, and the CRC32C of both (4, little-endian).
 func Token(list List, after string) string {
 	if after == "" {
 		return ""

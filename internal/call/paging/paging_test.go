@@ -58,7 +58,8 @@ func TestATokenIsOfItsListAndWhole(t *testing.T) {
 	}
 }
 
-// All pages together are the list, each keeps the limits, and the rows of one name are on one page.
+// TestPagesAreTheList checks that all pages together are the listing, that each page keeps the limits, and that the
+// rows of one name are on one page.
 func TestPagesAreTheList(t *testing.T) {
 	filler := strings.Repeat("x", BytesMax)
 	soaktest.Check(t, func(t *rapid.T) {
@@ -114,7 +115,8 @@ func TestPagesAreTheList(t *testing.T) {
 	})
 }
 
-// Each token with a valid checksum has one spelling, and a name behind which the page begins.
+// FuzzToken checks that a token with a valid checksum has only one spelling, and holds the name after which its page
+// begins.
 func FuzzToken(f *testing.F) {
 	f.Add([]byte("quotes"), byte(Groups))
 	f.Add([]byte{}, byte(Groups))

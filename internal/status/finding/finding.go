@@ -1,6 +1,6 @@
-// Package finding determines what is wrong with a store, how bad that is, and what to do next. It uses data that its
-// callers have collected: it reads no file and makes no call. sheaf doctor, sheaf top and the pages of shards and
-// gateways all show its findings, so that they never differ.
+// Package finding determines what is wrong with a store, how bad that is, and what to do next. It uses only data that
+// its callers have collected, so it reads no file and makes no call. sheaf doctor, sheaf top and the pages of shards
+// and gateways all show its findings, so that they never differ.
 package finding
 
 import (
@@ -15,7 +15,7 @@ import (
 // Severity is how bad a finding is.
 type Severity string
 
-// The severities, from the worst to the mildest.
+// These are the severities, from the worst to the mildest.
 const (
 	Problem Severity = "problem" // calls fail, or data are at risk
 	Warning Severity = "warning" // nothing fails yet
@@ -50,7 +50,8 @@ func Reported(by *recordv1.ShardStatus) (out []Finding) {
 	return out
 }
 
-// groupsNamed is the number of groups that one finding names; the others are counted.
+// groupsNamed is the maximum number of groups that one finding names. Of further groups it says only how many there
+// are.
 const groupsNamed = 8
 
 // BySeverity compares two severities. The worse one sorts first.
@@ -90,8 +91,9 @@ func named(names []string) string {
 	return "groups " + units.Some(names, groupsNamed)
 }
 
-// Problems returns the problems among findings as texts. Each text begins with the place of the finding, unless the
-// place equals here: a process that reports about itself passes its own place, to leave it out.
+// Problems returns the findings with the severity Problem as texts. Each text begins with the place of the finding,
+// unless that place equals here. A process that reports about itself passes its own place as here, so that the texts
+// leave it out.
 func Problems(all []Finding, here string) (words []string) {
 	for i := range all {
 		f := &all[i]
@@ -114,12 +116,12 @@ func Problems(all []Finding, here string) (words []string) {
 type List struct {
 	managed bool // see Facts.Managed
 	all     []Finding
-	same    map[Finding]*[]string // names of the groups with the same finding, by the finding without a group
+	same    map[Finding]*[]string // names of the groups that have the same finding; a key is the finding without a group
 	names   []Finding             // keys of same, in the order of their first finding
 }
 
-// byHand returns do, a next step that a person takes with processes. It returns an empty text if an operator runs the
-// processes.
+// byHand returns do, a next step in which a person starts or stops processes. It returns an empty text if an operator
+// runs the processes.
 func (f *List) byHand(do string) string {
 	if f.managed {
 		return ""

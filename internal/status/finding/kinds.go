@@ -2,10 +2,11 @@ package finding
 
 import "time"
 
-// Kind names what is wrong, in one word that scripts can compare. It determines the severity of a finding.
+// Kind identifies a kind of finding, such as a full disk, by one word that scripts can compare. It determines the
+// severity of a finding.
 type Kind string
 
-// The kinds of findings about a running store. Rules has a row for each.
+// These are the kinds of findings about a running store. Rules has a row for each of them.
 const (
 	StoreProblem     Kind = "StoreProblem"
 	StoreLimit       Kind = "StoreLimit"
@@ -36,8 +37,8 @@ const (
 	Superseded       Kind = "Superseded"
 )
 
-// The kinds of findings about a volume that no process serves. They describe the volume at the time of the check, so
-// they have no Rule.
+// These are the kinds of findings about a volume that no process serves. They describe the volume at the time of the
+// check, so they have no Rule.
 const (
 	VolumeProblem Kind = "VolumeProblem"
 	VolumeFailed  Kind = "VolumeFailed"
@@ -46,11 +47,11 @@ const (
 	VolumeJoining Kind = "VolumeJoining"
 )
 
-// Rule describes a kind of finding: what causes it, and how soon sheaf doctor reflects a change of the cause. A call of
-// sheaf doctor that begins Within after the cause has arisen reports the finding. A call that begins Gone after the
-// cause has ended does not report it. Zero means that sheaf doctor examines the cause itself during the call. The times
-// are upper bounds on a machine that is not overloaded. sheaf doctor itself waits up to 5 s for a shard that does not
-// answer.
+// Rule describes a kind of finding: what causes it, and how soon sheaf doctor reflects a change of the cause. The field
+// Within is the time after the beginning of the cause from which on a call of sheaf doctor reports the finding. The
+// field Gone is the time after the end of the cause from which on no call reports it. Zero means that sheaf doctor
+// examines the cause itself during the call. The times are upper bounds on a machine that is not overloaded. sheaf
+// doctor itself waits up to 5 s for a shard that does not answer.
 //
 // The causes and reasons are quoted in docs/operations/troubleshooting.md, and a test compares the two.
 type Rule struct {
@@ -58,17 +59,17 @@ type Rule struct {
 	Severity     Severity
 	Cause        string
 	Within, Gone time.Duration
-	Why          string // where the times come from
+	Why          string // why Within and Gone are this long
 }
 
 // These are the times that several rules share.
 const (
-	// etcdTold bounds the time in which a gateway learns of a change in etcd. A watch reports the change at once. If
+	// etcdTold bounds the time in which a gateway learns of a change in etcd. A watch reports the change immediately. If
 	// the watch has failed, the gateway notices that within some seconds, and reads the keys again.
 	etcdTold = 10 * time.Second
 	// elected covers an election timeout (1 to 2 s), the election, and the time until its result is reported.
 	elected = 10 * time.Second
-	// guarded covers the checks of a shard on its volume. A shard checks its volume every 2 s, reports a check that
+	// guarded covers the checks of a shard on its volume. A shard checks its volume every 2 s. It reports a check that
 	// takes 10 s, and stops serving after two failed checks.
 	guarded = 30 * time.Second
 )

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestEachKindHasOneRule requires a rule for each kind that this package reports, and allows no rule for a kind that is
-// never reported.
+// TestEachKindHasOneRule checks that each kind that this package reports has a rule, and that each rule belongs to such
+// a kind.
 func TestEachKindHasOneRule(t *testing.T) {
 	reported := map[Kind]bool{}
 	for kind := range kindsIn(t, "store.go") {
@@ -63,7 +63,7 @@ func kindsIn(t *testing.T, name string) map[Kind]bool {
 			return true
 		}
 		if method, ok := call.Fun.(*ast.SelectorExpr); ok && (method.Sel.Name == "Add" || method.Sel.Name == "ofGroup") {
-			// The name of each constant is its value.
+			// The value of each constant is its own name.
 			if name, ok := call.Args[0].(*ast.Ident); ok {
 				kinds[Kind(name.Name)] = true
 			}
@@ -90,7 +90,7 @@ func TestThePageHasTheRules(t *testing.T) {
 	}
 }
 
-// words returns a time as the page states it.
+// words returns a duration as the page writes it.
 func words(d time.Duration) string {
 	switch {
 	case d == 0:

@@ -11,14 +11,14 @@ import (
 	"sheaf.dev/sheaf/internal/base/units"
 )
 
-// supersededMin is the number of superseded bytes of a group below which they are not reported.
+// supersededMin is the number of superseded bytes of a group from which on they are reported.
 const supersededMin = 64 << 20
 
-// slowSyncsAgo is the age beyond which slow syncs are not reported. A disk that was slow once, and no longer is,
-// deserves no warning.
+// slowSyncsAgo is the age beyond which slow syncs are not reported. A disk that was slow only in the past deserves no
+// warning.
 const slowSyncsAgo = 10 * time.Minute
 
-// seconds returns s seconds as a duration, rounded to a multiple of to.
+// seconds returns a number of seconds as a duration, rounded to a multiple of the argument to.
 func seconds(s float64, to time.Duration) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(to)
 }
@@ -29,9 +29,9 @@ type Facts struct {
 	Warnings []string // warnings about the store itself, as a gateway reports them
 	Shards   []*recordv1.Shard
 	Groups   []*recordv1.Group
-	// Whole means that Groups lists all copies of the store. Without it, no finding says that something is missing.
+	// Whole means that Groups lists all copies of the store. If it is false, no finding says that something is missing.
 	Whole bool
-	// Managed means that an operator runs the processes. No next step then tells a person to start a process.
+	// Managed means that an operator runs the processes. If it is true, no next step tells a person to start a process.
 	Managed bool
 }
 
@@ -44,9 +44,8 @@ func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResp
 // HasLost reports whether the data of a copy are missing on the volume of its shard.
 func (f *Facts) HasLost() bool { return slices.ContainsFunc(f.Groups, (*recordv1.Group).GetLost) }
 
-// IsNeeded reports whether a group with a copy on a shard is not served, because so many copies do not answer or have
-// failed that the others are not a majority. A fault of such a shard is a problem even if it has a harmless
-// explanation, such as a restart.
+// IsNeeded reports whether a group with a copy on the shard is not served because half of its copies or more do not
+// answer or have failed. A fault of such a shard is a problem even if it has a harmless explanation, such as a restart.
 func (f *Facts) IsNeeded(shard string) bool {
 	copies, away, led, here := map[string]int{}, map[string]int{}, map[string]bool{}, map[string]bool{}
 	for _, g := range f.Groups {
@@ -122,17 +121,17 @@ func Of(seen Facts) []Finding {
 type summary struct {
 	shards map[string]*recordv1.Shard
 	groups map[string]*copies
-	lacks  map[string]*lack // by shard that does not serve all of its groups
+	lacks  map[string]*lack // for each shard that does not serve all of its groups
 	stuck  map[string]bool  // copies with a finding of their own; a key is group/shard
-	here   map[string]bool  // copies that serve, and have all their files; a key is group/shard
-	waits  string           // why a group is not placed; empty: every group is, or it is not known
-	whole  bool             // Facts.Whole
+	here   map[string]bool  // copies that serve and have all their files; a key is group/shard
+	waits  string           // why a group is not placed; empty if every group is placed, or if the reason is not known
+	whole  bool             // value of Facts.Whole
 }
 
 // copies sums up the rows of one group.
 type copies struct {
 	copies, pending int
-	stuck           int      // copies with a finding of their own, which says why they cannot lead
+	stuck           int      // number of copies with a finding of their own, which says why they cannot lead
 	silent          []string // shards with a finding that says why their copy is not served
 	led, loading    bool
 	waits           string
@@ -144,12 +143,12 @@ func (c *copies) unserved() bool { return !c.led && c.stuck > 0 && 2*c.stuck >= 
 // lack describes what the store lacks while a shard does not serve all of its groups.
 type lack struct {
 	part     bool     // the shard serves some of its groups
-	less     int      // groups that are served, but with one copy less
-	unserved []string // groups that are not served
-	own      int      // groups that the shard does not serve, if it is not known whether other shards do
+	less     int      // number of groups that are served, but with one copy less
+	unserved []string // names of the groups that are not served
+	own      int      // number of groups that the shard does not serve, if it is not known whether other shards serve them
 }
 
-// servesNothing reports whether a shard runs but serves none of its groups, and says why in its message.
+// servesNothing reports whether a shard runs, serves none of its groups, and has a message that says why.
 func servesNothing(s *recordv1.Shard) bool {
 	switch s.GetState() {
 	case recordv1.ShardState_SHARD_STATE_UNSPECIFIED, recordv1.ShardState_SHARD_STATE_SERVING,
@@ -184,7 +183,7 @@ func (st *summary) isCaused(row *recordv1.Group) bool {
 	return st.isOut(row.GetShard())
 }
 
-// gather sums up the rows by group, and by shard that is silent or serves nothing.
+// gather sums up the rows by group, and notes the shards that are silent or serve nothing or only some of their groups.
 func gather(seen Facts) *summary {
 	st := &summary{
 		shards: map[string]*recordv1.Shard{}, groups: map[string]*copies{}, lacks: map[string]*lack{},
@@ -258,7 +257,7 @@ const (
 	lacksMemory = "memory budget exceeded"
 )
 
-// fullShard reports whether the finding about a full shard says why the writes of a copy wait.
+// fullShard reports whether a finding about the full disk or memory of a shard already says why writes to a copy wait.
 func (f *List) fullShard(g *recordv1.Group) bool {
 	return slices.ContainsFunc(f.all, func(one Finding) bool {
 		return one.Where == "shard "+g.GetShard() &&
@@ -267,18 +266,18 @@ func (f *List) fullShard(g *recordv1.Group) bool {
 	})
 }
 
-// cannotWrite reports whether a copy is served and says that it cannot be written.
+// cannotWrite reports whether a copy is served but has a message, which says that it cannot be written.
 func cannotWrite(g *recordv1.Group) bool {
 	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != ""
 }
 
-// shard checks one shard. l says what the store lacks because the shard does not serve all of its groups. l is nil if
-// the shard serves all of them.
+// shard checks one shard. The argument l describes what the store lacks because the shard does not serve all of its
+// groups. It is nil if the shard serves all of them.
 func (f *List) shard(s *recordv1.Shard, l *lack) {
 	where := "shard " + s.GetName()
 	if f.placement(where, s); s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING &&
 		!s.GetAlive() && s.GetPlacedGroups() == 0 {
-		return // it was stopped on purpose
+		return // a drained shard without groups was stopped on purpose
 	}
 	if !s.GetAlive() {
 		what := "it does not answer at " + s.GetAddress()
@@ -309,7 +308,8 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	free, reserve := s.GetFreeBytes(), s.GetReserveBytes()
 	space := fmt.Sprintf("%s are free of %s, and %s are kept in reserve", units.Bytes(free),
 		units.Bytes(s.GetCapacityBytes()), units.Bytes(reserve))
-	// A volume without space for the largest record that is not a blob is full for callers.
+	// recordBytesMax is the size of the largest record that is not a blob. A volume without space for it is full for
+	// callers.
 	const recordBytesMax = 1 << 20
 	const spaceAdvice = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is " +
 		"superseded and still stored"
@@ -328,9 +328,9 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 			"see what else uses the disk, and whether it fails (dmesg, smartctl); /status of the shard has the last syncs "+
 				"that were slow")
 	}
-	// A shard in the state MEMORY_TOO_SMALL already says this in its message.
+	// The message of a shard in the state MEMORY_TOO_SMALL already reports the lack of memory.
 	if limit := s.GetMemoryLimitBytes(); limit > 0 && s.GetState() != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL {
-		need := max(s.GetMemoryNeedBytes(), s.GetMemoryUsedBytes()) // the first was computed when the shard started
+		need := max(s.GetMemoryNeedBytes(), s.GetMemoryUsedBytes()) // the need was computed when the shard started
 		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(need),
 			units.Bytes(limit))
 		switch {
@@ -365,8 +365,8 @@ func (f *List) placement(where string, s *recordv1.Shard) {
 	}
 }
 
-// words returns a text that says what the store lacks while a shard does not serve all of its groups. The text is empty
-// if l is nil.
+// words returns a text that names what the store lacks while a shard does not serve all of its groups. The text is
+// empty if l is nil.
 func (l *lack) words() (words string) {
 	if l == nil {
 		return ""
@@ -384,8 +384,8 @@ func (l *lack) words() (words string) {
 	return words
 }
 
-// group checks one copy of a group. What is missing because a shard is silent or serves nothing is part of the finding
-// about that shard.
+// group checks one copy of a group. It adds no finding for a lack that is caused by a shard that is silent or serves
+// nothing, because the finding about that shard includes the lack.
 func (f *List) group(g *recordv1.Group, st *summary) {
 	name, shard, path := g.GetGroup(), g.GetShard(), st.shards[g.GetShard()].GetPath()
 	what := cmp.Or(g.GetMessage(), "its state is "+strings.ToLower(strings.TrimPrefix(g.GetState().String(),
@@ -416,7 +416,7 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 		}
 	case recordv1.GroupState_GROUP_STATE_SERVING:
 		switch wait := strings.HasPrefix(g.GetMessage(), WritesWait); {
-		case wait && f.fullShard(g): // the finding about the shard says why
+		case wait && f.fullShard(g): // the finding about the shard gives the reason
 		case wait:
 			f.ofGroup(GroupReadOnly, name, shard, what,
 				"give it what lacks: space, memory or file descriptors (ulimit -n, LimitNOFILE); then writes go on by themselves")
@@ -425,16 +425,16 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 				f.byHand("repair what it names (of a disk dmesg says more), then start shard "+shard+" again"))
 		}
 	case recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_LOADING:
-		if g.GetMessage() != "" && (!st.whole || st.groups[name].led) { // otherwise the group has a finding of its own
+		if g.GetMessage() != "" && (!st.whole || st.groups[name].led) { // a group without a leader has a finding of its own
 			f.ofGroup(CopyWaits, name, shard, what, "")
 		}
 	}
 	for _, m := range g.GetMembers() {
 		switch at := cmp.Or(m.GetShard(), "(not known)"); {
 		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED, st.isOut(m.GetShard()):
-		case !m.GetActive() && st.stuck[name+"/"+m.GetShard()]: // the finding about the copy says why
+		case !m.GetActive() && st.stuck[name+"/"+m.GetShard()]: // the finding about the copy gives the reason
 		case !m.GetActive() && m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_LEARNER:
-			// Until a learner has its files, its shard fetches them from the leader, and reports what fails.
+			// Until a learner has its files, its shard fetches them from the leader, and reports errors.
 			if st.here[name+"/"+m.GetShard()] {
 				f.ofGroup(CopySilent, name, "", "its new copy on shard "+at+" has its files, and the leader on shard "+shard+
 					" does not hear it: it gets no vote", "see that shard "+shard+" reaches shard "+at)

@@ -40,7 +40,7 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 		group    func(g *recordv1.Group)
 		severity Severity
 		where    string
-		words    []string // words in the text of the finding: what is wrong, and what to do
+		words    []string // texts that the finding must contain, in what is wrong or in what to do
 	}{
 		"silent shard": {shard: func(s *recordv1.Shard) {
 			s.Alive = false
@@ -173,7 +173,8 @@ func TestTheWorstComesFirst(t *testing.T) {
 	}
 }
 
-// If one of several shards does not know the leader, or syncs were slow long ago, there is nothing to report.
+// TestWhatIsNotReportedIsNotFound checks that nothing is reported if a single copy does not know the leader, or if
+// syncs were slow long ago.
 func TestWhatIsNotReportedIsNotFound(t *testing.T) {
 	s := wellShard("a")
 	s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 601, NewestSeconds: 1.5, NewestFile: "segment"}
@@ -189,7 +190,8 @@ func awayRow(name, shard string) *recordv1.Group {
 		Message: "the shard does not answer for this group"}
 }
 
-// One shard that is silent is one cause, whatever its groups, their leaders and the other copies say.
+// TestOneSilentShardIsOneFinding checks that a silent shard causes only one finding, although its groups, their leaders
+// and the other copies also report what they lack.
 func TestOneSilentShardIsOneFinding(t *testing.T) {
 	silent := wellShard("c")
 	silent.Alive = false
@@ -214,8 +216,8 @@ func TestOneSilentShardIsOneFinding(t *testing.T) {
 	}
 }
 
-// A store of which no shard runs serves nothing, whatever routing it has: that is one problem, with what the planner
-// waits for.
+// TestAStoreWithoutShardsHasOneProblem checks that a store without a running shard has one problem, with or without
+// groups. The problem includes the reason why the planner waits.
 func TestAStoreWithoutShardsHasOneProblem(t *testing.T) {
 	for name, groups := range map[string][]*recordv1.Group{
 		"no groups": nil,
@@ -235,7 +237,8 @@ func TestAStoreWithoutShardsHasOneProblem(t *testing.T) {
 	}
 }
 
-// A copy that says why it cannot be written does not hide the finding that the other copies elect no leader.
+// TestAMinorityThatCannotWriteHidesNoMissingLeader checks that the finding about a copy that cannot be written does not
+// hide the finding that the other copies elect no leader.
 func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
 	stuck := wellGroup("7", "a", false)
 	stuck.Message = "reads are served, writes are not: append: input/output error"
@@ -246,7 +249,8 @@ func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
 	}
 }
 
-// A temporary lack, for example of file descriptors, needs no restart. The finding must not ask for one.
+// TestALackThatPassesAsksForNoRestart checks that the finding about a temporary lack, for example of file descriptors,
+// does not ask for a restart, because none is needed.
 func TestALackThatPassesAsksForNoRestart(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Message = WritesWait + "open segment-2: too many open files"
@@ -256,8 +260,8 @@ func TestALackThatPassesAsksForNoRestart(t *testing.T) {
 	}
 }
 
-// A learner that has not answered yet is not reported as a finding: a move has just begun, the learner has no vote, and
-// nobody needs to start its shard.
+// TestALearnerThatHasNotAnsweredIsNoCopyLess checks that a learner that has not answered yet is not reported. The move
+// has just begun, the learner has no vote, and nobody needs to start its shard.
 func TestALearnerThatHasNotAnsweredIsNoCopyLess(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Members = []*recordv1.Member{{Shard: "a", Active: true},
@@ -269,8 +273,8 @@ func TestALearnerThatHasNotAnsweredIsNoCopyLess(t *testing.T) {
 	}
 }
 
-// A learner that has its files waits for nothing but its leader. If the leader receives no messages from it, that is a
-// finding.
+// TestALearnerWithItsFilesThatIsNotHeardIsSilent checks that a learner is reported if it has all its files but its
+// leader receives no messages from it.
 func TestALearnerWithItsFilesThatIsNotHeardIsSilent(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Members = []*recordv1.Member{{Shard: "a", Active: true},
@@ -298,7 +302,8 @@ func TestOnePlaceOfDamageIsNoPlural(t *testing.T) {
 	}
 }
 
-// A record may have up to 1 MiB, so writes already fail when less than that is free above the reserve.
+// TestAVolumeThatRefusesARecordIsAProblem checks that a volume counts as full when less than 1 MiB is free above the
+// reserve. A record may have up to 1 MiB, so some writes already fail then.
 func TestAVolumeThatRefusesARecordIsAProblem(t *testing.T) {
 	for above, want := range map[int64]Severity{0: Problem, 272: Problem, 1<<20 - 1: Problem, 1 << 20: Warning} {
 		s := wellShard("a")
@@ -310,7 +315,8 @@ func TestAVolumeThatRefusesARecordIsAProblem(t *testing.T) {
 	}
 }
 
-// The lists of a store carry what is wrong with the store itself, so that every command that reads them reports it.
+// TestListedHasTheProblemsOfTheStore checks that the facts from the two lists include the problems of the store itself,
+// so that every command that reads the lists reports them.
 func TestListedHasTheProblemsOfTheStore(t *testing.T) {
 	const odd = "key /sheaf/q/states/a in etcd cannot be used"
 	found := Of(Listed(&recordv1.ListShardsResponse{Problems: []string{odd}, Shards: []*recordv1.Shard{wellShard("a")}},
@@ -320,7 +326,8 @@ func TestListedHasTheProblemsOfTheStore(t *testing.T) {
 	}
 }
 
-// A shard that runs and refuses its volume is one cause, whatever its groups and their leaders say.
+// TestOneShardThatRefusesItsVolumeIsOneFinding checks that a shard that runs but refuses its volume causes only one
+// finding, although its groups and their leaders also report what they lack.
 func TestOneShardThatRefusesItsVolumeIsOneFinding(t *testing.T) {
 	refuses := wellShard("c")
 	refuses.State, refuses.Message = recordv1.ShardState_SHARD_STATE_FOREIGN, "the volume is of another store"
@@ -339,7 +346,8 @@ func TestOneShardThatRefusesItsVolumeIsOneFinding(t *testing.T) {
 	}
 }
 
-// The data of a group that no copy serves can come from a backup. A group that other copies serve needs no backup.
+// TestLostDataIsRestoredOnlyIfNoCopyServes checks that the next step for lost data is a restore from a backup only if
+// no copy of the group serves.
 func TestLostDataIsRestoredOnlyIfNoCopyServes(t *testing.T) {
 	lost := wellGroup("7", "a", false)
 	lost.State, lost.Lost, lost.Message = recordv1.GroupState_GROUP_STATE_FAILED, true, "bring the old volume back"
@@ -355,8 +363,8 @@ func TestLostDataIsRestoredOnlyIfNoCopyServes(t *testing.T) {
 	}
 }
 
-// If a copy reports what is wrong with it, that is the only finding. There is no second finding that its leader
-// receives no messages from it.
+// TestACopyThatIsBrokenIsNotSilentToo checks that a copy that reports a fault of its own has only that finding. There
+// must be no second finding that its leader receives no messages from it.
 func TestACopyThatIsBrokenIsNotSilentToo(t *testing.T) {
 	for name, state := range map[string]recordv1.GroupState{
 		"manifest is gone":                         recordv1.GroupState_GROUP_STATE_FAILED,
@@ -375,7 +383,8 @@ func TestACopyThatIsBrokenIsNotSilentToo(t *testing.T) {
 	}
 }
 
-// A memory limit that is too small is one cause, whatever each group needs.
+// TestAMemoryLimitThatIsTooSmallIsOneFinding checks that a memory limit that is too small for several groups causes
+// only one finding.
 func TestAMemoryLimitThatIsTooSmallIsOneFinding(t *testing.T) {
 	const small = "memory budget exceeded: the groups need 3 GiB, the limit is 1 GiB"
 	limited := wellShard("b")
@@ -414,8 +423,8 @@ func TestAMemoryLimitThatIsTooSmallIsOneFinding(t *testing.T) {
 	}
 }
 
-// Writes that wait for the space or memory of a shard have the cause that the finding about the shard names. Writes
-// that wait for something else have a finding of their own.
+// TestWritesThatWaitForAFullShardAreOneFinding checks that writes which wait for the space or memory of a shard are
+// part of the finding about that shard. Writes that wait for something else have a finding of their own.
 func TestWritesThatWaitForAFullShardAreOneFinding(t *testing.T) {
 	for _, c := range []struct {
 		why   error

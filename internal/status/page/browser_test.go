@@ -20,10 +20,10 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// No store accepts this name: if one ever got here, it must remain text.
+// hostile is a name that no store accepts. If such a name ever reached the page, it would have to remain text.
 const hostile = `<img src="x" onerror="document.title='broken'">`
 
-// TestThePageInABrowser runs the page in Chromium, and checks what the page must have put into the document.
+// TestThePageInABrowser runs the page in Chromium and checks the resulting document.
 func TestThePageInABrowser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a browser is no part of the short tests")

@@ -72,7 +72,7 @@ func shardWithAllFigures() *recordv1.ShardStatus {
 }
 
 // TestTheJSONOfStatus compares /status of a shard, of sheaf dev and of a gateway with golden files, because scripts
-// read it. An empty shard shows which fields are left out.
+// read these answers. An empty shard shows which fields are left out.
 func TestTheJSONOfStatus(t *testing.T) {
 	st := shardWithAllFigures()
 	for name, of := range map[string]any{

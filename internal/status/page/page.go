@@ -1,11 +1,10 @@
-// Package page is the page at / of the HTTP ports of shards, gateways and sheaf dev: one file, which polls /status of
-// the same port and shows the result. summary.go computes the summary sentence, which is a part of the answer at
-// /status.
+// Package page is the page at / of the HTTP ports of shards, gateways and sheaf dev: one HTML file, which polls /status
+// of the same port and shows the result. summary.go computes the summary sentence that the answer of /status contains.
 package page
 
 import (
 	"crypto/sha256"
-	_ "embed" // for the page
+	_ "embed" // the page is embedded in the binary
 	"encoding/base64"
 	"encoding/json"
 	"log/slog"
@@ -23,7 +22,7 @@ var policy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-anc
 	"img-src data:; style-src " +
 	hashOf("style") + "; script-src " + hashOf("script")
 
-// hashOf returns the hash of the only element with a name, in the form of a Content-Security-Policy.
+// hashOf returns the hash of the only element of the page with this name, as a Content-Security-Policy writes it.
 func hashOf(element string) string {
 	_, from, _ := strings.Cut(html, "<"+element+">")
 	content, _, _ := strings.Cut(from, "</"+element+">")
@@ -55,6 +54,6 @@ func Handle(mux *http.ServeMux) {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-cache")
-		_, _ = w.Write([]byte(html)) // fails only if the caller has gone
+		_, _ = w.Write([]byte(html)) // an error only says that the client has disconnected
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// The states of a summary, from worst to best.
+// These are the states of a summary, from the worst to the best.
 const (
 	NotReady = "NotReady" // some groups do not serve
 	Damaged  = "Damaged"  // all groups serve, but some stored bytes are bad
@@ -23,9 +23,9 @@ const (
 // s, and waits up to 2 s for the answer.
 const EtcdSilentMin = 6 * time.Second
 
-// EtcdProblem says what is wrong with etcd, as seen by the calling process, and what to do. silent is the time since
-// etcd last answered, and held says why the process ignores the contents of etcd. The text is empty if nothing is
-// wrong.
+// EtcdProblem says what is wrong with etcd, as seen by the calling process, and what to do. The argument silent is the
+// time since etcd last answered, and held says why the process ignores the contents of etcd. The text is empty if
+// nothing is wrong.
 func EtcdProblem(silent time.Duration, held string) (text, do string) {
 	switch {
 	case silent >= EtcdSilentMin:
@@ -37,24 +37,24 @@ func EtcdProblem(silent time.Duration, held string) (text, do string) {
 	return "", ""
 }
 
-// Facts are the inputs of a summary. A field that a process does not know stays zero.
+// Facts are the inputs of a summary. A field whose value a process does not know stays zero.
 type Facts struct {
-	Waits      string        // why nothing is served, and what to do; empty: something is served
+	Waits      string        // why nothing is served, and what to do; empty if something is served
 	EtcdSilent time.Duration // time since etcd last answered
-	EtcdHeld   string        // why etcd's contents are not followed
+	EtcdHeld   string        // why the contents of etcd are ignored; empty if they are not
 	Loading    bool
 	Load       *recordv1.Load
 	Groups     int      // number of groups that should serve
-	Shards     int      // number of shards that hold the groups; 0: only the reporting shard
-	Routes     bool     // only routes are known, not whether the groups serve
-	And        string   // ends the sentence if all groups serve
+	Shards     int      // number of shards that hold the groups; 0 if only the reporting shard does
+	Routes     bool     // true: only the routes are known, and not whether the groups serve
+	And        string   // text at the end of the sentence if all groups serve
 	Failed     []string // names of groups that are not served
 	FailedWhy  string   // the first known reason of a failed group
 	Damaged    []string
 	Problems   []string
 }
 
-// Fail records a group that is not served, and the reason, if known.
+// Fail records a group that is not served, and the reason, unless why is empty.
 func (f *Facts) Fail(group, why string) {
 	f.Failed = append(f.Failed, group)
 	if f.FailedWhy == "" && why != "" {
@@ -62,7 +62,8 @@ func (f *Facts) Fail(group, why string) {
 	}
 }
 
-// Summarize returns the state that follows from the facts. If several states apply, it returns the most urgent one.
+// Summarize returns the state that follows from the facts, with a sentence about it and the next step. If several
+// states apply, it returns the most urgent one.
 func Summarize(f *Facts) *recordv1.StatusSummary {
 	switch {
 	case f.Waits != "":
@@ -145,7 +146,7 @@ func loadWords(l *recordv1.Load) string {
 	return text
 }
 
-// about returns a duration as text: in seconds, or in minutes if it is long.
+// about returns a rough duration as text, in seconds, or in minutes if it is long.
 func about(d time.Duration) string {
 	if d < 2*time.Minute {
 		return fmt.Sprintf("%d s", max(1, int(d.Round(time.Second).Seconds())))
@@ -153,7 +154,7 @@ func about(d time.Duration) string {
 	return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
 }
 
-// namesMax is the largest number of names in a sentence.
+// namesMax is the largest number of names that one sentence lists.
 const namesMax = 5
 
 // count returns text like "1 group", "2 groups".
