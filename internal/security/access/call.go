@@ -8,41 +8,43 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Call is one call in progress, as seen by its handler.
+// Call is a gRPC call in progress. Its methods answer what the caller may do.
 type Call interface {
-	// Caller is the identity that made the call.
+	// Caller returns the identity that made the call.
 	Caller() *Caller
 	// May returns an error unless the caller may use a verb in a group, or in all groups if the group is empty. The
-	// handler calls May before it looks anything up. The errors are those of Compiled.Decide. Safe for concurrent use.
+	// handler calls May before it looks anything up. The errors are those of Compiled.Decide. May is safe for concurrent
+	// use.
 	May(verb Verb, group string) error
-	// MayRecord is like May, for a record of the group. If writes are audited, an allowed put or delete is noted when
-	// the call ends, with its outcome. In calls whose messages are decided individually, the handler reports the writes
-	// with Wrote instead.
+	// MayRecord is like May, for a record of the group. If writes are audited, an allowed put or delete is written to the
+	// audit log when the call ends, with its outcome. In calls whose messages are decided individually, the handler
+	// reports the writes with Wrote instead.
 	MayRecord(verb Verb, group string, id int64) error
-	// Wrote reports n writes of one message that are done or have failed. what(i) returns write i. Wrote calls it
-	// before it returns, and only if writes are audited. Do not report refused writes, because these are noted as
-	// refusals.
+	// Wrote writes n writes of one message, which have succeeded or failed, to the audit log. It calls what(i) for each i
+	// below n to get write i, but only if writes are audited, and never after it has returned. The caller leaves out
+	// refused writes, because the audit log already has their refusals.
 	Wrote(n int, what func(i int) Written)
-	// Can is like May, but leaves no trace: it writes nothing to the audit log, and does not count as a use of a grant.
-	// The question is not asked again when the table changes during the call.
+	// Can is like May, but writes nothing to the audit log, and does not count as a use of a grant. The decision is not
+	// repeated when the table changes during the call.
 	Can(verb Verb, group string) error
 	// Sees reports whether the caller may do anything at all in a group.
 	Sees(group string) bool
-	// Sign and Open sign and check a value that the caller sends back. The value is valid for the given time, or
-	// forever if the time is 0. Processes of the store, and gateways that call for a caller, get unsigned values,
-	// because the gateway signs and checks the values of its callers. Open returns ErrForged or ErrOutdated.
+	// Sign and Open sign and check a value that the caller sends back. The value is valid for the time lasts, or without a
+	// limit if lasts is 0. Processes of the store get unsigned values, and so do gateways that call for a caller, because
+	// a gateway signs and checks the values of its callers. Open returns ErrForged or ErrOutdated if it does not accept
+	// the value.
 	Sign(value []byte, lasts time.Duration) []byte
 	Open(sealed []byte) ([]byte, error)
 	// Signs reports whether Sign signs values and Open accepts only signed values. Otherwise both leave values
 	// unchanged.
 	Signs() bool
-	// Table returns the version of the table that decides, or 0 if there is no table.
+	// Table returns the version of the table of grants that decides, or 0 if there is no table.
 	Table() int64
 }
 
 type callKey struct{}
 
-// WithCall returns a context that carries a call, so that its handler can ask what the caller may do.
+// WithCall returns a context that carries a call, so that the handler of the call can ask what the caller may do.
 func WithCall(ctx context.Context, call Call) context.Context {
 	return context.WithValue(ctx, callKey{}, call)
 }
@@ -66,22 +68,23 @@ func (everybody) Open(sealed []byte) ([]byte, error)        { return sealed, nil
 func (everybody) Signs() bool                               { return false }
 func (everybody) Table() int64                              { return 0 }
 
-// CallOf returns the call in a context, or nil if the context has none. Nothing may be done without a call. Without
-// one, the functions of this package that take a context return an error.
+// CallOf returns the call in a context, or nil if the context has none. Without a call nothing is allowed, so the
+// functions of this package that take a context return an error.
 func CallOf(ctx context.Context) Call {
 	call, _ := ctx.Value(callKey{}).(Call)
 	return call
 }
 
 // Identified reports whether the caller of a context was identified, so that its operations need a decision. A context
-// without a call counts as identified: the decision then refuses it.
+// without a call counts as identified, so that the decision refuses it.
 func Identified(ctx context.Context) bool { return CallOf(ctx) != Everybody }
 
-// errNoCall is the error for a context without a call. No request from outside can cause it.
+// errNoCall is the error for a context without a call. No client can cause it, because the server puts a call into each
+// context.
 var errNoCall = status.Error(codes.Internal, "who makes this call was not found out before it came here, so that "+
 	"nothing is done for it: this is a defect of Sheaf, please report it")
 
-// callOf returns the call of a context, or errNoCall.
+// callOf returns the call of a context. It returns errNoCall if the context has none.
 func callOf(ctx context.Context) (Call, error) {
 	if call := CallOf(ctx); call != nil {
 		return call, nil
@@ -107,9 +110,9 @@ func MayRecord(ctx context.Context, verb Verb, group string, id int64) error {
 	return call.MayRecord(verb, group, id)
 }
 
-// Written is a write with its outcome.
+// Written is a write and its outcome.
 type Written struct {
-	Verb  Verb // NoVerb: nothing to note
+	Verb  Verb // NoVerb: the audit log gets no line for this write
 	Group string
 	ID    int64
 	Code  codes.Code

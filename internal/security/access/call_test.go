@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// If a context has no Call, everything is refused, because the server forgot to identify the caller. Everybody, by
-// contrast, is a Call.
+// TestWhatHasNoCallIsRefused checks that everything is refused if a context has no Call, because the server then forgot
+// to identify the caller. With the Call Everybody, by contrast, everything is allowed.
 func TestWhatHasNoCallIsRefused(t *testing.T) {
 	questions := map[string]func(context.Context) error{
 		"May":       func(ctx context.Context) error { return May(ctx, Get, "a") },

@@ -13,10 +13,12 @@ import (
 
 // Caller is the identity that made a call. The zero value is an unknown caller. It is immutable.
 type Caller struct {
-	text     string    // as returned by String, and as a gateway forwards it; empty: unknown
-	subjects []Subject // subjects that grants may name for this caller
-	process  bool      // the caller is a process of the store, but not a member of etcd, which calls no other process
-	admin    bool      // administrator by certificate
+	text     string    // result of String, which is also the form in which a gateway forwards the caller; empty: unknown
+	subjects []Subject // subjects by which grants can name this caller
+	// process says that the caller is a process of the store. It is false for members of etcd, because these call no other
+	// process.
+	process bool
+	admin   bool // the certificate says that the caller is an administrator
 	// Expires is the expiry of the token that identifies the caller. It is zero if a certificate identifies the caller.
 	Expires time.Time
 }
@@ -24,8 +26,8 @@ type Caller struct {
 // anybody is a subject of every identified caller.
 var anybody = Subject{Kind: Anybody}
 
-// Certified returns the caller with this identity in its certificate. The code that calls Certified must check that the
-// certificate belongs to the store.
+// Certified returns the caller with the given identity. The code that calls Certified must have checked that the
+// certificate with this identity belongs to the store.
 func Certified(id identity.Identity) Caller {
 	c := Caller{text: string(id.Role), process: id.IsComponent() && id.Role != identity.Etcd,
 		admin: id.Role == identity.Admin}
@@ -38,7 +40,7 @@ func Certified(id identity.Identity) Caller {
 	return c
 }
 
-// account is a ServiceAccount of Kubernetes.
+// account returns the caller that is a ServiceAccount of Kubernetes.
 func account(namespace, name string) Caller {
 	return Caller{
 		text: accountText + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name),
@@ -48,7 +50,7 @@ func account(namespace, name string) Caller {
 	}
 }
 
-// user is the subject of a token of any other issuer, with the groups that the token claims.
+// user returns the caller that a token of any other issuer names, with the groups that the token claims.
 func user(issuer, subject string, groups []string) Caller {
 	c := Caller{
 		text:     userText + "/" + url.PathEscape(issuer) + "/" + url.PathEscape(subject),
@@ -73,8 +75,8 @@ func (c *Caller) isShard() bool {
 	return c.process && strings.HasPrefix(c.text, string(identity.Shard)+"/")
 }
 
-// isArchiver reports whether the caller is the archiver of the store, which is identified by its certificate alone:
-// gateways call for no archiver.
+// isArchiver reports whether the caller is the archiver of the store. The archiver always identifies itself by its
+// certificate, because gateways do not forward its calls.
 func (c *Caller) isArchiver() bool { return c.text == string(identity.Archive) }
 
 // isEtcd reports whether the caller is a member of etcd. Members of etcd have no reason to call gateways or shards.
@@ -89,13 +91,13 @@ func (c *Caller) IsProcess() bool { return c.process }
 // certificate.
 func (c *Caller) MayAll() bool { return c.process || c.admin }
 
-// NeedsGrants reports whether the table of grants decides what the caller may do. It decides neither about callers who
-// may do everything, nor about the archiver.
+// NeedsGrants reports whether the table of grants decides what the caller may do. The table has no influence on callers
+// who may do everything, and on the archiver.
 func (c *Caller) NeedsGrants() bool { return !c.MayAll() && !c.isArchiver() }
 
 // String returns the caller as one line: client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME, or
-// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. For a process of the store, the line has the
-// process's role and name.
+// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. For a process of the store, the line
+// consists of the process's role and name.
 func (c *Caller) String() string {
 	if c.text == "" {
 		return "nobody"
@@ -103,7 +105,7 @@ func (c *Caller) String() string {
 	return c.text
 }
 
-// ErrCaller is wrapped by the errors of ParseCaller.
+// ErrCaller is wrapped by the errors of ParseCaller, and means that the text does not name a caller.
 var ErrCaller = errors.New("no caller")
 
 // ParseCaller is the inverse of Caller.String, except for the token's expiry. It refuses a member of etcd and the

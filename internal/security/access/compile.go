@@ -16,13 +16,13 @@ import (
 type Compiled struct {
 	version  int64
 	audience string
-	grants   []string // names
+	grants   []string // names of the grants
 	subjects map[Subject]*rights
 	issuers  map[string]*issuer
 	tokens   CallerCache
 }
 
-// rights are the rights of one subject.
+// rights holds the verbs and groups that the grants allow to one subject.
 type rights struct {
 	all      scope
 	names    map[string]*scope
@@ -35,9 +35,9 @@ type scope struct {
 	prefix string
 	parent *scope // the scope of the longest proper prefix; nil: none
 	own    verbs
-	verbs  verbs // own, and the verbs of all parents
+	verbs  verbs // own, and the own verbs of all parents
 	grants []int32
-	used   atomic.Uint32 // the verbs in own that were used
+	used   atomic.Uint32 // verbs of own for which a first use was recorded
 }
 
 func (s *scope) add(v verbs, grant int32) {
@@ -78,7 +78,7 @@ func Compile(t *Table) (*Compiled, error) {
 	return c, nil
 }
 
-// take adds a grant.
+// take adds the rights of a grant to its subjects.
 func (c *Compiled) take(g *Grant, field string) error {
 	switch {
 	case len(g.Subjects) == 0:
@@ -115,7 +115,7 @@ func (c *Compiled) take(g *Grant, field string) error {
 	return nil
 }
 
-// add adds the verbs that a grant allows. finish sorts the prefixes.
+// add adds the verbs that a grant allows. The caller has to call finish after the last grant.
 func (r *rights) add(g *Groups, allowed verbs, grant int32) {
 	r.any |= allowed
 	if g.All {
@@ -136,7 +136,7 @@ func (r *rights) add(g *Groups, allowed verbs, grant int32) {
 	}
 }
 
-// finish sorts the prefixes, merges equal ones, and links each to its parent.
+// finish sorts the prefixes, merges equal ones, and links each prefix to the longest other prefix with which it begins.
 func (r *rights) finish() {
 	r.all.verbs = r.all.own
 	for s := range maps.Values(r.names) {
@@ -189,9 +189,9 @@ func (r *rights) allows(verb Verb, group string) *scope {
 	return nil
 }
 
-// longest returns the scope of the longest prefix of a group. It starts at the last scope, in sorted order, whose
-// prefix does not sort after the group. If the prefix of that scope is not a prefix of the group, longest returns the
-// nearest ancestor whose prefix is.
+// longest returns the scope with the longest prefix of a group's name, or nil if no scope has one. It finds the last
+// scope, in sorted order, whose prefix does not sort after the name. If that prefix is not a prefix of the name,
+// longest returns the nearest ancestor of the scope whose prefix is.
 func (r *rights) longest(group string) *scope {
 	at, found := slices.BinarySearchFunc(r.prefixes, group, func(s *scope, group string) int {
 		return strings.Compare(s.prefix, group)
@@ -220,13 +220,14 @@ func (c *Compiled) Version() int64 {
 // HasIssuers reports whether tokens can identify callers.
 func (c *Compiled) HasIssuers() bool { return c != nil && len(c.issuers) > 0 }
 
-// use is a grant that allows an operation.
+// use is the scope of the grants that allow an operation, and the verb of the operation. The scope is nil if the
+// operation needs no grant.
 type use struct {
 	scope *scope
 	verb  Verb
 }
 
-// first reports whether this is the first such use since the table was installed.
+// first reports whether this is the first use of this verb in this scope since the table was installed.
 func (u use) first() bool {
 	if u.scope == nil {
 		return false
@@ -235,7 +236,7 @@ func (u use) first() bool {
 	return u.scope.used.Load()&bit == 0 && u.scope.used.Or(bit)&bit == 0
 }
 
-// find returns the grant that allows a caller to use a verb in a group.
+// find returns the grants that allow a caller to use a verb in a group, and false if no grant does.
 func (c *Compiled) find(caller *Caller, verb Verb, group string) (use, bool) {
 	if caller.process || caller.admin {
 		return use{}, true
@@ -254,7 +255,7 @@ func (c *Compiled) find(caller *Caller, verb Verb, group string) (use, bool) {
 }
 
 // Decide returns an error unless a caller may use a verb in a group. An empty group means all groups. Decide does not
-// know whether a group exists. A nil table means that the store has none. Errors are UNAUTHENTICATED or
+// check whether the group exists. A nil Compiled means that the store has no table. The errors are UNAUTHENTICATED or
 // PERMISSION_DENIED, and name the caller, the verb and the group.
 func (c *Compiled) Decide(caller *Caller, verb Verb, group string) error {
 	if _, ok := c.find(caller, verb, group); ok {
@@ -275,7 +276,7 @@ func (c *Compiled) denied(caller *Caller, verb Verb, group string) error {
 		where(group), c.version)
 }
 
-// how describes how a caller can identify itself.
+// how says how a caller can identify itself, for an error message.
 func (c *Compiled) how() string {
 	if c.HasIssuers() {
 		return "show a certificate of the store's authority, or a token for the audience " + c.audience
@@ -283,7 +284,7 @@ func (c *Compiled) how() string {
 	return "show a certificate of the store's authority"
 }
 
-// where describes the groups that a decision is about.
+// where names the groups that a decision is about, for an error message.
 func where(group string) string {
 	if group == "" {
 		return "all groups"
@@ -327,8 +328,8 @@ func (c *Compiled) grantsOf(u use) []string {
 	return names
 }
 
-// Use is like Decide. It also returns the names of the grants that allow the use, if this is the first such use of
-// these grants since the table was installed.
+// Use is like Decide. In addition, it returns the names of the grants that allow the operation, if they allow it for
+// the first time since the table was installed.
 func (c *Compiled) Use(caller *Caller, verb Verb, group string) (first []string, err error) {
 	used, ok := c.find(caller, verb, group)
 	if !ok {

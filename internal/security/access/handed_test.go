@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// These lists contain the fields of requests that are not messages themselves, by message and field. They are grouped
-// by the source from which a client has the values.
+// These lists contain the fields of requests that are not messages themselves, by message and field. There is a list
+// for each source of the values.
 var (
 	// signedFields are opaque values from earlier answers. Each value is signed for the caller who received it.
 	signedFields = []string{"ListVersionsRequest.page_token", "ScanRequest.cursor", "ScanRequest.split",
@@ -26,8 +26,7 @@ var (
 		"WatchRoutingRequest.known_epoch", "WriteCondition.if_version",
 		// The UUID only prevents a call from deleting another group of the name, which the caller may delete, too.
 		"DeleteGroupRequest.group_uuid",
-		// The token of a list holds the name after which the list continues. The caller of these lists may see
-		// all names.
+		// The token of a list holds the name after which the list continues. Callers of these lists may see all names.
 		"ListGroupsRequest.page_token", "ListShardsRequest.page_token", "PlanMovesRequest.page_token",
 	}
 	// chosenFields are values that clients choose.
@@ -56,14 +55,14 @@ var (
 	}
 )
 
-// Each value that clients return to a server is signed, or is listed here as a value that does not need a signature. A
-// new field has to be added to one of the lists.
+// TestWhatClientsReturnIsSigned checks that each field of a request is either signed, or listed above as a field that
+// needs no signature. A new field has to be added to one of the lists.
 func TestWhatClientsReturnIsSigned(t *testing.T) {
 	known := slices.Concat(signedFields, plainFields, chosenFields)
 	seen := map[string]bool{}
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
 		if f.Package() != "sheaf.record.v1" {
-			return true // only shards use PeerService
+			return true // only shards call PeerService
 		}
 		for i := range f.Services().Len() {
 			service := f.Services().Get(i)
@@ -79,7 +78,7 @@ func TestWhatClientsReturnIsSigned(t *testing.T) {
 						t.Errorf("%s: say in this test where clients have it from, and sign it where they hand it back", field)
 					}
 				}
-				// PlanScan has splits only in its answer.
+				// The signed values of PlanScan are the splits in its answer, so its request has none.
 				if hands != rule.ReturnsSigned && method.Name() != "PlanScan" {
 					t.Errorf("%s: its request has signed values: %v, and its rule says %v", method.FullName(), hands,
 						rule.ReturnsSigned)
@@ -98,7 +97,7 @@ func TestWhatClientsReturnIsSigned(t *testing.T) {
 	}
 }
 
-// leaves returns the fields of a message that are not messages, and those of the messages in it.
+// leaves returns the fields of a message that are not messages, including those of nested messages.
 func leaves(m protoreflect.MessageDescriptor, above []string) (all []string) {
 	name := strings.TrimPrefix(string(m.FullName()), "sheaf.record.v1.")
 	if slices.Contains(above, name) {

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// pageLasts is the lifetime of page tokens, if callers are identified.
+// pageLasts is how long a signed page token is valid.
 const pageLasts = 7 * 24 * time.Hour
 
-// SignPage signs the page token of a list in a group for the caller of a context, if that caller gets signed tokens. An
-// empty token, which means that no further page exists, remains empty. A signed token is text in URL-safe base64
-// without padding. SignPage returns an error if the context has no call.
+// SignPage signs the page token of a list in a group for the caller of a context, if Call.Signs is true for that
+// caller. An empty token, which means that no further page exists, remains empty. A signed token is text in URL-safe
+// base64 without padding. SignPage returns an error if the context has no call.
 func SignPage(ctx context.Context, group, token string) (string, error) {
 	call, err := callOf(ctx)
 	if err != nil || token == "" || !call.Signs() {
@@ -22,8 +22,8 @@ func SignPage(ctx context.Context, group, token string) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(call.Sign([]byte(group+"\x00"+token), pageLasts)), nil
 }
 
-// OpenPage is the inverse of SignPage. It returns ErrForged (also for a token of another group) or ErrOutdated, or
-// a different error if the context has no call.
+// OpenPage is the inverse of SignPage. It returns ErrForged for a value that is no token of this group and this caller,
+// ErrOutdated for a token that is no longer valid, and a different error if the context has no call.
 func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	call, err := callOf(ctx)
 	if err != nil || sealed == "" || !call.Signs() {
@@ -33,14 +33,14 @@ func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	if err != nil {
 		return "", ErrForged
 	}
-	// Other unsigned values can be recognised by their first byte. An unsigned page token cannot be recognised in this
-	// way, but it is shorter than any signed token.
+	// The first byte of an unsigned page token does not show that the token is unsigned, but such a token is shorter than
+	// any signed token.
 	if len(value) == unsignedPageBytes {
 		return "", errUnsigned
 	}
 	if value, err = call.Open(value); err != nil {
 		if errors.Is(err, errUnsigned) {
-			return "", ErrForged // unsigned tokens never had this length
+			return "", ErrForged // no unsigned token ever had this length
 		}
 		return "", err
 	}
@@ -51,5 +51,5 @@ func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	return token, nil
 }
 
-// unsignedPageBytes is the length of the unsigned tokens of ListVersions, from the time before the store signed them.
+// unsignedPageBytes is the length of the tokens of ListVersions that were issued before the store signed tokens.
 const unsignedPageBytes = 20

@@ -1,6 +1,6 @@
 // Package access decides who may make which call. The decision is pure. The connection or a token identifies the
-// caller, one list says what each call needs, and a Table says what is granted. A call that is not in the list is
-// allowed to nobody. Package guard applies the decision to each call of a server. See
+// caller, one list says what each call needs, and a Table says what is granted. Nobody may make a call that is not in
+// the list. Package guard applies the decision to each call of a server. See
 // docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package access
 
@@ -17,20 +17,20 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Audience says who may make a call. The zero value is nobody.
+// Audience says who may make a call. The zero value allows nobody.
 type Audience uint8
 
 // These are the audiences.
 const (
 	Nobody   Audience = iota
-	Anyone            // everyone who can connect
-	Known             // every identified caller but the archiver
+	Anyone            // everyone who can connect, identified or not
+	Known             // every identified caller except the archiver
 	Granted           // callers with a grant for the rule's verb, administrators, and the store's own processes
 	Shards            // shards of the store
 	Archiver          // the archiver of the store
 )
 
-// String returns the audience in the words of errors.
+// String describes the audience for error messages.
 func (a Audience) String() string {
 	return [...]string{"nobody", "anyone", "callers of the store", "those who are granted it", "shards of the store",
 		"the archiver of the store"}[a]
@@ -41,8 +41,8 @@ type Where uint8
 
 // These are the values of Where.
 const (
-	// InRequest means that the handler knows the groups from the request, and calls Call.May before it looks anything
-	// up. The request may have keys of many groups.
+	// InRequest means that the handler knows the groups from the request, and calls Call.May before it looks anything up.
+	// The request may contain keys of many groups.
 	InRequest Where = iota
 	// InGroup means the group in the field group of the request, or all groups if that field is empty.
 	InGroup
@@ -57,7 +57,7 @@ type Rule struct {
 	Where Where // only with Granted
 	// Lasting says that the decision is repeated while the call is open.
 	Lasting bool
-	// Apart says that each message of the call is decided individually.
+	// Apart says that each message of the call needs a decision of its own.
 	Apart bool
 	// ReturnsSigned says that the request or the answer contains values that callers send back, such as a cursor. These
 	// values are signed for the caller.
@@ -93,13 +93,14 @@ var rules = map[string]Rule{
 	recordv1.RecordService_BatchPut_FullMethodName:     {For: Granted, Verb: Put, Lasting: true, Apart: true},
 	recordv1.RecordService_Upload_FullMethodName:       lasting(Put, InRequest),
 	recordv1.RecordService_Delete_FullMethodName:       granted(Delete, InRequest),
-	// The answer of PlanScan has splits, which callers send back in Scan.
+	// The answer of PlanScan has splits, which callers send back in the requests of Scan.
 	recordv1.RecordService_PlanScan_FullMethodName: granted(Scan, InRequest).returnsSigned(),
 	recordv1.RecordService_Scan_FullMethodName:     lasting(Scan, InRequest).returnsSigned(),
 	recordv1.RecordService_Watch_FullMethodName:    lasting(Watch, InRequest).returnsSigned(),
 
-	// A caller who may read the status of all groups sees the routing of all groups. Other callers see the routing
-	// of the groups in which they may do anything at all. The archiver, which may read all groups, finds the shards in it.
+	// A caller who may read the status of all groups sees the routing of all groups. Other callers see the routing of the
+	// groups in which they may do anything at all. The archiver may read all groups, and finds their shards in the
+	// routing.
 	recordv1.RoutingService_WatchRouting_FullMethodName: {For: Known, Lasting: true, ArchiverToo: true},
 
 	recordv1.AdminService_ListGroups_FullMethodName:     granted(AdminRead, InGroup),
@@ -123,8 +124,8 @@ var rules = map[string]Rule{
 	peerv1.PeerService_FetchEntries_FullMethodName: {For: Shards},
 	peerv1.PeerService_FetchBlob_FullMethodName:    {For: Shards},
 
-	// These calls give out every record of the store. Nobody else has a use for them, not even an administrator, who may
-	// read all records by other calls.
+	// These calls return every record of the store. Nobody but the archiver needs them. An administrator, too, is refused,
+	// but can read all records by other calls.
 	archivev1.ArchiveService_Follow_FullMethodName:     {For: Archiver},
 	archivev1.ArchiveService_FetchGroup_FullMethodName: {For: Archiver},
 	archivev1.ArchiveService_FetchBlob_FullMethodName:  {For: Archiver},
@@ -133,12 +134,13 @@ var rules = map[string]Rule{
 // openToCallers are the verbs that every caller with a certificate of the store may use in a store without a table.
 const openToCallers verbs = 1<<Get | 1<<Put | 1<<Delete | 1<<Scan | 1<<Watch
 
-// RuleOf returns the rule of a call by its full name. The zero Rule allows nobody.
+// RuleOf returns the rule of a call by its full name. For an unknown name it returns the zero Rule, which allows
+// nobody.
 func RuleOf(method string) Rule { return rules[method] }
 
-// Admit decides what can be decided about a call by its name. c is the table, or nil if the store has none. Call.May
-// later decides about grants for single groups. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and name the caller,
-// the call, and who may make it.
+// Admit decides what can be decided about a call by its name alone. Call.May later decides about the grants in single
+// groups. A nil Compiled means that the store has no table. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and name
+// the caller, the call, and who may make it.
 func (c *Compiled) Admit(caller *Caller, method string) error {
 	rule := RuleOf(method)
 	switch {

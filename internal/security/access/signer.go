@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Signer signs values that callers send back: scan splits, scan cursors, positions of watches. Such a value names its
-// group, and the access to that group is decided at each use, so that the value itself gives no right. The signature
-// proves that this store made the value for this caller. The signature is made with the store's signing key.
+// Signer signs values that callers send back, such as scan splits, scan cursors and the positions of watches. Such a
+// value names its group, and the access to that group is decided at each use, so that the value itself gives no right.
+// The signature proves that this store made the value for this caller. It is made with the store's signing key.
 type Signer struct {
 	key []byte
 	id  [8]byte
@@ -22,7 +22,7 @@ type Signer struct {
 // SigningKeyBytes is the length of a signing key.
 const SigningKeyBytes = 32
 
-// NewSigner makes a Signer with the given key of SigningKeyBytes, which must have been chosen at random.
+// NewSigner returns a Signer that uses the given key. The key must have SigningKeyBytes bytes, and must be random.
 func NewSigner(key []byte) (*Signer, error) {
 	if len(key) != SigningKeyBytes {
 		return nil, fmt.Errorf("the key of seals has %d bytes instead of %d", len(key), SigningKeyBytes)
@@ -34,9 +34,9 @@ func NewSigner(key []byte) (*Signer, error) {
 }
 
 // A signed value consists of the format (1 byte), the id of the key (8), the Unix time in seconds at which the value
-// expires, or 0 for never (8), the MAC (16), and the value. Little-endian. The MAC is the start of an HMAC-SHA256 of a
-// label, the time of expiry, the caller's name with its length, and the value. Values that are not signed begin with
-// format 1.
+// expires, or 0 for never (8), the MAC (16), and the value. Numbers are little-endian. The MAC is the start of an
+// HMAC-SHA256 of a label, the time of expiry, the caller's name with its length, and the value. Values that are not
+// signed begin with format 1.
 const (
 	signedFormat = 2
 	signedBytes  = 1 + 8 + 8 + 16
@@ -52,7 +52,7 @@ var (
 	ErrOutdated = errors.New("a value that is too old")
 )
 
-// Sign signs a value for a caller. The argument ends is the time of expiry. If it is zero, the value never expires.
+// Sign signs a value for a caller. The value is accepted until the time ends, or without a limit if ends is zero.
 func (s *Signer) Sign(caller *Caller, value []byte, ends time.Time) []byte {
 	out := make([]byte, 0, signedBytes+len(value))
 	out = append(append(out, signedFormat), s.id[:]...)
@@ -65,10 +65,11 @@ func (s *Signer) Sign(caller *Caller, value []byte, ends time.Time) []byte {
 	return append(out, value...)
 }
 
-// errUnsigned is the ErrOutdated that is returned for unsigned values.
+// errUnsigned is the error for unsigned values. It wraps ErrOutdated.
 var errUnsigned = fmt.Errorf("%w: it was given out before this store signed them", ErrOutdated)
 
-// Open returns the original value. It returns ErrForged or ErrOutdated for other values.
+// Open returns the value that Sign has signed. It returns ErrForged or ErrOutdated if sealed is not a value that Sign
+// has signed for this caller with the present key, or if that value has expired.
 func (s *Signer) Open(caller *Caller, sealed []byte, now time.Time) ([]byte, error) {
 	switch {
 	case len(sealed) > 0 && sealed[0] < signedFormat:
@@ -95,7 +96,7 @@ func (s *Signer) mac(caller *Caller, unix uint64, value []byte) []byte {
 	head = binary.LittleEndian.AppendUint32(head, uint32(len(name)))
 	head = append(head, name...)
 	h := hmac.New(sha256.New, s.key)
-	_, _ = h.Write(head) // hash.Hash never fails
+	_, _ = h.Write(head) // hash.Hash returns no errors
 	_, _ = h.Write(value)
 	return h.Sum(nil)[:macBytes]
 }
@@ -109,7 +110,7 @@ func (c *Caller) name() string {
 	return c.text
 }
 
-// Sign signs a value for the caller of a context, if that caller gets signed values. Sign returns an error if the
+// Sign signs a value for the caller of a context, if Call.Signs is true for that caller. Sign returns an error if the
 // context has no call.
 func Sign(ctx context.Context, value []byte, lasts time.Duration) ([]byte, error) {
 	call, err := callOf(ctx)
@@ -119,7 +120,8 @@ func Sign(ctx context.Context, value []byte, lasts time.Duration) ([]byte, error
 	return call.Sign(value, lasts), nil
 }
 
-// Open is the inverse of Sign. It returns ErrForged or ErrOutdated, or a different error if the context has no call.
+// Open is the inverse of Sign. It returns ErrForged or ErrOutdated for a value that is not accepted, and a different
+// error if the context has no call.
 func Open(ctx context.Context, sealed []byte) ([]byte, error) {
 	call, err := callOf(ctx)
 	if err != nil {

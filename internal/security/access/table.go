@@ -20,7 +20,7 @@ type Table struct {
 	Audience string   `json:"audience,omitempty"`
 	Grants   []Grant  `json:"grants"`
 	Issuers  []Issuer `json:"issuers,omitempty"`
-	// Tenants have quotas in their groups; they grant no rights.
+	// Tenants have quotas for the groups with their prefixes. They grant no rights.
 	Tenants []Tenant `json:"tenants,omitempty"`
 }
 
@@ -33,7 +33,8 @@ type Grant struct {
 	Groups   Groups    `json:"groups"`
 }
 
-// Groups says to which groups a grant applies: to all groups, or to those with one of the names or prefixes.
+// Groups says to which groups a grant applies: to all groups, or to the groups that have one of the names or begin with
+// one of the prefixes.
 type Groups struct {
 	All      bool     `json:"all,omitempty"`
 	Names    []string `json:"names,omitempty"`
@@ -43,19 +44,19 @@ type Groups struct {
 // SubjectKind says how a subject is recognised.
 type SubjectKind string
 
-// The kinds of subjects, and which fields of Subject each has.
+// These are the kinds of subjects. The comment of each kind names the fields of Subject that the kind uses.
 const (
-	Certificate SubjectKind = "Certificate" // Name: the certificate's URI ends in client/NAME
-	// Namespace, Name: the ServiceAccount in a token of an issuer with ServiceAccounts set
+	Certificate SubjectKind = "Certificate" // uses Name: the URI in the certificate ends in client/NAME
+	// ServiceAccount uses Namespace and Name: the ServiceAccount in a token of an issuer that has ServiceAccounts set.
 	ServiceAccount  SubjectKind = "ServiceAccount"
-	ServiceAccounts SubjectKind = "ServiceAccounts" // Namespace: all ServiceAccounts in it
-	OIDC            SubjectKind = "OIDC"            // Issuer, Name: the subject of a token
-	OIDCGroup       SubjectKind = "OIDCGroup"       // Issuer, Name: a group that a token claims
-	// every caller that the store identifies by a certificate or a token
+	ServiceAccounts SubjectKind = "ServiceAccounts" // uses Namespace: all ServiceAccounts in this namespace
+	OIDC            SubjectKind = "OIDC"            // uses Issuer and Name: the subject of a token
+	OIDCGroup       SubjectKind = "OIDCGroup"       // uses Issuer and Name: a group that a token claims
+	// Anybody stands for every caller that the store identifies by a certificate or a token. It uses no fields.
 	Anybody SubjectKind = "Anybody"
 )
 
-// Subject identifies the callers of a grant. Comparable.
+// Subject identifies callers to which a grant applies. Comparable.
 type Subject struct {
 	Kind      SubjectKind `json:"kind"`
 	Issuer    string      `json:"issuer,omitempty"`
@@ -85,16 +86,16 @@ const (
 	TableBytesMax   = 1_400_000
 	nameBytesMax    = 253
 	issuersMax      = 16
-	audiencesMax    = 16   // per issuer
-	subjectsMax     = 1000 // per grant
+	audiencesMax    = 16   // audiences of one issuer
+	subjectsMax     = 1000 // subjects of one grant
 	groupsMax       = 1000 // names and prefixes of one grant
-	textBytesMax    = 2048 // bounds the length of a URL, an audience or a subject
+	textBytesMax    = 2048 // bytes of a URL, an audience or a subject
 	defaultGroups   = "groups"
 	keysBytesMax    = 64 << 10
 	audienceExample = "sheaf/NAMESPACE/STORE"
 )
 
-// ErrTable is wrapped by all errors about tables.
+// ErrTable is wrapped by all errors about tables, and means that the table is not valid.
 var ErrTable = errors.New("no valid table of grants")
 
 // ParseTable reads and validates the JSON of a table. An unknown field is an error, because it could be a field that
@@ -107,7 +108,7 @@ func ParseTable(text []byte) (*Table, error) {
 	return t, err
 }
 
-// CompileText is ParseTable and Compile in one, so that the table is checked once.
+// CompileText is like ParseTable followed by Compile, but checks the table only once.
 func CompileText(text []byte) (*Compiled, error) {
 	t, err := decode(text)
 	if err != nil {
@@ -116,9 +117,9 @@ func CompileText(text []byte) (*Compiled, error) {
 	return Compile(t)
 }
 
-// ParseNext reads a table that replaces another table. The argument before is the version of the table that it
-// replaces, or 0 if there is none. The version in text must equal before. ParseNext increments that version. Its errors
-// are like those of ParseTable, except that only Encode checks the content of the table.
+// ParseNext reads a table that is about to replace another table. The argument before is the version of that other
+// table, or 0 if there is none, and the version in text must equal it. ParseNext increments the version of the result.
+// Its errors are those of ParseTable, but it leaves it to Encode to check the content of the table.
 func ParseNext(text []byte, before int64) (*Table, error) {
 	t, err := decode(text)
 	switch {
@@ -162,7 +163,7 @@ func (t *Table) Encode() ([]byte, error) {
 	return out, nil
 }
 
-// bad returns an error about a field.
+// bad returns an error about a field of a table.
 func bad(field, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrTable, field, fmt.Sprintf(format, args...))
 }
@@ -180,9 +181,9 @@ func text(field, value string, bytesMax int) error {
 	return nil
 }
 
-// validate checks a subject. issuers are the table's issuers, by URL.
+// validate checks a subject. The argument issuers has the table's issuers by URL.
 func (s Subject) validate(field string, issuers map[string]*issuer) error {
-	need := map[SubjectKind][3]bool{ // issuer, namespace, name
+	need := map[SubjectKind][3]bool{ // which of issuer, namespace and name each kind needs
 		Certificate: {false, false, true}, ServiceAccount: {false, true, true}, ServiceAccounts: {false, true, false},
 		OIDC: {true, false, true}, OIDCGroup: {true, false, true}, Anybody: {},
 	}

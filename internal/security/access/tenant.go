@@ -30,18 +30,18 @@ type Quotas struct {
 	Groups int64 `json:"groups,omitempty"`
 	// CallsPerSecond bounds the number of calls that begin in a second. Each message of a batch counts as one call.
 	CallsPerSecond int64 `json:"callsPerSecond,omitempty"`
-	// BytesPerSecond bounds the bytes of data and attributes that are read and written per second.
+	// BytesPerSecond bounds the bytes of data and attributes that are read or written in a second.
 	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
 	// CallsAtOnce bounds the calls in progress, including open streams.
 	CallsAtOnce int64 `json:"callsAtOnce,omitempty"`
 }
 
 // GroupsDefault is the quota of groups for a tenant that does not set one. Without a quota, a tenant could use up the
-// limit of the store, 100,000 groups, and nobody could create a group any more. One hundredth of that limit lets 100
-// such tenants use up their quotas, and is enough for one group a day for almost three years.
+// limit of the store, 100,000 groups, and then nobody could create a group. One hundredth of that limit lets 100 such
+// tenants use up their quotas, and is enough for one group a day for almost three years.
 const GroupsDefault = 1000
 
-// Quota is one of the Quotas. Its text is the name of its field.
+// Quota names one of the Quotas, by the name of its field.
 type Quota string
 
 // These are the quotas.
@@ -54,7 +54,7 @@ const (
 	CallsAtOnce    Quota = "callsAtOnce"
 )
 
-// AllQuotas lists the quotas in the order of their fields.
+// AllQuotas returns the quotas in the order of their fields.
 func AllQuotas() []Quota {
 	return []Quota{StoredBytes, Records, TenantGroups, CallsPerSecond, BytesPerSecond, CallsAtOnce}
 }
@@ -129,15 +129,15 @@ func TenantOf(tenants []Tenant, group string) *Tenant {
 	return nil
 }
 
-// OverlapOf finds two tenants that could both own one group. It returns the index of the tenant with the shorter
-// prefix, and the index of the other.
+// OverlapOf finds two tenants that could both own the same group, and reports whether there are such tenants. It
+// returns the index of the tenant with the shorter prefix, and the index of the other.
 func OverlapOf(tenants []Tenant) (one, other int, overlap bool) {
 	order := make([]int, len(tenants))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(tenants[a].Prefix, tenants[b].Prefix) })
-	// In sorted order, the prefixes that begin with another prefix directly follow it.
+	// In sorted order, all prefixes that begin with the same prefix directly follow that prefix.
 	for n := 1; n < len(order); n++ {
 		if one, other = order[n-1], order[n]; strings.HasPrefix(tenants[other].Prefix, tenants[one].Prefix) {
 			return one, other, true

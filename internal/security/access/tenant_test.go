@@ -45,7 +45,8 @@ func TestTenantsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Exactly the overlapping prefixes are found, as a comparison of each pair shows.
+// TestOverlapsAreFound compares the overlaps that are found with those that a comparison of each pair of prefixes
+// finds.
 func TestOverlapsAreFound(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("ab-")), 1, 4, -1)

@@ -25,10 +25,10 @@ var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.RS256}
 
 const (
 	tokenBytesMax = 12 << 10
-	callersKept   = 4096 // of a CallerCache
+	callersKept   = 4096 // callers in a CallerCache
 	rsaBitsMin    = 2048
 	accountPrefix = "system:serviceaccount:"
-	// expiryMax bounds how long a token is accepted after its verification, even if its expiry is later, because keys
+	// expiryMax bounds how long a token is accepted after its verification, even if its expiry is later, because its key
 	// may be withdrawn.
 	expiryMax = 24 * time.Hour
 )
@@ -39,10 +39,10 @@ type issuer struct {
 	serviceAccounts bool
 	groupsClaim     string
 	audiences       []string
-	keys            map[string]*oidc.StaticKeySet // one key for each key id
+	keys            map[string]*oidc.StaticKeySet // by key id
 }
 
-// takeIssuers checks and compiles the issuers of a table.
+// takeIssuers checks the issuers of a table, and adds them to c.
 func (c *Compiled) takeIssuers(t *Table) error {
 	if len(t.Issuers) > issuersMax {
 		return bad("issuers", "has %d: at most %d are allowed", len(t.Issuers), issuersMax)
@@ -90,7 +90,7 @@ func (c *Compiled) takeIssuers(t *Table) error {
 	return nil
 }
 
-// takeKeys reads a JSON Web Key Set.
+// takeKeys reads the issuer's keys from a JSON Web Key Set.
 func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 	if len(encoded) > keysBytesMax {
 		return bad(field, "has %d bytes, at most %d are allowed", len(encoded), keysBytesMax)
@@ -115,7 +115,7 @@ func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 	return nil
 }
 
-// checkKey returns an error unless a key may sign tokens.
+// checkKey returns an error unless a key may be used to verify tokens.
 func checkKey(field string, key jose.JSONWebKey) error {
 	if err := text(field+".kid", key.KeyID, textBytesMax); err != nil {
 		return err
@@ -132,7 +132,8 @@ func checkKey(field string, key jose.JSONWebKey) error {
 	return nil
 }
 
-// ErrNoKeys means that an issuer has no key that may sign tokens. It differs from an answer that cannot be understood.
+// ErrNoKeys means that the key set of an issuer is valid but has no key that may sign tokens. An answer that is not a
+// key set has a different error.
 var ErrNoKeys = errors.New("no keys")
 
 // UsableKeys reduces a JSON Web Key Set to the keys that may sign tokens, because an issuer may also have other keys.
@@ -149,7 +150,7 @@ func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 		}
 	}
 	switch {
-	case set.Keys == nil: // an answer of another kind is no key set without keys
+	case set.Keys == nil: // JSON without a list of keys is not a key set
 		return nil, bad("keys", "is no JSON Web Key Set: it has no keys")
 	case len(usable.Keys) == 0:
 		return nil, fmt.Errorf("%w: keys: %w: none of %d keys is one for ES256 or RS256 with a key id", ErrTable, ErrNoKeys,
@@ -163,7 +164,7 @@ func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	return out, nil
 }
 
-// algorithmOf returns the one algorithm for which a key is accepted.
+// algorithmOf returns the only algorithm with which a key may be used.
 func algorithmOf(key any) (jose.SignatureAlgorithm, error) {
 	switch key := key.(type) {
 	case *rsa.PublicKey:
@@ -180,10 +181,10 @@ func algorithmOf(key any) (jose.SignatureAlgorithm, error) {
 	return "", fmt.Errorf("is a %T: must be a public key for ES256 or RS256", key)
 }
 
-// ErrToken is wrapped by the errors about tokens. They contain only names from the token.
+// ErrToken is wrapped by the errors about tokens. Their texts quote only names from the token.
 var ErrToken = errors.New("the token is not taken")
 
-// UnknownKeyError says that a token names a key that its issuer did not have when the table was made.
+// UnknownKeyError says that a token names a key that is not in the issuer's key set of the table.
 type UnknownKeyError struct{ Issuer, Key string }
 
 // Error implements error.
@@ -279,14 +280,14 @@ func (i *issuer) caller(token *oidc.IDToken) (Caller, error) {
 	return caller, nil
 }
 
-// CallerCache keeps callers by the text that identifies them, because the verification of a token takes 50 to 150 µs.
-// Safe for concurrent use.
+// CallerCache keeps callers by the text that identifies them, such as a token, because the verification of a token
+// takes 50 to 150 µs. Safe for concurrent use.
 type CallerCache struct {
 	mu   sync.RWMutex
 	kept map[string]Caller
 }
 
-// Get returns the caller of a text, if it is kept.
+// Get returns the caller that a text identifies, and whether the cache has it.
 func (t *CallerCache) Get(text string) (Caller, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -294,7 +295,8 @@ func (t *CallerCache) Get(text string) (Caller, bool) {
 	return caller, ok
 }
 
-// Put keeps the caller of a text. Put empties a full cache first, because texts that are in use are soon kept again.
+// Put keeps the caller that a text identifies. If the cache is full, Put empties it first. Texts that are still in use
+// soon return to the cache.
 func (t *CallerCache) Put(text string, caller Caller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// pair is a key and its id.
+// pair is a private key and its id.
 type pair struct {
 	id      string
 	private crypto.Signer
@@ -49,7 +49,7 @@ func issuerOf(t testing.TB, url string, accounts bool) Issuer {
 	return Issuer{URL: url, ServiceAccounts: accounts, Keys: keySet(t, newPair(t, "k", elliptic.P256()))}
 }
 
-// sign makes a token.
+// sign returns a signed token with the given claims.
 func sign(t testing.TB, algorithm jose.SignatureAlgorithm, key any, id string, claims map[string]any) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: jose.JSONWebKey{Key: key, KeyID: id}}, nil)
@@ -144,7 +144,7 @@ func TestWhichTokensAreTaken(t *testing.T) {
 		"no token":                     {"a.b.c", "", "ES256 or RS256"},
 		"too long":                     {strings.Repeat("a", tokenBytesMax+1), "", "at most"},
 	} {
-		for range 2 { // the second time, the token is in the cache
+		for range 2 { // the second token comes from the cache
 			who, err := c.Token(tt.token, now)
 			switch {
 			case tt.who != "" && (err != nil || who.String() != tt.who || who.Expires.Unix() != now.Add(time.Hour).Unix()):
@@ -164,7 +164,7 @@ func TestWhichTokensAreTaken(t *testing.T) {
 	}
 }
 
-// A token that lasts for more than a day is accepted for a day after it was checked, and is then checked again.
+// TestATokenIsCheckedEachDay checks that a token that is valid for more than a day is verified again after a day.
 func TestATokenIsCheckedEachDay(t *testing.T) {
 	const cluster, audience = "https://kubernetes.default.svc", "sheaf/prod/quotes"
 	key := newPair(t, "one", elliptic.P256())

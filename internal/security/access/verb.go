@@ -17,13 +17,13 @@ const (
 	Scan
 	Watch
 	AdminRead  // status, lists, routing
-	AdminWrite // changes to the store, and operations that cause much work
+	AdminWrite // changes to the store, and expensive operations
 	verbCount
 )
 
 var verbNames = [verbCount]string{"", "get", "put", "delete", "scan", "watch", "admin-read", "admin-write"}
 
-// String returns the verb's name in tables.
+// String returns the name of the verb in tables.
 func (v Verb) String() string {
 	if v < verbCount {
 		return verbNames[v]

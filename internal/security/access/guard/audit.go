@@ -15,43 +15,44 @@ import (
 // Event is one line of the audit log. It never contains data, versions or tokens.
 type Event struct {
 	Time   string `json:"time"`   // RFC 3339, UTC, with milliseconds
-	Server string `json:"server"` // the server that reports it
+	Server string `json:"server"` // name of the server that wrote the line
 	Kind   string `json:"kind"`   // refusal, admin, first-use or write
 	Caller string `json:"caller"`
-	Via    string `json:"via,omitempty"` // the gateway that forwarded the call
+	Via    string `json:"via,omitempty"` // name of the gateway that forwarded the call
 	From   string `json:"from,omitempty"`
 	Method string `json:"method"`
 	Verb   string `json:"verb,omitempty"`
 	Group  string `json:"group,omitempty"`
-	Shard  string `json:"shard,omitempty"` // with Kind admin: the shard that the call is about
-	// IDs are ids of records, in decimal. A refusal has the id of the first record, and writes have the first 100 ids.
+	Shard  string `json:"shard,omitempty"` // with the kind admin: name of the shard that the call is about
+	// IDs are ids of records, in decimal. A line about a refusal has the id of the first refused record. A line about
+	// writes has the first 100 ids.
 	IDs     []string `json:"ids,omitempty"`
-	Records int      `json:"records,omitempty"` // with Kind write; Code says whether they were written
-	Grants  []string `json:"grants,omitempty"`  // the grants that allow a first use
-	Table   int64    `json:"table"`             // version of the table; 0: the store has none
+	Records int      `json:"records,omitempty"` // number of writes, with the kind write; Code is their outcome
+	Grants  []string `json:"grants,omitempty"`  // names of the grants that were used for the first time
+	Table   int64    `json:"table"`             // version of the table of grants; 0: the store has no table
 	Code    string   `json:"code,omitempty"`
 	Reason  string   `json:"reason,omitempty"`
 }
 
 // AuditConfig says where an audit log is written.
 type AuditConfig struct {
-	Path   string // path of a file, which is appended to, or of a FIFO; "-": standard output
-	Server string // name of the server in events
-	Writes bool   // also log every write
+	Path   string // path of a FIFO or of a file, to which lines are appended; "-": standard output
+	Server string // name of the server in the lines
+	Writes bool   // true: every write gets a line
 }
 
 const (
-	// auditQueue bounds the lines waiting to be written. Further lines are dropped and counted.
+	// auditQueue bounds the lines that wait to be written. Further lines are dropped and counted.
 	auditQueue = 4096
-	idsShown   = 100 // number of ids in one line of writes
-	groupShown = 253 // bytes of a group's name in a line: no group has a longer name
+	idsShown   = 100 // ids in one line about writes
+	groupShown = 253 // bytes of a group's name in a line; no group has a longer name
 )
 
-// auditPatience bounds the wait of Close for lines to be written. Tests use a longer time.
+// auditPatience is how long Close waits for lines to be written. It is a variable because tests need a longer time.
 var auditPatience = 2 * time.Second
 
-// Audit writes events as lines of JSON. The code that reports an event never waits: if the reader of the log is slow,
-// lines are dropped and counted. A nil Audit accepts events and writes nothing. Safe for concurrent use.
+// Audit writes events as lines of JSON. Reporting an event never blocks. If the reader of the log is slow, lines are
+// dropped and counted. A nil Audit accepts events and writes nothing. Safe for concurrent use.
 type Audit struct {
 	cfg     AuditConfig
 	out     io.WriteCloser
@@ -61,7 +62,7 @@ type Audit struct {
 	written prometheus.Counter
 	lost    prometheus.Counter
 
-	mu     sync.RWMutex // guards queue against being closed under Note
+	mu     sync.RWMutex // keeps Close from closing queue while note sends to it
 	closed bool
 }
 
@@ -71,7 +72,7 @@ func OpenAudit(cfg AuditConfig) (*Audit, error) {
 	if cfg.Path != "-" {
 		flags := os.O_WRONLY | os.O_APPEND | os.O_CREATE
 		if at, err := os.Stat(cfg.Path); err == nil && at.Mode()&os.ModeNamedPipe != 0 {
-			flags = os.O_RDWR // opening a FIFO for writing only would wait for a reader
+			flags = os.O_RDWR // to open a FIFO only for writing would block until it has a reader
 		}
 		file, err := os.OpenFile(cfg.Path, flags, 0o600)
 		if err != nil {
@@ -94,13 +95,13 @@ func newAudit(cfg AuditConfig, out io.WriteCloser) *Audit {
 	return a
 }
 
-// keepOpen is a writer whose Close does nothing.
+// keepOpen is a writer whose Close does nothing, for standard output.
 type keepOpen struct{ io.Writer }
 
 // Close implements io.Closer.
 func (keepOpen) Close() error { return nil }
 
-// Collectors returns the collectors of the log, for a registry.
+// Collectors returns the metrics of the log, for a registry.
 func (a *Audit) Collectors() []prometheus.Collector { return []prometheus.Collector{a.written, a.lost} }
 
 func (a *Audit) writes() bool { return a != nil && a.cfg.Writes }
@@ -146,7 +147,7 @@ func (a *Audit) write() {
 	}
 }
 
-// Close writes the waiting lines, if the reader accepts them within 2 s. It may be called again.
+// Close writes the waiting lines, if the reader accepts them within 2 s. Further calls of Close have no effect.
 func (a *Audit) Close() (err error) {
 	if a == nil {
 		return nil

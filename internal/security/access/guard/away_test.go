@@ -24,9 +24,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
-// For an hour, etcd is unavailable, and no other process can be asked. Callers with a grant continue to be served, also
-// with tokens that are issued meanwhile. Callers whose grant was removed before the outage remain excluded, and tokens
-// end at their expiry.
+// TestAnHourWithoutEtcd checks the decisions during an hour in which etcd is unavailable and no other process can be
+// asked. Callers with a grant are still served, even with tokens that are issued during that hour. Callers whose grant
+// was removed before it remain excluded, and tokens end at their expiry.
 func TestAnHourWithoutEtcd(t *testing.T) {
 	server, err := etcdserver.Start(t.TempDir())
 	if err != nil {

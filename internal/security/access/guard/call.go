@@ -19,26 +19,26 @@ import (
 type call struct {
 	guard  *Guard
 	caller access.Caller
-	via    string // the gateway that forwarded the call; empty: none
-	from   string // address of the peer
+	via    string // name of the gateway that forwarded the call; empty: no gateway did
+	from   string // address of the other end of the connection
 	rule   access.Rule
 	method string
 
-	signer *access.Signer // nil: the caller's values are not signed
+	signer *access.Signer // nil: values for the caller are not signed
 
-	lasts   bool // the call is in Guard.open
+	lasts   bool // true: the call is in Guard.open
 	end     func(error)
 	ended   atomic.Pointer[error]
 	expires *time.Timer
 
 	mu      sync.Mutex
-	asked   []ask // allowed questions, if the call lasts
-	denied  ask   // the last refusal reported to the audit log
+	asked   []ask // questions that were answered with yes; only recorded if lasts is set
+	denied  ask   // the last refusal that the audit log got
 	refusal bool
-	wrote   access.Written // noted when the call ends; NoVerb: nothing
+	wrote   access.Written // the write that the audit log gets when the call ends; NoVerb: there is none
 }
 
-// ask is a question that the method May answered.
+// ask is a question to the method May.
 type ask struct {
 	verb  access.Verb
 	group string
@@ -103,7 +103,8 @@ func (c *call) MayRecord(verb access.Verb, group string, id int64) error {
 	return nil
 }
 
-// may decides whether the caller may use a verb in a group. id is the record's id if the question is about a record.
+// may decides whether the caller may use a verb in a group. The argument id is nil, unless the question is about a
+// record.
 func (c *call) may(verb access.Verb, group string, id *int64) error {
 	first, err := c.guard.table().Use(&c.caller, verb, group)
 	if err != nil {
@@ -124,8 +125,8 @@ func (c *call) may(verb access.Verb, group string, id *int64) error {
 	return nil
 }
 
-// inTable is like May, for a store with a table. If the store has no table, inTable allows everything, because the rule
-// of the method has already decided.
+// inTable is like May if the store has a table of grants. Without a table it allows everything, because the rule of the
+// method has already decided.
 func (c *call) inTable(verb access.Verb, group string) error {
 	if c.guard.table() == nil {
 		return nil
@@ -137,8 +138,8 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	if !c.guard.cfg.Audit.writes() {
 		return
 	}
-	// Writes in the same group with the same outcome share one line, because one line for each write would displace all
-	// other lines from the queue.
+	// Writes in the same group with the same outcome share one line, because one line for each write would leave no space
+	// in the queue for other lines.
 	type alike struct {
 		verb  access.Verb
 		group string
@@ -166,15 +167,16 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	}
 }
 
-// refused reports a refusal to the audit log. id is the record's id if the refusal is about a record.
+// refused reports a refusal to the audit log. The argument id is nil, unless the refusal is about a record. A
+// repetition of the last refusal of the call is not reported.
 func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
 	code := status.Code(err)
 	if code != codes.PermissionDenied && code != codes.Unauthenticated {
-		return // nothing is decided yet, for example because the table of grants is not known
+		return // there was no decision, for example because the table of grants is not known yet
 	}
 	c.guard.counts.refused.WithLabelValues(code.String()).Inc()
 	c.mu.Lock()
-	again := c.refusal && c.denied == ask{verb, group} // for example for many records of one batch
+	again := c.refusal && c.denied == ask{verb, group} // a batch, for example, asks the same for each of its records
 	c.refusal, c.denied = true, ask{verb, group}
 	c.mu.Unlock()
 	if again {
@@ -214,8 +216,9 @@ func (c *call) finished(group, shard string, err error) {
 	}
 }
 
-// last makes the call a lasting one, which is checked again until the returned function is called. If a check refuses
-// the call, last's argument end is called with the error, and ends the call.
+// last makes the call a lasting one. Its permission is checked again after each change of the table until the function
+// over is called. If a check refuses the call, or if the caller's token expires, last's argument end is called with the
+// error, and must end the call.
 func (c *call) last(end func(error)) (over func()) {
 	c.end, c.lasts = end, true
 	g := c.guard

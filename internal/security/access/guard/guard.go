@@ -33,16 +33,16 @@ type Config struct {
 	// Open reports whether a call arrived over plaintext, as the certs.Mode of the process allows. The caller cannot be
 	// identified, so the Call in the context is access.Everybody. If Open is nil, no connection is plaintext.
 	Open func(ctx context.Context) bool
-	// Follow passes the current table of grants to the function take, and passes the new table after each change, until
-	// ctx ends. nil bytes mean that there is no table.
+	// Follow passes the present table of grants to the function take, and the new table after each change, until ctx ends.
+	// A nil slice means that there is no table.
 	Follow func(ctx context.Context, take func(table []byte))
-	// Required reports whether callers must wait while the store has no table. If Required is nil, a store without a
-	// table is open to all its callers.
+	// Required reports whether callers must wait while the store has no table. Without a table, the store is open to all
+	// its callers if Required returns false or is nil.
 	Required func() bool
 	// Key returns the store's signing key, and creates it if there is none.
 	Key func(ctx context.Context) ([]byte, error)
-	// Forwarded says that gateways of the store name the caller in a header. A gateway that sends no such header is
-	// refused.
+	// Forwarded says that gateways of the store name the original caller in a header. A call of a gateway without such a
+	// header is refused.
 	Forwarded bool
 	// Audit receives refusals and completed operations. If Audit is nil, there is no audit log.
 	Audit *Audit
@@ -67,16 +67,16 @@ type Guard struct {
 
 	mu      sync.Mutex
 	open    map[*call]struct{} // lasting calls
-	unknown map[string]int64   // tokens with unknown keys, by issuer
+	unknown map[string]int64   // by issuer: number of tokens whose key was not in the table
 }
 
-// decided is the table in use.
+// decided is the table of grants in use.
 type decided struct {
-	table *access.Compiled // nil: the store has none
-	text  []byte           // the text that it was compiled from
+	table *access.Compiled // nil: the store has no table
+	text  []byte           // the JSON from which table was compiled
 }
 
-// New makes a Guard, which follows the table from now on.
+// New returns a Guard, which follows the table of grants until Close is called.
 func New(cfg Config) *Guard {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -102,8 +102,8 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// The signing key is read at the interval keyRetry until it is known. After that, it is read at the interval keyAgain,
-// because an etcd that was rebuilt has a new key.
+// These are the intervals at which the signing key is read. The interval is keyRetry until the key is known, and
+// keyAgain after that, because an etcd that was rebuilt has a new key.
 const (
 	keyRetry = time.Second
 	keyAgain = time.Minute
@@ -140,7 +140,7 @@ func (g *Guard) readKey(ctx context.Context) (*access.Signer, error) {
 	return access.NewSigner(key)
 }
 
-// waitKey returns when the signing key is known.
+// waitKey waits until the signing key is known, and returns the signer with this key.
 func (g *Guard) waitKey(ctx context.Context) (*access.Signer, error) {
 	if s := g.signer.Load(); s != nil {
 		return s, nil
@@ -152,7 +152,7 @@ func (g *Guard) waitKey(ctx context.Context) (*access.Signer, error) {
 		"the key of the store's cursors is not known here yet: etcd does not answer")
 }
 
-// Close stops following the table. The last table remains in use. Close may be called again.
+// Close stops following the table of grants. The last table remains in use. Further calls of Close have no effect.
 func (g *Guard) Close() {
 	g.stop()
 	<-g.done
@@ -166,8 +166,8 @@ func (g *Guard) Collectors() []prometheus.Collector {
 // Version returns the version of the table in use. It returns 0 if no table is known yet, or if the store has none.
 func (g *Guard) Version() int64 { return g.table().Version() }
 
-// UnknownKeys returns the numbers of tokens whose keys are not in the table, by issuer. They include issuers of earlier
-// tables, of which there are few.
+// UnknownKeys returns, for each issuer, the number of tokens whose key was not in the table. It includes the issuers of
+// earlier tables.
 func (g *Guard) UnknownKeys() map[string]int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -228,7 +228,7 @@ func (g *Guard) take(text []byte) {
 	g.look()
 }
 
-// look repeats the decisions about all lasting calls.
+// look repeats the decisions about all calls in Guard.open.
 func (g *Guard) look() {
 	g.mu.Lock()
 	open := slices.Collect(maps.Keys(g.open))
@@ -238,11 +238,11 @@ func (g *Guard) look() {
 	}
 }
 
-// tablePatience bounds the wait of a call for the first table. Tests use a longer time.
+// tablePatience is how long a call waits for the first table. It is a variable because tests need a longer time.
 var tablePatience = 5 * time.Second
 
-// await waits until a channel is closed, at most for tablePatience. It returns false if the channel is still open then,
-// or if ctx ends first.
+// await waits until a channel is closed, for at most tablePatience. It returns false if this time has passed, or if ctx
+// has ended, before the channel is closed.
 func await(ctx context.Context, closed <-chan struct{}) bool {
 	ctx, cancel := context.WithTimeout(ctx, tablePatience)
 	defer cancel()
@@ -254,8 +254,8 @@ func await(ctx context.Context, closed <-chan struct{}) bool {
 	}
 }
 
-// wait returns the table in use once it is known. If the table is not known yet and the argument waits is false, wait()
-// returns errUndecided.
+// wait returns the table in use once it is known. If the argument waits is false, wait does not wait, and returns
+// errUndecided if the table is not known yet.
 func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) {
 	if g.current.Load() == nil {
 		if !waits {
@@ -272,7 +272,7 @@ func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) 
 	return table, nil
 }
 
-// These errors are returned to callers that have to wait.
+// These errors are returned to callers whose call cannot be decided yet.
 var (
 	errNotKnown = status.Error(codes.Unavailable,
 		"the grants of the store are not known here yet: etcd does not answer, or holds a table that cannot be used")
@@ -288,19 +288,21 @@ const (
 	tokenHeader = "authorization"
 	// callerHeader is the header in which a gateway names the original caller to a shard.
 	callerHeader = "sheaf-caller"
-	// unnamedHeader replaces callerHeader if the gateway has no caller to name. Its value is "process" if a process
-	// of the store called the gateway, and "everybody" if the call came over plaintext. A call whose caller was
-	// lost has neither header.
+	// unnamedHeader replaces callerHeader if the gateway has no caller to name. Its value is "process" if a process of the
+	// store called the gateway, and "everybody" if the call came over plaintext. A call has neither header if the gateway
+	// failed to pass its caller on.
 	unnamedHeader    = "sheaf-unnamed"
 	unnamedProcess   = "process"
 	unnamedEverybody = "everybody"
 )
 
 // enter identifies the caller, and decides what can be decided before the request is read. A nil call means that
-// nothing was decided, because anyone may make the call or because the connection is plaintext. enter runs twice for
-// each call. The first time, waits is false and only the headers have arrived, so that a caller who may not call uses
-// no memory for a message. The second time, waits is true and the message has arrived: enter decides again, because the
-// table may have changed meanwhile, but reuses the caller that was identified the first time.
+// nothing was decided, because anyone may make the call or because the connection is plaintext.
+//
+// enter runs twice for each call. In the first run, waits is false and only the headers have arrived, so that a caller
+// who may not call uses no memory for a message. In the second run, waits is true and the message has arrived. The
+// second run decides again, because the table may have changed meanwhile, but takes the identity of the caller from the
+// first run.
 func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, error) {
 	rule := access.RuleOf(method)
 	if rule.For == access.Anyone || rule.For != access.Nobody && g.cfg.Open != nil && g.cfg.Open(ctx) {
@@ -334,8 +336,7 @@ func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, er
 	return c, nil
 }
 
-// enteredKey is the context key under which Guard.headers stores the call object that it has made. enter() reuses that
-// object.
+// enteredKey is the context key under which Guard.headers stores its call object for the second run of enter.
 type enteredKey struct{}
 
 // identify identifies the caller.
@@ -358,7 +359,7 @@ func (g *Guard) identify(ctx context.Context, c *call, waits bool) error {
 	}
 	c.caller = caller
 	if !g.cfg.Forwarded || id.Role != identity.Gateway {
-		return nil // only gateways may name another caller: the header of others is ignored
+		return nil // only a gateway may name another caller, so the header of any other process is ignored
 	}
 	told := metadata.ValueFromIncomingContext(ctx, callerHeader)
 	unnamed := metadata.ValueFromIncomingContext(ctx, unnamedHeader)
@@ -377,7 +378,7 @@ func (g *Guard) identify(ctx context.Context, c *call, waits bool) error {
 		"if it is of an older version, upgrade gateways before shards", callerHeader, unnamedHeader)
 }
 
-// byToken sets the caller that a token identifies.
+// byToken identifies the caller by a token, and stores the identity in c.
 func (g *Guard) byToken(ctx context.Context, c *call, header string, waits bool) error {
 	table, err := g.wait(ctx, waits)
 	if err != nil {
@@ -394,7 +395,7 @@ func (g *Guard) byToken(ctx context.Context, c *call, header string, waits bool)
 	return nil
 }
 
-// named returns the caller that a gateway names in a header.
+// named returns the caller that a gateway has named in a header.
 func (g *Guard) named(text string) (access.Caller, error) {
 	if c, ok := g.forwarded.Get(text); ok {
 		return c, nil

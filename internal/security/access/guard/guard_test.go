@@ -35,13 +35,13 @@ import (
 var store = identity.Store{Domain: "cluster.local", Namespace: "quotes",
 	UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
 
-// served is a gRPC server behind a Guard. A header names the caller, instead of a certificate.
+// served is a gRPC server behind a Guard. A header names the caller in place of a certificate.
 type served struct {
 	recordv1.UnimplementedRecordServiceServer
 	recordv1.UnimplementedAdminServiceServer
 	*Guard
 	take chan []byte
-	// required says that callers wait if there is no table.
+	// required says that callers must wait while there is no table.
 	required atomic.Bool
 	access   recordv1.AccessServiceClient
 	record   recordv1.RecordServiceClient
@@ -50,17 +50,17 @@ type served struct {
 	conn     *grpc.ClientConn
 }
 
-// Get checks the permission of the caller, and answers accordingly.
+// Get answers OK if the caller has the permission for the group.
 func (s *served) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
 	return &recordv1.GetResponse{}, access.May(ctx, access.Get, in.GetKey().GetGroup())
 }
 
-// Scan checks the permission of the caller, and answers accordingly.
+// Scan answers OK if the caller has the permission for the group.
 func (s *served) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
 	return access.May(stream.Context(), access.Scan, in.GetGroup())
 }
 
-// Put checks the permission of the caller, and answers accordingly.
+// Put answers OK if the caller has the permission for the record.
 func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
 	if err := access.MayRecord(ctx, access.Put, in.GetKey().GetGroup(), in.GetKey().GetId()); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (*served) AcceptLoss(context.Context, *recordv1.AcceptLossRequest) (*record
 	return &recordv1.AcceptLossResponse{}, nil
 }
 
-// lines is a log in memory.
+// lines is a log that is kept in memory.
 type lines struct {
 	mu  sync.Mutex
 	out bytes.Buffer
@@ -106,7 +106,7 @@ func serve(t *testing.T, audit *Audit) *served {
 	return serveWith(t, audit, func(*Config) {})
 }
 
-// serveWith is like serve, with changes to the configuration.
+// serveWith is like serve, but applies change to the configuration first.
 func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 	t.Helper()
 	s := &served{take: make(chan []byte), log: &lines{}}
@@ -146,7 +146,7 @@ func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 	return s
 }
 
-// listen returns a connection to a server that has these options.
+// listen starts a server with the given options, and returns a connection to it.
 func (s *served) listen(t *testing.T, options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	server := grpc.NewServer(options...)
@@ -174,7 +174,7 @@ func as(t *testing.T, who string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "who", who)
 }
 
-// get reads from a group, and returns the code of the answer.
+// get reads a record of a group, and returns the code of the answer.
 func (s *served) get(t *testing.T, who, group string) codes.Code {
 	t.Helper()
 	_, err := s.record.Get(as(t, who), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group}})
@@ -189,7 +189,7 @@ const tableOf = `{"version":1,"grants":[
 // give passes a table to the Guard, and waits until the Guard has taken it.
 func (s *served) give(text []byte) {
 	s.take <- text
-	s.take <- text // the first one is taken when the second one is received
+	s.take <- text // the channel has no buffer, so the first table is in use when the second one is received
 }
 
 func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
@@ -210,7 +210,8 @@ func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
 	}
 }
 
-// A plaintext call is access.Everybody. A call that reaches a handler without an access.Call may do nothing.
+// TestOnlyPlaintextIsEverybody checks that a call over plaintext has the Call access.Everybody, and that a call that
+// reaches a handler without a Call may do nothing.
 func TestOnlyPlaintextIsEverybody(t *testing.T) {
 	plain := serveWith(t, nil, func(cfg *Config) {
 		cfg.Open = func(ctx context.Context) bool {
@@ -239,7 +240,8 @@ func TestOnlyPlaintextIsEverybody(t *testing.T) {
 	}
 }
 
-// A gateway names its caller in a header. If the header is missing, the call does not count as the gateway's own.
+// TestAGatewayThatNamesNobodyIsRefused checks that a call of a gateway is refused if it lacks the header that names the
+// caller. Such a call must not count as the gateway's own.
 func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 	s := serveWith(t, nil, func(cfg *Config) { cfg.Forwarded = true })
 	s.give([]byte(tableOf))
@@ -267,7 +269,7 @@ func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 		&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a caller that says it is a process: %v", err)
 	}
-	// forward adds these headers to the calls of a gateway, depending on the call in the context.
+	// Each call in the context makes a gateway send different headers.
 	process, err := access.ParseCaller("operator")
 	if err != nil {
 		t.Fatal(err)
@@ -297,8 +299,9 @@ func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 	}
 }
 
-// A refused call is answered when its headers have arrived. In this test the call's message never arrives. If the
-// server waited for the message, it would have to hold it in memory.
+// TestACallIsRefusedByItsHeaders checks that a refused call is answered as soon as its headers have arrived. In this
+// test, the message of the call never arrives. If the server waited for the message, it would have to hold it in
+// memory.
 func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	s := serve(t, nil)
 	s.give([]byte(tableOf))
@@ -307,7 +310,7 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return stream.RecvMsg(&recordv1.GetResponse{}) // nothing was sent
+		return stream.RecvMsg(&recordv1.GetResponse{}) // this receives the refusal, although no message was sent
 	}
 	const get, list = recordv1.RecordService_Get_FullMethodName, recordv1.AdminService_ListShards_FullMethodName
 	minute, over := context.WithTimeout(t.Context(), time.Minute)
@@ -328,7 +331,8 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 	}
-	// gRPC answers a call of an unknown method itself, but keeps its headers until the answer is written.
+	// A call of an unknown method would be answered by gRPC itself, but gRPC keeps the headers until the answer is
+	// written.
 	if err := begin(minute, "/sheaf.record.v1.RecordService/Nothing"); !errors.Is(err, errNoMethod) {
 		t.Errorf("a method that nobody may call: %v", err)
 	}
@@ -345,7 +349,7 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-entered // by the table that permits the call
+	<-entered // the first decision, which uses a table that permits the call
 	s.give([]byte(strings.Replace(tableOf, `"name":"c"`, `"name":"another"`, 1)))
 	if err := stream.SendMsg(&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}}); err != nil {
 		t.Fatal(err)
@@ -358,7 +362,7 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	}
 }
 
-// headersRead receives a value after the headers of each call were decided.
+// headersRead receives a value whenever the headers of a call have been decided.
 type headersRead chan struct{}
 
 func (headersRead) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
@@ -373,7 +377,8 @@ func (headersRead) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Co
 
 func (headersRead) HandleConn(context.Context, stats.ConnStats) {}
 
-// If a table is required, a store without one admits only its processes and administrators.
+// TestAStoreThatIsToHaveATableIsClosedWithoutOne checks that a store in which a table is required, but which has none,
+// admits only its processes and administrators.
 func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
 	s := serve(t, nil)
 	s.required.Store(true)
@@ -401,7 +406,7 @@ func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
 	}
 }
 
-// A table that cannot be used, or that was deleted, does not open the store.
+// TestTheLastGoodTableStaysInUse checks that a table that is invalid or was deleted does not open the store.
 func TestTheLastGoodTableStaysInUse(t *testing.T) {
 	s := serve(t, nil)
 	s.give([]byte(tableOf))
@@ -434,7 +439,8 @@ func TestTheLastGoodTableStaysInUse(t *testing.T) {
 	}
 }
 
-// Until the first table is known, no caller that needs a table is admitted. The processes of the store are admitted.
+// TestCallersWaitForTheFirstTable checks that callers that need a table are not admitted until the first table is
+// known. The processes of the store are admitted.
 func TestCallersWaitForTheFirstTable(t *testing.T) {
 	s := serve(t, nil)
 	if got := s.get(t, "gateway", "a"); got != codes.OK {
@@ -452,13 +458,13 @@ func TestCallersWaitForTheFirstTable(t *testing.T) {
 	if got := <-answered; got != codes.OK {
 		t.Error(got)
 	}
-	s.give([]byte("{")) // a table that cannot be used, after a valid one
+	s.give([]byte("{")) // an invalid table after a valid one
 	if got := s.get(t, "client/c", "a"); got != codes.OK {
 		t.Error(got)
 	}
 }
 
-// read reads n events as they arrive.
+// read reads n events from an audit log, and waits for them if needed.
 func read(t *testing.T, from io.Reader, n int) (events []Event) {
 	t.Helper()
 	lines := bufio.NewScanner(from)
@@ -485,9 +491,9 @@ func TestWhatTheAuditLogRecords(t *testing.T) {
 			Data: []byte("secret")})
 	}
 	s.get(t, "client/c", "a")
-	s.get(t, "client/c", "a") // no first use
+	s.get(t, "client/c", "a") // this is not a first use
 	s.give([]byte(tableOf))   // the same table again
-	s.get(t, "client/c", "a") // no first use either
+	s.get(t, "client/c", "a") // this is not a first use, either
 	s.get(t, "client/c", "b")
 	put("client/c", "a")
 	put("client/c", "b")
@@ -496,7 +502,8 @@ func TestWhatTheAuditLogRecords(t *testing.T) {
 	_, _ = s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer se.cr.et"),
 		&recordv1.GetRequest{})
 	_, _ = s.admin.AcceptLoss(as(t, "client/ops"), &recordv1.AcceptLossRequest{Group: "a"})
-	_, _ = s.admin.ListShards(as(t, "gateway"), &recordv1.ListShardsRequest{}) // processes call it all the time
+	// This call gets no line, because processes make it all the time.
+	_, _ = s.admin.ListShards(as(t, "gateway"), &recordv1.ListShardsRequest{})
 	_, _ = s.admin.ListShards(as(t, "admin/ada"), &recordv1.ListShardsRequest{})
 	if err := audit.Close(); err != nil {
 		t.Fatal(err)
@@ -539,7 +546,8 @@ func TestWhatTheAuditLogRecords(t *testing.T) {
 	}
 }
 
-// A FIFO that nobody reads blocks no call. Lines are lost, and the lost lines are counted.
+// TestAnAuditLogThatNobodyReadsStopsNothing checks that a FIFO without a reader blocks no call. Lines are dropped, and
+// the dropped lines are counted.
 func TestAnAuditLogThatNobodyReadsStopsNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -574,15 +582,15 @@ func TestAnAuditLogThatNobodyReadsStopsNothing(t *testing.T) {
 	if err := audit.Close(); err != nil {
 		t.Error(err)
 	}
-	<-audit.done // the lines still waiting are counted as lost
+	<-audit.done // lines that still wait then count as lost
 	before := testutil.ToFloat64(audit.lost)
-	s.get(t, "client/c", "b") // after the end
+	s.get(t, "client/c", "b") // Close has ended the log
 	if testutil.ToFloat64(audit.lost) != before+1 {
 		t.Error("a line behind the end is not counted")
 	}
 }
 
-// failing is a full disk.
+// failing is a file on a full disk.
 type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, errors.New("no space") }

@@ -24,13 +24,14 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 }
 
 // headers decides about a call when its headers have arrived, before gRPC reads any of its message. The goroutine that
-// reads the connection calls headers(), so headers() must never wait. If a decision is not possible yet, it is made
-// once the message has arrived.
+// reads the connection calls headers(), so headers() must never wait. If a call cannot be decided yet, it is decided
+// when its message has arrived.
 func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, error) {
 	calls := ratelimit.CallsOf(ctx)
 	calls.Headers(info.Header)
 	switch access.RuleOf(info.FullMethodName).For {
-	case access.Nobody: // gRPC gives the same code, but keeps the headers until its answer is written
+	// gRPC itself would answer with the same code, but it keeps the headers until its answer is written.
+	case access.Nobody:
 		calls.Refuse()
 		return ctx, errNoMethod
 	case access.Anyone:
@@ -51,7 +52,7 @@ func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, e
 	return context.WithValue(ctx, enteredKey{}, c), nil
 }
 
-// errNoMethod is the error of calls of unknown methods.
+// errNoMethod is the error for a call of an unknown method.
 var errNoMethod = status.Error(codes.Unimplemented,
 	"this process serves no such method: the caller may be of a newer version, or may want another process of the store")
 
@@ -82,7 +83,7 @@ func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 }
 
 // undecided returns the context for an RPC that needs no decision. On a plaintext connection, the context carries
-// access.Everybody. Otherwise it carries no access.Call, so that each later check of a right fails.
+// access.Everybody. Otherwise it carries no access.Call, so that each check of a permission in the handler fails.
 func (g *Guard) undecided(ctx context.Context) context.Context {
 	if g.cfg.Open != nil && g.cfg.Open(ctx) {
 		return access.WithCall(ctx, access.Everybody)
@@ -90,8 +91,8 @@ func (g *Guard) undecided(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Plaintext returns the options of a gRPC server without a Guard, all of whose connections are plaintext. The Call in
-// each context is access.Everybody.
+// Plaintext returns the options of a gRPC server without a Guard, all of whose connections are plaintext. The context
+// of each call carries access.Everybody.
 func Plaintext() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
@@ -138,8 +139,8 @@ func (g *Guard) stream(server any, stream grpc.ServerStream, info *grpc.StreamSe
 	return err
 }
 
-// await runs a handler until it ends or the call is revoked. If the call is revoked while the handler waits for its
-// caller, the handler continues until gRPC has ended the stream. gRPC ends the stream when await returns.
+// await runs a handler until it ends or the call is revoked. A handler that waits for its caller when the call is
+// revoked continues to run. It ends when gRPC ends the stream, which gRPC does as soon as await returns.
 func (g *Guard) await(c *call, cancel context.CancelFunc, do func() error) error {
 	revoked := make(chan struct{})
 	over := c.last(func(error) { close(revoked) })
@@ -163,8 +164,8 @@ type guarded struct {
 
 func (s *guarded) Context() context.Context { return s.ctx }
 
-// DialOptions returns the options with which a gateway names the caller to shards. This is the caller of the Call in
-// the context of the outgoing gRPC call.
+// DialOptions returns the options of the connections of a gateway to shards. With them, each outgoing call names the
+// caller of the access.Call in its context.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
@@ -183,7 +184,7 @@ func forward(ctx context.Context) context.Context {
 	call := access.CallOf(ctx)
 	switch {
 	case call == nil:
-		return ctx // without a named caller, shards allow only what anyone may do, such as health checks
+		return ctx // shards then allow only calls that anyone may make, such as health checks
 	case call == access.Everybody:
 		return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedEverybody)
 	case call.Caller().IsProcess():
@@ -192,20 +193,21 @@ func forward(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, callerHeader, call.Caller().String())
 }
 
-// AsProcess returns a context for calls to shards that a command makes with a gateway's certificate, and for nobody
-// else. Shards refuse a call with this certificate that does not say for whom the gateway calls. With other
-// certificates, the context has no effect.
+// AsProcess returns a context for calls of shards by a command that uses the certificate of a gateway and does not act
+// on behalf of another caller. Shards refuse a call with this certificate that does not say for whom the gateway calls.
+// With other certificates, the context has no effect.
 func AsProcess(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedProcess)
 }
 
-// Credentials returns server credentials that accept callers without a certificate only while the table of grants has
-// token issuers. The argument certified accepts only callers with a certificate. The argument open accepts all callers.
+// Credentials returns server credentials that use one of its arguments for each handshake. While the table of grants
+// has token issuers, this is open, which accepts all callers. Otherwise it is certified, which accepts only callers
+// with a certificate.
 func (g *Guard) Credentials(certified, open credentials.TransportCredentials) credentials.TransportCredentials {
 	return &chosen{TransportCredentials: certified, open: open, guard: g}
 }
 
-// chosen selects credentials for each handshake.
+// chosen selects the credentials of each handshake.
 type chosen struct {
 	credentials.TransportCredentials
 	open  credentials.TransportCredentials
@@ -213,7 +215,7 @@ type chosen struct {
 }
 
 func (c *chosen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if c.guard.table().HasIssuers() { // tokens can identify callers, so that these need no certificate
+	if c.guard.table().HasIssuers() { // callers can identify themselves by a token, so they need no certificate
 		return c.open.ServerHandshake(raw)
 	}
 	return c.TransportCredentials.ServerHandshake(raw)
