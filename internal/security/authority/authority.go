@@ -1,5 +1,5 @@
-// Package authority makes the certificates of a store: its own authority (ECDSA on P-256), and leaf certificates that
-// name one process each. The operator, `sheaf dev --tls` and tests use it.
+// Package authority makes the certificates of a store: its own authority (ECDSA on P-256), and leaf certificates, each
+// of which names one process. The operator, `sheaf dev --tls` and tests use it.
 package authority
 
 import (
@@ -19,12 +19,12 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// These are the lifetimes of the operator's certificates. A leaf is renewed after two thirds of its lifetime.
+// These are the lifetimes of certificates. A leaf is renewed after two thirds of its lifetime.
 const (
 	Lifetime     = 10 * 365 * 24 * time.Hour // lifetime of an authority
 	LeafLifetime = 30 * 24 * time.Hour
-	// early is how far in the past the validity of a certificate starts, so that a process whose clock is an hour
-	// slow accepts it.
+	// early is how far in the past the validity of a certificate starts, so that a process accepts it even if its clock is
+	// an hour slow.
 	early = 2 * time.Hour
 )
 
@@ -40,7 +40,8 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New makes an authority with a new key. The argument name is for people, and the lifetime starts at the time now.
+// New makes an authority with a new key. The argument name is shown to people. The lifetime is counted from the time
+// now.
 func New(name string, now time.Time, lifetime time.Duration) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -61,7 +62,7 @@ func New(name string, now time.Time, lifetime time.Duration) (*Authority, error)
 	return &Authority{cert: cert, key: key}, nil
 }
 
-// Parse reads the result of PEM: one certificate of an authority, and its key.
+// Parse is the inverse of PEM. It reads one certificate of an authority and its key.
 func Parse(certificate, key []byte) (*Authority, error) {
 	block, rest := pem.Decode(certificate)
 	if block == nil || block.Type != pemCertificate || len(bytes.TrimSpace(rest)) > 0 {
@@ -79,7 +80,7 @@ func Parse(certificate, key []byte) (*Authority, error) {
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		// the cause may contain parts of the key
+		// the error of the parser is left out, because it may contain parts of the key
 		return nil, errors.New("the key of the authority is not in PKCS #8")
 	}
 	private, ok := parsed.(*ecdsa.PrivateKey)
@@ -92,7 +93,7 @@ func Parse(certificate, key []byte) (*Authority, error) {
 	return &Authority{cert: cert, key: private}, nil
 }
 
-// PEM returns certificate and key. The key is secret.
+// PEM returns the certificate and the key. The key is secret.
 func (a *Authority) PEM() (certificate, key []byte, err error) {
 	if key, err = keyPEM(a.key); err != nil {
 		return nil, nil, err
@@ -100,7 +101,7 @@ func (a *Authority) PEM() (certificate, key []byte, err error) {
 	return a.CertificatePEM(), key, nil
 }
 
-// CertificatePEM returns the certificate that others should trust.
+// CertificatePEM returns the certificate, which peers must trust to accept the leaves.
 func (a *Authority) CertificatePEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: a.cert.Raw})
 }
@@ -111,7 +112,7 @@ func (a *Authority) NotAfter() time.Time { return a.cert.NotAfter }
 // Leaf describes a certificate to issue.
 type Leaf struct {
 	Identity identity.Identity
-	// DNSNames and Addresses are for callers that check host names instead of identities.
+	// DNSNames and Addresses are the names of the host, for callers that check these instead of identities.
 	DNSNames  []string
 	Addresses []net.IP
 	// Server and Client are the permitted usages. At least one must be set.
@@ -120,7 +121,7 @@ type Leaf struct {
 	Lifetime       time.Duration
 }
 
-// Issue makes the leaf with a new key, in PEM. The leaf never outlives the authority.
+// Issue returns a leaf and its new key, in PEM. The leaf never outlives the authority.
 func (a *Authority) Issue(leaf Leaf) (certificate, key []byte, err error) {
 	fail := func(err error) ([]byte, []byte, error) {
 		return nil, nil, fmt.Errorf("make a certificate for %s: %w", leaf.Identity, err)

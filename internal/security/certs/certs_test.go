@@ -44,12 +44,12 @@ func newAuthority(t *testing.T, name string) *authority.Authority {
 	return a
 }
 
-// leaf returns a certificate's contents for both usages, valid for a day.
+// leaf describes a certificate for both usages that is valid for a day.
 func leaf(id identity.Identity) authority.Leaf {
 	return authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: 24 * time.Hour}
 }
 
-// issued returns the files of a folder, with the trusted authorities.
+// issued returns the files of a folder of certificates: a new leaf, and the trusted authorities.
 func issued(t *testing.T, by *authority.Authority, l authority.Leaf, trusted ...*authority.Authority) files {
 	t.Helper()
 	cert, key, err := by.Issue(l)
@@ -61,7 +61,7 @@ func issued(t *testing.T, by *authority.Authority, l authority.Leaf, trusted ...
 	return out
 }
 
-// mount puts files into a folder as the kubelet does.
+// mount puts files into a folder in the way the kubelet mounts a Secret.
 func mount(t *testing.T, dir string, all files) {
 	t.Helper()
 	must.OK(t, Install(dir, all))
@@ -83,7 +83,7 @@ func open(t *testing.T, all files, c *clock) (*Source, string) {
 	return s, dir
 }
 
-// health is a health server that reports its callers.
+// health is a health server that sends the identity of each caller to a channel.
 type health struct {
 	healthv1.UnimplementedHealthServer
 	callers chan identity.Identity
@@ -95,7 +95,7 @@ func (h *health) Check(ctx context.Context, _ *healthv1.HealthCheckRequest) (*he
 	return &healthv1.HealthCheckResponse{}, nil
 }
 
-// Watch answers once, and keeps the stream open.
+// Watch answers once, and then keeps the stream open.
 func (h *health) Watch(_ *healthv1.HealthCheckRequest,
 	stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
 	if err := stream.Send(&healthv1.HealthCheckResponse{}); err != nil {
@@ -105,7 +105,7 @@ func (h *health) Watch(_ *healthv1.HealthCheckRequest,
 	return stream.Context().Err()
 }
 
-// serve starts a server with these credentials, and returns its address.
+// serve starts a server with the given credentials, and returns its address and its callers.
 func serve(t *testing.T, creds credentials.TransportCredentials) (address string, callers chan identity.Identity) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -155,14 +155,14 @@ func TestAServerAcceptsOnlyItsOwnCallers(t *testing.T) {
 	open, _ := open(t, issued(t, a, leaf(shard), a), &clock{})
 	late, early, server := leaf(gate), leaf(gate), leaf(gate)
 	late.Now = time.Now().Add(-48 * time.Hour)
-	early.Now = time.Now().Add(24 * time.Hour) // the validity starts some time before the time of issue
+	early.Now = time.Now().Add(24 * time.Hour) // validity starts some time before the time of issue
 	server.Client = false
 	nobody := identity.Identity{}
 	for _, tt := range []struct {
 		name        string
 		creds       credentials.TransportCredentials
-		refused     string // reason by the metric; empty: the call is answered
-		anonymous   string // the same for a server that needs no certificate from callers
+		refused     string // reason in the metric of refusals; empty: the call is answered
+		anonymous   string // the same, at a server that needs no certificate of its callers
 		who, whoToo identity.Identity
 	}{
 		{name: "a gateway", creds: as(t, issued(t, a, leaf(gate), a), nil), who: gate, whoToo: gate},
@@ -201,7 +201,7 @@ func TestAServerAcceptsOnlyItsOwnCallers(t *testing.T) {
 					t.Errorf("%+v: %v", by.o, err)
 				}
 				for refusals(by.source)[by.refused] == before[by.refused] {
-					runtime.Gosched() // the caller may notice it first; the test has a time limit
+					runtime.Gosched() // the caller may learn of the refusal before it is counted; the test has a time limit
 				}
 				for reason, n := range refusals(by.source) {
 					if reason != by.refused && n > before[reason] {
@@ -271,9 +271,9 @@ func TestAClientAcceptsOnlyTheServerItMeans(t *testing.T) {
 	})
 }
 
-// An authority is replaced in steps: both authorities are trusted, then the new authority issues certificates, then the
-// old authority is dropped. Processes that follow each step keep working all the time. A process that missed the change
-// is refused.
+// TestAnAuthorityChangesUnderOpenConnections replaces an authority in three steps. First both authorities are trusted,
+// then the new authority issues certificates, and finally the old authority is dropped. Processes that follow each step
+// can communicate all the time. A process that missed the change is refused.
 func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 	a, b := newAuthority(t, "a"), newAuthority(t, "b")
 	server, serverDir := open(t, issued(t, a, leaf(shard), a), &clock{})
@@ -294,7 +294,7 @@ func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 		must.OK(t, check(t, address, client.Client(expect)))
 		<-callers
 	}
-	stays := watch(as(t, issued(t, a, leaf(gate), a), nil)) // its files never change
+	stays := watch(as(t, issued(t, a, leaf(gate), a), nil)) // a client whose files never change
 	bundles := []string{server.Report().Bundle}
 	for _, step := range []struct {
 		by      *authority.Authority
@@ -304,7 +304,7 @@ func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 		mount(t, serverDir, issued(t, step.by, leaf(shard), step.trusted...))
 		server.look()
 		if len(step.trusted) > 1 {
-			answered() // the client has not noticed yet
+			answered() // the client has not noticed the change yet
 		}
 		mount(t, clientDir, issued(t, step.by, leaf(gate), step.trusted...))
 		client.look()
@@ -358,7 +358,7 @@ func TestAConnectionEndsWithItsPeersCertificate(t *testing.T) {
 	}
 }
 
-// bad returns every way in which the files of a folder can be unusable, with a word that the error must contain.
+// bad returns folders that are unusable in all possible ways, each with a word that the error must contain.
 func bad(t *testing.T, a *authority.Authority) map[string]struct {
 	files files
 	says  string
@@ -372,7 +372,7 @@ func bad(t *testing.T, a *authority.Authority) map[string]struct {
 	}
 	late, early := leaf(shard), leaf(shard)
 	late.Now = time.Now().Add(-48 * time.Hour)
-	early.Now = time.Now().Add(24 * time.Hour) // the validity starts some time before the time of issue
+	early.Now = time.Now().Add(24 * time.Hour) // validity starts some time before the time of issue
 	clientOnly := leaf(shard)
 	clientOnly.Server = false
 	out := map[string]struct {
@@ -451,7 +451,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// secret returns a part of the key in a folder.
+// secret returns a part of the key in a folder, which no error may contain.
 func secret(f files) string {
 	if len(f[KeyFile]) < 90 {
 		return "no key"
@@ -497,7 +497,7 @@ func TestOneSetOfFilesIsKept(t *testing.T) {
 	if err := Install(filepath.Join(dir, CertificateFile), nil); err == nil {
 		t.Error("a file is taken for a folder")
 	}
-	// The remains of an interrupted attempt do no harm.
+	// Such a link remains if an earlier Install was interrupted.
 	must.OK(t, os.Symlink("nowhere", filepath.Join(dir, "..next")))
 	mount(t, dir, issued(t, a, leaf(shard), a))
 	s, err := Open(Config{Dir: dir})
@@ -505,7 +505,8 @@ func TestOneSetOfFilesIsKept(t *testing.T) {
 	s.Close()
 }
 
-// A process that reads files while they are replaced finds either the old set or the new one.
+// TestFilesAreReplacedUnderAReader checks that a process that reads files while they are replaced finds either the old
+// set or the new one.
 func TestFilesAreReplacedUnderAReader(t *testing.T) {
 	a, dir, done := newAuthority(t, "a"), t.TempDir(), make(chan struct{})
 	mount(t, dir, issued(t, a, leaf(shard), a))
@@ -532,7 +533,8 @@ func TestFilesAreReplacedUnderAReader(t *testing.T) {
 	}
 }
 
-// The Source checks the folder, although the test does not call look().
+// TestTheFolderIsFollowed checks that a Source notices changes of its folder by itself, without a call of look by the
+// test.
 func TestTheFolderIsFollowed(t *testing.T) {
 	a := newAuthority(t, "a")
 	dir := t.TempDir()
@@ -544,7 +546,7 @@ func TestTheFolderIsFollowed(t *testing.T) {
 	next.Lifetime = time.Hour
 	mount(t, dir, issued(t, a, next, a))
 	for time.Until(s.Report().NotAfter) > time.Hour {
-		time.Sleep(time.Millisecond) // until the Source has seen the change; the test has a time limit
+		time.Sleep(time.Millisecond) // waits until the Source has seen the change; the test has a time limit
 	}
 }
 

@@ -15,10 +15,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// Expect checks whether a peer has the expected identity. An error names the expected identity.
+// Expect checks whether a peer has the expected identity. The error names the expected identity.
 type Expect func(peer identity.Identity) error
 
-// Own expects a process of the same store, with the given role, and with the given name unless the name is empty.
+// Own returns an Expect for a process of the same store with the given role. If name is not empty, the process must
+// also have that name.
 func (s *Source) Own(role identity.Role, name string) Expect {
 	want := identity.Identity{Store: s.Identity().Store, Role: role, Name: name}
 	return func(peer identity.Identity) error {
@@ -36,16 +37,16 @@ func (s *Source) Own(role identity.Role, name string) Expect {
 // AuthInfo describes the peer of a connection.
 type AuthInfo struct {
 	credentials.TLSInfo
-	Peer  identity.Identity // zero: the peer has presented no certificate
-	Plain bool              // there is no TLS; the mode allows that
-	calls *ratelimit.Calls  // nil at the client's end
+	Peer  identity.Identity // the zero value if the peer has presented no certificate
+	Plain bool              // the connection has no TLS, which the mode allows
+	calls *ratelimit.Calls  // nil at the client's end of the connection
 }
 
 // Calls implements ratelimit.Counted.
 func (i AuthInfo) Calls() *ratelimit.Calls { return i.calls }
 
-// Knows reports whether the connection itself shows that its calls come from callers of a store. That is so if the peer
-// has a certificate of the store, or if the mode of this process accepts plaintext from everybody.
+// Knows reports whether the connection itself shows that its calls come from callers of the store. This is the case if
+// the peer has a certificate of the store, or if the mode of this process accepts plaintext from everybody.
 func Knows(store identity.Store, info credentials.AuthInfo) bool {
 	i, ok := info.(AuthInfo)
 	return ok && (i.Plain || i.Peer.Store == store)
@@ -57,7 +58,7 @@ func Plain(ctx context.Context) bool {
 	return infoOf(ctx).Plain
 }
 
-// infoOf describes the peer that made a call. It is the zero value if the peer is unknown.
+// infoOf returns the AuthInfo of the peer that made a call. It returns the zero value if the peer is unknown.
 func infoOf(ctx context.Context) (info AuthInfo) {
 	if p, ok := peer.FromContext(ctx); ok {
 		info, _ = p.AuthInfo.(AuthInfo)
@@ -65,7 +66,8 @@ func infoOf(ctx context.Context) (info AuthInfo) {
 	return info
 }
 
-// PeerOf returns the identity that made a call. It returns false if the peer is unknown, or if there is no TLS.
+// PeerOf returns the identity that made a call. It returns false if the peer is unknown, if it has no certificate, or
+// if the connection has no TLS.
 func PeerOf(ctx context.Context) (identity.Identity, bool) {
 	id := infoOf(ctx).Peer
 	return id, id != identity.Identity{}
@@ -83,24 +85,24 @@ func (s *Source) Server(o ServerOptions) credentials.TransportCredentials {
 	return &transport{TransportCredentials: credentials.NewTLS(base()), source: s, server: o}
 }
 
-// Client returns the credentials of a client that accepts a server only if expect() returns no error for it. The
-// server's address does not matter.
+// Client returns the credentials of a client that accepts a server only if expect returns nil for the server's
+// identity. The address of the server does not matter.
 func (s *Source) Client(expect Expect) credentials.TransportCredentials {
 	return &transport{TransportCredentials: credentials.NewTLS(base()), source: s, expect: expect}
 }
 
-// base returns the configuration of each connection. Sessions are not resumed, so that a peer presents its certificate
-// each time.
+// base returns the configuration that all connections have in common. Sessions are not resumed, so that a peer presents
+// its certificate each time.
 func base() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, NextProtos: []string{"h2"}}
 }
 
 // transport implements credentials that use the newest certificates for each handshake.
 type transport struct {
-	credentials.TransportCredentials // for methods that use no certificate
+	credentials.TransportCredentials // for the methods that need no certificate
 	source                           *Source
 	server                           ServerOptions
-	expect                           Expect // only for a client
+	expect                           Expect // used only by a client
 }
 
 func (t *transport) Clone() credentials.TransportCredentials {
@@ -143,7 +145,7 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	return made, info, nil
 }
 
-// plaintext returns the AuthInfo of a connection without TLS.
+// plaintext returns the AuthInfo of a connection that has no TLS.
 func plaintext(c *conn) AuthInfo {
 	c.plain.Store(true)
 	return AuthInfo{Plain: true, calls: new(ratelimit.Calls), TLSInfo: credentials.TLSInfo{
@@ -189,13 +191,13 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, AuthInfo, error) {
 	made, info, err := do(tracked)
 	if err != nil {
-		_ = tracked.Close() // gRPC also closes it
+		_ = tracked.Close() // gRPC closes it, too
 		t.source.counts.handshakes.WithLabelValues(reasonOf(err)).Inc()
 		return nil, AuthInfo{}, err
 	}
 	out := AuthInfo{TLSInfo: info.(credentials.TLSInfo)}
 	if chain := out.State.PeerCertificates; len(chain) > 0 {
-		if out.Peer, err = identity.OfCertificate(chain[0]); err != nil { // the handshake has already parsed it
+		if out.Peer, err = identity.OfCertificate(chain[0]); err != nil { // the handshake has already parsed this certificate
 			_ = made.Close()
 			return nil, AuthInfo{}, err
 		}
@@ -204,10 +206,10 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	return made, out, nil
 }
 
-// unexpected is the error for a peer with an unexpected identity.
+// unexpected is the error for a peer that has another identity than expected.
 type unexpected struct{ error }
 
-// Unwrap returns the error of Expect.
+// Unwrap returns the error that Expect returned.
 func (e *unexpected) Unwrap() error { return e.error }
 
 // reasonOf returns one word for the reason of a failed handshake.
@@ -225,7 +227,7 @@ func reasonOf(err error) string {
 	case errors.As(err, &authority):
 		return "authority"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "expired" // or not yet valid
+		return "expired" // or not valid yet
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
 		return "usage"
 	case errors.As(err, &other), errors.Is(err, identity.ErrName):
@@ -233,7 +235,7 @@ func reasonOf(err error) string {
 	case err.Error() == "tls: client didn't provide a certificate":
 		return "none"
 	case errors.As(err, &remote) && remote.Op == "remote error":
-		return "peer" // the peer has rejected this end
+		return "peer" // the peer has rejected the certificate of this process
 	}
 	return "other"
 }

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Install writes files into a folder atomically, and creates the folder if needed. A reader that uses Open, or that
-// reads a single link, finds either the old or the new files. The layout is that of a mounted Secret: each name is a
-// link through ..data, which one rename replaces. Only the owner may read the files.
+// Install replaces the files of a folder atomically, and creates the folder if needed. A reader that uses Open, or that
+// reads a single link, finds either the old or the new files. The layout is that of a mounted Secret, in which each
+// name is a link through ..data, and one rename replaces ..data. Only the owner may read the files.
 func Install(dir string, content map[string][]byte) (err error) {
 	fail := func(err error) error { return fmt.Errorf("put certificates into %s: %w", dir, err) }
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fail(err)
 	}
-	before, _ := os.Readlink(filepath.Join(dir, dataLink)) // empty the first time
+	before, _ := os.Readlink(filepath.Join(dir, dataLink)) // empty if the folder is new
 	data, err := os.MkdirTemp(dir, dataFolder)
 	if err != nil {
 		return fail(err)
@@ -32,7 +32,7 @@ func Install(dir string, content map[string][]byte) (err error) {
 		}
 	}
 	next := filepath.Join(dir, "..next")
-	_ = os.Remove(next) // left over from an interrupted attempt
+	_ = os.Remove(next) // removes what an interrupted attempt has left behind
 	if err := os.Symlink(filepath.Base(data), next); err != nil {
 		return err
 	}
@@ -53,5 +53,5 @@ func Install(dir string, content map[string][]byte) (err error) {
 
 const (
 	dataLink   = "..data"
-	dataFolder = "..sheaf-" // each set of files has its own folder
+	dataFolder = "..sheaf-" // prefix of the folders that hold one set of files each
 )

@@ -21,11 +21,11 @@ import (
 // These are the names of the files in a folder of certificates. Kubernetes mounts a Secret with these keys in this
 // form.
 const (
-	CertificateFile = "tls.crt" // leaf, then the chain to the authority, in PEM
+	CertificateFile = "tls.crt" // the leaf, then the chain to the authority, in PEM
 	KeyFile         = "tls.key"
-	BundleFile      = "ca.crt" // authorities that verify peers
-	// ClientBundleFile holds the authorities of callers, if these differ from those in BundleFile. BundleFile then
-	// vouches only for the store's own processes.
+	BundleFile      = "ca.crt" // the authorities that verify peers, in PEM
+	// ClientBundleFile holds the authorities of callers, if these differ from those in BundleFile. The authorities in
+	// BundleFile then vouch only for the store's own processes.
 	ClientBundleFile = "client-ca.crt"
 	// ModeFile holds a Mode as text.
 	ModeFile = "mode"
@@ -35,19 +35,20 @@ const (
 	ClientKeyFile         = "client.key"
 )
 
-// Mode says which protocol a process speaks. It changes step by step while a running store switches to TLS, or back.
+// Mode says which protocol a process speaks. While a running store switches to TLS or back, the mode changes in several
+// steps.
 type Mode string
 
 // These are the modes.
 const (
-	Required  Mode = "required"  // TLS only; the default without ModeFile
-	Both      Mode = "both"      // outgoing: TLS; incoming: also plaintext
-	Plaintext Mode = "plaintext" // outgoing: plaintext; incoming: also TLS
+	Required  Mode = "required"  // TLS only; the default if there is no ModeFile
+	Both      Mode = "both"      // outgoing connections use TLS; incoming ones may also be plaintext
+	Plaintext Mode = "plaintext" // outgoing connections are plaintext; incoming ones may also use TLS
 )
 
-// GrantsFile is a file that contains the word GrantsRequired if the store has a table of grants. If a process then
-// finds no table, because the first table is not written yet or etcd was lost, it admits only administrators and the
-// store's own processes. Without the file, a store without a table is open to all its callers.
+// GrantsFile is a file that contains the word GrantsRequired if the store has a table of grants. In such a store, a
+// process that finds no table, because the first table is not written yet or etcd was lost, admits only administrators
+// and the store's own processes. Without the file, a store that has no table is open to all its callers.
 const GrantsFile = "grants"
 
 // GrantsRequired is the content of GrantsFile.
@@ -61,21 +62,22 @@ var fileNames = []string{CertificateFile, KeyFile, BundleFile, ClientBundleFile,
 type material struct {
 	identity       identity.Identity
 	mode           Mode
-	server, client *tls.Certificate // the same certificate, if one serves both
-	// the authorities of the store's own processes and of callers; the same if there is only one bundle
+	server, client *tls.Certificate // the same certificate if there is only one
+	// own has the authorities of the store's own processes, and callers those of callers. Both are the same if there is
+	// only one bundle.
 	own, callers   authorities
-	all            *x509.CertPool // own and callers together
-	notAfter       time.Time      // end of the certificate that expires first
+	all            *x509.CertPool // the authorities of own and callers together
+	notAfter       time.Time      // end of the validity of the certificate that expires first
 	content        [sha256.Size]byte
 	grantsRequired bool
 }
 
-// files holds the contents of a folder's files at one moment. A content is nil if the file does not exist.
+// files holds the contents of a folder's files at one moment. The content of a file that does not exist is nil.
 type files map[string][]byte
 
 // readFiles reads the files of a folder. The kubelet replaces a mounted Secret by one rename of the link ..data, and
-// removes the previous target. Therefore readFiles reads all files through one target, which must still be the newest
-// one afterwards.
+// removes the previous target. Therefore readFiles reads all files from one target, and checks afterwards that this is
+// still the newest one.
 func readFiles(dir string) (files, error) {
 	for {
 		at := newest(dir)
@@ -119,8 +121,8 @@ func (f files) sum() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// material checks that the files are consistent and valid at the given time. Errors name the file and its problem, and
-// contain no part of a key.
+// material returns the files in parsed form. It returns an error if they are not consistent, or not valid at the given
+// time. The error names the file and its problem, and contains no part of a key.
 func (f files) material(now time.Time) (*material, error) {
 	out := &material{content: f.sum(), all: x509.NewCertPool()}
 	var err error
@@ -180,8 +182,8 @@ func (f files) material(now time.Time) (*material, error) {
 
 // Check returns an error unless a certificate and its key can be used for all given usages at the given time. The
 // certificate, the key and the bundle of authorities are names of files in content. Errors name the file and its
-// problem, and contain no part of a key. Check does not compare the certificate's identity and hosts: the caller has
-// to.
+// problem, and contain no part of a key. Check does not look at the certificate's identity and hosts, which the caller
+// must check.
 func Check(content map[string][]byte, certificate, key, bundle string, now time.Time,
 	usages ...x509.ExtKeyUsage) (*x509.Certificate, error) {
 	f := files(content)
@@ -204,7 +206,7 @@ func Check(content map[string][]byte, certificate, key, bundle string, now time.
 	return pair.Leaf, nil
 }
 
-// usageWords names the processes that present a certificate of a usage, for errors.
+// usageWords names, for error messages, the processes that present a certificate of each usage.
 var usageWords = map[x509.ExtKeyUsage]string{x509.ExtKeyUsageServerAuth: "servers",
 	x509.ExtKeyUsageClientAuth: "clients"}
 
@@ -229,7 +231,7 @@ func (f files) pair(certificate, key string) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// mode reads from ModeFile which protocol the process speaks.
+// mode reads ModeFile. It returns Required if the file does not exist.
 func (f files) mode() (Mode, error) {
 	if f[ModeFile] == nil {
 		return Required, nil
@@ -241,7 +243,7 @@ func (f files) mode() (Mode, error) {
 	return mode, nil
 }
 
-// grants reads GrantsFile.
+// grants reads GrantsFile, and reports whether callers must wait for a table of grants.
 func (f files) grants() (required bool, err error) {
 	if f[GrantsFile] == nil {
 		return false, nil
@@ -257,10 +259,10 @@ type authorities struct {
 	file  string
 	certs []*x509.Certificate
 	pool  *x509.CertPool
-	hash  string // BundleHash of certs
+	hash  string // BundleHash of the certificates
 }
 
-// authorities reads a bundle.
+// authorities parses a bundle.
 func (f files) authorities(file string) (authorities, error) {
 	out := authorities{file: file, pool: x509.NewCertPool()}
 	if f[file] == nil {
@@ -294,7 +296,7 @@ func (f files) authorities(file string) (authorities, error) {
 	return out, nil
 }
 
-// BundleHash returns the SHA-256 of authorities in hex. Order and duplicates do not matter.
+// BundleHash returns a SHA-256 of a set of authorities in hex. It does not depend on their order or on duplicates.
 func BundleHash(certs []*x509.Certificate) string {
 	all := make([][]byte, 0, len(certs))
 	for _, cert := range certs {
@@ -308,8 +310,9 @@ func BundleHash(certs []*x509.Certificate) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// verify checks whether a chain is trusted for the given usage. The leaf decides which authorities apply: those of the
-// store's processes or those of callers. The result by is the file of these authorities.
+// verify checks whether a chain is trusted for the given usage. The identity in the leaf determines whether the
+// authorities of the store's processes or those of callers apply. The result by is the name of the file that has these
+// authorities.
 func (m *material) verify(chain []*x509.Certificate, now time.Time, usage x509.ExtKeyUsage) (by string, err error) {
 	id, err := identity.OfCertificate(chain[0])
 	if err != nil {
@@ -325,14 +328,14 @@ func (m *material) verify(chain []*x509.Certificate, now time.Time, usage x509.E
 func chainOf(pair *tls.Certificate) []*x509.Certificate {
 	chain := []*x509.Certificate{pair.Leaf}
 	for _, der := range pair.Certificate[1:] {
-		if cert, err := x509.ParseCertificate(der); err == nil { // tls.X509KeyPair parses only the leaf
+		if cert, err := x509.ParseCertificate(der); err == nil { // tls.X509KeyPair has parsed only the leaf
 			chain = append(chain, cert)
 		}
 	}
 	return chain
 }
 
-// verify checks whether a chain, leaf first, leads to an authority and permits that usage.
+// verify checks whether a chain leads to one of the roots and permits a usage. The chain begins with the leaf.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, now time.Time, usage x509.ExtKeyUsage) error {
 	between := x509.NewCertPool()
 	for _, cert := range chain[1:] {

@@ -17,14 +17,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// in returns the files with ModeFile set to mode.
+// in returns a copy of the files in which ModeFile contains mode.
 func (f files) in(mode Mode) files {
 	f[ModeFile] = []byte(string(mode) + "\n")
 	return f
 }
 
-// A store switches to TLS and back, one process at a time. Processes in neighbouring modes can communicate, and callers
-// are still identified.
+// TestProcessesOfNeighbouringModesUnderstandEachOther switches a store to TLS and back, one process at a time.
+// Processes in neighbouring modes must be able to communicate, and callers must still be identified.
 func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 	a := newAuthority(t, "a")
 	modes := []Mode{Plaintext, Both, Required}
@@ -47,7 +47,7 @@ func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 			}
 		}
 	}
-	// A caller without any certificate is served as before, until TLS is required.
+	// Until TLS is required, a caller without a certificate is served.
 	for _, mode := range modes {
 		source, _ := open(t, issued(t, a, leaf(gate), a).in(mode), &clock{})
 		address, callers := serve(t, source.Server(ServerOptions{}))
@@ -59,7 +59,8 @@ func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 	}
 }
 
-// When TLS becomes required, existing connections without TLS are closed at both ends.
+// TestConnectionsWithoutTLSEndWhereItIsRequired checks that existing connections without TLS are closed at both ends
+// when TLS becomes required.
 func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	a := newAuthority(t, "a")
 	source, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(gate), a).in(Plaintext))
@@ -96,8 +97,8 @@ func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	}
 }
 
-// If there are two authorities, the authority of callers vouches only for callers, and the authority of the store's
-// processes vouches only for these processes.
+// TestAnAuthorityOfCallersVouchesOnlyForThem checks that, if there are two authorities, each vouches only for its own
+// side: one for callers, the other for the store's processes.
 func TestAnAuthorityOfCallersVouchesOnlyForThem(t *testing.T) {
 	parts, people := newAuthority(t, "parts"), newAuthority(t, "people")
 	caller := identity.Identity{Store: one, Role: identity.Client, Name: "ada"}
@@ -121,7 +122,7 @@ func TestAnAuthorityOfCallersVouchesOnlyForThem(t *testing.T) {
 			<-callers
 		}
 	}
-	// A server cannot use a certificate that was signed by the authority of callers.
+	// A server must not use a certificate that the authority of callers has signed.
 	if _, err := InMemory(Config{}, with(people, gate)); err == nil {
 		t.Error("a gateway of the authority of callers starts")
 	}
@@ -158,8 +159,8 @@ func TestTheReportIsServed(t *testing.T) {
 	}
 }
 
-// The word in the file "grants" says that callers wait for a table. Any other word in that file is an error, and the
-// previous setting remains in force.
+// TestGrantsAreRequiredByAFile checks that the file "grants" makes callers wait for a table if it contains the word
+// "required". Any other word in that file is an error, and the previous setting remains in force.
 func TestGrantsAreRequiredByAFile(t *testing.T) {
 	a := newAuthority(t, "a")
 	with := func(word string) map[string][]byte {

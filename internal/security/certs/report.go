@@ -13,19 +13,19 @@ type Report struct {
 	Mode                 Mode      `json:"mode"`
 	Bundle               string    `json:"bundle"`        // BundleHash of the authorities of the store's processes
 	ClientBundle         string    `json:"client_bundle"` // BundleHash of the authorities of callers
-	NotAfter             time.Time `json:"not_after"`     // end of the certificate that expires first
+	NotAfter             time.Time `json:"not_after"`     // end of the validity of the certificate that expires first
 	PlaintextConnections int       `json:"plaintext_connections"`
-	Error                string    `json:"error,omitempty"` // why newer files are not in use
-	Read                 time.Time `json:"-"`               // when the files in use were last found in the folder
+	Error                string    `json:"error,omitempty"` // why newer files in the folder are not in use
+	Read                 time.Time `json:"-"`               // when the folder was last found to contain the files in use
 	// GrantsVersion is the version of the table of grants in use, or 0 if there is no table. It is nil if the process
 	// does not decide about calls, or if its program is too old to report this version.
 	GrantsVersion *int64 `json:"grants_version,omitempty"`
-	// UnknownKeys has the number of tokens, by issuer, that named a key which was not in the table. It counts from the
-	// start of the process.
+	// UnknownKeys has, for each issuer, the number of tokens since the start of the process whose key was not in the
+	// table.
 	UnknownKeys map[string]int64 `json:"unknown_keys,omitempty"`
 }
 
-// Decides is implemented by the component that decides about the calls of a process, which is *guard.Guard.
+// Decides is the part of *guard.Guard that a Report needs.
 type Decides interface {
 	Version() int64
 	UnknownKeys() map[string]int64
@@ -34,7 +34,7 @@ type Decides interface {
 // ReportPath is the path at which a process serves its Report.
 const ReportPath = "/tls"
 
-// Report describes the certificates in use.
+// Report returns a description of the certificates in use.
 func (s *Source) Report() Report {
 	m := s.current.Load()
 	s.mu.Lock()
@@ -52,8 +52,8 @@ func (s *Source) Report() Report {
 	return out
 }
 
-// Handle serves the Report of a process at ReportPath, if the process has certificates, and passes all other requests
-// to rest. grants may be nil if the process does not decide about calls.
+// Handle serves the Report of a process at ReportPath, and passes all other requests to rest. If source is nil, there
+// is no Report. grants is nil if the process does not decide about calls.
 func Handle(source *Source, grants Decides, rest http.Handler) http.Handler {
 	if source == nil {
 		return rest
@@ -71,8 +71,8 @@ func Handle(source *Source, grants Decides, rest http.Handler) http.Handler {
 	return mux
 }
 
-// Serve answers a request with the report.
+// Serve writes the report as the answer to a request.
 func (r Report) Serve(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(r) // fails only if the caller has disconnected
+	_ = json.NewEncoder(w).Encode(r) // an error only says that the caller has disconnected
 }

@@ -1,6 +1,6 @@
-// Package certs provides the certificates of a store's process from a folder, and verifies those of its peers. The
-// files may change while a process runs: each handshake uses the newest valid set, and a connection to a peer that is
-// no longer trusted is closed. See docs/adr/0038-certificates-change-under-a-running-process.md.
+// Package certs reads the certificates of a store's process from a folder, and verifies those of its peers. The files
+// may change while a process runs. Each handshake uses the newest valid set of files, and a connection to a peer that
+// is no longer trusted is closed. See docs/adr/0038-certificates-change-under-a-running-process.md.
 package certs
 
 import (
@@ -31,15 +31,15 @@ const lookEvery = 10 * time.Second
 // Config configures a Source.
 type Config struct {
 	Dir    string           // folder of the files; empty for InMemory
-	Every  time.Duration    // time between two checks of the files; 0: 10 s
-	Now    func() time.Time // nil: the system's clock
+	Every  time.Duration    // interval of the checks of the files; 0: 10 s
+	Now    func() time.Time // returns the time; nil: time.Now
 	Logger *slog.Logger     // nil: nothing is logged
 }
 
 // Source holds the certificates of a process. Safe for concurrent use. The owner must call Close.
 type Source struct {
 	cfg     Config
-	given   atomic.Pointer[files] // set by InMemory, else nil
+	given   atomic.Pointer[files] // set only by InMemory
 	current atomic.Pointer[material]
 	stop    context.CancelFunc
 	done    chan struct{}
@@ -48,20 +48,22 @@ type Source struct {
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
 	read   time.Time // when the files were last found to be valid
-	failed error     // why the present files are not in use; nil: they are
+	failed error     // why the newest files are not in use; nil if they are
 }
 
-// Open reads a folder, whose content must be valid. The Source checks the folder again until Close.
+// Open reads a folder of certificates. It returns an error unless the files are valid. The Source checks the folder for
+// changes until Close.
 func Open(cfg Config) (*Source, error) { return start(cfg, nil) }
 
 // InMemory makes a Source from memory instead of from a folder. The argument content maps file names to file contents.
-// The files must be valid, and remain in use until Replace.
+// InMemory returns an error unless the files are valid. They remain in use until Replace replaces them.
 func InMemory(cfg Config, content map[string][]byte) (*Source, error) {
 	given := files(maps.Clone(content))
 	return start(cfg, &given)
 }
 
-// Replace replaces the files of an InMemory Source. If they are not valid, the previous files remain in use.
+// Replace replaces the files of an InMemory Source. If the new files are not valid, it returns an error and the
+// previous files remain in use.
 func (s *Source) Replace(content map[string][]byte) error {
 	given := files(maps.Clone(content))
 	s.given.Store(&given)
@@ -71,7 +73,7 @@ func (s *Source) Replace(content map[string][]byte) error {
 	return s.failed
 }
 
-// files returns the present files.
+// files returns the newest files, which may be invalid.
 func (s *Source) files() (files, error) {
 	if given := s.given.Load(); given != nil {
 		return *given, nil
@@ -109,7 +111,7 @@ func start(cfg Config, given *files) (*Source, error) {
 	return s, nil
 }
 
-// Close stops the checks of the folder. Connections remain open.
+// Close stops the checks of the folder and of connections. Connections remain open.
 func (s *Source) Close() {
 	s.stop()
 	<-s.done
@@ -118,10 +120,10 @@ func (s *Source) Close() {
 // Identity returns the identity of this process, which never changes.
 func (s *Source) Identity() identity.Identity { return s.current.Load().identity }
 
-// Dir returns the folder. It is empty if the files are in memory.
+// Dir returns the path of the folder. It is empty if the files are in memory.
 func (s *Source) Dir() string { return s.cfg.Dir }
 
-// HasClientCertificate reports whether the certificate presented to servers differs from that presented to callers.
+// HasClientCertificate reports whether the process presents to servers another certificate than to clients.
 func (s *Source) HasClientCertificate() bool {
 	m := s.current.Load()
 	return m.client != m.server
@@ -144,8 +146,8 @@ func (s *Source) follow(ctx context.Context) {
 	}
 }
 
-// look installs the files if they have changed and are valid, and closes connections to peers that are no longer
-// trusted.
+// look reads the files. It installs them if they have changed and are valid, and closes connections to peers that are
+// no longer trusted.
 func (s *Source) look() {
 	now := s.cfg.Now()
 	failed := s.take(now)
@@ -187,7 +189,7 @@ func (s *Source) take(now time.Time) error {
 }
 
 // closeUntrusted closes connections whose peer's chain is no longer valid, because it has expired or its authority was
-// dropped. It also closes connections without TLS if TLS is required now.
+// dropped. If TLS is required, it also closes connections without TLS.
 func (s *Source) closeUntrusted(now time.Time) {
 	m := s.current.Load()
 	s.mu.Lock()
@@ -201,15 +203,15 @@ func (s *Source) closeUntrusted(now time.Time) {
 		s.counts.closed.Inc()
 		s.cfg.Logger.Warn("a connection is closed: its peer is no longer trusted", "peer", name, "address", c.RemoteAddr().
 			String(), "error", err)
-		_ = c.Close() // readers of the connection get the error
+		_ = c.Close() // the code that reads from the connection gets the error
 	}
 }
 
-// errPlaintext is the reason why an existing plaintext connection is closed.
+// errPlaintext is the reason for which existing plaintext connections are closed when TLS becomes required.
 var errPlaintext = errors.New("it is plaintext, and TLS is required now")
 
-// trouble returns the reason why a connection must be closed, or nil if it may remain open. The result name is the
-// connection's peer.
+// trouble returns the reason why a connection must be closed, or nil if it may remain open. The result name is the name
+// of the connection's peer.
 func (c *conn) trouble(m *material, now time.Time) (name string, err error) {
 	if c.plain.Load() {
 		if m.mode == Required {
@@ -219,19 +221,20 @@ func (c *conn) trouble(m *material, now time.Time) (name string, err error) {
 	}
 	p := c.peer.Load()
 	if p == nil {
-		return "", nil // no handshake yet, or the peer has presented no certificate
+		return "", nil // there was no handshake yet, or the peer has presented no certificate
 	}
 	_, err = m.verify(p.chain, now, p.usage)
 	return p.name(), err
 }
 
-// conn is a connection below TLS.
+// conn is the connection that carries a TLS connection or plaintext.
 type conn struct {
 	net.Conn
 	source *Source
 	peer   atomic.Pointer[shown]
-	plain  atomic.Bool // there is no TLS above it
-	// bytes read to distinguish TLS from plaintext, which Read returns again; used only by the one reader
+	plain  atomic.Bool // the connection carries plaintext
+	// first has the bytes that were read to distinguish TLS from plaintext, and that Read returns again. Only the reader
+	// uses it.
 	first []byte
 }
 
@@ -244,18 +247,18 @@ func (c *conn) Read(into []byte) (int, error) {
 	return c.Conn.Read(into)
 }
 
-// isTLS detects by the first byte whether the peer starts a TLS handshake.
+// isTLS reads the first byte, which shows whether the peer starts a TLS handshake.
 func (c *conn) isTLS() (bool, error) {
 	first := make([]byte, 1)
 	if _, err := io.ReadFull(c.Conn, first); err != nil {
 		return false, err
 	}
 	c.first = first
-	const handshake = 22 // RFC 8446, 5.1: the type of a record that holds a handshake
+	const handshake = 22 // the type of the TLS record that holds a handshake (RFC 8446, 5.1)
 	return first[0] == handshake, nil
 }
 
-// shown is the chain that the peer of a connection has presented, and its usage.
+// shown is the chain that the peer of a connection has presented, and the usage for which the chain was verified.
 type shown struct {
 	chain []*x509.Certificate
 	usage x509.ExtKeyUsage
@@ -283,7 +286,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// SyscallConn implements syscall.Conn, because gRPC sets options of the socket.
+// SyscallConn implements syscall.Conn, which gRPC needs to set options of the socket.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	if below, ok := c.Conn.(syscall.Conn); ok {
 		return below.SyscallConn()

@@ -34,9 +34,11 @@ const (
 	Operator Role = "operator"
 	Shard    Role = "shard"
 	Etcd     Role = "etcd"
-	Archive  Role = "archive" // the archiver, which copies the store into a bucket; a caller, not part of the store
-	Client   Role = "client"  // a caller, not part of the store
-	Admin    Role = "admin"   // a caller who may also administer the store
+	// Archive is the role of the archiver, which copies the store into a bucket. It is a caller, and not part of the
+	// store.
+	Archive Role = "archive"
+	Client  Role = "client" // a caller that is not part of the store
+	Admin   Role = "admin"  // a caller that may also administer the store
 )
 
 func (r Role) isNamed() bool { return r == Shard || r == Client || r == Admin }
@@ -45,7 +47,7 @@ var roles = []Role{Gateway, Operator, Shard, Etcd, Archive, Client, Admin}
 
 // Store identifies the store of an identity. Comparable.
 type Store struct {
-	Domain    string // trust domain: lower case letters, digits, dots, dashes, underscores
+	Domain    string // trust domain: lower case letters, digits, dots, dashes and underscores
 	Namespace string
 	UID       uuid.UUID
 }
@@ -54,23 +56,23 @@ type Store struct {
 type Identity struct {
 	Store
 	Role Role
-	Name string // name of a shard, client or administrator; otherwise empty
+	Name string // name of a shard, client or administrator; empty for other roles
 }
 
 // IsComponent reports whether the identity belongs to a part of the store, and not to one of its callers. The archiver
-// is a caller: it reads all records, but it may neither change anything nor use the store's etcd.
+// is a caller, because it reads all records but may neither change anything nor use the store's etcd.
 func (i Identity) IsComponent() bool {
 	return i.Role == Gateway || i.Role == Operator || i.Role == Shard || i.Role == Etcd
 }
 
-// Serves reports whether other processes connect to this one. A process that does not serve presents its certificate
-// only to servers.
+// Serves reports whether other processes connect to a process with this identity. A process that does not serve
+// presents its certificate only to servers.
 func (i Identity) Serves() bool { return i.Role == Gateway || i.Role == Shard || i.Role == Etcd }
 
 // ErrName is wrapped by all errors about names that do not identify a process of a store.
 var ErrName = errors.New("not the name of a process of a store")
 
-// ID returns the identity as a SPIFFE ID. Parse must accept its parts.
+// ID returns the identity as a SPIFFE ID. It returns an error for an identity that Parse would not accept.
 func (i Identity) ID() (spiffeid.ID, error) {
 	domain, err := spiffeid.TrustDomainFromString(i.Domain)
 	if err != nil {
@@ -90,7 +92,7 @@ func (i Identity) ID() (spiffeid.ID, error) {
 	return id, nil
 }
 
-// String returns the URI, or an error message if the identity is invalid.
+// String returns the URI. If the identity is invalid, it returns an error message instead.
 func (i Identity) String() string {
 	id, err := i.ID()
 	if err != nil {
@@ -99,7 +101,7 @@ func (i Identity) String() string {
 	return id.String()
 }
 
-// Parse reads a URI. Errors wrap ErrName.
+// Parse returns the identity that a URI names. Errors wrap ErrName.
 func Parse(uri string) (Identity, error) {
 	id, err := spiffeid.FromString(uri)
 	if err != nil {
@@ -130,8 +132,8 @@ func of(id spiffeid.ID) (Identity, error) {
 	return i, nil
 }
 
-// OfCertificate returns the identity in a certificate, which must contain exactly one URI. It checks nothing else in
-// the certificate. Errors wrap ErrName.
+// OfCertificate returns the identity in a certificate. It returns an error unless the certificate has exactly one URI,
+// and checks nothing else. Errors wrap ErrName.
 func OfCertificate(cert *x509.Certificate) (Identity, error) {
 	if len(cert.URIs) != 1 {
 		return Identity{}, fmt.Errorf("%w: the certificate of %q has %d URIs instead of one", ErrName, cert.Subject,

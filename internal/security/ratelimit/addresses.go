@@ -9,35 +9,35 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// These are the limits of one address, and of all addresses together. Each server counts for itself.
+// These are the limits of one address, and of all addresses together. Each server counts only its own connections.
 const (
 	// handshakesPerSecond is the handshake rate of an address, and handshakesAtOnce its burst. A handshake costs a
 	// server more than a millisecond.
 	handshakesPerSecond = 50
 	handshakesAtOnce    = 100
-	// waitingMax bounds the number of connections of an address that wait for their turn to start a handshake. The last
-	// of 250 connections waits five seconds, and clients give up after 20 s.
+	// waitingMax bounds the number of connections of an address that wait for their turn to start a handshake. The last of
+	// 250 connections waits five seconds, which is less than the 20 s after which clients give up.
 	waitingMax = 250
-	// shakingMax bounds the number of handshakes in progress of an address. shakingInAll bounds that of all addresses
-	// together.
+	// shakingMax bounds the number of handshakes of one address that are in progress. shakingInAll bounds those of all
+	// addresses together.
 	shakingMax   = 128
 	shakingInAll = 4096
-	// excessPerSecond is the rate of points for all connections of an address together, beyond the allowance of
+	// excessPerSecond is the rate of points that all connections of an address together may spend beyond the allowance of
 	// each connection, and excessAtOnce is its burst.
 	excessPerSecond = 500
 	excessAtOnce    = 500
-	// addressesMax bounds the addresses that are tracked separately. Further addresses share one budget.
+	// addressesMax bounds the number of addresses that are tracked separately. All other addresses share one budget.
 	addressesMax = 65536
 	sweepFirst   = 1024
 )
 
-// address tracks the connections from one address. For IPv6, it tracks those from one /64. The limiters are safe for
-// concurrent use. The Guard's mutex guards the other fields.
+// address tracks the connections from one address. All IPv6 addresses of one /64 count as one address. The limiters are
+// safe for concurrent use. The Guard's mutex guards the other fields.
 type address struct {
 	handshakes *rate.Limiter
 	excess     *rate.Limiter
-	users      int       // connections that are open or wait
-	waiting    int       // connections that wait for their turn
+	users      int       // number of connections that are open or wait
+	waiting    int       // number of connections that wait for their turn to start a handshake
 	shaking    list.List // handshakes in progress (*handshake), the oldest first
 }
 
@@ -53,18 +53,18 @@ func (a *address) forgettable(now time.Time) bool {
 	return a.users == 0 && a.handshakes.TokensAt(now) >= handshakesAtOnce && a.excess.TokensAt(now) >= excessAtOnce
 }
 
-// addresses holds addresses by prefix. Not safe for concurrent use.
+// addresses maps prefixes to the addresses that are tracked. Not safe for concurrent use.
 type addresses struct {
 	known   map[netip.Prefix]*address
-	others  *address // the shared budget of addresses beyond the maximum
-	sweepAt int      // number of addresses at which forgettable ones are removed
+	others  *address // the shared budget of the addresses that are not tracked separately
+	sweepAt int      // number of addresses from which on forgettable ones are removed
 }
 
 func newAddresses() addresses {
 	return addresses{known: map[netip.Prefix]*address{}, others: newAddress(), sweepAt: sweepFirst}
 }
 
-// of returns the record of a connection's address.
+// of returns the address record to which a connection belongs.
 func (s *addresses) of(remote net.Addr, now time.Time) *address {
 	key := prefix(remote)
 	if a := s.known[key]; a != nil {
@@ -86,7 +86,8 @@ func (s *addresses) of(remote net.Addr, now time.Time) *address {
 	return a
 }
 
-// prefix returns the key of an address. All addresses that are not IP addresses (pipes in tests) share one key.
+// prefix returns the key of an address. All addresses that are not IP addresses, such as those of pipes in tests, share
+// one key.
 func prefix(remote net.Addr) netip.Prefix {
 	tcp, ok := remote.(*net.TCPAddr)
 	if !ok {

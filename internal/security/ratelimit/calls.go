@@ -10,27 +10,27 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// These limits apply to the calls that anybody may make (health checks), on a connection whose caller is not
-// identified. They exist because every open call holds its headers and a goroutine.
+// These limits apply to calls that anybody may make, such as health checks, on a connection whose caller is not
+// identified. They exist because every open call occupies memory for its headers and a goroutine.
 const (
 	anonymousCallsMax = 4
-	anonymousBytesMax = 4 << 10 // bytes of the names and values in the headers
+	anonymousBytesMax = 4 << 10 // bytes of the names and values in the headers of such a call
 )
 
-// Calls holds what a server has decided about the calls of one connection. Safe for concurrent use.
+// Calls records decisions that a server has made about the calls of one connection. Safe for concurrent use.
 type Calls struct {
 	admitted  atomic.Bool
 	undecided atomic.Bool
 	refused   atomic.Int64
 	anonymous atomic.Int64
-	headers   atomic.Int64 // bytes of the largest headers of a call; 0: not known
+	headers   atomic.Int64 // bytes of the largest headers of a call so far; 0: not known
 }
 
 // Counted is implemented by the credentials.AuthInfo of connections that have a Calls.
 type Counted interface{ Calls() *Calls }
 
-// CallsOf returns the Calls of the connection of a call. If the connection has none, the result is a new one, which
-// limits nothing.
+// CallsOf returns the Calls of the connection on which a call arrived. If the connection has none, the result is a new
+// Calls that limits nothing.
 func CallsOf(ctx context.Context) *Calls {
 	if p, ok := peer.FromContext(ctx); ok {
 		if counted, ok := p.AuthInfo.(Counted); ok {
@@ -40,7 +40,7 @@ func CallsOf(ctx context.Context) *Calls {
 	return unlimited()
 }
 
-// unlimited returns the Calls of a connection about whose calls nothing is decided.
+// unlimited returns a Calls that limits nothing, for connections about whose calls no decisions are recorded.
 func unlimited() *Calls {
 	c := new(Calls)
 	c.Admit()
@@ -54,8 +54,8 @@ func (c *Calls) Admit() {
 	}
 }
 
-// Headers records the size of a call's headers, which the server holds until it has written the end of the call. It is
-// called by one goroutine at a time.
+// Headers records the size of a call's headers, which the server keeps until it has written the end of the call. Calls
+// of Headers must not overlap.
 func (c *Calls) Headers(headers metadata.MD) {
 	if bytes := bytesOf(headers); bytes > c.headers.Load() {
 		c.headers.Store(bytes)
@@ -72,16 +72,15 @@ func bytesOf(headers metadata.MD) (bytes int64) {
 	return bytes
 }
 
-// Undecided records that a call continues although its caller cannot be identified yet. The server then reads what
-// follows the headers, however many calls wait for it.
+// Undecided records that a call waits because its caller cannot be identified yet. After that, the server reads what
+// follows the headers, however many calls wait.
 func (c *Calls) Undecided() { c.undecided.Store(true) }
 
-// Refuse records that a call was refused when only its headers had arrived.
+// Refuse records that the server has refused a call by its headers.
 func (c *Calls) Refuse() { c.refused.Add(1) }
 
-// Anonymous begins a call that anybody may make. The call ends when ctx ends. If no caller was identified on the
-// connection, Anonymous returns RESOURCE_EXHAUSTED if too many such calls are open or if the headers have too many
-// bytes.
+// Anonymous begins a call that anybody may make. The call ends when ctx ends. Anonymous returns RESOURCE_EXHAUSTED if
+// no caller was identified on the connection, and too many such calls are open or the headers have too many bytes.
 func (c *Calls) Anonymous(ctx context.Context, headers metadata.MD) error {
 	if c.admitted.Load() {
 		return nil

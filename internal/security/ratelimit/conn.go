@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// conn is a connection whose frames are watched.
+// conn is a connection whose frames are counted and limited.
 type conn struct {
 	net.Conn
 	raw      net.Conn
@@ -24,15 +24,15 @@ type conn struct {
 
 	messages messages
 	written  atomic.Int64 // bytes that the server has written
-	frames   frames       // used only by the one reader
-	slow     bool         // the last read exceeded the connection's allowance; used only by the one reader
-	counted  bool         // the slow reading was counted; used only by the one reader
+	frames   frames       // used only by the reader
+	slow     bool         // the last read exceeded the connection's allowance; used only by the reader
+	counted  bool         // the metric has counted this connection as slow; used only by the reader
 
 	once   sync.Once
 	closed chan struct{}
 }
 
-// Read implements net.Conn. It delays data that exceed the connection's allowance.
+// Read implements net.Conn. It waits after data that exceed the connection's allowance.
 func (c *conn) Read(into []byte) (int, error) {
 	if err := c.holdsTooMuch(); err != nil {
 		return 0, err
@@ -41,7 +41,7 @@ func (c *conn) Read(into []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if (c.slow || unknown) && len(into) > slowBytes { // small reads, so that little data passes after each wait
+	if (c.slow || unknown) && len(into) > slowBytes { // with small reads, only little data passes between two waits
 		into = into[:slowBytes]
 	}
 	n, err := c.Conn.Read(into)
@@ -55,7 +55,7 @@ func (c *conn) Read(into []byte) (int, error) {
 		return n, err
 	}
 	if c.calls.refused.Load() > 0 {
-		excess += int(c.calls.refused.Swap(0)) // each refusal has cost a decision
+		excess += int(c.calls.refused.Swap(0)) // to refuse a call has cost the server a decision
 	}
 	c.slow = excess > 0
 	for excess > 0 {
@@ -68,14 +68,16 @@ func (c *conn) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// holdsTooMuch closes the connection and returns an error if the connection holds too much memory. It is called before
-// a read. By then, gRPC has processed all frames of the previous reads, so the calls of these frames are decided.
+// holdsTooMuch checks how much memory the connection holds. If it is too much, holdsTooMuch closes the connection and
+// returns an error. It must be called before a read. By then gRPC has processed all frames of the previous reads, so
+// the calls of these frames are decided.
 func (c *conn) holdsTooMuch() error {
 	c.messages.calls.reads()
 	if c.guard.held.Load() > c.guard.cfg.HeldBytesMax {
 		c.guard.shed()
 	}
-	// Open calls of unknown callers are bounded by their number.
+	// The memory of open calls does not count, because unknownBytesMax is for messages. The number of open calls is
+	// limited.
 	if c.messages.bytes.Load() <= unknownBytesMax || c.calls.admitted.Load() ||
 		c.messages.calls.others() <= unknownBytesMax {
 		return nil
@@ -85,9 +87,9 @@ func (c *conn) holdsTooMuch() error {
 	return errHeld
 }
 
-// unknown reports whether no caller was identified on the connection. In that case it first waits until the server has
-// answered enough calls. Before a read, gRPC has processed all frames of the previous reads. If these frames identify a
-// caller, the caller is therefore already known.
+// unknown reports whether no caller was identified on the connection. In that case it first waits until few enough
+// calls are unanswered. It must be called before a read. By then gRPC has processed all frames of the previous reads,
+// so a caller that these frames identify is already known.
 func (c *conn) unknown() (bool, error) {
 	calls := &c.messages.calls
 	if !calls.bounded.Load() {
@@ -109,7 +111,7 @@ func (c *conn) unknown() (bool, error) {
 	}
 }
 
-// wait waits for points of the address.
+// wait waits until the address may spend the given number of points.
 func (c *conn) wait(points int) error {
 	turn := c.from.excess.ReserveN(time.Now(), points)
 	wait := turn.Delay()
@@ -138,7 +140,7 @@ func (c *conn) wait(points int) error {
 }
 
 func (c *conn) Write(b []byte) (int, error) {
-	c.messages.wrote(b) // count before the client can answer
+	c.messages.wrote(b) // must precede the write, because the client can answer during it
 	c.messages.calls.writes(len(b))
 	n, err := c.Conn.Write(b)
 	c.messages.calls.wrote()
@@ -155,7 +157,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// SyscallConn implements syscall.Conn: gRPC sets options of the socket.
+// SyscallConn implements syscall.Conn, which gRPC needs to set options of the socket.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	if below, ok := c.raw.(syscall.Conn); ok {
 		return below.SyscallConn()

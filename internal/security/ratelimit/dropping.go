@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// dropTime is how long new connections of an address are dropped after a refusal. The kernel of an honest
-	// client retries after a second.
+	// dropTime is how long new connections of an address are dropped after a refusal. The kernel of an honest client sends
+	// its packet again after a second.
 	dropTime = time.Second
 	// droppedMax bounds the number of addresses whose new connections are dropped at a time, because the kernel
 	// compares the address of each new connection with all of them. Connections of further addresses are refused
@@ -25,11 +25,11 @@ const (
 	droppedMax = 64
 )
 
-// dropping makes the kernel drop the new connections of some addresses before they reach the server, because it costs a
-// server about 40 µs to accept and close a connection. The filter is attached to the listener's socket. It needs no
+// dropping makes the kernel drop the new connections of some addresses before they reach the server, because accepting
+// and closing a connection costs a server about 40 µs. The filter is attached to the listener's socket. It needs no
 // privilege, and disappears with the socket. Safe for concurrent use.
 type dropping struct {
-	lasts  time.Duration // duration of the drop; longer in tests
+	lasts  time.Duration // how long an address is dropped; longer in tests
 	attach func(fd int, program []unix.SockFilter) error
 	logger *slog.Logger
 
@@ -43,7 +43,7 @@ func newDropping(logger *slog.Logger) dropping {
 	return dropping{lasts: dropTime, attach: attach, logger: logger, now: map[netip.Prefix]struct{}{}}
 }
 
-// listens adds the sockets of future listeners.
+// listens makes the sockets of future listeners known to d.
 func (d *dropping) listens(config *net.ListenConfig) {
 	config.SetMultipathTCP(false) // MPTCP sockets accept no filter
 	config.Control = func(_, _ string, socket syscall.RawConn) error {
@@ -54,8 +54,8 @@ func (d *dropping) listens(config *net.ListenConfig) {
 	}
 }
 
-// begin drops the new connections of an address for a while. The result begun is false if they are already dropped, if
-// the maximum is reached, or if there is no listener.
+// begin drops the new connections of an address for a while. The result begun is false if they are dropped already, if
+// droppedMax addresses are dropped, or if there is no listener.
 func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,8 +71,8 @@ func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
 	return true, nil
 }
 
-// end lets an address connect again. If the kernel refuses the filter without the address, end is called again later,
-// because otherwise the address would be dropped forever.
+// end lets an address connect again. If the kernel refuses a filter that does not drop the address, end calls itself
+// again later, because otherwise the address would be dropped indefinitely.
 func (d *dropping) end(who netip.Prefix) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,7 +91,7 @@ func (d *dropping) end(who netip.Prefix) {
 	d.stuck = err != nil
 }
 
-// apply installs the filter of the present addresses on the listeners. The caller holds the mutex.
+// apply replaces the filter of each listener by one for the present addresses. The caller holds the mutex.
 func (d *dropping) apply() error {
 	program, err := filter(d.now)
 	if err != nil {
@@ -110,7 +110,7 @@ func (d *dropping) apply() error {
 	return failed
 }
 
-// attach attaches a filter to a socket, in place of the present filter. An empty program removes the present filter.
+// attach replaces the filter of a socket by a program. An empty program only removes the present filter.
 func attach(fd int, program []unix.SockFilter) error {
 	if len(program) > 0 {
 		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
@@ -127,22 +127,22 @@ func attach(fd int, program []unix.SockFilter) error {
 	return nil
 }
 
-// These are the offsets, in a packet, of the IP header fields that a filter compares. In the filter of a TCP socket,
-// offsets count from the TCP header. Offsets from networkHeader on count from the IP header (linux/filter.h,
-// SKF_NET_OFF).
+// These are the offsets of the IP header fields that a filter compares. In the filter of a TCP socket, offsets count
+// from the TCP header. Offsets from networkHeader on count from the IP header (linux/filter.h, SKF_NET_OFF).
 const (
 	networkHeader = 0xfff00000
 	source4       = networkHeader + 12
-	source6       = networkHeader + 8 // its upper 64 bits: the prefix
+	source6       = networkHeader + 8 // offset of the upper 64 bits, which are the prefix
 )
 
-// filter makes the program that drops packets from the addresses. Without addresses the program is empty. A listener
-// drops only packets that open a connection, because all other packets belong to the connection's own socket.
+// filter returns a program that drops packets from the given addresses. Without addresses the program is empty. The
+// filter of a listener affects only packets that open a connection, because all other packets belong to the
+// connection's own socket.
 func filter(dropped map[netip.Prefix]struct{}) ([]unix.SockFilter, error) {
 	if len(dropped) == 0 {
 		return nil, nil
 	}
-	const whole = 1 << 18 // number of bytes of a packet that pass: all
+	const whole = 1 << 18 // number of bytes of a packet that the program lets pass, which is more than any packet has
 	pass, drop := bpf.RetConstant{Val: whole}, bpf.RetConstant{Val: 0}
 	v4 := []bpf.Instruction{bpf.LoadAbsolute{Off: source4, Size: 4}}
 	v6 := []bpf.Instruction{}
@@ -160,7 +160,7 @@ func filter(dropped map[netip.Prefix]struct{}) ([]unix.SockFilter, error) {
 	}
 	v4, v6 = append(v4, pass), append(v6, pass)
 	program := append([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: networkHeader, Size: 1}, // version, and length of the header
+		bpf.LoadAbsolute{Off: networkHeader, Size: 1}, // loads the IP version and the length of the IP header
 		bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: 4},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 4, SkipTrue: 1},
 		bpf.Jump{Skip: uint32(len(v4))},

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// listening accepts connections on an address, and echoes what it receives.
+// listening starts a server at an address, which echoes what it receives.
 func listening(t *testing.T, address string, config net.ListenConfig, open func(net.Conn) net.Conn) string {
 	t.Helper()
 	listener, err := config.Listen(t.Context(), "tcp", address)
@@ -65,7 +65,7 @@ func dropped(err error) bool {
 
 func echoes(t *testing.T, conn net.Conn) {
 	t.Helper()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // the connection is open
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // the connection is open, so the deadline of the dial ends
 	if _, err := conn.Write([]byte("x")); err != nil {
 		t.Error(err)
 	}
@@ -75,12 +75,12 @@ func echoes(t *testing.T, conn net.Conn) {
 }
 
 const (
-	tooSoon  = 300 * time.Millisecond // less than the second after which a kernel tries again
-	whenever = 20 * time.Second       // as long as clients wait
+	tooSoon  = 300 * time.Millisecond // less than the second after which a kernel sends its packet again
+	whenever = 20 * time.Second       // the time for which clients wait
 )
 
-// TestNewConnectionsAreDropped drops the new connections of some addresses for a while. Other addresses can connect,
-// and open connections continue.
+// TestNewConnectionsAreDropped drops the new connections of some addresses for a while, and checks that other addresses
+// can connect and that open connections remain usable.
 func TestNewConnectionsAreDropped(t *testing.T) {
 	for _, c := range []struct {
 		name, listen      string
@@ -143,7 +143,7 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 }
 
 // openUntil opens connections from an address until enough() returns true, and returns the number of connections. It
-// opens several at a time, because otherwise a slow machine would not exceed the rate that an address is allowed.
+// opens several at a time, because otherwise a slow machine would not exceed the rate that is allowed to an address.
 func openUntil(t *testing.T, to, from string, enough func() bool) int {
 	t.Helper()
 	var opened atomic.Int64
@@ -178,7 +178,7 @@ func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 	to := listening(t, "127.0.0.1:0", config, func(raw net.Conn) net.Conn {
 		conn, _, err := creds.ServerHandshake(raw)
 		if err != nil {
-			return nil // the connection is then closed
+			return nil // a refused connection is closed immediately
 		}
 		return conn
 	})
@@ -203,8 +203,8 @@ func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 	}
 }
 
-// TestOnlySoManyAddressesAreDropped checks the limit. It also checks that no address is dropped if no listener is
-// known, and that an invalid address is not dropped.
+// TestOnlySoManyAddressesAreDropped checks that at most droppedMax addresses are dropped at a time. It also checks that
+// no address is dropped if no listener is known, and that an invalid address is not dropped.
 func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	d := newDropping(slog.New(slog.DiscardHandler))
 	d.lasts = time.Hour
@@ -230,7 +230,7 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 		d.end(at(n))
 	}
 	d.lasts = time.Millisecond
-	for times := 0; times < 3; { // each time after the previous drop is over
+	for times := 0; times < 3; { // each time after the address is no longer dropped
 		begun, err := d.begin(at(1))
 		must.OK(t, err)
 		if begun {
@@ -278,7 +278,7 @@ func TestTakingBackAnAddressIsTriedAgain(t *testing.T) {
 	d.mu.Lock()
 	d.lasts = time.Millisecond
 	d.mu.Unlock()
-	d.end(who) // the retries continue without further calls
+	d.end(who) // a failed removal is repeated without further calls
 	if _, err := dial(t, to, loud, whenever); err != nil {
 		t.Error(err)
 	}

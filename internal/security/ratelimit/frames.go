@@ -13,22 +13,22 @@ const (
 	flagEndStream      = 1
 	flagPadded         = 8
 	frameHeaderBytes   = 9
-	clientPrefaceBytes = 24 // "PRI * HTTP/2.0 ...", which begins a connection
+	clientPrefaceBytes = 24 // length of "PRI * HTTP/2.0 ...", with which a client begins a connection
 )
 
 // These are the costs and allowances of frames. Honest clients remain within the allowances.
 const (
-	// continuationBytes is the number of bytes of a CONTINUATION frame that cost one point, in addition to the point of
-	// the frame itself, because these bytes are decrypted and discarded.
+	// continuationBytes is the number of bytes in a CONTINUATION frame that cost one point. They cost points, in addition
+	// to the one point of each such frame, because the server decrypts them only to discard them.
 	continuationBytes = 1 << 10
 	// creditFirst is the initial number of points of a connection, for its first SETTINGS. It is low, because a client
 	// could gain these points again by reconnecting.
 	creditFirst = 8
 	// creditMax is the maximum number of points that a connection can save. A client needs saved points when it cancels
-	// several calls at once (hedging, a closed web page).
+	// several calls together, for example after hedging or when a web page is closed.
 	creditMax = 256
-	// resetCost is the cost of a reset in points. A call earns one point, so up to half of a client's calls may be
-	// reset, at any rate.
+	// resetCost is the cost of a reset in points. Because a call earns one point, a client may reset up to half of its
+	// calls, however fast it makes calls.
 	resetCost = 2
 	// updatesFree is the number of free window updates of a connection, in addition to one for each updateBytes
 	// that the server has written. A client opens its windows for the data it has received, and the shortest answer
@@ -37,22 +37,22 @@ const (
 	updateBytes = 8
 )
 
-// frames follows the bytes that a client sends on one connection, from the first one on, and counts the frames that
-// honest clients do not send. Not safe for concurrent use.
+// frames reads all bytes that a client sends on one connection, and counts the frames that honest clients do not send.
+// Not safe for concurrent use.
 //
 //	+---------------+------+-------+-------------+---------+
 //	| length (24)   | type | flags | stream (32) | payload |
 //	+---------------+------+-------+-------------+---------+
 type frames struct {
-	skip    uint32                 // bytes before the next frame's header: of a payload, or of the preface
+	skip    uint32                 // number of bytes of a payload or of the preface before the header of the next frame
 	header  [frameHeaderBytes]byte // header of the next frame
-	have    int                    // bytes of the header received so far
-	credit  int                    // points, at most creditMax
+	have    int                    // number of bytes of the header that were received so far
+	credit  int                    // saved points, at most creditMax
 	updates int64                  // number of WINDOW_UPDATE frames received
 
-	illegal  bool      // the client began a call with a stream for which gRPC ends the connection
-	messages *messages // counts the memory of messages; nil in tests, which count nothing
-	data     bool      // the payload of the frame goes to messages
+	illegal  bool      // the client began a call with a stream number for which gRPC ends the connection
+	messages *messages // counts the memory of messages; nil in tests that do not count it
+	data     bool      // the payload of the present frame is passed to messages
 }
 
 func newFrames() frames { return frames{skip: clientPrefaceBytes, credit: creditFirst} }
@@ -87,7 +87,7 @@ func (f *frames) take(b []byte, written int64) (excess int) {
 	return excess
 }
 
-// hold counts the memory that the server holds because of the frame whose header was received. The argument rest is the
+// hold counts the memory that the server uses for the frame whose header was just received. The argument rest is the
 // data that arrived with the header.
 func (f *frames) hold(rest []byte) {
 	id, flags := streamID(f.header[5:]), f.header[4]
@@ -105,18 +105,18 @@ func (f *frames) hold(rest []byte) {
 	}
 }
 
-// streamID returns the stream of a frame, without the reserved bit, which gRPC ignores. b begins with the stream.
+// streamID returns the number of the stream at the beginning of b, without the reserved bit, which gRPC ignores.
 func streamID(b []byte) uint32 { return binary.BigEndian.Uint32(b) &^ (1 << 31) }
 
-// cost returns the cost, in points, of the frame whose header was received. A negative cost means that the frame earns
-// points.
+// cost returns the cost, in points, of the frame whose header was just received. If the cost is negative, the frame
+// earns points.
 func (f *frames) cost(written int64) int {
 	switch f.header[3] {
 	case frameHeaders:
 		return -1
 	case frameReset:
 		return resetCost
-	case frameData: // the server's flow control windows bound data; frames without data are not bounded
+	case frameData: // flow control windows limit frames with data, but not empty ones
 		if f.skip > 0 || f.header[4]&flagEndStream != 0 {
 			return 0
 		}
@@ -129,10 +129,10 @@ func (f *frames) cost(written int64) int {
 		return 1
 	case frameContinuation:
 		return 1 + int(f.skip/continuationBytes)
-	case framePing: // gRPC closes connections with too many pings
+	case framePing: // the limit of gRPC applies: it closes connections with too many pings
 		return 0
 	}
-	return 1 // SETTINGS, PRIORITY, GOAWAY, and unknown types
+	return 1 // for SETTINGS, PRIORITY, GOAWAY, and unknown types
 }
 
 // pay deducts a cost from the credit, and returns the part that is not covered.

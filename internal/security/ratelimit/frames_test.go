@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// sent returns the bytes that a client writes: the preface, and frames.
+// sent returns the bytes that a client sends: the preface and the written frames.
 func sent(t testing.TB, write func(f *http2.Framer) error) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -91,7 +91,8 @@ func TestHalfOfTheCallsMayBeReset(t *testing.T) {
 	}
 }
 
-// FuzzFrames checks that bytes are judged the same however they are split into reads, and that no bytes cause a panic.
+// FuzzFrames checks that the excess of a sequence of bytes does not depend on how they are split into reads, and that
+// no bytes cause a panic.
 func FuzzFrames(f *testing.F) {
 	f.Add(sent(f, func(f *http2.Framer) error {
 		for n := range 300 {
@@ -128,8 +129,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// BenchmarkGet measures the cost of a get for the watcher: HEADERS, DATA and one WINDOW_UPDATE in one read, and the
-// answer.
+// BenchmarkGet measures how much processor time the counting costs for a get: HEADERS, DATA and one WINDOW_UPDATE in
+// one read, and the answer.
 func BenchmarkGet(b *testing.B) {
 	one := sent(b, func(f *http2.Framer) error {
 		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 60),
@@ -160,7 +161,7 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkPut measures the cost of a put of 1 MiB for the watcher, in reads of 16 KiB.
+// BenchmarkPut measures how much processor time the counting costs for a put of 1 MiB in reads of 16 KiB.
 func BenchmarkPut(b *testing.B) {
 	one := data(b, 1, true, message(1<<20))
 	f := newCounted()

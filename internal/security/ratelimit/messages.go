@@ -12,11 +12,10 @@ import (
 const (
 	// messageTime is the longest time that a message may take to arrive.
 	messageTime = 2 * time.Minute
-	// unknownBytesMax is the number of bytes that a connection may hold if no caller of the store was identified on
-	// it.
+	// unknownBytesMax is the number of bytes that a connection may hold while no caller of the store is identified on it.
 	unknownBytesMax = 64 << 10
-	// A frame takes more memory than its data. It has an entry in a queue, and its buffer has the next larger size
-	// in gRPC's pool. Frames up to pooledBytesMin have a buffer of their own size.
+	// A frame takes more memory than its data. It has an entry of frameBytes in a queue, and its buffer comes from gRPC's
+	// pool and has the next larger size. Frames up to pooledBytesMin have a buffer of exactly their size.
 	frameBytes     = 64
 	pooledBytesMin = 1 << 10
 	pooledBitsMin  = 12 // 4 KiB
@@ -24,12 +23,12 @@ const (
 	prefixBytes = 5
 	// endedMax bounds the streams that are remembered after their end because data may still arrive for them.
 	endedMax = 1024
-	// firstBytesMin is the size from which the first message of a stream counts as incomplete if nothing follows it.
+	// firstBytesMin is the size from which on the first message of a stream counts as incomplete until more follows it.
 	firstBytesMin = 64 << 10
 )
 
-// StreamWindow is the initial flow control window of the streams of a watched server, in bytes. gRPC updates the window
-// in quarters.
+// StreamWindow is the initial flow control window of the streams of a watched server, in bytes. gRPC sends a window
+// update whenever a quarter of the window was read.
 const StreamWindow = 256 << 10
 
 // messages counts the memory that gRPC holds for data that a client has sent on one connection and no handler has read.
@@ -37,61 +36,63 @@ const StreamWindow = 256 << 10
 // length of the message, and updates the window of the connection as bytes arrive. The reader and the writer of the
 // connection use the messages object concurrently.
 //
-// Both directions of a connection show what a stream holds. The lengths before messages show how much of a message has
-// arrived, and the window updates of the server show what the server has read.
+// What a stream holds follows from both directions of the connection. The lengths in front of messages show how much of
+// a message has arrived, and the window updates of the server show how much it has read.
 type messages struct {
 	all   *atomic.Int64 // bytes held for all connections of the server
 	bytes atomic.Int64  // bytes held for this connection
-	open  atomic.Int64  // number of known streams
-	late  func()        // called if a message takes longer than messageTime to arrive
+	open  atomic.Int64  // number of streams in the map
+	late  func()        // is called if a message takes longer than messageTime to arrive
 	calls openCalls
 
 	mu      sync.Mutex
 	streams map[uint32]*incoming
-	ended   int // number of streams that the server has ended
+	ended   int // number of streams in the map that the server has ended
 	closed  bool
-	timer   *time.Timer // nil: no bytes are held
+	timer   *time.Timer // nil while no bytes are held
 
-	// the frame of data that is being read; used only by the reader
+	// These fields describe the frame of data whose payload arrives. Only the reader uses them.
 	now     *incoming
 	end     bool // the frame ends its stream
 	padded  bool // the first byte of the frame is the number of padding bytes at its end
-	data    int  // bytes of data that remain in the frame
+	data    int  // number of bytes of data of the frame that have not arrived
 	took    int64
 	nowID   uint32
 	written outgoing // used only by the writer
 }
 
-// incoming is a stream for which the server holds something.
+// incoming is a stream whose messages occupy memory of the server.
 type incoming struct {
 	prefix  [prefixBytes]byte
-	have    int   // bytes of the prefix that have arrived
-	left    int64 // bytes of the message that have not arrived
-	whole   int   // number of complete messages
+	have    int   // number of bytes of the prefix that have arrived
+	left    int64 // number of bytes of the message that have not arrived
+	whole   int   // number of messages that have arrived completely
 	message int64 // memory of the incomplete message
-	first   int64 // memory of the first message if nothing followed it: gRPC waits for the end of the stream
+	// first is the memory of the first message until more follows it, because until then gRPC waits for the end of the
+	// stream.
+	first   int64
 	since   time.Time
-	unread  int64 // bytes received minus window updates; negative: the window was opened in advance
+	unread  int64 // bytes received minus window updates; negative if the window was opened in advance
 	memory  int64 // memory of the unread bytes
 	counted int64
-	ended   bool // the server has ended the stream, and discards data that still arrives
+	ended   bool // the server has ended the stream, and discards data that still arrive
 }
 
-// memoryOf returns the memory that a frame of data takes.
+// memoryOf returns how much memory gRPC uses for a frame of data.
 func memoryOf(length int) int64 {
 	if length <= pooledBytesMin {
 		return int64(length) + frameBytes
 	}
 	size := max(bits.Len(uint(length-1)), pooledBitsMin)
 	if size > pooledBitsMin {
-		size = max(size, 14) // gRPC's pool has buffers of 4 and of 16 KiB
+		size = max(size, 14) // gRPC's pool has no buffers between 4 and 16 KiB
 	}
 	return 1<<size + frameBytes
 }
 
 // begin takes the header of a frame of data, and the data that arrived with the header. It reports whether the data of
-// the frame must be passed to take(). That is not necessary for a complete message that is the only message of its
-// stream, as in most calls.
+// the frame must be passed to take. In most calls this is not necessary, because the frame contains the only message of
+// its stream, and contains it completely.
 func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	if flags&flagEndStream != 0 && flags&flagPadded == 0 && length >= prefixBytes && len(rest) >= prefixBytes &&
 		int(binary.BigEndian.Uint32(rest[1:])) == length-prefixBytes && m.open.Load() == 0 {
@@ -108,8 +109,8 @@ func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	}
 	if !s.ended {
 		s.unread += int64(length)
-		// Data for which the window was opened in advance is not unread: the server reads it immediately, as a
-		// part of the incomplete message.
+		// Data for which the window was opened in advance does not count as unread, because the server reads it immediately,
+		// as a part of the incomplete message.
 		s.memory += m.took * min(int64(length), max(s.unread, 0)) / int64(length)
 		if s.message > 0 {
 			s.message += m.took
@@ -119,7 +120,7 @@ func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	return true
 }
 
-// stream returns a stream, and begins it if it is not known. The caller holds the mutex.
+// stream returns the stream with a number, and adds it if it is new. The caller holds the mutex.
 func (m *messages) stream(id uint32) *incoming {
 	s := m.streams[id]
 	if s == nil {
@@ -133,7 +134,7 @@ func (m *messages) stream(id uint32) *incoming {
 	return s
 }
 
-// take processes data of the current frame. The argument last says that the frame ends with this data.
+// take processes data of the current frame. If last is true, the frame ends with this data.
 func (m *messages) take(b []byte, last bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,8 +158,8 @@ func (m *messages) take(b []byte, last bool) {
 func (m *messages) over() {
 	s := m.now
 	if m.end {
-		// If the stream had only one message, the handler has it, and gRPC holds nothing. If the stream had several
-		// messages, gRPC holds those that the handler has not asked for.
+		// If the stream had only one message, the handler has it, and gRPC holds nothing. If the stream had several messages,
+		// gRPC holds those that the handler has not received yet.
 		if s.ended || s.whole == 1 && s.message == 0 {
 			m.forget(m.nowID)
 		}
@@ -166,8 +167,8 @@ func (m *messages) over() {
 	m.now = nil
 }
 
-// take follows the messages of a stream. The argument b is data of a frame, and memory is the memory of the whole
-// frame.
+// take follows the messages in the data of a stream. The argument b is data of a frame, and memory is the memory of
+// that whole frame.
 func (s *incoming) take(b []byte, memory int64) {
 	for len(b) > 0 {
 		if s.left == 0 {
@@ -201,7 +202,7 @@ func (s *incoming) holds() int64 {
 	return max(s.memory-StreamWindow/4, s.first+s.message, 0)
 }
 
-// count updates the totals with what a stream holds now. The caller holds the mutex.
+// count adds the change of a stream's memory to the totals. The caller holds the mutex.
 func (m *messages) count(s *incoming) {
 	holds := s.holds()
 	if m.closed || holds == s.counted {
@@ -215,7 +216,7 @@ func (m *messages) count(s *incoming) {
 	}
 }
 
-// forget forgets a stream. The caller holds the mutex.
+// forget removes a stream. The caller holds the mutex.
 func (m *messages) forget(id uint32) {
 	s := m.streams[id]
 	if s == nil {
@@ -230,12 +231,13 @@ func (m *messages) forget(id uint32) {
 	m.open.Add(-1)
 }
 
-// look closes the connection if a message takes too long to arrive.
+// look closes the connection if a message has taken too long to arrive. Otherwise it sets the timer for the next check.
 func (m *messages) look() {
 	m.mu.Lock()
 	late, first := false, time.Time{}
 	for _, s := range m.streams {
-		// The client cannot send more while the server does not read, because the window is used up.
+		// A client whose window is used up cannot send the rest of its message until the server reads. This is no fault of
+		// the client.
 		if s.ended || s.message == 0 && s.first < firstBytesMin || s.unread > StreamWindow/2 {
 			continue
 		}
@@ -257,7 +259,7 @@ func (m *messages) look() {
 	}
 }
 
-// close removes the bytes of the connection from the total, and ends the counting.
+// close subtracts the bytes of the connection from the total, and ends the counting.
 func (m *messages) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -282,14 +284,14 @@ func (m *messages) reset(id uint32) {
 	m.forget(id)
 }
 
-// outgoing follows the frames that the server writes.
+// outgoing follows the frames that the server sends.
 type outgoing struct {
 	skip   int
-	header [frameHeaderBytes + 4]byte // includes the payload of a WINDOW_UPDATE or RST_STREAM
+	header [frameHeaderBytes + 4]byte // a header, and the payload of a WINDOW_UPDATE or RST_STREAM frame
 	have   int
 }
 
-// wrote takes the next bytes that the server writes.
+// wrote processes the next bytes that the server sends.
 func (m *messages) wrote(b []byte) {
 	w := &m.written
 	for len(b) > 0 {
@@ -300,7 +302,7 @@ func (m *messages) wrote(b []byte) {
 			continue
 		}
 		if w.have == 0 && len(b) >= frameHeaderBytes {
-			if kind := b[3]; kind != frameWindowUpdate && kind != frameReset { // most frames need no copy
+			if kind := b[3]; kind != frameWindowUpdate && kind != frameReset { // only these two kinds need their payload
 				m.sent(kind, b[4], streamID(b[5:]), 0)
 				w.skip = int(binary.BigEndian.Uint32(b) >> 8)
 				b = b[frameHeaderBytes:]
@@ -318,7 +320,7 @@ func (m *messages) wrote(b []byte) {
 		}
 		kind, length := w.header[3], int(binary.BigEndian.Uint32(w.header[:4])>>8)
 		if want == frameHeaderBytes && (kind == frameWindowUpdate || kind == frameReset) && length == 4 {
-			continue // the payload follows
+			continue // the payload comes with the next bytes
 		}
 		w.have = 0
 		w.skip = length - (want - frameHeaderBytes)
@@ -326,7 +328,7 @@ func (m *messages) wrote(b []byte) {
 	}
 }
 
-// sent handles a frame that the server has written.
+// sent handles a frame that the server has sent.
 func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	if kind == frameReset || kind == frameHeaders && flags&flagEndStream != 0 {
 		m.calls.end(id)
@@ -339,7 +341,7 @@ func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	s := m.streams[id]
 	switch {
 	case kind == frameReset:
-		// The client has not ended the stream. The server discards the data that the client still sends.
+		// The server has ended a stream that the client has not ended. It discards the data that the client still sends.
 		if s = m.stream(id); !s.ended {
 			s.ended = true
 			m.ended++
@@ -355,7 +357,7 @@ func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	case s == nil || s.ended:
 	case (kind == frameHeaders || kind == frameData) && flags&flagEndStream != 0:
 		m.forget(id)
-	case kind == frameData: // an answer shows that the handler has read the first message
+	case kind == frameData: // by answering, the handler shows that it has read the first message
 		s.first = 0
 		m.count(s)
 	case kind == frameWindowUpdate:

@@ -25,14 +25,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// message returns a message of n bytes with its prefix.
+// message returns a message of n bytes, after the prefix with its length.
 func message(n int) []byte {
 	out := make([]byte, prefixBytes+n)
 	binary.BigEndian.PutUint32(out[1:], uint32(n))
 	return out
 }
 
-// frameOf returns a single frame without the preface.
+// frameOf returns the bytes of a single frame, without the preface.
 func frameOf(t testing.TB, write func(f *http2.Framer) error) []byte {
 	t.Helper()
 	return sent(t, write)[clientPrefaceBytes:]
@@ -67,7 +67,7 @@ func wasReset(t testing.TB, id uint32) []byte {
 	return frameOf(t, func(f *http2.Framer) error { return f.WriteRSTStream(id, http2.ErrCodeNo) })
 }
 
-// counted counts the memory of one connection.
+// counted is a connection in which the memory of messages is counted.
 type counted struct {
 	frames
 	messages
@@ -80,11 +80,11 @@ func newCounted() *counted {
 	return c
 }
 
-// step is data that the client or the server sends, with the bytes held afterwards.
+// step is data that the client or the server sends, and the number of bytes that must be held afterwards.
 type step struct {
 	server bool
 	sent   []byte
-	holds  [2]int64 // minimum and maximum afterwards
+	holds  [2]int64 // minimum and maximum of the held bytes afterwards
 }
 
 // TestWhatAConnectionHolds checks the number of bytes held after each step of client and server.
@@ -168,7 +168,8 @@ func TestStreamsThatWereResetAreForgotten(t *testing.T) {
 	}
 }
 
-// FuzzMessages checks that no bytes of client and server cause a panic, and that no bytes remain counted at the end.
+// FuzzMessages checks that no bytes of the client and the server cause a panic, and that the count of held bytes is 0
+// at the end.
 func FuzzMessages(f *testing.F) {
 	f.Add(data(f, 1, false, message(100)), data(f, 1, true, nil), uint8(3))
 	f.Add(data(f, 1, true, message(100)[:50]), slices.Concat(wasReset(f, 1), windowed(f, 1, 30), ended(f, 1)), uint8(100))
@@ -278,8 +279,9 @@ func TestWhoHoldsTheMostIsClosed(t *testing.T) {
 	})
 }
 
-// TestOpenCallsAreHeld checks that the calls of a connection beyond the first few count as held memory, each with the
-// largest headers, until the server has ended them, and that the connection with the most is closed.
+// TestOpenCallsAreHeld checks that the open calls of a connection beyond the first few count as held memory until the
+// server has ended them, each with the largest headers. If too much is held, the connection that holds the most is
+// closed.
 func TestOpenCallsAreHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, headers = 100, 15 << 10
@@ -331,7 +333,7 @@ func TestOpenCallsAreHeld(t *testing.T) {
 			t.Errorf("%d bytes are held by %d calls", held, calls)
 		}
 		begin(many, 0, 2*calls)
-		begin(many, 2*calls, 2*calls+1) // the limit is checked before a read
+		begin(many, 2*calls, 2*calls+1) // the server checks the limit before it reads
 		if len(few.read) > 0 || len(many.read) == 0 || g.limitedBy(reasonHeld) != 1 {
 			t.Errorf("closed are the connection with fewer calls: %v, with more: %v", len(few.read) > 0, len(many.read) > 0)
 		}
@@ -346,8 +348,8 @@ func TestOpenCallsAreHeld(t *testing.T) {
 	})
 }
 
-// TestCallsThatNobodyMayBeginEndTheConnection checks that no stream hides the calls after it from the counting: neither
-// the reserved bit, nor a number that a client may not begin.
+// TestCallsThatNobodyMayBeginEndTheConnection checks that neither the reserved bit nor an illegal stream number hides
+// the calls after it from the counting.
 func TestCallsThatNobodyMayBeginEndTheConnection(t *testing.T) {
 	headers := func(ids ...uint32) (b []byte) {
 		b = []byte(http2.ClientPreface)
@@ -390,8 +392,8 @@ func TestCallsThatNobodyMayBeginEndTheConnection(t *testing.T) {
 	}
 }
 
-// TestACallThatIsResetCountsWhileAWriteWaits checks that a call which the client resets counts until gRPC's writer has
-// come to forget it.
+// TestACallThatIsResetCountsWhileAWriteWaits checks that a call which the client has reset still counts until gRPC's
+// writer has removed it from its queue.
 func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, call = 2 * openFree, openBytes + 20
@@ -430,7 +432,7 @@ func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
 		holds("reset while nothing is written", 0)
 		sent, resets = begin()
 		send(sent)
-		write := func(n int) { _, _ = server.Write(make([]byte, n)) } // frames of data of stream 0, which hold nothing
+		write := func(n int) { _, _ = server.Write(make([]byte, n)) } // DATA frames of stream 0, for which nothing is held
 		go write(writeBufferBytes)
 		synctest.Wait()
 		send(resets)
@@ -445,7 +447,7 @@ func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
 	})
 }
 
-// strangers are the credentials of a server whose callers are not identified by the handshake.
+// strangers are the credentials of a server whose handshakes identify no caller.
 type strangers struct {
 	credentials.TransportCredentials
 }
@@ -501,7 +503,7 @@ func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
 			all = append(all, open(nil, false))
 		}
 		for i, read := range all {
-			// The connection on which a call was admitted leaves the list first, but is not closed.
+			// The connection on which a call was admitted is removed from the list first, but is not closed.
 			if closed := len(read) > 0; closed != (i < 10) {
 				t.Errorf("connection %d: closed %v", i, closed)
 			}
@@ -512,7 +514,7 @@ func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
 	})
 }
 
-// onlyRead hides the other methods of a connection.
+// onlyRead hides all methods of a connection except Read.
 type onlyRead struct{ io.Reader }
 
 // TestRefusedCallsAreReadSlowly checks that refused calls slow down the reads, because each refusal costs the server a
@@ -583,8 +585,8 @@ func echo(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// TestNothingIsHeldAfterCalls checks that gRPC calls leave no bytes counted: large and small calls, streams with
-// answers, and calls that are cancelled or refused when their headers arrive.
+// TestNothingIsHeldAfterCalls checks that the count of held bytes is 0 after gRPC calls of several kinds: large and
+// small calls, streams with answers, and calls that are cancelled, or refused when their headers arrive.
 func TestNothingIsHeldAfterCalls(t *testing.T) {
 	g := New(Config{MessagesOnly: true})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -629,13 +631,13 @@ func TestNothingIsHeldAfterCalls(t *testing.T) {
 	must.OK(t, stopped.SendMsg(large))
 	cancel()
 	for g.held.Load() > 0 {
-		time.Sleep(time.Millisecond) // until the server has noticed
+		time.Sleep(time.Millisecond) // waits until the server has noticed the end of the calls
 	}
 }
 
-// TestWhoIsNotKnownIsReadAsItIsAnswered checks that the server reads only few calls more than it has answered from a
-// connection whose caller is not known: gRPC keeps each call until its answer is written. If the caller is known, or
-// cannot be known yet, the server reads on, because the calls may wait for their messages.
+// TestWhoIsNotKnownIsReadAsItIsAnswered checks that, on a connection whose caller is not known, the server reads only
+// few calls more than it has answered, because gRPC keeps each call until its answer is written. If the caller is
+// known, or cannot be known yet, the server reads further calls, because calls may wait for their messages.
 func TestWhoIsNotKnownIsReadAsItIsAnswered(t *testing.T) {
 	for name, decided := range map[string]func(*Calls){"admitted": (*Calls).Admit, "undecided": (*Calls).Undecided} {
 		t.Run(name, func(t *testing.T) { readAsAnswered(t, decided) })
@@ -690,7 +692,7 @@ func readAsAnswered(t *testing.T, decided func(*Calls)) {
 		reads(unansweredMax, most)
 		answer(3, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5)))
 		reads(unansweredMax, most)
-		answer(0, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5))) // again: nothing more is answered
+		answer(0, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5))) // none of these answers belongs to an open call
 		reads(unansweredMax, most)
 		decided(info.(Counted).Calls())
 		answer(1, ended(t, 7))

@@ -8,45 +8,46 @@ import (
 
 // These are the limits of the open calls of a connection.
 const (
-	// unansweredMax bounds the calls that a connection has without an answer if no caller of the store was identified on
-	// it. It is more than anonymousCallsMax, because refused calls count until their answer is written. Beyond it, the
-	// server does not read from the connection.
+	// unansweredMax bounds the unanswered calls of a connection on which no caller of the store was identified. While
+	// there are more, the server does not read from the connection. The bound is higher than anonymousCallsMax, because
+	// refused calls count until their answer is written.
 	unansweredMax = 16
-	// openFree is the number of open calls of a connection that do not count as held memory.
+	// openFree is the number of open calls of a connection whose memory is not counted.
 	openFree = 16
-	// openBytes is the memory that an open call takes besides its headers: gRPC's stream and the call's goroutine.
+	// openBytes is the memory that an open call takes in addition to its headers, for gRPC's stream and the call's
+	// goroutine.
 	openBytes = 4 << 10
-	// writeBufferBytes is the size of gRPC's write buffer, which is its default.
+	// writeBufferBytes is the default size of gRPC's write buffer, which servers use.
 	writeBufferBytes = 32 << 10
 )
 
-// openCalls follows the calls of a connection from their headers until the server has written their end. gRPC keeps a
-// call, with its headers, for that time, even if the handler has returned: the client may not read the answer, or may
-// give it no window. The reader and the writer of the connection use openCalls concurrently.
+// openCalls follows the calls of a connection from their headers until the server has written their end. During that
+// time gRPC keeps the call with its headers, even if the handler has returned, because the client may not read the
+// answer or may not open a window for it. The reader and the writer of the connection use openCalls concurrently.
 type openCalls struct {
-	conn    *messages // the memory that the calls hold is added to that of conn
+	conn    *messages // the memory of the calls is added to that of conn
 	decided *Calls    // knows the size of the calls' headers
 	bounded atomic.Bool
-	fewer   chan struct{} // receives a value when a call of a bounded connection has ended
+	fewer   chan struct{} // receives a value when a call of a bounded connection ends
 
 	mu      sync.Mutex
 	writing bool            // a write to the connection is in progress
 	resets  int             // number of calls in open that the client has reset
-	last    uint32          // the last call that has begun
-	open    map[uint32]bool // true: the client has reset the call
-	headers int64           // bytes of the largest headers so far
-	holds   int64           // bytes that count as held
+	last    uint32          // stream number of the newest call
+	open    map[uint32]bool // the value is true if the client has reset the call
+	headers int64           // bytes of the largest headers of a call so far
+	holds   int64           // bytes that are counted for the calls
 	closed  bool
 }
 
-// bound makes the reader wait while too many calls are open. It must be called before the connection is used.
+// bound makes the reader wait while too many calls are unanswered. It must be called before the connection is used.
 func (o *openCalls) bound() {
 	o.fewer = make(chan struct{}, 1)
 	o.bounded.Store(true)
 }
 
-// begin counts a call with headers of the given size in the frame. It returns false if no client may begin such a call.
-// gRPC ends the connection for that, but remembers each further attempt until it can write.
+// begin counts a call with headers of the given size in the frame. It returns false if the stream number is illegal for
+// a new call. gRPC then ends the connection, but remembers each further attempt until it can write.
 func (o *openCalls) begin(id uint32, headers int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -66,7 +67,7 @@ func (o *openCalls) begin(id uint32, headers int64) bool {
 	return true
 }
 
-// end ends a call, because the server has written its end.
+// end removes a call whose end the server has written.
 func (o *openCalls) end(id uint32) {
 	o.mu.Lock()
 	o.forget(id)
@@ -75,7 +76,7 @@ func (o *openCalls) end(id uint32) {
 	o.signal()
 }
 
-// forget forgets a call. The caller holds the mutex.
+// forget removes a call from the map. The caller holds the mutex.
 func (o *openCalls) forget(id uint32) {
 	if o.open[id] {
 		o.resets--
@@ -83,7 +84,8 @@ func (o *openCalls) forget(id uint32) {
 	delete(o.open, id)
 }
 
-// reset marks a call that the client has reset. gRPC may not have forgotten it yet: see forgetReset.
+// reset marks a call that the client has reset. The call still counts, because gRPC may still keep it (see
+// forgetReset).
 func (o *openCalls) reset(id uint32) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -93,8 +95,9 @@ func (o *openCalls) reset(id uint32) {
 	}
 }
 
-// forgetReset ends the calls that the client has reset. The caller knows that gRPC's writer does not wait, and holds
-// the mutex. While the writer waits, gRPC keeps each of these calls in the writer's queue.
+// forgetReset removes the calls that the client has reset. Until gRPC's writer processes its queue, gRPC keeps each of
+// these calls in that queue. Therefore forgetReset must be called only when the writer is not waiting. The caller holds
+// the mutex.
 func (o *openCalls) forgetReset() {
 	if o.resets == 0 {
 		return
@@ -104,8 +107,8 @@ func (o *openCalls) forgetReset() {
 	o.count()
 }
 
-// writes records that a write of n bytes begins. gRPC writes less than its buffer holds only if the writer's queue is
-// empty.
+// writes records that a write of n bytes begins. If n is less than the size of gRPC's write buffer, the writer's queue
+// is empty.
 func (o *openCalls) writes(n int) {
 	o.mu.Lock()
 	o.writing = true
@@ -116,8 +119,8 @@ func (o *openCalls) writes(n int) {
 	o.signal()
 }
 
-// wrote records that the write has returned. On a bounded connection, the few calls that were reset must not keep the
-// reader waiting if no further write follows.
+// wrote records that a write has returned. On a bounded connection, it removes the calls that the client has reset,
+// because otherwise the reader could wait for them although no further write follows.
 func (o *openCalls) wrote() {
 	o.mu.Lock()
 	o.writing = false
@@ -128,8 +131,8 @@ func (o *openCalls) wrote() {
 	o.signal()
 }
 
-// reads records that gRPC has processed all frames before the next read. So it has decoded the headers in them, and
-// forgets the calls that were reset, unless its writer waits.
+// reads records that gRPC has processed all frames before the next read. gRPC has then decoded the headers in these
+// frames. Unless its writer waits, it has also forgotten the calls that the client has reset.
 func (o *openCalls) reads() {
 	headers := o.decided.headers.Load()
 	o.mu.Lock()
@@ -154,8 +157,8 @@ func (o *openCalls) signal() {
 }
 
 // count updates the memory that the connection holds. Every call beyond openFree counts as if it had the largest
-// headers, because frames do not show the size of headers: a byte may stand for a header that was sent before. The
-// caller holds the mutex.
+// headers, because the size of the headers does not show in the frames, in which a byte may stand for a header of an
+// earlier call. The caller holds the mutex.
 func (o *openCalls) count() {
 	holds := max(int64(len(o.open))-openFree, 0) * (o.headers + openBytes)
 	if o.closed || holds == o.holds {
@@ -166,21 +169,21 @@ func (o *openCalls) count() {
 	o.holds = holds
 }
 
-// close ends the counting. The caller subtracts what the connection holds.
+// close ends the counting. The caller must subtract the bytes that are counted for the connection.
 func (o *openCalls) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed, o.open = true, nil
 }
 
-// others returns the bytes that the connection holds besides its calls.
+// others returns the bytes that are counted for the connection without those of its calls.
 func (o *openCalls) others() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.conn.bytes.Load() - o.holds
 }
 
-// tooMany reports whether the server must not read from a bounded connection.
+// tooMany reports whether the server must not read from a bounded connection because of its unanswered calls.
 func (o *openCalls) tooMany() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

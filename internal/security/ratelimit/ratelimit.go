@@ -1,8 +1,7 @@
 // Package ratelimit keeps clients that flood a gRPC server from using up its processors and its memory. It limits the
-// rate of handshakes per address. Honest clients do not send certain HTTP/2 frames (streams that are reset immediately,
-// endless settings), and ratelimit limits the rate at which the server reads such frames (see
-// docs/adr/0047-floods-are-read-slowly.md). It also counts and limits the memory of incomplete messages (see
-// docs/adr/0051-memory-before-the-decision.md).
+// rate of handshakes per address. It limits the rate at which the server reads HTTP/2 frames that honest clients do not
+// send, such as resets of new streams and endless settings (see docs/adr/0047-floods-are-read-slowly.md). It also
+// counts and limits the memory of incomplete messages (see docs/adr/0051-memory-before-the-decision.md).
 package ratelimit
 
 import (
@@ -20,16 +19,18 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// These are the reasons in metrics and log lines.
+// These are the values of the label "reason" in metrics, and of the reason in log lines.
 const (
-	reasonQueue   = "handshakes_waiting"  // refused: too many connections of the address are waiting
-	reasonDropped = "connections_dropped" // the kernel drops new connections of the address for a second
-	reasonShaking = "handshakes_underway" // the oldest handshake is closed: too many are in progress
-	reasonSlowed  = "frames_slowed"       // a connection is read slowly
-	reasonClosed  = "frames_closed"       // a connection is closed: it would have to wait too long
-	reasonHeld    = "messages_held"       // a connection is closed: its incomplete messages hold the most memory
-	reasonLate    = "messages_late"       // a connection is closed: a message takes too long to arrive
-	reasonUnknown = "unknown_connections" // the oldest connection without an identified caller is closed
+	reasonQueue   = "handshakes_waiting"  // a connection is refused, because too many connections of its address wait
+	reasonDropped = "connections_dropped" // the kernel drops new connections of an address for a second
+	reasonShaking = "handshakes_underway" // the oldest handshake is closed, because too many are in progress
+	reasonSlowed  = "frames_slowed"       // the server reads a connection slowly
+	reasonClosed  = "frames_closed"       // a connection is closed, because it would have to wait too long
+	// reasonHeld means that the connection whose incomplete messages and open calls hold the most memory is closed.
+	reasonHeld = "messages_held"
+	reasonLate = "messages_late" // a connection is closed, because a message took too long to arrive
+	// reasonUnknown means that the oldest connection without an identified caller is closed, because there are too many.
+	reasonUnknown = "unknown_connections"
 )
 
 var reasons = []string{reasonQueue, reasonDropped, reasonShaking, reasonSlowed, reasonClosed, reasonHeld, reasonLate,
@@ -39,11 +40,11 @@ var reasons = []string{reasonQueue, reasonDropped, reasonShaking, reasonSlowed, 
 const unknownMax = 256
 
 const (
-	logEvery = time.Second // interval of the log lines of one reason
+	logEvery = time.Second // minimum time between two log lines with the same reason
 	// patience is the longest wait of a connection that is read slowly. A connection that would wait longer is closed.
 	patience   = 10 * time.Second
-	slowBytes  = 1 << 10 // size of one read of a slow connection
-	chunkOfOne = 100     // number of points in one wait
+	slowBytes  = 1 << 10 // bytes of one read of a slow connection
+	chunkOfOne = 100     // maximum number of points in one wait
 )
 
 var errRefused = errors.New("flood: too many connections of this address wait for a handshake")
@@ -56,10 +57,10 @@ var errIllegal = errors.New("the client began a call with a stream that no clien
 var errExcess = errors.New(
 	"flood: the client sends too many frames other than calls (RST_STREAM, SETTINGS, CONTINUATION ...)")
 
-// errHeld is the error of a connection that was closed because the server holds too much for it.
+// errHeld is the error of a connection that was closed because the server holds too much memory for it.
 var errHeld = errors.New("flood: the client leaves too many bytes of messages without their end")
 
-// Config configures a Guard.
+// Config configures a Guard. The zero value is valid.
 type Config struct {
 	// MessagesOnly removes the limits of handshakes and frames, so that only messages are counted and limited.
 	MessagesOnly bool
@@ -79,7 +80,7 @@ type Config struct {
 type Guard struct {
 	cfg    Config
 	counts *prometheus.CounterVec
-	logged map[string]*rate.Sometimes // bounds the log lines of each reason
+	logged map[string]*rate.Sometimes // limits the log lines of each reason
 
 	mu      sync.Mutex
 	known   addresses
@@ -87,11 +88,12 @@ type Guard struct {
 	open    map[*conn]struct{}
 	unknown list.List // connections (*conn) whose callers were not identified when they were made, the oldest first
 
-	// held and exempt are the bytes of incomplete messages on connections that are not exempt, and on those that are.
+	// held and exempt count the bytes of incomplete messages and of open calls: held on connections that are not exempt,
+	// and exempt on those that are.
 	held, exempt atomic.Int64
 
 	dropping   dropping
-	cannotDrop atomic.Bool // a failure to drop was logged
+	cannotDrop atomic.Bool // a failure of the kernel to drop connections was logged
 }
 
 // New makes a Guard.
@@ -138,7 +140,7 @@ func (g *Guard) Collectors() []prometheus.Collector {
 	}
 }
 
-// limited counts and logs a limit applied to a connection.
+// limited counts and logs that a limit was applied to a connection.
 func (g *Guard) limited(reason string, remote net.Addr) {
 	g.counts.WithLabelValues(reason).Inc()
 	g.logged[reason].Do(func() {
@@ -186,7 +188,7 @@ func (c *guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	return g.watch(made, raw, from, info), info, nil
 }
 
-// watch makes a watched connection.
+// watch returns a connection that counts and limits the frames and messages of the connection made.
 func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthInfo) *conn {
 	c := &conn{Conn: made, raw: raw, guard: g, from: from, frames: newFrames(), closed: make(chan struct{}),
 		exempt: g.cfg.Exempt(info)}
@@ -196,7 +198,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	}
 	c.messages.late = func() {
 		if c.exempt {
-			return // forwarded calls are limited at the process that received them
+			return // forwarded calls are limited in the process to which the client has sent them
 		}
 		g.limited(reasonLate, c.RemoteAddr())
 		_ = c.Close()
@@ -230,7 +232,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	return c
 }
 
-// shed closes the connection that holds the most memory, if all connections together hold more than HeldBytesMax.
+// shed closes the connection that holds the most memory if all connections together hold more than HeldBytesMax.
 func (g *Guard) shed() {
 	g.mu.Lock()
 	var most *conn
@@ -251,7 +253,7 @@ func (g *Guard) shed() {
 	}
 }
 
-// enter waits until a connection may start its handshake. Unless it returns an error, the caller must call leave.
+// enter waits until a connection may start its handshake. If it returns no error, the caller must call leave later.
 func (g *Guard) enter(raw net.Conn) (*address, error) {
 	now := time.Now()
 	g.mu.Lock()
@@ -275,7 +277,8 @@ func (g *Guard) enter(raw net.Conn) (*address, error) {
 	return from, nil
 }
 
-// Listens prepares the server's listener. Without this call, all connections are accepted before they are limited.
+// Listens prepares the configuration with which the server's listener is created. Without this call, the kernel does
+// not drop connections, so the server accepts each connection before it limits it.
 func (g *Guard) Listens(config *net.ListenConfig) { g.dropping.listens(config) }
 
 // drop makes the kernel drop the new connections of an address for a while.
@@ -291,7 +294,7 @@ func (g *Guard) drop(remote net.Addr) {
 	}
 }
 
-// forget forgets a connection that is closed.
+// forget removes a connection that is closed from the lists of the Guard.
 func (g *Guard) forget(c *conn) {
 	g.mu.Lock()
 	delete(g.open, c)
@@ -305,7 +308,7 @@ func (g *Guard) forget(c *conn) {
 	}
 }
 
-// leave undoes enter.
+// leave ends the use of an address that enter has returned.
 func (g *Guard) leave(from *address) {
 	g.mu.Lock()
 	from.users--
@@ -316,7 +319,7 @@ func (g *Guard) leave(from *address) {
 type handshake struct {
 	raw       net.Conn
 	from      *address
-	inAddress *list.Element // nil: it is over
+	inAddress *list.Element // nil: the handshake has ended
 	inAll     *list.Element
 }
 
@@ -341,7 +344,7 @@ func (g *Guard) begin(raw net.Conn, from *address) *handshake {
 	g.mu.Unlock()
 	for _, old := range closing {
 		g.limited(reasonShaking, old.raw.RemoteAddr())
-		_ = old.raw.Close() // readers of the connection get the error
+		_ = old.raw.Close() // the code that reads from the connection gets the error
 	}
 	return h
 }

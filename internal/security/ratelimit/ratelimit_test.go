@@ -25,12 +25,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// limitedBy returns how many times the Guard has limited something for the given reason.
+// limitedBy returns the number of connections that the Guard has limited for the given reason.
 func (g *Guard) limitedBy(reason string) int {
 	return int(testutil.ToFloat64(g.counts.WithLabelValues(reason)))
 }
 
-// accepted returns a watched connection and the client's end of it.
+// accepted returns both ends of a connection that a Guard limits.
 func accepted(t *testing.T, g *Guard) (server, client net.Conn) {
 	t.Helper()
 	raw, client := net.Pipe()
@@ -40,7 +40,7 @@ func accepted(t *testing.T, g *Guard) (server, client net.Conn) {
 	return server, client
 }
 
-// settingsOf returns the bytes of a client that sends only SETTINGS.
+// settingsOf returns the bytes of a client that sends n SETTINGS frames and nothing else.
 func settingsOf(t *testing.T, n int) []byte {
 	return sent(t, func(f *http2.Framer) error {
 		for range n {
@@ -82,8 +82,8 @@ func TestExcessIsReadSlowly(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfAnAddressShareItsExcess checks that a client does not get faster with more connections. Connections
-// that would wait too long are closed.
+// TestConnectionsOfAnAddressShareItsExcess checks that a client is not read faster if it opens more connections, and
+// that connections that would wait too long are closed.
 func TestConnectionsOfAnAddressShareItsExcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -121,7 +121,7 @@ func TestConnectionsOfAnAddressShareItsExcess(t *testing.T) {
 	})
 }
 
-// TestACloseEndsTheWait closes a connection that is read slowly.
+// TestACloseEndsTheWait checks that a connection that is read slowly can be closed during a wait.
 func TestACloseEndsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -133,7 +133,7 @@ func TestACloseEndsTheWait(t *testing.T) {
 			_, err := io.Copy(io.Discard, server)
 			ended <- err
 		}()
-		time.Sleep(10 * time.Millisecond) // in the virtual time of the bubble, in which the connection waits
+		time.Sleep(10 * time.Millisecond) // virtual time, in which the connection is still waiting
 		synctest.Wait()
 		if g.limitedBy(reasonSlowed) != 1 {
 			t.Error("it does not wait")
@@ -163,7 +163,7 @@ func TestWhoIsExemptIsNotSlowed(t *testing.T) {
 	})
 }
 
-// halfOpen implements credentials whose handshakes end when a byte arrives or the connection ends.
+// halfOpen implements credentials whose handshakes end when a byte arrives or the connection is closed.
 type halfOpen struct {
 	credentials.TransportCredentials
 }
@@ -173,8 +173,8 @@ func (halfOpen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	return raw, nil, err
 }
 
-// TestTheOldestHandshakesAreDropped lets an address begin many handshakes. The oldest ones are closed. The newest one,
-// which may be honest, continues.
+// TestTheOldestHandshakesAreDropped checks that, if an address begins too many handshakes, the oldest ones are closed
+// and the newest one, which may be honest, continues.
 func TestTheOldestHandshakesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -192,7 +192,7 @@ func TestTheOldestHandshakesAreDropped(t *testing.T) {
 				}
 				failed <- err
 			}()
-			synctest.Wait() // each handshake begins before the next one
+			synctest.Wait() // makes each handshake begin before the next one
 		}
 		time.Sleep(many * time.Second / handshakesPerSecond)
 		synctest.Wait()
@@ -266,8 +266,8 @@ func TestHandshakesHaveARate(t *testing.T) {
 	})
 }
 
-// TestAddressesAreForgotten checks that an address is forgotten once nothing about it needs remembering, and that the
-// addresses for which there is no space share a budget.
+// TestAddressesAreForgotten checks that an address is forgotten when its record has no effect, and that the addresses
+// beyond addressesMax share a budget.
 func TestAddressesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := newAddresses()
@@ -292,7 +292,8 @@ func TestAddressesAreForgotten(t *testing.T) {
 	})
 }
 
-// TestWhoIsOneAddress checks what counts as one address: an IPv4 address, also inside IPv6, and a /64 of IPv6.
+// TestWhoIsOneAddress checks that all connections from an IPv4 address count as one address, even if it is mapped into
+// IPv6, and so do all connections from a /64 of IPv6.
 func TestWhoIsOneAddress(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
@@ -312,7 +313,7 @@ func TestWhoIsOneAddress(t *testing.T) {
 	}
 }
 
-// slowHealth answers when the call is cancelled, or immediately if the call names a service.
+// slowHealth answers a call when it is cancelled. It answers immediately if the call names a service.
 type slowHealth struct {
 	healthv1.UnimplementedHealthServer
 }
