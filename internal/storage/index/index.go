@@ -1,5 +1,5 @@
 // Package index implements the off-heap table from record id to the place of its newest entry. The garbage collector
-// does not scan it: it has 16 bytes per slot in anonymous mappings, and no pointer per record.
+// does not scan the table, because it has 16 bytes per slot in anonymous mappings and no pointer per record.
 package index
 
 // Loc is the packed place of an entry. A greater Loc is a later entry of the log. It consists of the segment's
@@ -17,8 +17,8 @@ const (
 	LengthMax = (1<<15 - 1) * 64
 )
 
-// MakeLoc packs a place. The argument offset is a multiple of 8 in [0, OffsetMax], and length is in [0, LengthMax]
-// bytes.
+// MakeLoc packs a place. The argument offset must be a multiple of 8 in [0, OffsetMax], and length must be in [0,
+// LengthMax]. Both are in bytes.
 func MakeLoc(ordinal uint32, offset, length int64, tombstone bool) Loc {
 	loc := Loc(ordinal)<<44 | Loc(offset/8)<<16 | Loc((length+63)/64)<<1
 	if tombstone {
@@ -33,14 +33,14 @@ func (l Loc) Ordinal() uint32 { return uint32(l >> 44) }
 // In converts a place with ordinal 0 to a place in the segment with the given ordinal.
 func (l Loc) In(ordinal uint32) Loc { return l | Loc(ordinal)<<44 }
 
-// Offset returns the offset of the frame in its segment, in bytes.
+// Offset returns the offset of the frame in its segment in bytes.
 func (l Loc) Offset() int64 { return int64(l>>16&(1<<28-1)) * 8 }
 
-// LengthBound returns an upper bound for the frame's length in bytes, which is at most 63 too high.
+// LengthBound returns an upper bound of the frame's length in bytes. It is at most 63 bytes too high.
 func (l Loc) LengthBound() int64 { return int64(l>>1&(1<<15-1)) * 64 }
 
 // Tombstone reports whether the entry is a delete.
 func (l Loc) Tombstone() bool { return l&1 != 0 }
 
-// Less orders places only by their position in the log.
+// Less compares the positions of two places in the log. It ignores length and tombstone bit.
 func (l Loc) Less(other Loc) bool { return l>>16 < other>>16 }

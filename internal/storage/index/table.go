@@ -14,8 +14,8 @@ import (
 )
 
 // Hash determines the order of slots and of the rows of hints. It is the finalizer of MurmurHash3 (Appleby, public
-// domain) over the id. It differs from placement.Key on purpose: a group holds only a range of those keys. Hash is part
-// of the format of hints and never changes.
+// domain), applied to the id. It differs from placement.Key on purpose, because a group holds only a range of the keys
+// of placement. Hash is part of the format of hints and never changes.
 func Hash(id int64) uint64 {
 	x := uint64(id) ^ 0x5ea15ea15ea15ea1
 	x ^= x >> 33
@@ -32,18 +32,18 @@ const (
 	slotBytes = 16
 	slotsMin  = 4096 / slotBytes // one page
 	hugeBytes = 2 << 20
-	// Smaller parts are allocated on the heap. A process may have only some 65,000 mappings, and a shard may have
-	// many small groups. The parts hold no pointers, so the garbage collector does not scan them.
+	// Smaller stripes are allocated on the heap, because a process may have only about 65,000 mappings and a shard may
+	// have many small groups. The slots hold no pointers, so the garbage collector does not scan them.
 	mappedBytesMin = 64 << 10
-	// A stripe grows when more than 13/16 of its slots are used.
+	// A stripe grows when more than 13/16 of its slots would be used.
 	loadMaxNum = 13
 	loadMaxDen = 16
-	// A stripe grows to 5/4 of its slots. With the old slots of one stripe, the table takes at most 34 bytes per record
-	// while it grows.
+	// A stripe grows to 5/4 of its slots. While it grows, its old slots also exist, so that the table takes at most 34
+	// bytes per record.
 	growNum = 5
 	growDen = 4
-	// New makes 5/4 slots per record, which take 20 bytes. It adds a few slots to each stripe of a small table, because
-	// the stripes do not get equal numbers of records.
+	// New makes 5/4 slots per record, which take 20 bytes. Each stripe of a small table gets a few more slots, because the
+	// records are not divided evenly among the stripes.
 	sizedNum    = 5
 	sizedDen    = 4
 	sizedSpread = 64
@@ -55,19 +55,19 @@ type slot struct {
 	loc Loc
 }
 
-// stripe is one part of a Table: it holds the ids whose hash begins with the stripe's number. It uses open addressing
-// with linear probing. The first slot to be tried rises with the hash, so that filling in the order of Hash goes
-// through memory in order.
+// stripe is one part of a Table. It holds the ids whose hash begins with the stripe's number. It uses open addressing
+// with linear probing. The position of the first slot that is tried increases with the hash, so that the insertion of
+// ids in the order of Hash accesses the memory in order.
 type stripe struct {
 	mu    sync.RWMutex // guards the fields below
-	slots []slot       // in an anonymous mapping, or on the heap while small; nil while empty
-	used  int          // slots that are not empty
-	live  int          // used slots that are not tombstones
-	_     [64]byte     // padding, so that two stripes are never in one cache line
+	slots []slot       // in an anonymous mapping, or on the heap if there are few; nil if there are none
+	used  int          // number of slots that are not empty
+	live  int          // number of used slots that are not tombstones
+	_     [64]byte     // padding that keeps two stripes out of the same cache line
 }
 
-// Table maps ids to places, off the Go heap. It is safe for concurrent use, except Close. After Close every id is
-// absent, and every change is refused.
+// Table maps ids to places, outside of the Go heap. It is safe for concurrent use, except for Close. After Close the
+// table has no ids, and refuses every change.
 type Table struct {
 	stripes [stripeCount]stripe
 	bytes   atomic.Int64
@@ -75,12 +75,13 @@ type Table struct {
 	closed  atomic.Bool
 }
 
-// ErrClosed is returned by a Table after Close.
+// ErrClosed is returned by the methods of a Table after Close.
 var ErrClosed = fmt.Errorf("index: the table is closed")
 
 // New makes a table for the given number of records, with at most 24 bytes for each. The table grows by itself if there
-// are more records. The function take is called before memory is allocated (n > 0) and when memory is released (n < 0).
-// If it is nil, there is no limit. The error is that of take or of the kernel.
+// are more records. The function take is called with a positive number before memory is allocated, and with a negative
+// number after memory is released. It may refuse an allocation. If take is nil, there is no limit. The error is that of
+// take or of the kernel.
 func New(records int64, take func(bytes int64) error) (*Table, error) {
 	if take == nil {
 		take = func(int64) error { return nil }
@@ -101,7 +102,7 @@ func New(records int64, take func(bytes int64) error) (*Table, error) {
 	return t, nil
 }
 
-// BytesFor returns the memory size, in bytes, of a table made by New(records), for planning.
+// BytesFor returns how many bytes of memory a table made by New(records) takes, so that memory can be planned.
 func BytesFor(records int64) int64 {
 	if records <= 0 {
 		return 0
@@ -119,7 +120,7 @@ func slotsFor(records int64) int {
 
 func mappingBytes(slots int) int64 { return (int64(slots)*slotBytes + 4095) &^ 4095 }
 
-// mapSlots allocates memory for slots and accounts for it.
+// mapSlots allocates memory for n slots and calls take for it.
 func (t *Table) mapSlots(n int) ([]slot, error) {
 	bytes := mappingBytes(n)
 	if err := t.take(bytes); err != nil {
@@ -146,9 +147,9 @@ func (t *Table) unmapSlots(slots []slot) {
 		return
 	}
 	bytes := len(slots) * slotBytes
-	if bytes >= mappedBytesMin { // otherwise the slots are on the heap
+	if bytes >= mappedBytesMin { // fewer slots are on the heap
 		if err := unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(&slots[0])), bytes)); err != nil {
-			return // the memory is still mapped, so it stays accounted for
+			return // take is not called, because the memory is still mapped
 		}
 	}
 	t.bytes.Add(-int64(bytes))
@@ -157,14 +158,14 @@ func (t *Table) unmapSlots(slots []slot) {
 
 func (t *Table) stripeOf(hash uint64) *stripe { return &t.stripes[hash>>(64-stripeBits)] }
 
-// home returns the first slot to try.
+// home returns the position of the slot that is tried first.
 func (s *stripe) home(hash uint64) int {
 	hi, _ := bits.Mul64(hash<<stripeBits, uint64(len(s.slots)))
 	return int(hi)
 }
 
-// find returns the slot of id, or the empty slot where id belongs. The caller holds mu. The slots are neither nil nor
-// full.
+// find returns the slot of id, or the empty slot in which id belongs. The caller holds mu. There must be slots, and at
+// least one of them must be empty.
 func (s *stripe) find(hash uint64, id int64) *slot {
 	for i := s.home(hash); ; {
 		at := &s.slots[i]
@@ -177,7 +178,7 @@ func (s *stripe) find(hash uint64, id int64) *slot {
 	}
 }
 
-// Get returns the place of an id, even if the place is that of a tombstone.
+// Get returns the place of an id, which may be that of a tombstone. It returns false if the table does not have the id.
 func (t *Table) Get(id int64) (Loc, bool) {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -190,9 +191,9 @@ func (t *Table) Get(id int64) (Loc, bool) {
 	return at.loc, at.loc != 0
 }
 
-// Max sets the place of an id unless a later place is stored. The result old is the place that was stored before, or 0
-// if there was none; the result won reports whether loc is stored now. The error is ErrClosed or the error of growing
-// the table; the table is then unchanged.
+// Max sets the place of an id unless the table has a later place for it. The result old is the place that the table had
+// before, or 0 if there was none. The result won reports whether loc was stored. The error is ErrClosed, or that of
+// growing the table. After an error, the table is unchanged.
 func (t *Table) Max(id int64, loc Loc) (old Loc, won bool, err error) {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -213,14 +214,14 @@ func (t *Table) max(s *stripe, hash uint64, id int64, loc Loc) (old Loc, won boo
 	return old, true, nil
 }
 
-// fillParallelRows is the least number of rows for which Fill uses more than one core.
+// fillParallelRows is the minimum number of rows for which Fill uses several goroutines.
 const fillParallelRows = 1 << 15
 
-// Fill does for many rows what Max does for one row. The rows are in ascending order of Hash, like those of a hint.
-// Fill is fast, because it walks the table's memory in order and takes each lock once. Row r has the id ids[r] and the
-// place places[r] in the segment with the given ordinal. The function skip, if not nil, excludes rows. Fill calls the
-// function lost for each place that is not the newest of its id, whether that place was in the table or is in a row.
-// Several goroutines may call lost concurrently, and it must not call the table.
+// Fill does for many rows what Max does for one row. The rows must be in ascending order of Hash, like those of a hint.
+// Fill is faster than Max, because it accesses the table's memory in order and takes each lock once. Row r has the id
+// ids[r] and the place places[r] in the segment with the given ordinal. Fill ignores the rows for which skip returns
+// true, unless skip is nil. It calls lost for each place that is not the newest of its id, whether that place was in
+// the table or is in a row. Several goroutines may call lost concurrently. The function lost must not call the table.
 func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row int) bool,
 	lost func(loc Loc)) error {
 	var bounds [stripeCount + 1]int
@@ -272,10 +273,11 @@ func (t *Table) fillStripe(s *stripe, from, to int, ids []int64, places []uint64
 	return nil
 }
 
-// slotFor returns the slot of an id, or an empty slot for it. It grows the stripe if needed. The caller holds mu.
+// slotFor returns the slot of an id, or an empty slot for the id. It grows the stripe if necessary. The caller holds
+// mu.
 func (t *Table) slotFor(s *stripe, hash uint64, id int64) (*slot, error) {
 	if s.slots != nil {
-		// A known id needs no new slot, so its operation must not fail even if the table cannot grow.
+		// An id that the table already has needs no new slot. Its operation must not fail, even if the table cannot grow.
 		if at := s.find(hash, id); at.loc != 0 || (s.used+1)*loadMaxDen <= len(s.slots)*loadMaxNum {
 			return at, nil
 		}
@@ -297,11 +299,11 @@ func (s *stripe) put(at *slot, id int64, loc Loc) {
 	*at = slot{id, loc}
 }
 
-// alive returns 1 for the place of a put and 0 for the place of a delete.
+// alive returns 1 for the place of a put, and 0 for the place of a delete.
 func alive(loc Loc) int { return int(^loc & 1) }
 
-// CompareAndSwap replaces the place of an id by loc if the present place equals the argument old. Otherwise it returns
-// false.
+// CompareAndSwap replaces the place of an id by loc if the present place equals the argument old. Otherwise it changes
+// nothing and returns false.
 func (t *Table) CompareAndSwap(id int64, old, loc Loc) bool {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -319,7 +321,8 @@ func (t *Table) CompareAndSwap(id int64, old, loc Loc) bool {
 	return true
 }
 
-// CompareAndDelete removes an id if its present place equals the argument old. Otherwise it returns false.
+// CompareAndDelete removes an id from the table if its present place equals the argument old. Otherwise it changes
+// nothing and returns false.
 func (t *Table) CompareAndDelete(id int64, old Loc) bool {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -338,8 +341,8 @@ func (t *Table) CompareAndDelete(id int64, old Loc) bool {
 	return true
 }
 
-// closeGap empties a slot and moves later entries of its run up, so that no probe stops too early (Knuth 6.4, algorithm
-// R).
+// closeGap empties a slot and moves later entries of the same run into the gap, so that no search stops too early
+// (Knuth 6.4, algorithm R).
 func (s *stripe) closeGap(gap int) {
 	n := len(s.slots)
 	for i := gap; ; {
@@ -400,7 +403,7 @@ func (t *Table) sum(count func(*stripe) int) int64 {
 	return n
 }
 
-// MemoryBytes returns the size of the memory that is mapped now.
+// MemoryBytes returns the number of bytes of memory that the table takes now.
 func (t *Table) MemoryBytes() int64 { return t.bytes.Load() }
 
 // Close releases the memory of the table.

@@ -39,7 +39,7 @@ func TestLocPacks(t *testing.T) {
 	})
 }
 
-// The table equals a map over any sequence of calls.
+// TestTableEqualsMap checks that the table gives the same results as a map after any sequence of calls.
 func TestTableEqualsMap(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		table, err := New(rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "records"), nil)
@@ -78,7 +78,7 @@ func TestTableEqualsMap(t *testing.T) {
 	})
 }
 
-// A long run that wraps around the end of a stripe must remain complete after deletes.
+// TestDeleteInFullTable checks that deletes do not break a long run that wraps around the end of a stripe.
 func TestDeleteInFullTable(t *testing.T) {
 	table, model := newTable(t, 0), map[int64]Loc{}
 	for id := range int64(50_000) {
@@ -120,7 +120,7 @@ func checkEqual(t fataler, table *Table, model map[int64]Loc) {
 	}
 }
 
-// hintRows makes rows in the order of Hash.
+// hintRows returns rows in the order of Hash.
 func hintRows(n int) (ids []int64, places []uint64) {
 	ids = make([]int64, n)
 	for i := range ids {
@@ -165,7 +165,8 @@ func TestFillEqualsMax(t *testing.T) {
 	checkEqual(t, filled, model)
 }
 
-// The table needs at most 24 bytes per record when sized in advance, and at most 34 while growing.
+// TestMemoryPerRecord checks that the table takes at most 24 bytes per record if New knows the number of records, and
+// at most 34 while the table grows.
 func TestMemoryPerRecord(t *testing.T) {
 	if testing.Short() {
 		t.Skip("two million calls by one goroutine: make race has nothing to find in them; make test runs it")
@@ -188,8 +189,8 @@ func TestMemoryPerRecord(t *testing.T) {
 	if now != 0 {
 		t.Fatalf("%d bytes not given back", now)
 	}
-	// The test inserts records in random order, because in the order of Hash, as in hints, each record would be at
-	// the end of one long run.
+	// The test inserts records in random order, because in the order of Hash, in which hints have them, each record would
+	// be at the end of one long run.
 	rand.New(rand.NewPCG(1, 0)).Shuffle(n, func(i, j int) {
 		ids[i], ids[j], places[i], places[j] = ids[j], ids[i], places[j], places[i]
 	})
@@ -212,7 +213,8 @@ func TestMemoryPerRecord(t *testing.T) {
 	}
 }
 
-// A refused growth changes nothing, and the table works again when memory is available.
+// TestGrowthRefused checks that the table is unchanged if it is not allowed to grow, and that it works again when
+// memory is available.
 func TestGrowthRefused(t *testing.T) {
 	full := errors.New("full")
 	refuse, refused := false, 0
@@ -338,7 +340,7 @@ func BenchmarkGet(b *testing.B) {
 	})
 }
 
-// Range calls fn for each id until fn returns false, in arbitrary order. fn must not call the table.
+// Range calls fn for each id, in no particular order, until fn returns false. The function fn must not call the table.
 func (t *Table) Range(fn func(id int64, loc Loc) bool) {
 	for i := range t.stripes {
 		if !t.stripes[i].each(fn) {

@@ -1,10 +1,10 @@
-// Package journal implements a file of a volume that takes small writes of many groups together, so that one sync
-// makes all of them durable. The bytes are also written to the groups' own segments, which are synced later. After a
-// crash, Replay writes the bytes to the segments again before anything else reads the groups. See
-// docs/adr/0012-journal.md and docs/format-volume.md.
+// Package journal implements a file of a volume that takes small writes of many groups together, so that one sync makes
+// all of them durable. The bytes are also written to the groups' own segments, which are synced later. After a crash,
+// Replay writes the bytes to the segments again before anything else reads the groups. See docs/adr/0012-journal.md and
+// docs/format-volume.md.
 //
-// Each place of a segment is written only once, and a segment is identified by its random id. So it does no harm if
-// Replay writes the same bytes again, any number of times and to segments in any state.
+// The bytes at an offset of a segment are written only once, and a segment is identified by its random id. So it does
+// no harm if Replay writes the same bytes again, any number of times and to segments in any state.
 package journal
 
 import (
@@ -25,14 +25,14 @@ type Range struct {
 	Segment [8]byte // id of the segment
 	Offset  int64
 	Bytes   []byte
-	// Before, if not 0, is the number of bytes at this place that the previous record with ranges made durable. Bytes
-	// is then empty, and nothing is to be written. If a record cannot be read, the next record thus shows which
-	// places it covered.
+	// Before, if it is not 0, is the number of bytes at this offset that the previous record with ranges has made durable.
+	// Bytes is then empty, and Replay writes nothing. So if a record cannot be read, the next record shows which bytes it
+	// has covered.
 	Before int64
 }
 
-// named returns a range in the form in which the next record names it: with the number of its bytes instead of the
-// bytes.
+// named returns a range in the form in which the next record names it. That form has the number of the range's bytes,
+// and not the bytes.
 func named(r *Range) Range {
 	return Range{Group: r.Group, Number: r.Number, Segment: r.Segment, Offset: r.Offset, Before: int64(len(r.Bytes))}
 }
@@ -52,13 +52,13 @@ func named(r *Range) Range {
 //	| group | number | segment id | offset | length | before | bytes...
 //	+-------+--------+------------+--------+--------+--------+---------
 //
-// Either before is 0, or length is 0 and before is Range.Before. Ranges of the second kind come first: there is one
-// for each range of the last record that had any, even if that record is in the other file.
+// Either before is 0, or length is 0 and before is Range.Before. Ranges of the second kind come first. There is one for
+// each range of the last record that had any, even if that record is in the other file.
 //
-// The CRC32C covers everything after it up to length. The upper half of the epoch is the number of this use of a
-// file. The lower half is random, so that no data that a client stores can pass for a record. A file holds the
-// records of one epoch, that of its first record. Records of a different epoch after them are left over from an earlier
-// use of the file. The first record of a use has sequence 0 and no ranges, and is durable before any other record is
+// The CRC32C covers the bytes after it, up to the given length. The upper half of the epoch is the number of this use
+// of a file. The lower half is random, so that data of a client cannot pass for a record. A file holds the records of
+// one epoch, which is the epoch of its first record. Records of a different epoch after them remain from an earlier use
+// of the file. The first record of a use has sequence 0 and no ranges, and is durable before any other record is
 // written. It fits into a sector, so that no power cut tears it. A file that begins with anything else is damaged.
 const (
 	magic       = "SHEAFJNL"
@@ -72,7 +72,7 @@ const (
 
 	rangeHeaderBytes = 48
 	blockBytes       = 4096
-	// recordBytesMax is far above the size of any batch.
+	// recordBytesMax is the maximum size of a record. No batch is nearly that large.
 	recordBytesMax = 64 << 20
 )
 
@@ -81,9 +81,9 @@ var errRecord = errors.New("is no record")
 // record is one record, as it was read from the file.
 type record struct {
 	epoch, sequence uint64
-	ranges          []Range // their Bytes alias the buffer that was read
-	before          []Range // ranges of the last record that had ranges
-	at, bytes       int     // offset in the file; size with padding
+	ranges          []Range // their Bytes alias the bytes of the file
+	before          []Range // the ranges of the last earlier record that had any
+	at, bytes       int     // offset in the file, and size including padding
 }
 
 func padded(n, to int) int { return (n + to - 1) / to * to }
@@ -108,7 +108,7 @@ func zeroTo(b []byte, length int) []byte {
 	return append(b, zeros[:length-len(b)]...)
 }
 
-// encode appends a record, padded to blocks, to an empty buffer.
+// encode returns a record, padded to a multiple of the block size, in the memory of b.
 func encode(b []byte, epoch, sequence uint64, before, ranges []Range) []byte {
 	b = append(b[:0], magic...)
 	b = zeroTo(b, headerBytes)
@@ -126,7 +126,7 @@ func encode(b []byte, epoch, sequence uint64, before, ranges []Range) []byte {
 	return zeroTo(b, padded(len(b), blockBytes))
 }
 
-// bytesOf returns the length, with padding, of a record with the given ranges.
+// bytesOf returns the size, including padding, of a record with the given ranges.
 func bytesOf(before, ranges []Range) int {
 	n := headerBytes + len(before)*rangeHeaderBytes
 	for i := range ranges {

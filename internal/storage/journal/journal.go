@@ -19,53 +19,53 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ErrUnused says that the journal did not accept a write. The write becomes durable only when the group's own file is
-// synced.
+// ErrUnused says that the journal did not accept a write. The caller has to sync the group's own file to make the write
+// durable.
 var ErrUnused = errors.New("the journal does not take it")
 
 const (
 	fileBytesFirst = 1 << 20
 	fileBytesMax   = 16 << 20
-	// If a file is full sooner than fullSoon after its use has begun, the next file is made larger.
+	// If a file is full before it was in use for fullSoon, the next file is made larger.
 	fullSoon = 4 * time.Second
-	// spareShare is a divisor: a file takes at most the volume's spare bytes divided by it (one sixteenth).
+	// spareShare determines the maximum size of a file, which is the volume's spare bytes divided by spareShare.
 	spareShare = 16
-	// yields is how often a goroutine yields to other goroutines before it writes a batch. Meanwhile, goroutines whose
-	// last write has just ended answer their callers and add their next write to the batch. Without yields, a batch
-	// contained less than half of the groups that had something to write. See docs/adr/0015-cheaper-rounds.md.
+	// yields is the number of times that a goroutine yields to other goroutines before it writes a batch. Meanwhile,
+	// goroutines whose last write has just ended answer their callers and add their next write to the batch. Without
+	// yields, a batch contained less than half of the groups that had bytes to write. See docs/adr/0015-cheaper-rounds.md.
 	yields = 4
-	// tryAgain is the delay before the next attempt after a file could not be made.
+	// tryAgain is the time between two attempts to make a file, if the first one has failed.
 	tryAgain = time.Minute
 )
 
 // Options are the options of New.
 type Options struct {
 	FS  vfs.FS
-	Dir string // folder of the volume; a journal that Read found there must have been replayed and removed
-	// Begin is called before the first file is made. It durably marks the volume, so that no program without support
-	// for journals opens it. It may be nil.
+	Dir string // folder of the volume; the journal that Read finds there must have been replayed and removed
+	// Begin is called before the first file is made. It must durably mark the volume, so that no program without support
+	// for journals opens the volume. It may be nil.
 	Begin func() error
-	// FileBytes is the size of a file, a multiple of 4 KiB. 0 means 1 MiB, which grows to 16 MiB while files are
-	// filled quickly.
+	// FileBytes is the size of a file, a multiple of 4 KiB. If it is 0, the first file has 1 MiB, and later files have up
+	// to 16 MiB while files become full quickly.
 	FileBytes int64
-	// Spare returns the bytes that the volume has above its reserve. A file takes only a small part of them. nil
-	// means that there is always enough.
+	// Spare returns the number of free bytes on the volume above its reserve. A file takes only a small part of them. If
+	// Spare is nil, there is always enough space.
 	Spare  func() int64
 	Logger *slog.Logger // nil: messages are discarded
-	Off    rules.Off    // rules that a test switches off
+	Off    rules.Off    // rules that a test has switched off
 }
 
 // Stats are counters since New.
 type Stats struct {
 	Writes  int64 // number of writes that were made durable
-	Syncs   int64 // number of syncs for these writes
-	Bytes   int64 // bytes written, with padding
-	Refused int64 // writes that were not accepted, because there was no free space or the journal is broken
+	Syncs   int64 // number of syncs that made these writes durable
+	Bytes   int64 // number of bytes written, including padding
+	Refused int64 // number of writes that were not accepted, because there was no free space or the journal has failed
 }
 
-// Journal accepts writes of many groups. It uses two files in turn: when one is full, the other is started again once
-// no group needs its content any more. So when the journal changes to the other file, it asks each Member with data in
-// the full file to sync the group's own file (MustSync). A Journal is safe for concurrent use.
+// Journal accepts writes of many groups. It uses two files in turn. When one of them is full, the journal changes to
+// the other file and asks each Member with data in the full file to sync the group's own file (MustSync). The full file
+// is used again when no group needs its content. A Journal is safe for concurrent use.
 type Journal struct {
 	opts Options
 
@@ -81,21 +81,22 @@ type Journal struct {
 	stats    Stats
 
 	before []Range // ranges of the last record
-	made   bool    // says that Begin was called
-	uses   uint64  // number of times that a file has been begun
+	made   bool    // true: Begin was called
+	uses   uint64  // number of uses of a file that have begun so far
 	buffer []byte
 	failed time.Time // time of the last failure to make a file
 }
 
 // half is one of the two files of the journal.
 type half struct {
-	file  vfs.File // nil if there is none
+	file  vfs.File // nil if the file does not exist
 	size  int64
 	epoch uint64
 	end   int64     // offset of the next record
 	next  uint64    // sequence of the next record
 	began time.Time // time at which this use of the file began
-	// live holds the members that have not synced their own file since they wrote here. Guarded by Journal.mu.
+	// live holds the members that have written to this file and have not synced their own file since. Guarded by
+	// Journal.mu.
 	live map[*Member]struct{}
 }
 
@@ -105,10 +106,10 @@ type batch struct {
 	members []*Member
 	lead    chan struct{} // wakes one waiting goroutine, which then writes the batch
 	done    chan struct{}
-	err     error // set before done is closed
+	err     error // must not be read before done is closed
 }
 
-// Member is an open log of a group that writes to the journal. Its methods must be called by one goroutine at a time.
+// Member is an open log of a group that writes to the journal. Calls of its methods must not overlap.
 type Member struct {
 	journal  *Journal
 	group    uuid.UUID
@@ -128,8 +129,8 @@ func New(opts Options) *Journal {
 	return j
 }
 
-// Join registers a log that is being opened. It also returns the data of the group that only the journal holds; nil if
-// there is none.
+// Join registers a log that is being opened. The Remainder is the data of the group that only the journal holds. It is
+// nil if there is no such data.
 func (j *Journal) Join(group uuid.UUID) (*Member, *Remainder, error) {
 	r := &Remainder{journal: j, Where: "the journal"}
 	kept := keptPrefix + group.String()
@@ -166,10 +167,10 @@ func (j *Journal) Join(group uuid.UUID) (*Member, *Remainder, error) {
 // own file could be synced, or because the group's files could not be written when the journal was replayed.
 type Remainder struct {
 	Share
-	Where   string // the journal, or the name of the file that holds the data; for messages
+	Where   string // the journal, or the name of the file that holds the data; used in messages
 	journal *Journal
-	kept    string    // name of the file with data that was kept at a replay; "" if there is none
-	members []*Member // earlier logs of the group
+	kept    string    // name of the file with data that an earlier replay could not write; empty if there is none
+	members []*Member // earlier logs of the group with data in the journal
 }
 
 // Done tells the journal that the data is durable in the group's own files.
@@ -189,14 +190,15 @@ func (r *Remainder) Done() error {
 // needs the space.
 func (m *Member) MustSync() bool { return m.mustSync.Load() }
 
-// Ended reports whether the journal was closed. The data that it held at that time remains in its files.
+// Ended reports whether the journal was closed. The files of a closed journal keep the data that they held at that
+// time.
 func (m *Member) Ended() bool {
 	m.journal.mu.Lock()
 	defer m.journal.mu.Unlock()
 	return m.journal.closed
 }
 
-// Durable tells the journal that everything that the member wrote to it is now durable in the log's own files, or is
+// Durable tells the journal that all data that the member wrote to it is now durable in the log's own files, or is
 // void.
 func (m *Member) Durable() {
 	if !m.live.Load() {
@@ -212,9 +214,9 @@ func (m *Member) Durable() {
 	m.mustSync.Store(false)
 }
 
-// Write makes bytes of a segment durable. The bytes must already be in the segment's file, where they need not be
-// synced, and must not change before Write returns. If Write returns ErrUnused, the bytes are not durable, and the
-// caller must sync the file.
+// Write makes bytes of a segment durable. The caller must already have written them to the segment's file, without a
+// sync. The argument b must not change before Write returns. If Write returns ErrUnused, the bytes are not durable, and
+// the caller must sync the file.
 func (m *Member) Write(number uint64, segment [8]byte, offset int64, b []byte) error {
 	j := m.journal
 	j.mu.Lock()
@@ -247,7 +249,7 @@ func (m *Member) Write(number uint64, segment [8]byte, offset int64, b []byte) e
 	return p.err
 }
 
-// flush writes the pending batch for all goroutines that wait for it. The caller has set flushing, or was woken by
+// flush writes the pending batch for all goroutines that wait for it. The caller has set flushing, or has received from
 // batch.lead.
 func (j *Journal) flush() {
 	j.mu.Lock()
@@ -272,7 +274,7 @@ func (j *Journal) flush() {
 	close(p.done)
 }
 
-// write makes a batch durable. It returns ErrUnused if that fails.
+// write makes a batch durable. It returns ErrUnused if the batch is not durable.
 func (j *Journal) write(p *batch) error {
 	n := int64(bytesOf(j.before, p.ranges))
 	h := j.halfFor(n)
@@ -292,8 +294,8 @@ func (j *Journal) write(p *batch) error {
 		err = h.file.Sync()
 	}
 	if err != nil {
-		// It is unknown whether the batch is on disk, so the journal is not used any more (rule 5). Its earlier
-		// records are kept until the groups have synced their own files.
+		// It is unknown whether the batch is on disk, so the journal is not used any more (rule 5). The records that it
+		// already has remain until the groups have synced their own files.
 		j.opts.Logger.Error("the journal cannot be written: each group syncs its own file from now on", "file", h.file.Name(),
 			"error", err)
 		j.giveUp(err)
@@ -308,7 +310,7 @@ func (j *Journal) write(p *batch) error {
 	return nil
 }
 
-// giveUp makes the journal reject all further writes, and asks the groups with data in it to sync their own files.
+// giveUp makes the journal refuse all further writes, and asks the groups with data in it to sync their own files.
 func (j *Journal) giveUp(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -318,14 +320,15 @@ func (j *Journal) giveUp(err error) {
 	}
 }
 
-// release asks the members that need a half to sync their own files. The caller holds mu.
+// release asks the members with data in a half to sync their own files. The caller holds mu.
 func (j *Journal) release(h *half) {
 	for m := range h.live {
 		m.mustSync.Store(j.opts.Off.Keeps(rules.JournalSpace))
 	}
 }
 
-// halfFor returns the half that has space for n bytes, or nil if neither has space now.
+// halfFor returns a half with space for n bytes. If the current half is full, it begins the other half. It returns nil
+// if there is no space in either half now.
 func (j *Journal) halfFor(n int64) *half {
 	h := &j.halves[j.current]
 	if h.file != nil && h.end+n <= h.size {
@@ -349,7 +352,7 @@ func (j *Journal) halfFor(n int64) *half {
 	if size == 0 {
 		j.failed = now
 	}
-	if n+blockBytes > size { // the first block of a half holds the record that begins its use
+	if n+blockBytes > size { // the first record of a half, which begins its use, takes one block
 		return nil
 	}
 	if err := j.begin(1-j.current, size); err != nil {
@@ -365,7 +368,7 @@ func (j *Journal) halfFor(n int64) *half {
 	return other
 }
 
-// sizeAfter returns the size of the half that follows h; 0 if the volume has no space for it.
+// sizeAfter returns the size of the file other, which is used after h. It returns 0 if the volume has no space for it.
 func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	size := j.opts.FileBytes
 	switch {
@@ -382,20 +385,20 @@ func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	}
 	for limit := j.opts.Spare() / spareShare; size > limit; size /= 4 {
 		if size <= max(other.size, fileBytesFirst) {
-			return other.size // the size of the existing file; 0 if there is none
+			return other.size // the size of the existing file, or 0 if there is none
 		}
 	}
 	return size
 }
 
-// begin starts a half again. The caller ensures that no group needs the old content of the half.
+// begin begins a new use of a half. The caller ensures that no group needs the present content of the half.
 func (j *Journal) begin(i int, size int64) error {
 	h := &j.halves[i]
 	if h.file == nil || h.size < size {
 		if h.file != nil {
-			_ = h.file.Close() // no group needs the content of the file any more
+			_ = h.file.Close() // an error does not matter, because no group needs the content of the file
 		}
-		h.file, h.size = nil, 0 // the old file is removed even if no new one can be made
+		h.file, h.size = nil, 0 // the old file is no longer used, even if no new one can be made
 		file, err := j.make(names[i], size)
 		if err != nil {
 			return err
@@ -408,14 +411,14 @@ func (j *Journal) begin(i int, size int64) error {
 	if err == nil {
 		err = h.file.Sync()
 	}
-	if err != nil { // the content on disk is unknown, so the next use makes a new file
+	if err != nil { // the content on disk is not known, so the next use makes a new file
 		err = errors.Join(err, h.file.Close())
 		h.file, h.size = nil, 0
 	}
 	return err
 }
 
-// make creates a file of zeros. It first removes an existing file of that name.
+// make creates a file of zeros. It first removes an existing file with that name.
 func (j *Journal) make(name string, size int64) (vfs.File, error) {
 	if !j.made && j.opts.Begin != nil {
 		if err := j.opts.Begin(); err != nil {
@@ -438,8 +441,8 @@ func (j *Journal) make(name string, size int64) (vfs.File, error) {
 	return file, nil
 }
 
-// zero durably grows a new file to the given size in bytes. It fills the file with zeros if that makes later syncs
-// cheaper, because they then write no metadata.
+// zero durably grows a new file to the given size in bytes. On some file systems it also writes the zeros, because
+// later syncs then write no metadata and are cheaper.
 func zero(file vfs.File, size int64) error {
 	if err := file.Allocate(0, size); err != nil {
 		return err
@@ -462,8 +465,8 @@ func (j *Journal) Stats() Stats {
 	return j.stats
 }
 
-// Close ends the journal. No Write may be in progress. If no log needs the journal's content any more, Close removes
-// its files, and clean is true.
+// Close ends the journal. No Write may be in progress. If no log needs the content of the journal, Close removes the
+// files, and clean is true.
 func (j *Journal) Close() (clean bool, err error) {
 	j.mu.Lock()
 	if j.closed {

@@ -31,12 +31,14 @@ func newDisk(t *testing.T) *vfstest.Mem {
 	return m
 }
 
-// member is a log as the journal sees it: bytes are appended to the log, and synced now and then.
+// member simulates a log, which appends bytes and syncs them now and then.
 type member struct {
 	*Member
-	group        uuid.UUID
-	bytes        []byte // the appended bytes
-	durable, own int    // number of bytes that are durable in any file, and in the log's own file
+	group uuid.UUID
+	bytes []byte // the appended bytes
+	// durable is the number of bytes that are durable in the journal or the log. own is the number of those that are
+	// durable in the log's own file.
+	durable, own int
 }
 
 func join(t testing.TB, j *Journal, n int) *member {
@@ -48,8 +50,8 @@ func join(t testing.TB, j *Journal, n int) *member {
 	return &member{Member: m, group: groupID(n)}
 }
 
-// write appends bytes and makes them durable, by the journal or by a sync of the segment. It reports whether the
-// journal accepted them.
+// write appends bytes and makes them durable, either by the journal or by a sync of the segment. It reports whether the
+// journal has accepted them.
 func (m *member) write(b []byte) bool {
 	m.bytes = append(m.bytes, b...)
 	if !m.MustSync() && m.Write(7, [8]byte{1}, int64(m.durable), m.bytes[m.durable:]) == nil {
@@ -61,7 +63,7 @@ func (m *member) write(b []byte) bool {
 	return false
 }
 
-// check compares a group's content on a disk with the data that was made durable.
+// check compares the content of a group on a disk with the bytes that were made durable.
 func (m *member) check(t testing.TB, found Found) {
 	t.Helper()
 	got := bytes.Clone(m.bytes[:m.own])
@@ -90,7 +92,7 @@ func read(t testing.TB, fs vfs.FS) Found {
 }
 
 // TestWhatWasTakenSurvivesAPowerCut writes for many groups concurrently, and cuts the power at any time. Every byte
-// that was reported as durable must be found, no matter which other bytes the disk kept.
+// that was reported as durable must be found afterwards, whichever of the other bytes the disk has kept.
 func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -138,7 +140,8 @@ func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 	}
 }
 
-// TestOneSyncServesAllThatWait counts the syncs for writes that arrive while a sync is in progress.
+// TestOneSyncServesAllThatWait checks that one sync makes all writes durable that arrive while another sync is in
+// progress.
 func TestOneSyncServesAllThatWait(t *testing.T) {
 	disk := newDisk(t)
 	slow, entered, release := vfstest.NewFaulty(disk), make(chan struct{}), make(chan struct{})
@@ -173,8 +176,8 @@ func TestOneSyncServesAllThatWait(t *testing.T) {
 	}
 }
 
-// TestSpaceIsUsedAgainWhenNobodyNeedsIt has a group that does not sync its own file, and so keeps the space occupied.
-// The other groups must continue without the journal.
+// TestSpaceIsUsedAgainWhenNobodyNeedsIt checks that the other groups continue without the journal while one group does
+// not sync its own file, and so keeps the space of the journal occupied.
 func TestSpaceIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 8 << 10})
@@ -211,8 +214,8 @@ func TestSpaceIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	}
 }
 
-// TestALogThatCouldNotSyncGetsItsBytesBack checks that the bytes are passed to the log's successor in the same
-// process before that log is loaded.
+// TestALogThatCouldNotSyncGetsItsBytesBack checks that bytes that a log could not sync are passed to the next log of
+// the group in the same process before that log is loaded.
 func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -220,7 +223,7 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	m.write([]byte("one, "))
 	other.write([]byte("of another group"))
 	m.write([]byte("two"))
-	for range 2 { // the first log that gets the bytes cannot write them
+	for range 2 { // the first log that gets the bytes cannot write them, and the second one can
 		_, rest, err := j.Join(m.group)
 		if err != nil || rest == nil {
 			t.Fatalf("%+v, %v", rest, err)
@@ -237,7 +240,7 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	if err != nil || rest.Done() != nil {
 		t.Errorf("%+v, %v", rest, err)
 	}
-	join(t, j, 0) // no data is left now
+	join(t, j, 0) // checks that no data is left
 	other.Durable()
 	if clean, err := j.Close(); !clean || err != nil {
 		t.Errorf("clean %v, %v", clean, err)
@@ -247,8 +250,8 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	}
 }
 
-// TestAFailedSyncEndsIt checks that after a failed sync nothing is reported as durable, and that earlier records can
-// still be read.
+// TestAFailedSyncEndsIt checks that no write is reported as durable after a failed sync of the journal, and that
+// earlier records can still be read.
 func TestAFailedSyncEndsIt(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
@@ -270,7 +273,8 @@ func TestAFailedSyncEndsIt(t *testing.T) {
 	}
 }
 
-// TestNoSpaceForAFile checks that the groups sync their own files, and that the journal does not try again and again.
+// TestNoSpaceForAFile checks that the groups sync their own files if there is no space for the journal, and that the
+// journal does not retry too often.
 func TestNoSpaceForAFile(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
@@ -289,7 +293,7 @@ func TestNoSpaceForAFile(t *testing.T) {
 	}
 }
 
-// TestTheReserveIsLeftAlone checks that a file takes a small part of the volume's spare space, and that no file is
+// TestTheReserveIsLeftAlone checks that a file takes only a small part of the volume's spare space, and that no file is
 // made if that part is too small.
 func TestTheReserveIsLeftAlone(t *testing.T) {
 	disk := newDisk(t)
@@ -300,7 +304,7 @@ func TestTheReserveIsLeftAlone(t *testing.T) {
 		t.Error("a file was made without room")
 	}
 	spare, j.failed = spare+1, j.failed.Add(-2*tryAgain)
-	for range 5 * fileBytesFirst / blockBytes { // fast enough for larger files, if there were space for them
+	for range 5 * fileBytesFirst / blockBytes { // fast enough to get a larger file if there were space for one
 		m.write(make([]byte, 100))
 		m.Durable()
 	}
@@ -346,8 +350,8 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestBadBytes checks that a bad record between others is reported, affects only itself, and is named by the next
-// record. A bad record at the end counts as torn.
+// TestBadBytes checks that a bad record between valid ones is reported, does not affect other records, and is named by
+// the next record. A bad record at the end counts as torn.
 func TestBadBytes(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -361,10 +365,10 @@ func TestBadBytes(t *testing.T) {
 		t.Fatalf("%d ranges, %v", len(whole.Ranges), whole.Bad)
 	}
 	for _, c := range []struct {
-		first, last int // numbers of the bad records
+		first, last int // numbers of the first and the last bad record
 		said        string
 		lost        int  // number of ranges that are known to be lost
-		mine, other bool // the groups that may have lost more
+		mine, other bool // whether this group and the other group may have lost more
 	}{
 		{0, 0, "records 0 to 0", 0, false, false},
 		{1, 1, "records 1 to 1", 1, false, false},
@@ -423,8 +427,8 @@ func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
 	}
 }
 
-// TestBlocksThatCannotBeRead checks that records which may have been in unreadable blocks are reported. Blocks after
-// the end held no records if the next record is known not to exist.
+// TestBlocksThatCannotBeRead checks that records which may have been in unreadable blocks are reported. Unreadable
+// blocks after the last record held no records if it is known that no further record exists.
 func TestBlocksThatCannotBeRead(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -442,7 +446,7 @@ func TestBlocksThatCannotBeRead(t *testing.T) {
 		{0, 1 << 40, 1, 0, false, false, nil},
 		{2, 3, 0, 1, true, false, nil},
 		{2, 3, 2, 0, false, false, nil},
-		{3, 4, 0, 0, true, true, nil}, // the last record is unreadable; a torn one could be read
+		{3, 4, 0, 0, true, true, nil}, // the last record cannot be read, so it is not a torn one
 		{4, 5, 0, 0, true, true, nil},
 		{5, 6, 0, 0, false, false, nil},
 	} {
@@ -458,8 +462,8 @@ func TestBlocksThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestReplayKeepsWhatItCannotGive has a group whose files cannot be written. Other groups must start nevertheless,
-// and the group must lose nothing.
+// TestReplayKeepsWhatItCannotGive checks that other groups start although the files of one group cannot be written, and
+// that the data of this group is kept.
 func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	disk := newDisk(t)
 	begin := func(texts ...string) {
@@ -471,7 +475,7 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 			}
 		}
 	}
-	var mu sync.Mutex // guards got, because groups are applied concurrently
+	var mu sync.Mutex // guards got, because Replay calls Apply concurrently
 	got := map[uuid.UUID]string{}
 	fail := errors.New("the disk says no")
 	var refused uuid.UUID
@@ -514,7 +518,7 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 		for range 4 {
 			m.write([]byte("d"))
 		}
-		if _, rest, err := j.Join(refused); err != nil || rest == nil { // its content cannot be written
+		if _, rest, err := j.Join(refused); err != nil || rest == nil { // the data of this group still cannot be written
 			t.Fatalf("joined: %+v, %v", rest, err)
 		}
 	}
@@ -540,8 +544,8 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	replay("", "", 1, 0)
 }
 
-// TestAnEarlierUseOfAFileDoesNotCount checks that records of an earlier use, which follow the new records, are not
-// read.
+// TestAnEarlierUseOfAFileDoesNotCount checks that records of an earlier use of a file, which are after those of the
+// last use, are ignored.
 func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
@@ -566,7 +570,8 @@ func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestAFileThatWasRemovedIsNotUsedAgain removes a file, and no larger file can be made in its place.
+// TestAFileThatWasRemovedIsNotUsedAgain checks that the journal works without a file that was removed because no larger
+// file could be made in its place.
 func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
@@ -581,7 +586,7 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 		}
 	}
 	fill(1)
-	j.halves[1].began = j.halves[1].began.Add(-fullSoon) // so long ago that the next file is not made larger
+	j.halves[1].began = j.halves[1].began.Add(-fullSoon) // so long ago that the next file is not larger
 	fill(1)
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpCreate
@@ -591,7 +596,7 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 		t.Fatalf("%d faults; the test does not test", fault.Fired())
 	}
 	fault.Remove()
-	// space for a file as large as the removed one
+	// The volume now has space for a file as large as the removed one.
 	spare, j.failed = spareShare*fileBytesFirst, j.failed.Add(-2*tryAgain)
 	m.own = len(m.bytes)
 	if !m.write([]byte("new")) {
@@ -600,8 +605,8 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	m.check(t, read(t, disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})))
 }
 
-// FuzzDecode checks that no input causes a panic, and that an accepted record is encoded to a record of the same
-// length.
+// FuzzDecode checks that no input causes a panic, and that the encoding of each accepted record has the length of the
+// input record.
 func FuzzDecode(f *testing.F) {
 	f.Add(encode(nil, 3, 4, nil, []Range{{Group: groupID(1), Number: 2, Segment: [8]byte{3}, Offset: 64,
 		Bytes: []byte("abc")}}))

@@ -25,15 +25,15 @@ var names = [2]string{"journal-0", "journal-1"}
 type Found struct {
 	Files  int // number of files
 	Ranges []Range
-	// Bad lists the unreadable parts that may have held acknowledged data. An incomplete record at the end counts as
-	// torn and is not listed, although a last record that was damaged later looks the same.
+	// Bad lists the unreadable parts that may have held acknowledged data. An incomplete record at the end is not listed,
+	// because it counts as torn, although a complete last record that was damaged later looks the same.
 	Bad []error
-	// Lost lists the places of segments that an unreadable record made durable, as far as the next record names them.
-	// The field Bytes of these ranges is empty.
+	// Lost lists the ranges of segments that an unreadable record has made durable, as far as the next record names them.
+	// Their field Bytes is empty.
 	Lost []Range
 
-	gaps []gap                     // unreadable records of unknown content
-	last map[uuid.UUID]placeInTime // for each group, the position of its last known record
+	gaps []gap                     // ranges of unreadable records whose content is not known
+	last map[uuid.UUID]placeInTime // by group: position of the last record that is known to have held data of the group
 }
 
 // placeInTime is the position of a record in the order of all records.
@@ -43,28 +43,28 @@ func (p placeInTime) compare(q placeInTime) int {
 	return cmp.Or(cmp.Compare(p.epoch, q.epoch), cmp.Compare(p.sequence, q.sequence))
 }
 
-// gap is a range of unreadable records.
+// gap is a range of consecutive records that cannot be read.
 type gap struct {
 	last  placeInTime // position of the last record in the range
-	bytes int64       // upper bound for the total size of the records
+	bytes int64       // upper bound of the total size of the records in the range
 }
 
 // Share is the part of the journal that belongs to one group.
 type Share struct {
 	Ranges []Range // oldest first
 	Lost   []Range // the part of Found.Lost that belongs to the group
-	// Doubt is the greatest number of bytes that unreadable records may have held for the group after everything
-	// else. It is 0 if there are no such records.
+	// Doubt is the maximum number of bytes that unreadable records may have held for the group after all other data. It is
+	// 0 if no unreadable record can have held data of the group.
 	Doubt int64
 }
 
-// followedBy returns the content of s, followed by the content of a later share.
+// followedBy returns the content of s and, after it, that of the share later.
 func (s Share) followedBy(later Share) Share {
 	return Share{Ranges: slices.Concat(s.Ranges, later.Ranges), Lost: slices.Concat(s.Lost, later.Lost),
 		Doubt: s.Doubt + later.Doubt}
 }
 
-// Share returns the part that belongs to a group.
+// Share returns the part of the content that belongs to a group.
 func (f *Found) Share(group uuid.UUID) (s Share) {
 	of := func(ranges []Range) (out []Range) {
 		for i := range ranges {
@@ -84,16 +84,16 @@ func (f *Found) Share(group uuid.UUID) (s Share) {
 	return s
 }
 
-// groups returns the groups for which something was found, in order of their UUIDs.
+// groups returns the groups that have data in the journal, in the order of their UUIDs.
 func (f *Found) groups() []uuid.UUID {
 	return slices.SortedFunc(maps.Keys(f.last), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 }
 
-// Doubtful reports whether a group may have lost data even if none of its data was found.
+// Doubtful reports whether any group may have lost data, even one that has no data in Found.
 func (f *Found) Doubtful() bool { return len(f.gaps) > 0 }
 
-// Read reads the journal files of a volume, oldest record first. If there is no file, the result is empty. If no
-// block of a file can be read, Read returns an error, because the device may be able to read the file the next time.
+// Read reads the journal files of a volume, oldest record first. If there is no file, the result is empty. If no block
+// of a file can be read, Read returns an error, because the device may be able to read the file later.
 func Read(fsys vfs.FS, dir string) (Found, error) {
 	found := Found{last: map[uuid.UUID]placeInTime{}}
 	var uses []use
@@ -131,7 +131,7 @@ func Read(fsys vfs.FS, dir string) (Found, error) {
 	return found, nil
 }
 
-// note records the groups that have ranges in a record.
+// note records that a record at the given position has data of the groups in ranges.
 func (f *Found) note(ranges []Range, at placeInTime) {
 	for i := range ranges {
 		if last, known := f.last[ranges[i].Group]; !known || at.compare(last) > 0 {
@@ -140,8 +140,8 @@ func (f *Found) note(ranges []Range, at placeInTime) {
 	}
 }
 
-// compareEnd detects that the last record of a use is lost: the first record of the next use names the ranges of that
-// record.
+// compareEnd detects whether the last record of the use ended is lost. The first record with ranges of the next use
+// names the ranges of that record.
 func (f *Found) compareEnd(ended, next *use) {
 	i := slices.IndexFunc(next.records, func(r record) bool { return r.sequence == 1 })
 	if i < 0 || ended.epoch>>32+1 != next.epoch>>32 {
@@ -163,7 +163,8 @@ func (f *Found) compareEnd(ended, next *use) {
 	switch {
 	case len(before) == 0:
 		return
-	case slices.EqualFunc(last, before, same): // the last record of the ended use was read, so nothing follows it
+	// The last record that was read is the last one of the ended use, so no record after it is lost.
+	case slices.EqualFunc(last, before, same):
 		f.gaps = slices.DeleteFunc(f.gaps, func(g gap) bool { return g.last == placeInTime{ended.epoch, math.MaxUint64} })
 		return
 	}
@@ -177,10 +178,11 @@ func (f *Found) compareEnd(ended, next *use) {
 // content is the content of one file.
 type content struct {
 	bytes      []byte
-	unreadable []bool // for each block of blockBytes; nil if the whole file could be read
+	unreadable []bool // one element for each block; nil if the whole file could be read
 }
 
-// readTries is how often a block is read before it counts as unreadable: some devices fail once and then succeed.
+// readTries is the number of attempts to read a block before it counts as unreadable, because some devices fail once
+// and then succeed.
 const readTries = 3
 
 func readFile(fsys vfs.FS, name string) (c content, err error) {
@@ -198,7 +200,8 @@ func readFile(fsys vfs.FS, name string) (c content, err error) {
 	if err == nil || errors.Is(err, io.EOF) {
 		return content{bytes: b[:n]}, nil
 	}
-	// The file is read block by block, so that an unreadable block affects only its own record.
+	// After the error, the file is read block by block, so that an unreadable block affects only the record that contains
+	// it.
 	c = content{bytes: b, unreadable: make([]bool, (size+blockBytes-1)/blockBytes)}
 	for i := range c.unreadable {
 		at := int64(i) * blockBytes
@@ -228,16 +231,16 @@ func (c *content) isUnreadable(from, to int) bool {
 	return slices.Contains(c.unreadable[from/blockBytes:(to+blockBytes-1)/blockBytes], true)
 }
 
-// use is the last use of a file: the records since the file was last started.
+// use is the last use of a file, which consists of the records since the file was last begun.
 type use struct {
 	epoch   uint64
 	records []record
 	bad     []error
 	gaps    []gap
-	lost    []record // records that are lost, but named by the record after them
+	lost    []record // records whose field before names the ranges of a lost record
 }
 
-// scan finds the records of a file's last use, and detects which of them are missing.
+// scan finds the records of a file's last use, and determines which records are missing.
 func (c *content) scan() (u use) {
 	for at := 0; at < len(c.bytes); {
 		r, err := decode(c.bytes[at:])
@@ -274,7 +277,7 @@ func (c *content) scan() (u use) {
 }
 
 // missing registers the records that are missing, from a sequence up to the record before r. The record r names the
-// ranges of the last missing record. The first record of a use has no ranges.
+// ranges of the last missing record. The first record of a use is not missed, because it has no ranges.
 func (u *use) missing(from uint64, r record, end int) {
 	u.bad = append(u.bad, fmt.Errorf("records %d to %d of epoch %x cannot be read", from, r.sequence-1, u.epoch))
 	unknown := r.sequence - 1
@@ -287,7 +290,7 @@ func (u *use) missing(from uint64, r record, end int) {
 	}
 }
 
-// mayGoOn reports whether a record may begin at an offset, although the record cannot be read to its end.
+// mayGoOn reports whether an unreadable record may begin at an offset.
 func (c *content) mayGoOn(at int, epoch, sequence uint64) bool {
 	if c.isUnreadable(at, min(at+blockBytes, len(c.bytes))) {
 		return true

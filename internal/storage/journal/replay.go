@@ -16,15 +16,16 @@ import (
 )
 
 const (
-	// damagedPrefix is the beginning of the name of a file that was set aside because a part of it cannot be read. A
-	// number follows.
+	// damagedPrefix is the beginning of the name of a journal file that was set aside because a part of it cannot be read.
+	// The rest of the name is a number.
 	damagedPrefix = "journal-damaged-"
-	// keptPrefix is the beginning of the name of a file with data that could not be written to a group's files. The
-	// UUID of the group follows.
+	// keptPrefix is the beginning of the name of a file with data that could not be written to a group's files. The rest
+	// of the name is the UUID of the group.
 	keptPrefix = "journal-kept-"
-	// replaysMax is how many groups are written and synced concurrently, because each of them waits for the device.
+	// replaysMax is the maximum number of groups that are written and synced concurrently. Concurrency helps, because each
+	// of them waits for the device.
 	replaysMax = 16
-	// keptRecordBytes is the greatest size of a record in a kept file, unless a single range is longer.
+	// keptRecordBytes is the maximum size of a record in a kept file, unless a single range is larger.
 	keptRecordBytes = 8 << 20
 )
 
@@ -34,19 +35,20 @@ func IsName(name string) bool {
 		strings.HasPrefix(name, keptPrefix)
 }
 
-// Target has the functions by which Replay writes the content of a journal to the files of the groups.
+// Target has the functions with which Replay writes the content of a journal to the files of the groups.
 type Target struct {
-	// Groups lists all groups of the volume, because an unreadable record may have held data of any of them.
+	// Groups returns all groups of the volume. Replay needs all of them, because an unreadable record may have held data
+	// of any group.
 	Groups func() ([]uuid.UUID, error)
-	// Apply makes the data that was found for a group durable in the group's files, and records there what is lost.
-	// It also returns nil if the group has no files any more. Apply is called concurrently for several groups.
+	// Apply makes the data that was found for a group durable in the group's files, and records there what is lost. It
+	// must also return nil if the group no longer has files. Apply is called concurrently for several groups.
 	Apply func(group uuid.UUID, share Share) error
 }
 
 // Replay passes to each group the data that the journal files of a volume hold for it, and then removes the files. A
 // file with an unreadable part is set aside instead, as journal-damaged-N. Data that cannot be written to a group's
-// files is kept in a separate file, journal-kept-GROUP, until Join or a later Replay can write it; the other groups
-// are not affected. If Replay returns an error, no file was removed, and the files have to be replayed again.
+// files is kept in a separate file, journal-kept-GROUP, until Join or a later Replay can write it. This does not affect
+// the other groups. If Replay returns an error, no file was removed, and the files have to be replayed again.
 func Replay(fsys vfs.FS, dir string, to Target) (Found, error) {
 	found, err := Read(fsys, dir)
 	if err != nil {
@@ -92,7 +94,7 @@ func Replay(fsys vfs.FS, dir string, to Target) (Found, error) {
 	return found, Remove(fsys, dir)
 }
 
-// Left returns the names of the files of a volume that were set aside or kept.
+// Left returns the names of the files on a volume that were set aside, and of those with kept data.
 func Left(fsys vfs.FS, dir string) (damaged, kept []string, err error) {
 	all, err := fsys.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -155,9 +157,9 @@ func remove(fsys vfs.FS, dir string, files ...string) error {
 	return fsys.SyncDir(dir)
 }
 
-// keep durably appends the share of a group to a file of its own, after the data that was kept earlier. The file has
-// records like a journal. The first record lists what is lost. Share.Doubt is stored as a range of segment 0, a number
-// that no segment has.
+// keep durably appends the share of a group to a file of its own, after the data that was kept earlier. The file
+// consists of records, like a journal. The first record lists the lost ranges. Share.Doubt is stored as a range of
+// segment 0, a number that no segment has.
 func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	name := path.Join(dir, keptPrefix+group.String())
 	earlier, err := readKept(fsys, name)
@@ -207,7 +209,7 @@ func readKept(fsys vfs.FS, name string) (share Share, err error) {
 	return share, nil
 }
 
-// applyKept applies the kept data of those groups that can be written now. It keeps the rest.
+// applyKept passes the data in the kept files to apply. It removes a file if apply succeeds, and keeps it otherwise.
 func applyKept(fsys vfs.FS, dir string, apply func(uuid.UUID, Share) error) error {
 	_, kept, err := Left(fsys, dir)
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A goroutine in a call that waits for the device blocks its processor for other goroutines until the runtime's
-// monitor notices. With few processors and many such calls, the processors are blocked most of the time. So syncs and
-// direct reads are passed to the kernel's asynchronous I/O (io_submit; for a sync, a worker of the kernel calls the
-// same vfs_fsync). Completions arrive through an eventfd that the runtime polls like a socket. See io_submit(2),
+// A goroutine in a system call that waits for the device occupies a processor of the runtime until the runtime's
+// monitor notices. With few processors and many such calls, the processors are occupied most of the time. So syncs and
+// direct reads are passed to the kernel's asynchronous I/O by io_submit. A worker of the kernel then performs the sync
+// by the same vfs_fsync. Completions arrive through an eventfd that the runtime polls like a socket. See io_submit(2),
 // docs/adr/0006-asynchronous-syncs.md and docs/adr/0008-cold-reads.md. If the kernel or a sandbox does not allow
-// this, the ordinary calls are used.
+// asynchronous I/O, the ordinary calls are used.
 
 const (
-	aioUnderWay = 512 // greatest number of calls in flight; further calls are ordinary system calls
+	aioUnderWay = 512 // maximum number of calls in flight; further calls are ordinary system calls
 
 	iocbPread     = 0 // IOCB_CMD_PREAD
 	iocbFdsync    = 3 // IOCB_CMD_FDSYNC
@@ -28,36 +28,37 @@ const (
 
 // iocb is struct iocb of linux/aio_abi.h on a little-endian machine.
 type iocb struct {
-	data      uint64 // the kernel returns this value in the event
+	data      uint64 // the kernel returns this number in the event
 	_         [2]uint32
 	opcode    uint16
 	_         int16
 	fd        uint32
-	buffer    uint64 // address
+	buffer    uint64 // address of the memory
 	bytes     uint64
 	offset    int64
 	_         uint64
 	flags     uint32
-	completed uint32 // eventfd
+	completed uint32 // an eventfd
 }
 
 // ioEvent is struct io_event of linux/aio_abi.h.
 type ioEvent struct {
 	data   uint64
 	_      uint64
-	result int64 // number of bytes, or the negative errno
+	result int64 // number of bytes, or minus the errno
 	_      int64
 }
 
 // aioCall is a slot for one asynchronous call. Later calls reuse it.
 type aioCall struct {
 	control iocb
-	// memory is the target of a read. It is kept alive, and must not move, while the kernel writes to it.
+	// memory is the target of a read. The reference keeps the memory alive, and the memory must not move, while the kernel
+	// writes to it.
 	memory []byte
-	done   chan int64 // receives the result; capacity 1
+	done   chan int64 // receives the result; has space for one element
 }
 
-// aio passes calls to the kernel.
+// aio passes calls to the kernel's asynchronous I/O.
 type aio struct {
 	context uintptr
 	eventFd int
@@ -65,11 +66,11 @@ type aio struct {
 	calls   [aioUnderWay]aioCall
 
 	mu   sync.Mutex
-	free []int // indexes of the free elements of calls. Guarded by mu
+	free []int // indexes of the free elements of calls; guarded by mu
 }
 
-// kernelAIO returns the one aio of the process, which the first call creates. It returns nil if the aio cannot be
-// created.
+// kernelAIO returns the only aio of the process, which the first call creates. It returns nil if the kernel does not
+// allow asynchronous I/O.
 var kernelAIO = sync.OnceValue(func() *aio {
 	a, err := newAIO()
 	if err != nil {
@@ -106,7 +107,7 @@ func fdatasync(fd int) error {
 	return unix.Fdatasync(fd)
 }
 
-// preadDirect does what pread does, for a file opened with O_DIRECT, without blocking a processor of the runtime.
+// preadDirect is like pread for a file opened with O_DIRECT, without blocking a processor of the runtime.
 func preadDirect(fd int, p []byte, offset int64) (int, error) {
 	address := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p))))
 	call := iocb{opcode: iocbPread, fd: uint32(fd), buffer: address, bytes: uint64(len(p)), offset: offset}
@@ -116,8 +117,8 @@ func preadDirect(fd int, p []byte, offset int64) (int, error) {
 	return unix.Pread(fd, p, offset)
 }
 
-// do passes one call to the kernel and waits for its result. If a is nil or the kernel does not accept the call, the
-// result taken is false, and do has done nothing.
+// do passes one call to the kernel and waits for its result. If a is nil, or if the kernel does not accept the call,
+// taken is false and nothing was done.
 func (a *aio) do(control iocb, memory []byte) (n int, taken bool, err error) {
 	if a == nil {
 		return 0, false, nil
@@ -151,13 +152,13 @@ func (a *aio) do(control iocb, memory []byte) (n int, taken bool, err error) {
 	return int(result), taken, nil
 }
 
-// complete wakes the callers whose calls have ended, for as long as the process lives.
+// complete passes the results of calls to the goroutines that wait for them. It runs until the process ends.
 func (a *aio) complete() {
 	var count [8]byte
 	events := make([]ioEvent, 64)
 	for {
-		// The result of the read does not matter, because completions are looked for in any case. The eventfd is never
-		// closed, so an interruption is the only possible error.
+		// The result of this read does not matter, because the loop looks for completions in any case. The eventfd is never
+		// closed, so the only possible error is an interruption.
 		_, _ = a.events.Read(count[:])
 		for {
 			var none unix.Timespec
@@ -170,7 +171,7 @@ func (a *aio) complete() {
 				break
 			}
 			for i := range events[:n] {
-				a.calls[events[i].data].done <- events[i].result // never blocks, because the capacity is 1
+				a.calls[events[i].data].done <- events[i].result // never blocks, because the channel has space for one element
 			}
 			if int(n) < len(events) {
 				break // later completions make the eventfd readable again

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The kernel accepts many syncs and reads at the same time, and answers each once. If this kernel accepts none, for
-// example in a sandbox, the test says so, because the ordinary calls then do the work.
+// TestKernelAIO checks that the kernel accepts many syncs and reads at the same time, and answers each of them once. If
+// this kernel accepts none, for example in a sandbox, the test says so, because the ordinary calls then do the work.
 func TestKernelAIO(t *testing.T) {
 	a, err := newAIO()
 	if err != nil {
@@ -59,7 +59,8 @@ func TestKernelAIO(t *testing.T) {
 	}
 }
 
-// If the kernel refuses a call, for example in a sandbox, it has done nothing, and the ordinary calls do the work.
+// TestKernelRefusesAIO checks that nothing was done if the kernel refuses a call, for example in a sandbox, and that
+// the ordinary calls then do the work.
 func TestKernelRefusesAIO(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	must.OK(t, err)
@@ -70,7 +71,7 @@ func TestKernelRefusesAIO(t *testing.T) {
 	}
 	whole := kernelAIO
 	defer func() { kernelAIO = whole }()
-	refusing := &aio{free: []int{0}} // has no context, so io_submit returns EINVAL
+	refusing := &aio{free: []int{0}} // without a context, so that io_submit returns EINVAL
 	full := &aio{}
 	for what, a := range map[string]*aio{"no context": refusing, "too many under way": full, "no kernel": nil} {
 		asked := 0
@@ -88,7 +89,8 @@ func TestKernelRefusesAIO(t *testing.T) {
 	}
 }
 
-// A direct read stops at the end of the file. A read at a negative offset returns the kernel's error.
+// TestKernelAIOEndAndError checks that a direct read stops at the end of the file, and that a read at a negative offset
+// returns the kernel's error.
 func TestKernelAIOEndAndError(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	must.OK(t, err)
@@ -108,7 +110,8 @@ func TestKernelAIOEndAndError(t *testing.T) {
 	}
 }
 
-// A sync of a file that cannot be synced returns an error instead of waiting for ever.
+// TestSyncOfWhatCannotBeSynced checks that the sync of a file that does not support it returns an error instead of
+// waiting indefinitely.
 func TestSyncOfWhatCannotBeSynced(t *testing.T) {
 	r, w, err := os.Pipe()
 	must.OK(t, err)
@@ -122,7 +125,7 @@ func TestSyncOfWhatCannotBeSynced(t *testing.T) {
 	}
 }
 
-// The structures have the layout in linux/aio_abi.h.
+// TestLayoutOfAsynchronousIO checks that the structures have the layout in linux/aio_abi.h.
 func TestLayoutOfAsynchronousIO(t *testing.T) {
 	var c iocb
 	if unsafe.Sizeof(c) != 64 || unsafe.Offsetof(c.opcode) != 16 || unsafe.Offsetof(c.fd) != 20 ||

@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The ioctl FS_IOC_FIEMAP lists the extents of a file. It is described in Documentation/filesystems/fiemap.rst and
-// include/uapi/linux/fiemap.h of the kernel.
+// The ioctl FS_IOC_FIEMAP returns the extents of a file. Documentation/filesystems/fiemap.rst and
+// include/uapi/linux/fiemap.h of the kernel describe it.
 const (
 	fsIocFiemap = 0xC020660B // _IOWR('f', 11, struct fiemap)
-	// fiemapFlagSync makes the kernel first write the dirty pages of the file to the device. Data that is still in such
-	// pages may be in an extent that counts as unwritten.
+	// fiemapFlagSync makes the kernel first write the dirty pages of the file to the device. Without this flag, an extent
+	// may be listed as unwritten although dirty pages hold data for it.
 	fiemapFlagSync        = 0x1
 	fiemapExtentLast      = 0x1
-	fiemapExtentUnwritten = 0x800 // allocated, and reads as zeros
-	fiemapExtents         = 64    // number of extents requested in one call
+	fiemapExtentUnwritten = 0x800 // the extent is allocated, and reads as zeros
+	fiemapExtents         = 64    // number of extents that one call returns at most
 )
 
 // fiemapExtent is struct fiemap_extent.
@@ -35,7 +35,7 @@ type fiemap struct {
 	extents                      [fiemapExtents]fiemapExtent
 }
 
-// DataEnd implements File. It uses the extents of the file, because SEEK_DATA is not suitable: ext4 and xfs report an
+// DataEnd implements File. It uses the extents of the file, and not SEEK_DATA, because ext4 and xfs would report an
 // unwritten extent as data after it was read through the page cache.
 func (o *osFile) DataEnd(from int64) (int64, error) {
 	size, err := o.Size()
@@ -53,7 +53,7 @@ func (o *osFile) DataEnd(from int64) (int64, error) {
 		for next, last := from, false; next < size && !last; {
 			ask := fiemap{start: uint64(next), length: uint64(size - next), flags: fiemapFlagSync, count: fiemapExtents}
 			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), fsIocFiemap, uintptr(unsafe.Pointer(&ask))); errno != 0 {
-				end = size // the extents are unknown, so all of the file may be data
+				end = size // without the extents, every byte may be data
 				break
 			}
 			before := next
@@ -66,7 +66,7 @@ func (o *osFile) DataEnd(from int64) (int64, error) {
 				}
 			}
 			if next == before && !last {
-				end, last = size, true // the kernel's answer makes no sense
+				end, last = size, true // the kernel's answer is impossible, so every byte counts as data
 			}
 		}
 		return nil

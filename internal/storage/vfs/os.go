@@ -31,7 +31,8 @@ func (OS) Create(name string) (File, error) {
 	return openOS(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, false)
 }
 
-// Open implements FS.
+// OpenDirect implements FS. If the file system does not support O_DIRECT, which makes the kernel return EINVAL,
+// OpenDirect opens the file normally.
 func (OS) Open(name string) (File, error) { return openOS(name, os.O_RDONLY, false) }
 
 // OpenWrite implements FS.
@@ -46,8 +47,8 @@ func (OS) OpenDirect(name string) (File, error) {
 	return f, err
 }
 
-// openOS opens a file. It never returns a nil *osFile in a non-nil File. It rejects folders, which os.Open would
-// open.
+// openOS opens a file. If it returns an error, the File is nil and not a File that holds a nil *osFile. It refuses
+// folders, which os.Open would open.
 func openOS(name string, flag int, direct bool) (File, error) {
 	f, err := os.OpenFile(name, flag, filePerm)
 	if err != nil {
@@ -83,8 +84,8 @@ func (o OS) MkdirAll(dir string) error {
 	return MakeFolders(o, filepath.Clean(dir), func(dir string) error { return os.Mkdir(dir, dirPerm) })
 }
 
-// MakeFolders does what MkdirAll does, for an implementation of FS: it makes a folder and its parents by mkdir, and
-// syncs the parent of each folder that it made.
+// MakeFolders is MkdirAll for implementations of FS. It creates a folder and its parents with mkdir, and syncs the
+// parent of each folder that it has created.
 func MakeFolders(fsys FS, dir string, mkdir func(string) error) error {
 	info, err := fsys.Stat(dir)
 	if err == nil {
@@ -102,7 +103,7 @@ func MakeFolders(fsys FS, dir string, mkdir func(string) error) error {
 			return err
 		}
 	}
-	// Another caller may have made the folder first, and may not have synced the parent yet. So the sync here is needed
+	// Another caller may have made the folder first, and may not have synced the parent yet. So the parent must be synced
 	// in any case.
 	if err := mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -131,7 +132,7 @@ func (OS) SyncDir(dir string) error {
 	return syncFolder("syncdir", dir, unix.Fsync)
 }
 
-// syncFolder opens a folder and calls sync with its descriptor. The name op is that of the operation in an error.
+// syncFolder opens a folder and calls sync with its descriptor. The argument op is the name of the operation in errors.
 func syncFolder(op, dir string, sync func(fd int) error) error {
 	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -144,11 +145,11 @@ func syncFolder(op, dir string, sync func(fd int) error) error {
 	return errors.Join(err, d.Close())
 }
 
-// syncAllDirtyMax is the greatest amount of unwritten memory, of all programs on this machine, with which OS.SyncAll is
-// worthwhile: the sync of a file system also writes the files of other programs.
+// syncAllDirtyMax is the maximum number of unwritten bytes of all programs on this machine with which OS.SyncAll is
+// worthwhile. There is a limit because the sync of a file system also writes the files of other programs.
 const syncAllDirtyMax = 128 << 20
 
-// SyncAll implements FS by syncfs.
+// SyncAll implements FS with the system call syncfs.
 func (OS) SyncAll(dir string) error {
 	unsupported := func(why string) error {
 		return &fs.PathError{Op: "syncall", Path: dir, Err: fmt.Errorf("%w: %s", errors.ErrUnsupported, why)}
@@ -224,9 +225,9 @@ func (OS) Space(dir string) (Space, error) {
 }
 
 // spaceOf converts blocks to bytes. If the superblock of a file system was overwritten, the kernel may report
-// impossible numbers, for example because it subtracts what the file system needs for itself from a size of 0.
-// spaceOf returns EUCLEAN for such numbers. If only the number of free blocks is below zero, nothing is free, because
-// root has used blocks that are reserved for it.
+// impossible numbers, for example because it subtracts the file system's own blocks from a size of 0. spaceOf returns
+// EUCLEAN for such numbers. If only the number of free blocks is below zero, root has used blocks that are reserved for
+// it, and spaceOf returns no free bytes.
 func spaceOf(blocks, free uint64, block int64) (Space, error) {
 	if block < 0 || block > 0 && blocks > uint64(math.MaxInt64/block) {
 		return Space{}, fmt.Errorf("it says that it has %d blocks of %d bytes, which cannot be: %w", int64(blocks), block,
@@ -242,7 +243,7 @@ func spaceOf(blocks, free uint64, block int64) (Space, error) {
 type osFile struct {
 	f      *os.File
 	direct bool  // opened with O_DIRECT
-	align  int64 // of direct reads, in bytes
+	align  int64 // alignment of direct reads, in bytes
 }
 
 // readAlign asks the kernel (since 6.1) for the alignment that O_DIRECT reads of a file require.
@@ -295,8 +296,8 @@ func (o *osFile) Size() (int64, error) {
 	return info.Size(), nil
 }
 
-// ReadAt reads until p is full or the file ends. With O_DIRECT, a read that ends at an unaligned offset has reached
-// the end of the file. ReadAt stops there. os.File would continue, which some file systems refuse.
+// ReadAt reads until p is full or the file ends. With O_DIRECT, a read that ends at an unaligned offset has reached the
+// end of the file, so ReadAt stops. os.File would read again from that offset, which some file systems refuse.
 func (o *osFile) ReadAt(p []byte, off int64) (int, error) {
 	if !o.direct {
 		return o.f.ReadAt(p, off)
@@ -327,8 +328,9 @@ func (o *osFile) ReadAt(p []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// Sync calls fdatasync: it makes the content and a changed size durable, but not the times. It is never retried, not
-// even after EINTR, because the kernel reports a lost page only once and a second call would falsely succeed.
+// Sync implements File with fdatasync, which makes the content and a changed size durable, but not the times of the
+// file. It is never retried, not even after EINTR, because the kernel reports a lost page only once and a second call
+// would falsely succeed.
 func (o *osFile) Sync() error {
 	err := control(o.f, fdatasync)
 	if err != nil {
@@ -347,8 +349,8 @@ func (o *osFile) Allocate(offset, length int64) error {
 			syscall.EFBIG)}
 	}
 	if o.fileSystem() == unix.BTRFS_SUPER_MAGIC {
-		// On btrfs, every write goes to a new place in any case. So allocated space only costs time: a tenth for small
-		// commits, and more if a store is filled with small records.
+		// On btrfs, every write goes to a new place on the disk. So allocated space has no use and costs time: a tenth of the
+		// time of small commits, and more if a store is filled with small records.
 		return o.grow(offset + length)
 	}
 	err := control(o.f, func(fd int) error {
@@ -368,7 +370,7 @@ func (o *osFile) Allocate(offset, length int64) error {
 	return o.grow(offset + length)
 }
 
-// grow extends the file to length if it is shorter.
+// grow extends the file to the given length if it is shorter.
 func (o *osFile) grow(length int64) error {
 	size, err := o.Size()
 	if err != nil || size >= length {
@@ -385,16 +387,15 @@ func control(file *os.File, f func(fd int) error) error {
 	}
 	var inner error
 	if err := raw.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
-		// The only possible cause is that the file is closed. The returned error has no exported value to compare
-		// with.
+		// The file is closed, which is the only possible cause. The error that the os package returns for it is not exported.
 		return fs.ErrClosed
 	}
 	return inner
 }
 
-// ReplaceFile creates or replaces a real file, by package os. It writes the content to a file with a different name in
-// the same folder, and renames that file when it is complete. So the name always refers to the whole old or the whole
-// new file. ReplaceFile syncs nothing.
+// ReplaceFile creates or replaces a file of the operating system. It writes the content to a file with a different name
+// in the same folder, and renames that file when it is complete. So the name always refers either to the whole old file
+// or to the whole new file. ReplaceFile syncs nothing.
 func ReplaceFile(name string, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), ".sheaf-new-*")
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 // sector is the size of a disk's sector, in bytes.
 const sector = 512
 
-// TestContractOnRealFileSystems runs the contract on a small disk for each file system that this machine can make.
+// TestContractOnRealFileSystems runs the contract of FS on a small disk with each file system that this machine can
+// make.
 func TestContractOnRealFileSystems(t *testing.T) {
 	for fsType, size := range map[string]int64{"ext2": 32 << 20, "ext3": 32 << 20, "ext4": 32 << 20, "xfs": 320 << 20,
 		"btrfs": 128 << 20} {
@@ -67,7 +68,7 @@ func TestOSFullDisk(t *testing.T) {
 	}
 }
 
-// TestOSOpenDirectFallsBack opens a file on a file system without O_DIRECT.
+// TestOSOpenDirectFallsBack checks that OpenDirect opens a file normally on a file system without O_DIRECT.
 func TestOSOpenDirectFallsBack(t *testing.T) {
 	f, err := vfs.OS{}.OpenDirect("/proc/self/mountinfo")
 	must.OK(t, err)
@@ -75,13 +76,14 @@ func TestOSOpenDirectFallsBack(t *testing.T) {
 	if f.Direct() {
 		t.Error("it says that it reads past the page cache")
 	}
-	buf := make([]byte, 3) // the fallback needs no alignment
+	buf := make([]byte, 3) // a normal read needs no alignment
 	if _, err := f.ReadAt(buf, 1); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestOSLockHoldsAgainstProcesses takes the lock in another process, which is then killed.
+// TestOSLockHoldsAgainstProcesses checks that a lock in another process excludes this process until the other one is
+// killed.
 func TestOSLockHoldsAgainstProcesses(t *testing.T) {
 	const env = "SHEAF_TEST_HOLD_LOCK"
 	if name := os.Getenv(env); name != "" {

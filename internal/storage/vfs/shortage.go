@@ -11,13 +11,13 @@ import (
 // lacks are the errors of the kernel for a shortage of descriptors or memory, or for an interrupted call.
 var lacks = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR}
 
-// harmless are the operations that change nothing if they fail with one of the errors in lacks. The names are those in
-// the errors of package os and of the file systems for tests.
+// harmless has the names of the operations that change nothing if they fail with one of the errors in lacks. These are
+// the names in the errors of package os and of the file systems for tests.
 var harmless = []string{"open", "openat", "create", "mkdir", "rename", "stat", "lstat", "list", "fdopendir"}
 
 // IsShortage reports whether an operation failed because the system lacked descriptors or memory at that moment, before
 // the operation changed anything. Such an operation may be retried. A failed write or sync never counts as a shortage,
-// because it is unknown what it did. If several errors are joined, the first one counts.
+// because it is not known what it has done. If several errors are joined, IsShortage looks only at the first one.
 func IsShortage(err error) bool {
 	var path *fs.PathError
 	var link *os.LinkError
@@ -35,7 +35,7 @@ func IsShortage(err error) bool {
 	if !errors.As(cause, &errno) {
 		return false
 	}
-	// An operation on an open file never lacks a descriptor. The sync of a folder does, because it opens the folder.
+	// An operation on an open file needs no descriptor. The sync of a folder does, because it opens the folder.
 	if errno == syscall.EMFILE || errno == syscall.ENFILE {
 		return true
 	}

@@ -8,8 +8,8 @@ type Timed struct {
 	synced func(name string, took time.Duration, err error)
 }
 
-// NewTimed wraps inner. After each sync, synced is called with the name by which the file was opened, on the
-// goroutine that called Sync. synced must be safe for concurrent use.
+// NewTimed returns a Timed for the file system inner. After each sync of a file, the goroutine that has called Sync
+// calls synced with the name by which the file was opened. The function synced must be safe for concurrent use.
 func NewTimed(inner FS, synced func(name string, took time.Duration, err error)) *Timed {
 	return &Timed{FS: inner, synced: synced}
 }

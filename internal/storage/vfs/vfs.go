@@ -1,6 +1,6 @@
 // Package vfs defines a small file system interface and its implementation OS. The implementations for tests are in
-// vfstest: a disk in memory that crashes, and one that wraps another file system and injects errors. Package vfs
-// imports no other package of this module.
+// package vfstest: a disk in memory that can crash, and a file system that wraps another one and injects errors.
+// Package vfs imports no other package of this module.
 package vfs
 
 import (
@@ -10,34 +10,34 @@ import (
 	"unsafe"
 )
 
-// ErrLocked is returned by FS.Lock when another holder, in this or another process, has the lock.
+// ErrLocked is returned by FS.Lock if another holder, in this or another process, has the lock.
 var ErrLocked = errors.New("vfs: locked by another holder")
 
-// ErrCrashed is returned by every operation after the machine of the file system has crashed: nothing can be stored any
-// more. Only the simulated machine of the tests returns it.
+// ErrCrashed is returned by every operation after a simulated crash of the machine, because nothing can be stored then.
+// Only the file systems for tests return it.
 var ErrCrashed = errors.New("vfs: the machine has crashed")
 
 // FS is a file system. Names are slash-separated paths. Implementations must be safe for concurrent use. Errors
 // satisfy errors.Is with fs.ErrNotExist, fs.ErrExist and the syscall.Errno values (ENOSPC, EIO...) where they apply.
 type FS interface {
-	// Create makes a new file for reading and writing. It returns fs.ErrExist if the name exists. The new name is
-	// durable only after SyncDir of its folder.
+	// Create makes a new file for reading and writing. It returns fs.ErrExist if the name exists. The new name is not
+	// durable until SyncDir was called for its folder.
 	Create(name string) (File, error)
 	// Open opens a file for reading.
 	Open(name string) (File, error)
 	// OpenWrite opens an existing file for reading and writing.
 	OpenWrite(name string) (File, error)
-	// OpenDirect opens a file for reading past the page cache (O_DIRECT). Memory must be aligned to DirectAlign,
-	// offsets and lengths to File.ReadAlign. Reads may be short only at the end of the file. If the file system does
-	// not support O_DIRECT, the file is opened normally; File.Direct reports whether it was.
+	// OpenDirect opens a file for reading past the page cache (O_DIRECT). The memory of reads must be aligned to
+	// DirectAlign, and offsets and lengths to File.ReadAlign. Reads may be short only at the end of the file. If the file
+	// system does not support O_DIRECT, the file is opened normally, and File.Direct returns false.
 	OpenDirect(name string) (File, error)
-	// Remove removes a file or an empty folder. The removal is durable only after SyncDir of its folder.
+	// Remove removes a file or an empty folder. The removal is not durable until SyncDir was called for its folder.
 	Remove(name string) error
-	// Rename replaces newName atomically. The rename is durable only after SyncDir of the folder (of both folders, if
-	// they differ).
+	// Rename renames a file and atomically replaces newName if it exists. The rename is not durable until SyncDir was
+	// called for the folder, or for both folders if they differ.
 	Rename(oldName, newName string) error
-	// Link gives a file a second name. It returns fs.ErrExist if the new name exists, so of several callers one wins.
-	// The new name is durable only after SyncDir of its folder.
+	// Link gives a file a second name. It returns fs.ErrExist if the new name exists, so that only one of several callers
+	// succeeds. The new name is not durable until SyncDir was called for its folder.
 	Link(oldName, newName string) error
 	// MkdirAll makes a folder and its parents, and syncs the folders that it changed.
 	MkdirAll(dir string) error
@@ -45,12 +45,12 @@ type FS interface {
 	List(dir string) ([]string, error)
 	// Stat describes a file or folder.
 	Stat(name string) (fs.FileInfo, error)
-	// SyncDir makes the names in a folder durable. Safety rule 6 requires it after a file was created, renamed or
-	// removed.
+	// SyncDir makes the names in a folder durable. Safety rule 6 requires a call of SyncDir after a file was created,
+	// renamed or removed.
 	SyncDir(dir string) error
-	// SyncAll makes the whole file system that holds dir durable, files and names, in the state at the time of the
-	// call. It returns errors.ErrUnsupported if the kernel's answer could not be trusted, or if the call would wait for
-	// unwritten data of other programs. After any error, the caller has to sync each file separately.
+	// SyncAll makes all files and names durable that the file system of dir has at the time of the call. It returns
+	// errors.ErrUnsupported if the kernel's answer could not be trusted, or if the call would wait for a large amount of
+	// data of other programs. After any error, the caller has to sync each file separately.
 	SyncAll(dir string) error
 	// Lock takes an exclusive lock (flock) on a file, which is created if it does not exist. The lock is held until
 	// the Closer is closed or the process ends. Lock returns ErrLocked if another holder has the lock.
@@ -63,8 +63,8 @@ type FS interface {
 const TempSuffix = ".tmp"
 
 // WriteAside creates or replaces a file. It writes and syncs the content under a temporary name, and then renames that
-// file. The rename is durable only after SyncDir of the folder. After an error, WriteAside removes the temporary file;
-// if that fails too, the error tells both causes.
+// file. The rename is not durable until SyncDir was called for the folder. After an error, WriteAside removes the
+// temporary file. If the removal also fails, the error contains both causes.
 func WriteAside(fsys FS, name string, content []byte) error {
 	temp := name + TempSuffix
 	f, err := CreateReplacing(fsys, temp)
@@ -84,7 +84,7 @@ func WriteAside(fsys FS, name string, content []byte) error {
 	return err
 }
 
-// CreateReplacing creates a file. It first removes a file of that name that a crash has left.
+// CreateReplacing creates a file. If a crash has left a file with that name, CreateReplacing removes that file first.
 func CreateReplacing(fsys FS, name string) (File, error) {
 	f, err := fsys.Create(name)
 	if !errors.Is(err, fs.ErrExist) {
@@ -96,11 +96,12 @@ func CreateReplacing(fsys FS, name string) (File, error) {
 	return fsys.Create(name)
 }
 
-// DirectAlign is an alignment in bytes that is always sufficient for offset, length and memory of reads from files
-// opened by OpenDirect.
+// DirectAlign is an alignment, in bytes, that is always sufficient for the offset, the length and the memory of a read
+// from a file that was opened by OpenDirect.
 const DirectAlign = 4096
 
-// AlignedBytes returns a slice of n bytes in memory aligned to DirectAlign, as reads from OpenDirect require.
+// AlignedBytes returns a slice of n bytes whose memory is aligned to DirectAlign, as reads of a file that was opened by
+// OpenDirect require.
 func AlignedBytes(n int) []byte {
 	if n <= 0 {
 		return nil
@@ -110,13 +111,14 @@ func AlignedBytes(n int) []byte {
 	return buf[skip : skip+n : skip+n]
 }
 
-// Space is the size and the free space of a file system, in bytes.
+// Space is the size and the number of free bytes of a file system.
 type Space struct {
 	TotalBytes int64
 	FreeBytes  int64
 }
 
-// File is an open file. ReadAt and WriteAt are safe for concurrent use; a short WriteAt returns an error.
+// File is an open file. ReadAt and WriteAt are safe for concurrent use. WriteAt returns an error if it writes fewer
+// bytes than given.
 type File interface {
 	io.ReaderAt
 	io.WriterAt
@@ -125,28 +127,28 @@ type File interface {
 	Name() string
 	// Size returns the present size in bytes.
 	Size() (int64, error)
-	// Sync makes the content and the size durable (fdatasync). After an error the file must not be synced again or
-	// trusted: bytes written since the last successful Sync may be lost although they can still be read.
+	// Sync makes the content and the size durable (fdatasync). After an error the file must neither be synced again nor
+	// trusted, because bytes written since the last successful Sync may be lost although they can still be read.
 	Sync() error
-	// Truncate sets the size. The new size is durable only after Sync.
+	// Truncate sets the size. The new size is not durable until Sync was called.
 	Truncate(size int64) error
-	// Allocate reserves space for length bytes from offset on, and grows the size of the file. The new space reads as
-	// zeros. If the file system cannot reserve space, Allocate only grows the size.
+	// Allocate reserves space for length bytes from offset on. If the range ends after the end of the file, the file
+	// grows, and the new bytes are zeros. If the file system cannot reserve space, Allocate only grows the file.
 	Allocate(offset, length int64) error
-	// DataEnd returns the offset at which the data ends: every byte from there to Size reads as zero because it was
-	// never written, like space that Allocate reserved. The search starts at the offset from; the result is between
-	// that offset and Size, rounded up to whole blocks of the file system. Written bytes count whether they are synced
-	// or not. If the file system cannot answer (OS: no FIEMAP), the result is Size.
+	// DataEnd returns the offset at which the data of the file ends. Every byte after it reads as zero because it was
+	// never written, like space that Allocate has reserved. DataEnd searches from the offset from on. The result is
+	// between from and Size, and is rounded up to whole blocks of the file system. Written bytes count even if they are
+	// not synced. If the file system cannot tell which bytes were written (OS: no FIEMAP), the result is Size.
 	DataEnd(from int64) (int64, error)
-	// CheapOverwrite reports whether overwriting and syncing bytes that were written before is cheaper than writing
-	// to space that was only allocated. It is cheaper on ext4 and xfs, where the sync then has no metadata to commit,
-	// but not on copy-on-write file systems.
+	// CheapOverwrite reports whether it is cheaper to overwrite and sync bytes that were written before than to write and
+	// sync bytes in space that was only allocated. It is cheaper on ext4 and xfs, where the sync of overwritten bytes has
+	// no metadata to commit, but not on copy-on-write file systems.
 	CheapOverwrite() bool
-	// Fd returns the file descriptor, or false if there is none.
+	// Fd returns the file descriptor, and false if the file has none.
 	Fd() (uintptr, bool)
 	// Direct reports whether reads bypass the page cache.
 	Direct() bool
-	// ReadAlign returns the alignment in bytes that direct reads require of offsets and lengths: a power of two, at
-	// most DirectAlign. If it is smaller than DirectAlign, reads that use the smaller alignment fetch less.
+	// ReadAlign returns the alignment in bytes that direct reads require of offsets and lengths: a power of two, at most
+	// DirectAlign. If it is smaller than DirectAlign, its use reduces the number of bytes that are read.
 	ReadAlign() int64
 }

@@ -7,18 +7,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartWriting tells the kernel to start writing a range of a file to the device, and does not wait for it. A
-// following Sync then has less to do. StartWriting guarantees nothing and ignores errors, because that Sync reports
-// them.
+// StartWriting tells the kernel to start writing a range of a file to the device, and does not wait for it. A following
+// Sync then has less to do. StartWriting guarantees nothing. It ignores errors, because that Sync reports them.
 func StartWriting(f File, offset, length int64) {
 	if fd, ok := f.Fd(); ok {
-		_ = unix.SyncFileRange(int(fd), offset, length, unix.SYNC_FILE_RANGE_WRITE) // only advice
+		// an error does not matter, because the call is only advice
+		_ = unix.SyncFileRange(int(fd), offset, length, unix.SYNC_FILE_RANGE_WRITE)
 	}
 }
 
-// AwaitWriting waits until the writes that StartWriting began in a range are done. It does not make them durable: a
-// Sync is still needed. Its error counts as an error of Sync, because the kernel reports an error only once, so a
-// following Sync may not report it.
+// AwaitWriting waits until the writes that StartWriting began in a range are done. The bytes are not durable before a
+// Sync. An error counts like an error of Sync. Because the kernel reports an error only once, a following Sync may not
+// report it.
 func AwaitWriting(f File, offset, length int64) error {
 	fd, ok := f.Fd()
 	if !ok {
@@ -34,14 +34,16 @@ func AwaitWriting(f File, offset, length int64) error {
 // StartReading tells the kernel to start reading a range of a file into the page cache, and does not wait for it.
 func StartReading(f File, offset, length int64) { advise(f, offset, length, unix.FADV_WILLNEED) }
 
-// ReadAtRandom tells the kernel not to read ahead.
+// ReadAtRandom tells the kernel that the file is read at random offsets, so that the kernel does not read ahead.
 func ReadAtRandom(f File) { advise(f, 0, 0, unix.FADV_RANDOM) }
 
-// Forget tells the kernel to drop a range of a file from the page cache, as far as it is written.
+// Forget tells the kernel to drop the bytes in a range of a file from the page cache, except those that are not written
+// to the device yet.
 func Forget(f File, offset, length int64) { advise(f, offset, length, unix.FADV_DONTNEED) }
 
 func advise(f File, offset, length int64, advice int) {
 	if fd, ok := f.Fd(); ok {
-		_ = unix.Fadvise(int(fd), offset, length, advice) // only advice
+		// An error of fadvise does not matter, because the call is only advice.
+		_ = unix.Fadvise(int(fd), offset, length, advice)
 	}
 }

@@ -20,12 +20,12 @@ import (
 const (
 	factsName     = "store.json"
 	factsBytesMax = 64 << 10
-	// FactsVersion is the version of the file that this program writes.
+	// FactsVersion is the version of the facts file that this program writes.
 	FactsVersion = 1
 )
 
-// Facts is what a volume stores about its store, so that placement can be rebuilt without etcd. The file is one line
-// of JSON and a line with the CRC32C of the first line. docs/format-volume.md also describes it.
+// Facts is what a volume stores about its store, so that placement can be rebuilt without etcd. The facts file consists
+// of one line of JSON, and a line with the CRC32C of the first line. docs/format-volume.md also describes it.
 type Facts struct {
 	Format    int       `json:"format"`
 	Store     uuid.UUID `json:"store"`
@@ -34,9 +34,9 @@ type Facts struct {
 	Copies    int       `json:"copies"`
 	GroupsMax int       `json:"groupsMax"`
 	Created   string    `json:"created"`
-	Epoch     uint64    `json:"epoch"` // highest routing epoch seen when the facts were written
-	// The Etcd fields say how far etcd was observed; together they are a placement.Mark. An etcd that is behind this
-	// mark was set back.
+	Epoch     uint64    `json:"epoch"` // the highest routing epoch that was known when the facts were written
+	// The Etcd fields together are a placement.Mark, which is the newest state of etcd that the shard has seen. If etcd is
+	// behind this mark, etcd was restored to an older state.
 	EtcdBase       uint64 `json:"etcdBase,omitempty"`
 	EtcdRevision   int64  `json:"etcdRevision,omitempty"`
 	EtcdContent    int64  `json:"etcdContent,omitempty"`
@@ -44,11 +44,11 @@ type Facts struct {
 	EtcdCluster    uint64 `json:"etcdCluster,omitempty,string"`
 }
 
-// ErrNoFacts says that the volume was never opened by a program that writes facts.
+// ErrNoFacts says that no program that writes facts has ever opened the volume.
 var ErrNoFacts = errors.New("the volume does not say what its store is like")
 
-// ReadFacts reads the facts of the volume in a folder. It returns ErrNoFacts, ErrDamaged or ErrFormatVersion, or the
-// error of a read.
+// ReadFacts reads the facts of the volume in a folder. The error is ErrNoFacts, ErrDamaged or ErrFormatVersion, or that
+// of reading the file.
 func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 	name := path.Join(dir, factsName)
 	content, err := readSmall(fsys, name)
@@ -78,25 +78,25 @@ func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 }
 
 // absurd returns the name and value of a number that no store reaches, or "" if there is none. With such a revision or
-// base, an etcd that is right would be regarded as set back forever. With such an epoch, the next epoch would begin at
-// 0 again.
+// base, a correct etcd would always count as restored to an older state. After such an epoch, the next epoch would be
+// 0.
 func (f *Facts) absurd() string {
 	for what, n := range map[string]int{"groups": f.Groups, "copies": f.Copies, "groupsMax": f.GroupsMax} {
 		if n < 0 || n > math.MaxInt32 {
 			return fmt.Sprintf("%s %d", what, n)
 		}
 	}
-	// A negative number becomes one that is too large.
+	// The conversion turns a negative number into one that is too large.
 	for what, n := range map[string]uint64{"epoch": f.Epoch, "etcdBase": f.EtcdBase,
 		"etcdRevision": uint64(f.EtcdRevision), "etcdContent": uint64(f.EtcdContent)} {
 		if n > numberMax {
-			return fmt.Sprintf("%s %d", what, int64(n)) // shown as it is in the file
+			return fmt.Sprintf("%s %d", what, int64(n)) // as a signed number, which is the form in the file
 		}
 	}
 	return ""
 }
 
-// readSmall reads a whole small file.
+// readSmall reads a whole file, which is expected to be small.
 func readSmall(fsys vfs.FS, name string) (content []byte, err error) {
 	f, err := fsys.Open(name)
 	if err != nil {
@@ -113,7 +113,7 @@ func readSmall(fsys vfs.FS, name string) (content []byte, err error) {
 	return io.ReadAll(io.NewSectionReader(f, 0, size))
 }
 
-// WriteFacts durably stores the facts. It fills in Format and Store.
+// WriteFacts durably stores the facts. It sets the fields Format and Store itself.
 func (v *Volume) WriteFacts(facts Facts) error {
 	facts.Format, facts.Store = FactsVersion, v.superblock.Store
 	line, err := json.Marshal(facts)

@@ -14,23 +14,23 @@ const (
 	lookInterval    = 50 * time.Millisecond
 )
 
-// freeSpace is the state of the disk at its last examination.
+// freeSpace is the free space of the file system when it was last read.
 type freeSpace struct {
-	looked   time.Time // time of the examination; zero if the disk was never examined
+	looked   time.Time // time of the last read; zero if there was none
 	space    vfs.Space
-	admitted int64 // number of bytes admitted since then
+	admitted int64 // number of bytes admitted since the last read
 }
 
-// FullError says that a write would use bytes of the reserve. It is an ErrFull.
+// FullError says that a write was refused because it would use bytes of the reserve. It is an ErrFull.
 type FullError struct {
 	Dir          string
 	Bytes        int64 // size of the write
-	FreeBytes    int64 // free bytes of the file system, minus the bytes admitted since its last examination
+	FreeBytes    int64 // free bytes at the last read, minus the bytes admitted since then
 	ReserveBytes int64 // bytes that must remain free
-	Delete       bool  // the write was a delete
+	Delete       bool  // true: the write was a delete
 }
 
-// Error names the bytes, the free space, the reserve and the remedy.
+// Error states the size of the write, the free space, the reserve and the remedy.
 func (e *FullError) Error() string {
 	what, whose := "write", ""
 	if e.Delete {
@@ -45,7 +45,7 @@ func (e *FullError) Error() string {
 // Is makes errors.Is(err, ErrFull) true.
 func (e *FullError) Is(target error) bool { return target == ErrFull }
 
-// reserve returns the bytes to keep free on a file system of the given size.
+// reserve returns the number of bytes that must remain free on a file system of the given size.
 func (v *Volume) reserve(totalBytes int64) int64 {
 	if v.reserveBytes > 0 {
 		return v.reserveBytes
@@ -53,7 +53,7 @@ func (v *Volume) reserve(totalBytes int64) int64 {
 	return max(min(totalBytes/100*reservePercent, reserveBytesMax), reserveBytesMin)
 }
 
-// look reads the free space from the file system. The caller holds mu.
+// look reads the free space of the file system. The caller holds mu.
 func (v *Volume) look() error {
 	space, err := v.fs.Space(v.dir)
 	if err != nil {
@@ -63,11 +63,11 @@ func (v *Volume) look() error {
 	return nil
 }
 
-// Admit decides whether bytes may be written now. It returns a *FullError, which is an ErrFull, if the write would
-// use bytes of the reserve, and an ErrFreeSpaceUnknown if the file system is broken. Deletes may use half of the
-// reserve. Admit examines the disk at most every 50 ms and counts the bytes admitted since, so freed space is noticed
-// without a restart. Bytes that were admitted before the last examination and are not on the disk yet are not
-// counted, because the reserve covers them.
+// Admit decides whether bytes may be written now. It returns a *FullError, which is an ErrFull, if the write would use
+// bytes of the reserve, and an ErrFreeSpaceUnknown if the free space cannot be read. Deletes may use half of the
+// reserve. Admit reads the free space at most every 50 ms, so freed space is noticed without a restart. Between two
+// reads it counts the admitted bytes. Bytes that were admitted before the last read and are not on the disk yet do not
+// count, because the reserve covers them.
 func (v *Volume) Admit(bytes int64, forDelete bool) error {
 	if bytes < 0 {
 		return fmt.Errorf("volume %s: a write of %d bytes cannot be", v.dir, bytes)
@@ -87,14 +87,14 @@ func (v *Volume) Admit(bytes int64, forDelete bool) error {
 		reserve /= 2
 	}
 	free := v.freeSpace.space.FreeBytes - v.freeSpace.admitted
-	if bytes > free-reserve { // not bytes+reserve > free, which can overflow
+	if bytes > free-reserve { // the sum bytes+reserve could overflow
 		return &FullError{Dir: v.dir, Bytes: bytes, FreeBytes: max(0, free), ReserveBytes: reserve, Delete: forDelete}
 	}
 	v.freeSpace.admitted += bytes
 	return nil
 }
 
-// Space returns the present space of the volume, and its reserve in bytes.
+// Space returns the present size and free space of the volume, and its reserve in bytes.
 func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -104,7 +104,7 @@ func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
 	return v.freeSpace.space, v.reserve(v.freeSpace.space.TotalBytes), nil
 }
 
-// TotalBytes returns the size of the file system at its last examination, in bytes; 0 if the size is unknown.
+// TotalBytes returns the size of the file system in bytes when it was last read. It returns 0 if the size is not known.
 func (v *Volume) TotalBytes() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -116,7 +116,7 @@ func (v *Volume) TotalBytes() int64 {
 	return v.freeSpace.space.TotalBytes
 }
 
-// Spare returns the free bytes above the reserve; 0 if they are unknown.
+// Spare returns the number of free bytes above the reserve. It returns 0 if the number is not known.
 func (v *Volume) Spare() int64 {
 	space, err := v.fs.Space(v.dir)
 	if err != nil {

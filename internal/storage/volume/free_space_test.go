@@ -19,13 +19,13 @@ import (
 
 const mib = 1 << 20
 
-// clock is a clock that the test sets.
+// clock is a clock whose time the test sets.
 type clock struct{ now atomic.Int64 }
 
 func (c *clock) set(v *Volume)           { v.now = func() time.Time { return time.Unix(1, c.now.Load()) } }
 func (c *clock) advance(d time.Duration) { c.now.Add(int64(d)) }
 
-// smallVolume returns a volume on a disk in memory: 100 MiB, of which 10 MiB are reserved.
+// smallVolume returns a volume with a reserve of 10 MiB on a disk of 100 MiB in memory.
 func smallVolume(t *testing.T) (*Volume, *vfstest.Mem, *clock) {
 	t.Helper()
 	m := vfstest.NewMem()
@@ -39,7 +39,7 @@ func smallVolume(t *testing.T) (*Volume, *vfstest.Mem, *clock) {
 	return v, m, &c
 }
 
-// take makes a file of n bytes, which occupy space on the disk.
+// take makes a file that occupies n bytes of the disk.
 func take(t *testing.T, m vfs.FS, name string, n int64) {
 	t.Helper()
 	f, err := m.Create(name)
@@ -50,7 +50,7 @@ func take(t *testing.T, m vfs.FS, name string, n int64) {
 
 func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 	v, m, clock := smallVolume(t)
-	take(t, m, "/v/data", 85*mib) // 15 MiB minus the superblock are free, 5 of them above the reserve
+	take(t, m, "/v/data", 85*mib) // 15 MiB minus the superblock are now free, of which 5 MiB are above the reserve
 	must.OK(t, v.Admit(4*mib, false))
 	err := v.Admit(2*mib, false)
 	var full *FullError
@@ -67,13 +67,13 @@ func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 			t.Errorf("the message does not say %q: %v", word, err)
 		}
 	}
-	// Deletes are still admitted, down to half of the reserve.
+	// Deletes are still admitted, because half of the reserve is for them.
 	must.OK(t, v.Admit(2*mib, true))
 	must.OK(t, v.Admit(3*mib, true))
 	if err := v.Admit(2*mib, true); !errors.As(err, &full) || full.ReserveBytes != 5*mib || !full.Delete {
 		t.Errorf("a delete into the second half of the reserve: error %v", err)
 	}
-	// The admitted writes were not made, and space was freed. Admit notices both without a restart.
+	// Admit notices without a restart that the admitted writes were not made and that space was freed.
 	must.OK(t, m.Remove("/v/data"))
 	if err := v.Admit(2*mib, false); !errors.Is(err, ErrFull) {
 		t.Errorf("the disk was looked at again after 0 ms: error %v", err)
@@ -166,7 +166,7 @@ func TestReserveBySizeOfTheDisk(t *testing.T) {
 			space.FreeBytes != c.capacity-fileBytes {
 			t.Errorf("disk of %d bytes, %d given: reserve %d, want %d; space %+v", c.capacity, c.given, reserve, c.want, space)
 		}
-		m.SetCapacity(2 * c.capacity) // the disk has grown
+		m.SetCapacity(2 * c.capacity) // makes the disk larger
 		if _, reserve, err = v.Space(); err != nil || c.given == 0 && reserve < min(2*c.want, 1<<30)-16*mib {
 			t.Errorf("disk grew to %d bytes: reserve %d, %v", 2*c.capacity, reserve, err)
 		}
@@ -214,7 +214,7 @@ func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 			}
 			must.OK(t, os.Remove(filler))
 			must.OK(t, os.Remove(written))
-			deadline := time.Now().Add(2 * time.Minute) // xfs frees space in the background
+			deadline := time.Now().Add(2 * time.Minute) // for xfs, which frees space in the background
 			for err = ErrFull; err != nil && time.Now().Before(deadline); c.advance(lookInterval) {
 				err = v.Admit(mib, false)
 			}
@@ -223,7 +223,7 @@ func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 	}
 }
 
-// fillUntilRefused writes a file for as long as Admit allows it, and returns the name of the file.
+// fillUntilRefused writes to a file until Admit refuses a write, and returns the name of the file.
 func fillUntilRefused(t *testing.T, v *Volume, c *clock) string {
 	t.Helper()
 	name := filepath.Join(v.Dir(), "data")

@@ -22,7 +22,7 @@ func TestMountCheck(t *testing.T) {
 	for _, c := range []struct {
 		fsType  string
 		options string
-		missing string // empty: nothing is missing
+		missing string // text that the error must contain; empty if there must be no error
 	}{
 		{"", "", ""}, {"ext4", "noatime", ""}, {"EXT4", "", ""}, {"ext3", "", "ext3"}, {"xfs", "noatime", "xfs"},
 		{"", "noatime,nodiratime", "nodiratime"}, {"", "defaults,nofail,x-systemd.automount,_netdev", ""},
@@ -38,7 +38,8 @@ func TestMountCheck(t *testing.T) {
 	}
 }
 
-// The type is known before anything is written, even for a folder that does not exist yet.
+// TestMountOfAnEmptyFileSystem checks that the type of a file system is known before anything is written to it, even
+// for a folder that does not exist yet.
 func TestMountOfAnEmptyFileSystem(t *testing.T) {
 	for _, fsType := range []string{"ext2", "ext3", "ext4"} {
 		t.Run(fsType, func(t *testing.T) {
@@ -108,7 +109,8 @@ func TestFactsAreKeptOrDamaged(t *testing.T) {
 		bad := append([]byte(nil), content...)
 		bad[bit/8] ^= 1 << (bit % 8)
 		must.OK(t, os.WriteFile(name, bad, 0o600))
-		// A letter of the checksum in the other case, or a space in place of its line end, gives the same facts.
+		// A flipped bit may turn a letter of the checksum into the other case, or the line end into a space. Such a file has
+		// the same facts.
 		if got, err := ReadFacts(vfs.OS{}, dir); err == nil && got != want {
 			t.Fatalf("bit %d: %+v", bit, got)
 		}
@@ -121,7 +123,8 @@ func TestFactsAreKeptOrDamaged(t *testing.T) {
 	}
 }
 
-// TestAbsurdFactsAreDamage checks that a number that no store reaches is damage, although its checksum is right.
+// TestAbsurdFactsAreDamage checks that facts with a number that no store reaches are damage, even if their checksum is
+// right.
 func TestAbsurdFactsAreDamage(t *testing.T) {
 	for field, values := range map[string][]string{
 		"groups": {"-1", "4294967296"}, "copies": {"-1", "4294967296"}, "groupsMax": {"-1", "4294967296"},
@@ -138,7 +141,7 @@ func TestAbsurdFactsAreDamage(t *testing.T) {
 	}
 }
 
-// putFacts writes a file of facts with this line and its checksum.
+// putFacts writes a facts file that consists of the given line and its checksum.
 func putFacts(t *testing.T, m *vfstest.Mem, line []byte) {
 	t.Helper()
 	must.OK(t, m.MkdirAll("v"))
@@ -148,8 +151,8 @@ func putFacts(t *testing.T, m *vfstest.Mem, line []byte) {
 	must.OK(t, errors.Join(err, f.Close()))
 }
 
-// FuzzReadFacts checks that facts of any bytes, also with the right checksum, either are damage, or can be written and
-// read again.
+// FuzzReadFacts checks that a facts file with any content, even with the right checksum, either counts as damaged or
+// gives facts that can be written and read again.
 func FuzzReadFacts(f *testing.F) {
 	f.Add([]byte(`{"format":1,"store":"11111111-1111-4111-8111-111111111111","routing":"Hash","groups":4,"epoch":9}`))
 	f.Add([]byte(`{"etcdRevision":9223372036854775807,"etcdCluster":"18446744073709551615"}`))

@@ -22,21 +22,22 @@ import (
 
 // Mount is the kernel's information about the file system that holds a folder.
 type Mount struct {
-	// FileSystem is the type: ext2, ext3, ext4, xfs, btrfs, overlay, tmpfs... It is ext3 for an ext3 disk that the
-	// ext4 driver has mounted, and "mem" for a test's file system in memory.
+	// FileSystem is the type: ext2, ext3, ext4, xfs, btrfs, overlay, tmpfs... For an ext3 disk that the ext4 driver has
+	// mounted, it is ext3. For a file system in memory, which tests use, it is "mem".
 	FileSystem string
-	Options    []string // options of the mount, then those of the file system
+	Options    []string // options of the mount, followed by those of the file system
 	Source     string
-	Rotational *bool // nil if unknown
+	Rotational *bool // nil if it is not known
 }
 
 // ErrMount says that the file system of a folder is not the required one.
 var ErrMount = errors.New("wrong file system")
 
 // MountOf returns the mount that holds a folder. The folder need not be that of a volume. If it does not exist, MountOf
-// uses the nearest existing parent folder. MountOf reads /proc/self/mountinfo and the queue of the block device, and
-// writes nothing. On a disk that the ext4 driver has mounted, it determines the type by the volume's superblock file,
-// which every start writes anew, or else by the folder: folders made by mkfs.ext4 and the driver have extents.
+// uses the nearest parent folder that exists. MountOf reads /proc/self/mountinfo and the queue of the block device, and
+// writes nothing. It finds out the type of a disk that the ext4 driver has mounted by looking at the volume's
+// superblock file, which every start writes anew. Without that file it looks at the folder. Files and folders that the
+// driver makes on ext4 have extents.
 func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	if inMemory(fsys) {
 		return Mount{FileSystem: "mem", Source: "none"}, nil
@@ -48,10 +49,10 @@ func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	return m, nil
 }
 
-// Mount does what MountOf does, for the folder of the volume.
+// Mount is like MountOf, for the folder of the volume.
 func (v *Volume) Mount() (Mount, error) { return MountOf(v.fs, v.dir) }
 
-// inMemory reports whether a file system declares that it is not on a disk, like that of the tests.
+// inMemory reports whether a file system says that it is not on a disk, as file systems for tests do.
 func inMemory(fsys vfs.FS) bool {
 	for {
 		if on, ok := fsys.(interface{ InMemory() bool }); ok {
@@ -93,7 +94,8 @@ func mountOf(dir string) (Mount, error) {
 	return m, err
 }
 
-// unchecked reports whether an option is for mount(8) and not for the kernel, or has no effect.
+// unchecked reports whether Check ignores an option, because the option is for mount(8) and not for the kernel, or has
+// no effect.
 func unchecked(option string) bool {
 	switch option {
 	case "", "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group":
@@ -102,15 +104,15 @@ func unchecked(option string) bool {
 	return strings.HasPrefix(option, "x-")
 }
 
-// opposites maps a default option to the opposite word. The kernel shows nothing if the default is in force, and the
-// opposite word if it is not.
+// opposites maps each default option to the option that switches it off. The kernel does not list a default option that
+// is in force, but lists the opposite option.
 var opposites = map[string]string{
 	"atime": "noatime", "exec": "noexec", "suid": "nosuid", "dev": "nodev", "async": "sync", "diratime": "nodiratime",
 	"rw": "ro",
 }
 
-// Check returns an error that names the wanted type or options that are not in force, or nil if all are. An empty
-// type matches any.
+// Check compares the mount with the wanted type and options. It returns nil if all of them are in force, and otherwise
+// an error that names the others. An empty type accepts any type.
 func (m Mount) Check(fileSystem string, options []string) error {
 	if fileSystem != "" && !strings.EqualFold(fileSystem, m.FileSystem) {
 		return fmt.Errorf(
@@ -134,7 +136,8 @@ func (m Mount) Check(fileSystem string, options []string) error {
 	return nil
 }
 
-// ReadOnly reports whether the file system refuses writes; the kernel makes it read-only after an error of the disk.
+// ReadOnly reports whether the file system refuses writes. The kernel makes a file system read-only after an error of
+// the disk.
 func ReadOnly(fsys vfs.FS, dir string) (bool, error) {
 	if inMemory(fsys) {
 		return false, nil
@@ -149,13 +152,14 @@ func ReadOnly(fsys vfs.FS, dir string) (bool, error) {
 // mountInfo is one line of /proc/self/mountinfo.
 type mountInfo struct {
 	id     int
-	device string // major:minor
+	device string // in the form major:minor
 	point  string
-	Mount  // without Rotational
+	Mount  // all fields except Rotational
 }
 
-// findMount finds the mount that holds a folder; dir is an absolute path. It uses the mount id that the kernel returns
-// (5.8 or newer). Without that id, it takes the last of the mounts with the longest mount point above the folder.
+// findMount returns the mount that holds a folder. The argument dir is an absolute path. It uses the mount id that the
+// kernel returns (5.8 or newer). Without that id, it takes the last of the mounts with the longest mount point above
+// the folder.
 func findMount(dir string) (mountInfo, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -177,12 +181,13 @@ func findMount(dir string) (mountInfo, error) {
 	return longestMount(mounts, resolved)
 }
 
-// longestMount selects the mount only by its path.
+// longestMount finds the mount by the path of the folder alone.
 func longestMount(mounts []mountInfo, dir string) (mountInfo, error) {
 	var best *mountInfo
 	for i, m := range mounts {
 		above := m.point == "/" || dir == m.point || strings.HasPrefix(dir, m.point+"/")
-		if above && (best == nil || len(m.point) >= len(best.point)) { // the later mount hides the earlier one
+		// A later mount at the same point hides the earlier one.
+		if above && (best == nil || len(m.point) >= len(best.point)) {
 			best = &mounts[i]
 		}
 	}
@@ -192,7 +197,8 @@ func longestMount(mounts []mountInfo, dir string) (mountInfo, error) {
 	return *best, nil
 }
 
-// mountID returns the kernel's id of the mount that holds a folder.
+// mountID returns the kernel's id of the mount that holds a folder. It returns false if the kernel does not provide the
+// id.
 func mountID(dir string) (int, bool) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
@@ -206,12 +212,12 @@ func mountID(dir string) (int, bool) {
 //
 //	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
 //
-// with any number of optional fields before the "-". See proc_pid_mountinfo(5). It returns an error for lines of any
-// other form.
+// with any number of optional fields before the "-". See proc_pid_mountinfo(5). It returns an error for a line that
+// does not have this form.
 func parseMountInfo(r io.Reader) ([]mountInfo, error) {
 	var mounts []mountInfo
 	scanner := bufio.NewScanner(r)
-	scanner.Buffer(nil, 1<<20) // overlay mounts have long options
+	scanner.Buffer(nil, 1<<20) // because overlay mounts have long options
 	for scanner.Scan() {
 		fields := strings.Split(scanner.Text(), " ")
 		dash := slices.Index(fields, "-")
@@ -234,22 +240,23 @@ func parseMountInfo(r io.Reader) ([]mountInfo, error) {
 	return mounts, scanner.Err()
 }
 
-// unescape decodes the octal escapes (space, tab, newline, backslash, #) of mountinfo.
+// unescape decodes the octal escapes (space, tab, newline, backslash, #) in a field of mountinfo.
 func unescape(s string) string {
 	return octal.ReplaceAllStringFunc(s, func(escape string) string {
-		c, _ := strconv.ParseUint(escape[1:], 8, 8) // never fails, because the expression admits only 0 to 0377
+		// ParseUint never fails, because the expression matches only numbers up to octal 377.
+		c, _ := strconv.ParseUint(escape[1:], 8, 8)
 		return string([]byte{byte(c)})
 	})
 }
 
 var octal = regexp.MustCompile(`\\[0-3][0-7]{2}`)
 
-// flagExtents is FS_EXTENT_FL of FS_IOC_GETFLAGS (linux/fs.h). On an ext4 with inline_data small files lack this
-// flag, but a superblock file is too large for that.
+// flagExtents is FS_EXTENT_FL of FS_IOC_GETFLAGS (linux/fs.h). On an ext4 file system with inline_data, small files
+// lack this flag, but a superblock file is too large for inline data.
 const flagExtents = 0x00080000
 
-// extFamily determines whether a disk that the ext4 driver has mounted is ext2, ext3 or ext4. It uses the flags of a
-// new file on the disk, and whether the file system has a journal.
+// extFamily determines whether a disk that the ext4 driver has mounted is ext2, ext3 or ext4. It looks at the flags of
+// a file that the driver has made, and at whether the file system has a journal.
 func extFamily(info mountInfo, newFile string) (string, error) {
 	f, err := os.Open(newFile)
 	if err != nil {
@@ -262,7 +269,7 @@ func extFamily(info mountInfo, newFile string) (string, error) {
 	if flags&flagExtents != 0 {
 		return "ext4", nil
 	}
-	// The driver shows the task of the journal in this file, or <none>.
+	// This file names the task of the journal, or is <none> if there is no journal.
 	if device, err := os.Readlink("/sys/dev/block/" + info.device); err == nil {
 		task, err := os.ReadFile("/sys/fs/ext4/" + path.Base(device) + "/journal_task")
 		if err == nil && bytes.Contains(task, []byte("<none>")) {
@@ -272,18 +279,19 @@ func extFamily(info mountInfo, newFile string) (string, error) {
 	return "ext3", nil
 }
 
-// rotational reports whether the block device of a mount is rotational; for a partition, it reads this from the disk.
-// It returns nil if this is unknown.
+// rotational reports whether the block device of a mount is rotational. For a partition, it looks at the disk. It
+// returns nil if this is not known.
 func rotational(info mountInfo) *bool {
 	device := info.device
-	if strings.HasPrefix(device, "0:") { // the number of btrfs and some others is not that of a block device
+	// The number of btrfs and of some other file systems is not that of a block device.
+	if strings.HasPrefix(device, "0:") {
 		var st unix.Stat_t
 		if err := unix.Stat(info.Source, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 			return nil
 		}
 		device = fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
 	}
-	// The path is not cleaned, because the .. is relative to the target of the link.
+	// The path must not be cleaned, because its .. is relative to the target of the link.
 	for _, queue := range []string{"/queue/", "/../queue/"} {
 		content, err := os.ReadFile("/sys/dev/block/" + device + queue + "rotational")
 		if err != nil {

@@ -23,7 +23,7 @@ func TestMountDistinguishesFileSystems(t *testing.T) {
 		options        []string
 		want           string
 	}{
-		// The kernel mounts ext2 by this driver if there is no other driver for it.
+		// The kernel mounts ext2 with the ext4 driver if it has no other driver for ext2.
 		{"ext2", "ext4", 16 * mib, nil, "ext2"},
 		{"ext3", "ext4", 16 * mib, nil, "ext3"},
 		{"ext4", "ext4", 16 * mib, nil, "ext4"},
@@ -63,7 +63,7 @@ func TestMountDistinguishesFileSystems(t *testing.T) {
 	}
 }
 
-// mountByPath finds the mount only by its path, as on kernels older than 5.8.
+// mountByPath finds the mount of a folder by the path alone, as MountOf does on kernels older than 5.8.
 func mountByPath(t *testing.T, dir string) (Mount, error) {
 	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")
@@ -94,8 +94,8 @@ func TestMountOfATemporaryFileSystem(t *testing.T) {
 	}
 }
 
-// TestMountUnderAnotherMount uses a folder that, judged by its path, seems to be on a disk that the upper mount
-// hides.
+// TestMountUnderAnotherMount checks a folder whose path is below the mount point of a disk that another mount hides.
+// The folder is on the other mount.
 func TestMountUnderAnotherMount(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "", 16*mib)
 	parent := filepath.Dir(point)
@@ -173,7 +173,7 @@ func TestMeasureReadRate(t *testing.T) {
 		t.Errorf("an empty volume is read at %g B/s", r)
 	}
 	must.OK(t, vfs.OS{}.MkdirAll(v.GroupDir(storeA)))
-	// Space that was never written is read at the speed of memory.
+	// Reads of this file would be as fast as memory, because it was never written.
 	take(t, vfs.OS{}, filepath.Join(v.GroupDir(storeA), "reserved"), 64*mib)
 	if r := rate(1 << 30); r != 0 {
 		t.Errorf("room that was not written is read at %g B/s", r)

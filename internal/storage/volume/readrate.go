@@ -19,14 +19,14 @@ import (
 const (
 	rateReadBytes    = 1 << 20
 	rateReaders      = 2
-	rateFilesMax     = 64      // at most this many of the largest files are read
-	rateBytesMinimum = 8 << 20 // less data says nothing about the speed of a disk
+	rateFilesMax     = 64      // maximum number of files that are read, beginning with the largest
+	rateBytesMinimum = 8 << 20 // with less data, the rate would say nothing about the disk
 )
 
-// MeasureReadRate reads a sample past the page cache (O_DIRECT, 1 MiB, 2 readers) from the largest files of the
-// volume, at most limitBytes, and returns bytes per second. It returns 0 if there is too little to read (less than 8
-// MiB) or the file system cannot bypass the page cache. It does not read space that was reserved but not written,
-// because such reads do not reach the device.
+// MeasureReadRate reads a sample of at most limitBytes from the largest files of the volume, and returns the rate in
+// bytes per second. Two goroutines read past the page cache (O_DIRECT), 1 MiB at a time. MeasureReadRate returns 0 if
+// there are less than 8 MiB to read, or if the file system does not support O_DIRECT. It does not read space that was
+// reserved but not written, because such reads do not reach the device.
 func (v *Volume) MeasureReadRate(limitBytes int64) (rate float64, err error) {
 	var open []vfs.File
 	defer func() {
@@ -48,7 +48,7 @@ func (v *Volume) MeasureReadRate(limitBytes int64) (rate float64, err error) {
 		}
 		f, err := v.fs.OpenDirect(file.name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // compaction has removed the file meanwhile
+			continue // compaction has removed the file in the meantime
 		}
 		if err != nil {
 			return 0, err
@@ -72,7 +72,7 @@ func (v *Volume) MeasureReadRate(limitBytes int64) (rate float64, err error) {
 	return readParts(parts)
 }
 
-// part is a piece of a file, rateReadBytes long.
+// part is a piece of a file with rateReadBytes bytes.
 type part struct {
 	file   vfs.File
 	offset int64
@@ -80,7 +80,7 @@ type part struct {
 
 // groupFile is a file in the folder of a group.
 type groupFile struct {
-	name string // with the path of the folder
+	name string // name with the path of the folder
 	size int64
 }
 
@@ -108,14 +108,14 @@ func (v *Volume) largestFiles() ([]groupFile, error) {
 	return files[:min(len(files), rateFilesMax)], nil
 }
 
-// readParts reads all parts in order, by two readers, and returns bytes per second.
+// readParts reads all parts in order with two goroutines, and returns the rate in bytes per second.
 func readParts(parts []part) (float64, error) {
 	var next atomic.Int64
 	var group errgroup.Group
 	buffers := [rateReaders][]byte{}
 	for i := range buffers {
 		buffers[i] = vfs.AlignedBytes(rateReadBytes)
-		clear(buffers[i]) // touched here, so that the page faults of fresh memory do not count as time of the disk
+		clear(buffers[i]) // causes the page faults of fresh memory before the time is measured
 	}
 	start := time.Now()
 	for _, buf := range buffers {

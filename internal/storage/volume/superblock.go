@@ -24,20 +24,20 @@ import (
 //	       |        | version|        | UUID  | UUID   |            | Unix ns | bytes | name  |       |      |   step   |     |        |
 //	       +--------+--------+--------+-------+--------+------------+---------+-------+-------+-------+------+----------+-----+--------+
 //
-// A step is its number, 8 bytes, and its nonce, 16 bytes. Bit 0 of the flags says that the volume has a journal that
-// may hold data that is stored nowhere else yet (internal/storage/journal).
+// A step consists of its number (8 bytes) and its nonce (16 bytes). Bit 0 of the flags says that the volume has a
+// journal (internal/storage/journal), which may hold data that is not stored anywhere else yet.
 //
-// This program also reads format versions 1 and 2, but does not write them. They have zeros in place of flags and
-// steps. A volume with a journal had version 2, and a volume without a journal had version 1.
+// This program also reads format versions 1 and 2, but does not write them. In these versions, there are zeros in place
+// of the flags and steps. Version 2 means that the volume has a journal, and version 1 that it has none.
 //
 // A copy is valid if and only if the CRC32C of its bytes 0 to 4091 is the one stored, the magic is right, the format
 // version is known, the shard's name has 1 to 253 bytes without a zero, no unknown flag is set, and all bytes called
-// zero are zero. Magic, format version and CRC remain at their places in all future formats. docs/format-volume.md
-// also describes this.
+// zero are zero. Magic, format version and CRC remain at their places in all future formats. docs/format-volume.md also
+// describes this.
 const (
-	// FormatVersion is the greatest superblock version that this program can read, and the one that it writes.
+	// FormatVersion is the newest superblock version that this program can read, and the version that it writes.
 	FormatVersion = 3
-	// oldJournalVersion was the version of volumes with a journal.
+	// oldJournalVersion is the old superblock version of volumes with a journal.
 	oldJournalVersion = 2
 
 	flagJournal = 1
@@ -60,7 +60,7 @@ const (
 	crcAt      = copyBytes - 4
 )
 
-// encode returns the bytes of one copy.
+// encode returns the bytes of one copy of the superblock.
 func (s *Superblock) encode() []byte {
 	b := make([]byte, copyBytes)
 	copy(b, magic)
@@ -80,8 +80,8 @@ func (s *Superblock) encode() []byte {
 	return b
 }
 
-// decode decodes one copy; b may hold any bytes. It returns ErrFormatVersion only if the CRC is right: a flipped bit in
-// the version is damage, not a newer format.
+// decode decodes one copy of the superblock. The argument b may hold any bytes. If the CRC is wrong, decode never
+// returns ErrFormatVersion, because a flipped bit in the version is damage and not a newer format.
 func decode(b []byte) (Superblock, error) {
 	if len(b) != copyBytes {
 		return Superblock{}, fmt.Errorf("has %d of %d bytes", len(b), copyBytes)
@@ -144,22 +144,23 @@ func decodeStep(b []byte) Step {
 
 func allZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
-// numberMax is above all generations and steps that a volume can reach. A greater number in a superblock is damage: a
-// start adds to that number, and the sum could overflow.
+// numberMax is above all generations and steps that a volume can reach. A greater number in a superblock is damage,
+// because a start adds to that number, and the sum could overflow.
 const numberMax = 1 << 62
 
 // copies is the content of the superblock file.
 type copies struct {
-	// superblock is that of the valid copy; if both copies are valid, that of the copy with the later generation and
-	// step.
+	// superblock is the content of the valid copy. If both copies are valid, it is that of the copy with the later
+	// generation and step.
 	superblock Superblock
-	bad        [copyCount]error // why a copy is damaged; nil if it is valid
-	older      int              // the copy that is damaged or older; the last copy if both are equal
+	bad        [copyCount]error // why each copy is damaged; nil if it is valid
+	// older is the number of the copy that is damaged or older. It is the number of the last copy if both are equal.
+	older int
 }
 
-// VerifySuperblock reads the superblock of a volume without locking it. One valid copy is enough. damages has one
-// error, with file and offset, for each damaged copy, even if the other copy is valid. It returns ErrNoVolume,
-// ErrDamaged or ErrFormatVersion, or the error of a read.
+// VerifySuperblock reads the superblock of a volume without locking it. One valid copy is enough. The result damages
+// has one error, with file and offset, for each damaged copy, even if the other copy is valid. The error is
+// ErrNoVolume, ErrDamaged or ErrFormatVersion, or that of reading the file.
 func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, err error) {
 	state, err := readCopies(dir, fsys.Open)
 	if err != nil {
@@ -174,8 +175,8 @@ func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, 
 	return state.superblock, damages, nil
 }
 
-// FreshSuperblock reads the superblock past the page cache, if the file system supports that: it returns what the
-// device holds now, not what was read earlier. It returns the same errors as VerifySuperblock.
+// FreshSuperblock reads the superblock from the device, past the page cache, if the file system supports that. So the
+// result does not come from an earlier read. The errors are those of VerifySuperblock.
 func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
 	state, err := readCopies(dir, fsys.OpenDirect)
 	if err != nil {
@@ -202,7 +203,7 @@ func readCopies(dir string, open func(name string) (vfs.File, error)) (copies, e
 	if err := f.Close(); err != nil {
 		return copies{}, err
 	}
-	a, b := each[0], each[1] // a damaged copy is zero here
+	a, b := each[0], each[1] // each of them is zero if that copy is damaged
 	isLater := b.Generation > a.Generation || b.Generation == a.Generation && b.Step.Number > a.Step.Number
 	switch {
 	case errors.Is(bad[0], ErrFormatVersion):
@@ -223,7 +224,7 @@ func readCopies(dir string, open func(name string) (vfs.File, error)) (copies, e
 	}
 }
 
-// readCopy reads one copy by a read of its own, so that an unreadable sector affects only its own copy.
+// readCopy reads one copy in a read of its own, so that an unreadable sector affects only one copy.
 func readCopy(f vfs.File, number int) (Superblock, error) {
 	content := vfs.AlignedBytes(copyBytes)
 	n, err := f.ReadAt(content, int64(number)*copyBytes)
@@ -233,10 +234,10 @@ func readCopy(f vfs.File, number int) (Superblock, error) {
 	return decode(content[:n])
 }
 
-// replaceSuperblock makes the superblock durable: it writes a new file, syncs and renames it, and syncs the folder. If
-// the disk has no space for a new file, it overwrites the existing file: first the older or damaged copy, then, after a
-// sync, the other copy. A full disk must not keep a shard from reading. The caller holds the mutex writing, or no other
-// goroutine knows the volume yet.
+// replaceSuperblock durably replaces the superblock. It writes a new file, syncs and renames it, and syncs the folder.
+// If the disk has no space for a new file, it overwrites the existing file, because a full disk must not keep a shard
+// from serving reads. It then overwrites the older or damaged copy first and, after a sync, the other copy. The caller
+// holds the mutex writing, or no other goroutine has access to the volume yet.
 func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	v.tried = next
 	defer func() {
@@ -256,7 +257,7 @@ func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	return v.writeInPlace(name, one, old.older)
 }
 
-// writeInPlace writes one copy after the other into the existing file.
+// writeInPlace overwrites both copies in the existing file, beginning with the copy first. It syncs after each of them.
 func (v *Volume) writeInPlace(name string, one []byte, first int) (err error) {
 	f, err := v.fs.OpenWrite(name)
 	if err != nil {

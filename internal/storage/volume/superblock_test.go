@@ -36,7 +36,8 @@ func flip(t testing.TB, m *vfstest.Mem, offset int64, bit int) {
 	must.OK(t, f.Close())
 }
 
-// after returns the superblock that is expected at the next start. The nonce of its step is that of the superblock now.
+// after returns the superblock that the next start must write after before. The nonce of its step, which is random, is
+// taken from now.
 func after(before, now Superblock) Superblock {
 	before.Generation++
 	before.Step.Number++
@@ -63,7 +64,7 @@ func TestEveryBitOfTheSuperblockFlipped(t *testing.T) {
 			}
 			flip(t, m, offset, bit)
 		}
-		if offset%97 == 0 { // a start repairs both copies
+		if offset%97 == 0 { // this start repairs both copies
 			flip(t, m, offset, 3)
 			sb := openOnce(t, options(m))
 			if want = after(want, sb); sb != want {
@@ -115,7 +116,7 @@ func TestEveryTruncationOfTheSuperblock(t *testing.T) {
 	}
 }
 
-// seal writes the correct CRC into a copy.
+// seal writes the correct CRC into the copy b.
 func seal(b []byte) {
 	binary.LittleEndian.PutUint32(b[crcAt:], crc32c.Of(b[:crcAt]))
 }
@@ -210,7 +211,7 @@ func TestCopyThatCannotBeRead(t *testing.T) {
 	refused(t, options(f), ErrDamaged, "cannot be read")
 }
 
-// TestGoldenSuperblock reads the files of every format version that ever existed. These files must never be removed.
+// TestGoldenSuperblock reads a file of each format version that ever existed. These files must never be removed.
 func TestGoldenSuperblock(t *testing.T) {
 	first := Superblock{Store: storeA, Volume: storeB, Generation: 0x0102030405060708, Created: 1795236447085296573,
 		Shard: "quotes-ssd-0"}
@@ -240,7 +241,8 @@ func TestGoldenSuperblock(t *testing.T) {
 	}
 }
 
-// A volume in any earlier format can be opened, and is upgraded to the newest format.
+// TestAnOlderSuperblockIsOpened checks that a volume in any earlier format can be opened, and is upgraded to the newest
+// format.
 func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	for version := 1; version < FormatVersion; version++ {
 		golden, err := os.ReadFile(fmt.Sprintf("testdata/superblock-v%d.hex", version))
@@ -261,8 +263,8 @@ func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	}
 }
 
-// Each start and each NextStep makes a new state. A crash at any moment leaves either the old or the new state. Each
-// state includes the latest step that was known to be registered.
+// TestStepsOfAVolume checks that each start and each NextStep makes a new state, and that a crash at any moment leaves
+// either the old or the new state. Each state includes the latest step that was known to be registered.
 func TestStepsOfAVolume(t *testing.T) {
 	m := vfstest.NewMem()
 	seen := map[Step]bool{}
@@ -300,7 +302,7 @@ func TestStepsOfAVolume(t *testing.T) {
 	}
 }
 
-// undump is the reverse of hex.Dump.
+// undump is the inverse of hex.Dump.
 func undump(t *testing.T, dump []byte) []byte {
 	t.Helper()
 	var out []byte
@@ -321,7 +323,7 @@ func FuzzDecodeSuperblock(f *testing.F) {
 	f.Add([]byte(magic), true)
 	f.Add(valid[:shardAt], true)
 	f.Fuzz(func(t *testing.T, b []byte, fit bool) {
-		if fit { // so that it passes the checks of length and CRC
+		if fit { // the result must pass the checks of length and CRC
 			b = append(bytes.Clone(b), make([]byte, copyBytes)...)[:copyBytes]
 			copy(b, magic)
 			seal(b)
@@ -336,8 +338,8 @@ func FuzzDecodeSuperblock(f *testing.F) {
 	})
 }
 
-// If a device has lost its content, the next step does not write a superblock to it again, because it must be
-// recognizable that the device is a different one.
+// TestAStepDoesNotHealWhatTheDeviceLost checks that the next step writes no superblock to a device that has lost its
+// content, because it must remain visible that the device does not hold the volume.
 func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	for name, now := range map[string]func(was []byte) []byte{
 		"zeros":     func(was []byte) []byte { return make([]byte, len(was)) },
@@ -371,8 +373,8 @@ func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	}
 }
 
-// TestAnAbsurdGenerationIsDamage uses a generation and a step that are so large that a start, which adds to them, would
-// begin again at 0.
+// TestAnAbsurdGenerationIsDamage checks that a generation or a step is damage if it is so large that the sum would
+// overflow when a start adds to it.
 func TestAnAbsurdGenerationIsDamage(t *testing.T) {
 	for what, sb := range map[string]Superblock{
 		"generation": {Generation: 1<<62 + 1}, "step": {Generation: 1, Step: Step{Number: math.MaxUint64}},

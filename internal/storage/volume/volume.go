@@ -1,5 +1,5 @@
 // Package volume manages one file system that a shard owns: its superblock (identity, generation), its lock, its free
-// space and what the kernel reports about it.
+// space, and the mount that the kernel reports for it.
 package volume
 
 import (
@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// These are the errors of opening and writing a volume. Test for them with errors.Is. The messages name the folder
-// and say what to do.
+// These are the errors of opening and writing a volume. Callers test for them with errors.Is. The messages name the
+// folder and say what to do.
 var (
 	ErrLocked           = errors.New("volume is locked by another process")
 	ErrNoVolume         = errors.New("no volume here")
@@ -41,7 +41,7 @@ const (
 	superblockName = "superblock"
 	groupsName     = "groups"
 	trashName      = "trash"
-	lostFoundName  = "lost+found" // made by mkfs.ext4 in every new file system
+	lostFoundName  = "lost+found" // mkfs.ext4 makes this folder in every new file system
 )
 
 // ShardNameBytesMax is the length, in bytes, of the longest name of a shard that a superblock can hold.
@@ -51,23 +51,23 @@ const ShardNameBytesMax = 253
 type Superblock struct {
 	Store      uuid.UUID
 	Volume     uuid.UUID
-	Generation uint64 // 1 at the first Open; each Open durably adds 1
-	Created    int64  // Unix ns
+	Generation uint64 // 1 after the first Open; each Open durably adds 1
+	Created    int64  // Unix time in ns
 	Shard      string // name of the shard that owns the volume, 1 to ShardNameBytesMax bytes
-	Journal    bool   // there is a journal, which may hold data that is stored nowhere else yet
-	// Step distinguishes this state of the volume from all earlier ones. It changes at every Open, and from time to
-	// time while the volume is written to (Volume.NextStep). It is zero if no program that knows steps has opened the
-	// volume.
+	Journal    bool   // the volume has a journal, which may hold data that is not stored anywhere else yet
+	// Step distinguishes this state of the volume from all earlier ones. It changes at every Open, and from time to time
+	// while the volume is in use (Volume.NextStep). It is zero if the volume was opened only by programs that do not
+	// support steps.
 	Step Step
 	// Registered is the last step that etcd is known to have stored. It is zero if no such step is known.
 	Registered Step
 }
 
-// Step identifies one state in the sequence of states of a volume.
+// Step identifies a state of a volume. The states of a volume form a sequence.
 type Step struct {
 	Number uint64 // 1 for the first step; each further step adds 1
-	// Nonce is random. Two copies of one volume that are used independently have different nonces under the same
-	// number.
+	// Nonce is random. If two copies of one volume are used independently, their steps with the same number have different
+	// nonces.
 	Nonce uuid.UUID
 }
 
@@ -78,13 +78,13 @@ func (s Step) next() Step { return Step{Number: s.Number + 1, Nonce: uuid.New()}
 type Options struct {
 	FS  vfs.FS
 	Dir string
-	// Store must match an existing superblock. If it is zero, any store is accepted. It is required to create a
-	// superblock.
+	// Store must be the store in an existing superblock. If it is zero, any store is accepted. It is required if a
+	// superblock has to be created.
 	Store uuid.UUID
-	// Shard must match an existing superblock too. If it is empty, any shard is accepted. It is required to create a
-	// superblock.
+	// Shard must be the shard in an existing superblock. If it is empty, any shard is accepted. It is required if a
+	// superblock has to be created.
 	Shard string
-	// Create makes a superblock if the folder does not exist or is empty (except lost+found).
+	// Create lets Open create a superblock if the folder does not exist or contains nothing but lost+found.
 	Create bool
 	// Adopt lets this shard take over a volume that belongs to another shard of the store.
 	Adopt bool
@@ -92,26 +92,26 @@ type Options struct {
 	Renew bool
 	// Registered is the step that etcd stores for the volume. It is zero if etcd stores none.
 	Registered Step
-	// ReserveBytes is the space kept free for compaction, deletes and consensus. 0 means the smaller of 5 % of the
-	// file system and 1 GiB, but at least 16 MiB.
+	// ReserveBytes is the number of bytes that are kept free for compaction, deletes and consensus. 0 means the smaller of
+	// 5 % of the file system and 1 GiB, but at least 16 MiB.
 	ReserveBytes int64
 	Logger       *slog.Logger // nil: messages are discarded
 }
 
-// Volume is an open, locked volume. Its folder contains superblock, lock, groups/<group uuid>/... and trash/. It is
-// safe for concurrent use.
+// Volume is an open, locked volume. Its folder contains superblock, lock, groups/<group uuid>/... and trash/. A Volume
+// is safe for concurrent use.
 type Volume struct {
 	fs           vfs.FS
 	dir          string
-	superblock   Superblock // the superblock at this start
-	reserveBytes int64      // from Options; 0 means that the reserve depends on the size of the file system
+	superblock   Superblock // the superblock after this start
+	reserveBytes int64      // value of the option; 0: the reserve depends on the size of the file system
 	logger       *slog.Logger
 	now          func() time.Time
 
 	writing longlock.Mutex // held while the superblock is written; guards the fields written and tried
-	written Superblock     // the superblock on disk
-	// tried is the last superblock that was passed to a write. After a failed write this superblock may or may not be
-	// on disk.
+	written Superblock     // the superblock that is on the disk
+	// tried is the last superblock that was passed to a write. If that write has failed, tried may or may not be on the
+	// disk.
 	tried Superblock
 
 	mu        longlock.Mutex // guards the fields below
@@ -119,9 +119,9 @@ type Volume struct {
 	freeSpace freeSpace
 }
 
-// Open locks the volume and raises its generation. It returns an error if another process holds the lock, the volume
-// belongs to another store or another shard, the folder is not empty and has no superblock, or the format is newer. The
-// error says which problem there is and what to do.
+// Open locks the volume and raises its generation. It returns an error if another process holds the lock, if the volume
+// belongs to another store or shard, if the folder has no superblock and is not empty, or if the format is newer. The
+// error names the problem and the remedy.
 func Open(opts Options) (*Volume, error) {
 	if err := validate(opts); err != nil {
 		return nil, err
@@ -132,8 +132,8 @@ func Open(opts Options) (*Volume, error) {
 	if v.logger == nil {
 		v.logger = slog.New(slog.DiscardHandler)
 	}
-	// The folder is also checked before locking, because the lock file must not appear in a folder that does not
-	// belong to a volume.
+	// The folder is checked before it is locked, too, because no lock file may be made in a folder that does not belong to
+	// a volume.
 	if _, err := v.exists(opts.Create); err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func Open(opts Options) (*Volume, error) {
 	return v, nil
 }
 
-// validate rejects invalid options and invalid combinations of options.
+// validate returns an error for invalid options and for invalid combinations of options.
 func validate(opts Options) error {
 	switch {
 	case opts.FS == nil:
@@ -171,8 +171,8 @@ func validate(opts Options) error {
 	return nil
 }
 
-// exists reports whether the folder holds a superblock. It rejects a folder without a superblock in which no new one
-// may be made.
+// exists reports whether the folder holds a superblock. It returns an error if it holds none and no new one may be
+// made.
 func (v *Volume) exists(create bool) (bool, error) {
 	if create {
 		if err := v.fs.MkdirAll(v.dir); err != nil {
@@ -197,9 +197,10 @@ func (v *Volume) exists(create bool) (bool, error) {
 	return false, v.refuseForeign(names)
 }
 
-// refuseForeign rejects a folder without a superblock in which no new volume may be made.
+// refuseForeign returns an error if the folder, which has no superblock, holds files because of which no new volume may
+// be made.
 func (v *Volume) refuseForeign(names []string) error {
-	// Files that an interrupted first start leaves before it writes the superblock do not count as foreign.
+	// Files that an interrupted first start makes before the superblock do not count as foreign.
 	foreign := slices.DeleteFunc(names, func(name string) bool {
 		return name == lostFoundName || name == lockName || name == superblockName+vfs.TempSuffix
 	})
@@ -210,8 +211,9 @@ func (v *Volume) refuseForeign(names []string) error {
 	return nil
 }
 
-// Blank reports whether a new volume may be made in a folder: the folder does not exist, or holds only files that a new
-// volume may have next to it. An error says that the folder holds something else (ErrNotEmpty), or cannot be listed.
+// Blank reports whether a new volume may be made in a folder. This is the case if the folder does not exist, or holds
+// only files that may be in the folder of a new volume. The error is ErrNotEmpty if the folder holds other files, or
+// that of listing the folder.
 func Blank(fsys vfs.FS, dir string) (bool, error) {
 	v := Volume{fs: fsys, dir: dir}
 	names, err := fsys.List(dir)
@@ -227,7 +229,7 @@ func Blank(fsys vfs.FS, dir string) (bool, error) {
 	return true, v.refuseForeign(names)
 }
 
-// start reads or creates the superblock and creates the layout. The caller holds the lock.
+// start reads or creates the superblock, and creates the folders of the volume. The caller holds the lock.
 func (v *Volume) start(opts Options) error {
 	there, err := v.exists(opts.Create)
 	if err != nil {
@@ -267,16 +269,16 @@ func (v *Volume) start(opts Options) error {
 			return fmt.Errorf("open volume %s: make its layout: %w", v.dir, err)
 		}
 	}
-	// A process may be killed after it has created a name and before it has synced the folder. A power cut could
-	// still remove such a name.
+	// An earlier process may have been killed after it had created these names and before it had synced the folders. A
+	// power cut could then still remove the names.
 	if err := errors.Join(v.fs.SyncDir(v.dir), v.fs.SyncDir(path.Join(v.dir, groupsName))); err != nil {
 		return fmt.Errorf("open volume %s: sync its folders: %w", v.dir, err)
 	}
 	return nil
 }
 
-// admitIdentity rejects a volume of another store or shard. With opts.Adopt and opts.Store, it changes the shard in the
-// superblock instead.
+// admitIdentity returns an error if the volume belongs to another store or shard. If opts.Adopt and opts.Store are set,
+// it changes the shard in the superblock instead of returning an error about it.
 func (v *Volume) admitIdentity(opts Options) error {
 	sb := v.superblock
 	if opts.Store != uuid.Nil && opts.Store != sb.Store {
@@ -297,8 +299,9 @@ func (v *Volume) admitIdentity(opts Options) error {
 	return nil
 }
 
-// Renew durably gives the volume a new UUID. It is for a volume that was reset to an earlier state, which must not be
-// mistaken for the volume with the old UUID. Renew keeps the files. It must be called before the volume is used.
+// Renew durably gives the volume a new UUID. It is for a volume that was restored to an earlier state, and must
+// therefore not be mistaken for the volume with the old UUID. Renew does not change other files. It must be called
+// before the volume is used.
 func (v *Volume) Renew() error {
 	before := v.superblock
 	next := before
@@ -313,15 +316,15 @@ func (v *Volume) Renew() error {
 	return nil
 }
 
-// renew changes the superblock into that of a new, unknown volume.
+// renew turns the superblock into that of a new volume that is not registered anywhere.
 func (s *Superblock) renew(now time.Time) {
 	s.Volume, s.Generation, s.Created = uuid.New(), 1, now.UnixNano()
 	s.Step, s.Registered = Step{}.next(), Step{}
 }
 
-// NextStep durably moves the volume to its next step and returns that step. registered is the latest step that etcd
-// is known to have stored. The caller must register the new step in etcd before it calls NextStep again, so that an
-// image of the volume from before this call can be distinguished from the volume after it.
+// NextStep durably moves the volume to its next step and returns that step. The argument registered is the latest step
+// that etcd is known to have stored. The caller must register the new step in etcd before it calls NextStep again, so
+// that an image of the volume from before this call can be distinguished from the volume after it.
 func (v *Volume) NextStep(registered Step) (next Step, err error) {
 	err = v.rewrite(func(sb *Superblock) {
 		sb.Step, sb.Registered = sb.Step.next(), registered
@@ -340,7 +343,7 @@ func (v *Volume) Step() Step {
 	return v.written.Step
 }
 
-// rewrite changes the superblock on disk.
+// rewrite changes the superblock on the disk.
 func (v *Volume) rewrite(change func(*Superblock)) error {
 	v.writing.Lock()
 	defer v.writing.Unlock()
@@ -360,9 +363,9 @@ func (v *Volume) rewrite(change func(*Superblock)) error {
 	return v.replaceSuperblock(copies{superblock: v.written}, next)
 }
 
-// checkWritten returns an error if the device no longer holds the superblock that was written last, or the one that a
-// failed write tried to write. Such a device must not be written to again: if it was zeroed or exchanged under the file
-// system, a new superblock would make it look like the volume that was opened. The caller holds the mutex writing.
+// checkWritten returns an error unless the device holds the superblock that was written last, or the one of a failed
+// write. On any other device, nothing may be written. If the device was zeroed or exchanged while the file system was
+// mounted, a new superblock would make it look like the volume that was opened. The caller holds the mutex writing.
 func (v *Volume) checkWritten() error {
 	now, err := FreshSuperblock(v.fs, v.dir)
 	if err != nil {
@@ -376,11 +379,11 @@ func (v *Volume) checkWritten() error {
 	return nil
 }
 
-// Superblock returns the superblock at this start, including the step at that time.
+// Superblock returns the superblock after this start, including the step at that time.
 func (v *Volume) Superblock() Superblock { return v.superblock }
 
-// SetJournal durably records whether there is a journal. It is called before the first file of the journal is made,
-// and after the journal's files were removed.
+// SetJournal durably records whether the volume has a journal. It must be called before the first file of the journal
+// is made, and after the journal's files were removed.
 func (v *Volume) SetJournal(there bool) error {
 	if err := v.rewrite(func(sb *Superblock) { sb.Journal = there }); err != nil {
 		return fmt.Errorf("volume %s: note in its superblock whether there is a journal: %w", v.dir, err)
@@ -396,7 +399,7 @@ func (v *Volume) GroupDir(group uuid.UUID) string {
 	return GroupDirIn(v.dir, group)
 }
 
-// GroupDirIn does what Volume.GroupDir does, for a volume that is not open.
+// GroupDirIn is like Volume.GroupDir, for a volume that is not open.
 func GroupDirIn(dir string, group uuid.UUID) string {
 	return path.Join(dir, groupsName, group.String())
 }
@@ -409,7 +412,7 @@ func (v *Volume) Groups() ([]uuid.UUID, error) {
 	return groupsIn(v.fs, v.dir, v.logger)
 }
 
-// GroupsIn does what Volume.Groups does, for a volume that is not open.
+// GroupsIn is like Volume.Groups, for a volume that is not open.
 func GroupsIn(fsys vfs.FS, dir string) ([]uuid.UUID, error) {
 	return groupsIn(fsys, dir, slog.New(slog.DiscardHandler))
 }
@@ -422,7 +425,7 @@ func groupsIn(fsys vfs.FS, volumeDir string, logger *slog.Logger) ([]uuid.UUID, 
 	}
 	groups := make([]uuid.UUID, 0, len(names))
 	for _, name := range names {
-		// uuid.Parse also accepts other spellings, but GroupDir uses only this one.
+		// uuid.Parse also accepts other spellings of a UUID, but GroupDir uses only this one.
 		group, err := uuid.Parse(name)
 		if err != nil || group.String() != name {
 			logger.Warn("a name that is no group is ignored", "folder", dir, "name", name)
@@ -433,7 +436,7 @@ func groupsIn(fsys vfs.FS, volumeDir string, logger *slog.Logger) ([]uuid.UUID, 
 	return groups, nil
 }
 
-// Close releases the lock. A second call does nothing.
+// Close releases the lock. Further calls do nothing.
 func (v *Volume) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -448,7 +451,7 @@ func (v *Volume) Close() error {
 	return nil
 }
 
-// InUse returns ErrLocked if another process has the volume open; the message says how to find this process. It does
+// InUse returns ErrLocked if another process has the volume open. The message says how to find that process. It does
 // not write to the volume.
 func InUse(fsys vfs.FS, dir string) error {
 	lock, err := takeLock(fsys, dir)

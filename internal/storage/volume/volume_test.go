@@ -27,7 +27,8 @@ var (
 	storeB = uuid.MustParse("bbbbbbbb-0000-4000-8000-000000000002")
 )
 
-// options returns options for a volume at /v of store A and shard s0, which Open creates if it does not exist.
+// options returns options for the volume at /v that belongs to shard s0 of store A. Open creates the volume if it does
+// not exist.
 func options(fsys vfs.FS) Options {
 	return Options{FS: fsys, Dir: "/v", Store: storeA, Shard: "s0", Create: true}
 }
@@ -39,7 +40,7 @@ func mustOpen(t testing.TB, opts Options) *Volume {
 	return v
 }
 
-// openOnce opens and closes the volume, and returns the superblock.
+// openOnce opens and closes the volume, and returns its superblock.
 func openOnce(t testing.TB, opts Options) Superblock {
 	t.Helper()
 	v := mustOpen(t, opts)
@@ -47,8 +48,8 @@ func openOnce(t testing.TB, opts Options) Superblock {
 	return v.Superblock()
 }
 
-// refused checks that Open fails with the given error and a message with all the words, and that nothing is changed
-// or left locked.
+// refused checks that Open fails with the given error and a message with all the words, and that the volume is neither
+// changed nor still locked.
 func refused(t *testing.T, opts Options, want error, words ...string) {
 	t.Helper()
 	before, _ := opts.FS.List(opts.Dir)
@@ -122,7 +123,7 @@ func TestOpenRefusesWhatIsNotItsOwn(t *testing.T) {
 	if now, _, err := VerifySuperblock(m, "/v"); err != nil || now != sb {
 		t.Errorf("a refused open changed the superblock: %+v, %v", now, err)
 	}
-	openOnce(t, opts) // the lock was released
+	openOnce(t, opts) // works, because the lock was released
 }
 
 func TestOpenRefusesAFolderThatIsNotEmpty(t *testing.T) {
@@ -131,7 +132,7 @@ func TestOpenRefusesAFolderThatIsNotEmpty(t *testing.T) {
 	must.OK(t, m.MkdirAll("/v/photos"))
 	refused(t, opts, ErrNotEmpty, "photos", "empty folder")
 	must.OK(t, m.Rename("/v/photos", "/v/lost+found"))
-	// An interrupted first start leaves these files.
+	// A first start that was interrupted leaves these files.
 	vfstest.Write(t, m, "/v/lock", nil)
 	vfstest.Write(t, m, "/v/superblock.tmp", []byte("half"))
 	if sb := openOnce(t, opts); sb.Generation != 1 {
@@ -185,7 +186,8 @@ func TestOpenRefusesATwin(t *testing.T) {
 	}
 }
 
-// TestOpenAfterTheOtherProcessWasKilled opens the volume in another process, which is then killed.
+// TestOpenAfterTheOtherProcessWasKilled checks that a volume can be opened after another process that had opened it was
+// killed.
 func TestOpenAfterTheOtherProcessWasKilled(t *testing.T) {
 	const env = "SHEAF_TEST_HOLD_VOLUME"
 	opts := Options{FS: vfs.OS{}, Dir: os.Getenv(env), Store: storeA, Shard: "s0", Create: true}
@@ -215,8 +217,9 @@ func TestOpenAfterTheOtherProcessWasKilled(t *testing.T) {
 	}
 }
 
-// openAndWatch opens the volume twice on m. At every crash point, and for every choice of surviving writes, the disk
-// after a power cut must open again, as the same volume with a higher generation than any Open has returned.
+// openAndWatch opens the volume twice on m. At every crash point, and for every choice of surviving writes, it must be
+// possible to open the volume after a power cut. It must be the same volume, with a higher generation than any Open has
+// returned.
 func openAndWatch(t *testing.T, m *vfstest.Mem, opts Options, returned Superblock) (points int) {
 	t.Helper()
 	m.AfterOp(func(op vfstest.Op) {
@@ -302,7 +305,7 @@ func TestOpenFailsCleanlyAtEveryFault(t *testing.T) {
 				must.OK(t, v.Close())
 				break
 			}
-			if err == nil { // the other copy repairs one that cannot be read
+			if err == nil { // a copy that cannot be read is repaired from the other copy
 				if kind != vfstest.OpRead {
 					t.Errorf("%s number %d failed, and Open did not", kind, skip)
 				}
@@ -315,7 +318,7 @@ func TestOpenFailsCleanlyAtEveryFault(t *testing.T) {
 			if after.Volume != sb.Volume || after.Generation < sb.Generation {
 				t.Fatalf("%s number %d: superblock was %+v, is %+v", kind, skip, sb, after)
 			}
-			sb = openOnce(t, opts) // nothing is left locked or unfinished
+			sb = openOnce(t, opts) // works, because nothing is locked or unfinished
 			if sb.Generation <= after.Generation {
 				t.Fatalf("generation %d after %d", sb.Generation, after.Generation)
 			}

@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// signature is a byte string by which the content of a disk is recognized.
+// signature is a byte string that identifies the content of a disk.
 type signature struct {
 	what  string
 	at    int64
 	magic string
-	// labelAt and labelLen locate the label, which is the name that a person gave the content. They are 0 if there is
-	// no label.
+	// labelAt and labelLen are the offset and the length of the label, which is a name that a person has given to the
+	// content. They are 0 if this kind of content has no label.
 	labelAt  int64
 	labelLen int
 }
 
-// signatures has the file systems that a kubelet mounts for a DiskSet, and other content that disks often have. The
-// kubelet recognizes more content, and formats no disk on which it recognizes any.
+// signatures lists the file systems that a kubelet mounts for a DiskSet, and other content that is common on disks. The
+// kubelet recognizes further kinds of content, and does not format a disk on which it recognizes any.
 var signatures = []signature{
 	{"an ext2, ext3 or ext4 file system", 1024 + 56, "\x53\xef", 1024 + 120, 16},
 	{"an xfs file system", 0, "XFSB", 108, 12},
@@ -33,15 +33,15 @@ var signatures = []signature{
 	{"a partition table or a boot sector", 510, "\x55\xaa", 0, 0},
 }
 
-// Look describes the content of a block device, or of an image of one, in words such as "an xfs file system named
-// payroll". The result is empty if nothing is recognized. Look reads the device without mounting it, even if the device
-// is in use.
+// Look describes the content of a block device, or of an image of one, for example as "an xfs file system named
+// payroll". The result is empty if Look does not recognize the content. Look reads the device without mounting it, even
+// if the device is in use.
 func Look(path string) (found string, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = f.Close() }() // the file was only read, so no data can be lost
+	defer func() { _ = f.Close() }() // an error loses nothing, because the file was only read
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return "", fmt.Errorf("%s: its size: %w", path, err)

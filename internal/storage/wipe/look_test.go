@@ -10,7 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Look recognizes the file systems that a kubelet makes and mounts for a DiskSet, and names them.
+// TestLookRecognizesFileSystems checks that Look recognizes and names the file systems that a kubelet makes and mounts
+// for a DiskSet.
 func TestLookRecognizesFileSystems(t *testing.T) {
 	for want, mkfs := range map[string][]string{
 		`an ext2, ext3 or ext4 file system named "payroll"`: {"mkfs.ext4", "-q", "-L", "payroll"},
@@ -31,7 +32,7 @@ func TestLookRecognizesFileSystems(t *testing.T) {
 	}
 }
 
-// sparse makes a file full of zeros.
+// sparse creates a file that contains only zeros.
 func sparse(t *testing.T, size int64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "image")
@@ -42,7 +43,8 @@ func sparse(t *testing.T, size int64) string {
 	return path
 }
 
-// Look recognizes each signature, also at the very end of the content, and recognizes no other bytes.
+// TestLookRecognizesSignatures checks that Look recognizes each signature, even at the very end of the content, and
+// recognizes no other bytes.
 func TestLookRecognizesSignatures(t *testing.T) {
 	for _, s := range signatures {
 		for _, size := range []int64{s.at + int64(len(s.magic)), 200 * kib} {
@@ -66,7 +68,7 @@ func TestLookRecognizesSignatures(t *testing.T) {
 	}
 }
 
-// A disk that nobody can look at is not blank.
+// TestLookFailsWithoutADisk checks that a disk that cannot be read does not count as blank.
 func TestLookFailsWithoutADisk(t *testing.T) {
 	for path, says := range map[string]string{
 		sparse(t, 0):                       "has no bytes",

@@ -1,4 +1,4 @@
-// Package wipe clears a disk, so that the kubelet makes a new file system on it, and no tool finds the old one.
+// Package wipe clears a disk, so that the kubelet makes a new file system on it and no tool finds the old one.
 package wipe
 
 import (
@@ -17,32 +17,32 @@ const (
 	kib = 1 << 10
 	mib = 1 << 20
 	gib = 1 << 30
-	// edge is how many bytes are zeroed at each end of the disk. The ends hold labels, partition tables and their
-	// copies, the first superblocks of xfs and ext, and the superblocks of RAID members.
+	// edge is the number of bytes that are zeroed at each end of the disk. The ends hold labels, partition tables and
+	// their copies, the first superblocks of xfs and ext, and the superblocks of RAID members.
 	edge = 16 * mib
-	// around is how many bytes are zeroed at each place between the two ends of the disk.
+	// around is the number of bytes that are zeroed at each other offset where a superblock may be.
 	around = 64 * kib
 )
 
 // mirrors are the offsets of the copies of the btrfs superblock, in addition to the first one at 64 KiB.
 var mirrors = []int64{64 * mib, 256 * gib}
 
-// ErrInUse says that a disk is mounted, or that the kernel uses it for something else.
+// ErrInUse says that a disk is mounted, or that the kernel uses it in another way.
 var ErrInUse = errors.New("it is in use")
 
-// Report says what was done to a disk.
+// Report describes the result of a wipe.
 type Report struct {
 	Bytes     int64 `json:"bytes,string"` // size of the disk
 	Zeroed    int64 `json:"zeroed,string"`
-	Discarded bool  `json:"discarded"` // the disk was told that none of its bytes are needed
+	Discarded bool  `json:"discarded"` // the disk was told that all of its bytes are unused
 }
 
-// Device wipes a block device. It refuses a device that the kernel uses, for example for a file system that is
-// mounted in any namespace of the machine; during the wipe nothing can mount the device. All bytes are discarded if
-// the disk supports that. The signatures of file systems, partition tables and RAID are overwritten with zeros,
+// Device wipes a block device. It returns ErrInUse if the kernel uses the device, for example for a file system that is
+// mounted in any namespace of the machine. During the wipe, nothing can mount the device. If the disk supports it, all
+// bytes are discarded. Signatures of file systems, partition tables and RAID are overwritten with zeros. The zeros are
 // synced and read back.
 //
-// This is not a secure erasure: bytes that are neither overwritten nor discarded can still be read.
+// A wipe is not a secure erasure, because bytes that are neither overwritten nor discarded can still be read.
 func Device(path string) (Report, error) {
 	var report Report
 	// O_EXCL without O_CREAT opens a block device exclusively, and returns EBUSY if the device is mounted.
@@ -94,7 +94,7 @@ func Device(path string) (Report, error) {
 // span is a part of a disk.
 type span struct{ at, n int64 }
 
-// ranges returns the spans to zero on a disk of the given size; they do not extend beyond the end of the disk.
+// ranges returns the spans to zero on a disk of the given size. They do not extend beyond the end of the disk.
 func ranges(size int64) []span {
 	if size <= 2*edge {
 		return []span{{0, size}}
