@@ -8,15 +8,16 @@ import (
 	"unicode/utf8"
 )
 
-// Attributes are encoded as key length (2), value length (4), key and value, in ascending order of the keys.
+// Each attribute is encoded as key length (2 bytes), value length (4), key and value. The attributes are in ascending
+// order of their keys.
 const (
 	attributeHeaderBytes  = 6
 	attributeKeyBytesMax  = 255
-	attributesPreallocate = 16 // most records have fewer keys; the map grows if a record has more
+	attributesPreallocate = 16 // enough for most records; the map grows if a record has more attributes
 )
 
-// EncodeAttributes encodes attributes, sorted by key. It returns nil if there are no attributes. The error says which
-// limit is exceeded.
+// EncodeAttributes encodes attributes in the order of their keys. It returns nil if there are no attributes. The error
+// names the limit that is exceeded.
 func EncodeAttributes(attributes map[string][]byte) ([]byte, error) {
 	size := 0
 	for key, value := range attributes {
@@ -43,8 +44,8 @@ func EncodeAttributes(attributes map[string][]byte) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeAttributes decodes the result of EncodeAttributes; it never panics. Values are copies. It returns nil if
-// there are no attributes.
+// DecodeAttributes is the inverse of EncodeAttributes. It returns nil for an empty encoding, and an error for bytes
+// that EncodeAttributes cannot have returned. It copies the values, and never panics.
 func DecodeAttributes(encoded []byte) (map[string][]byte, error) {
 	if len(encoded) == 0 {
 		return nil, nil

@@ -16,12 +16,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// A blob file:
+// A blob file has this layout:
 //
 //	0            128                                                                    exact end
 //	├── header ──┼── chunk 0: 1 MiB ──┼ CRC 4 ┼── chunk 1: 1 MiB ──┼ CRC 4 ┼─ ... last ─┼ CRC 4 ┤
 //
-// Header: magic (8), version (4), CRC (4), blob UUID (16), size (8), CRC of the data (4), zeros to 128.
+// The header consists of magic (8 bytes), version (4), CRC (4), blob UUID (16), size (8), CRC of the data (4), and
+// zeros up to byte 128.
 const (
 	BlobMagic       = "SHEAFBLB"
 	BlobHeaderBytes = 128
@@ -43,8 +44,8 @@ func (b BlobRef) Encode() []byte {
 	return out
 }
 
-// BlobRef returns the reference of a put whose data is in a blob. It returns nil if the entry itself holds the data,
-// or is not a put.
+// BlobRef returns the reference to the blob that holds the data of a put. It returns nil if the entry holds its data
+// itself, or is not a put.
 func (e *Entry) BlobRef() (*BlobRef, error) {
 	if e.Kind != KindPut || e.Codec != CodecBlob {
 		return nil, nil
@@ -56,7 +57,7 @@ func (e *Entry) BlobRef() (*BlobRef, error) {
 	return &ref, nil
 }
 
-// DecodeBlobRef decodes the result of BlobRef.Encode.
+// DecodeBlobRef is the inverse of BlobRef.Encode.
 func DecodeBlobRef(data []byte) (BlobRef, error) {
 	le := binary.LittleEndian
 	if len(data) != BlobRefBytes || le.Uint32(data[36:]) != Checksum(data[:36]) || !IsZero(data[28:36]) {
@@ -70,7 +71,7 @@ func DecodeBlobRef(data []byte) (BlobRef, error) {
 	return ref, nil
 }
 
-// BlobFileBytes returns the exact file size of a blob with the given number of bytes of data.
+// BlobFileBytes returns the exact size of the file of a blob whose data has the given number of bytes.
 func BlobFileBytes(size int64) int64 {
 	chunks := size / BlobChunkBytes
 	if size%BlobChunkBytes != 0 {
@@ -88,7 +89,7 @@ func encodeBlobHeader(ref BlobRef) []byte {
 	return b
 }
 
-// DecodeBlobHeader returns the reference in the header of a blob file.
+// DecodeBlobHeader returns the reference that the header of a blob file contains.
 func DecodeBlobHeader(b []byte) (BlobRef, error) {
 	if len(b) < BlobHeaderBytes {
 		return BlobRef{}, fmt.Errorf("blob header: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -114,14 +115,14 @@ func blobChunkChecksum(data []byte, id uuid.UUID, chunk int64) uint32 {
 	return checksumWord(crc, uint64(chunk))
 }
 
-// BlobChunk returns the offset of a chunk in a blob file, and the chunk's length with its checksum. size is the
-// number of bytes of the blob's data.
+// BlobChunk returns the offset of a chunk in a blob file, and the length of the chunk including its checksum. The
+// argument size is the number of bytes of the blob's data.
 func BlobChunk(size, number int64) (offset, length int64) {
 	return BlobHeaderBytes + number*(BlobChunkBytes+BlobCRCBytes),
 		min(BlobChunkBytes, size-number*BlobChunkBytes) + BlobCRCBytes
 }
 
-// IsBlobChunk reports whether b is the given chunk of a blob, followed by a valid checksum.
+// IsBlobChunk reports whether b is the chunk of a blob with the given number, followed by a valid checksum.
 func IsBlobChunk(b []byte, id uuid.UUID, number int64) bool {
 	n := len(b) - BlobCRCBytes
 	return binary.LittleEndian.Uint32(b[n:]) == blobChunkChecksum(b[:n], id, number)
@@ -132,12 +133,12 @@ type blobFileWriter struct {
 	fs     vfs.FS
 	dir    string
 	tmp    string   // name of the file until Commit
-	file   vfs.File // nil after Close
+	file   vfs.File // nil once it is closed
 	ref    BlobRef  // reference to the data received so far
-	want   *BlobRef // the expected reference; nil: any is accepted
-	chunk  []byte   // data that is not written yet
-	number int64    // number of the chunk in memory
-	err    error    // the first failure; all later calls return it
+	want   *BlobRef // the expected reference; nil if any data is accepted
+	chunk  []byte   // data that is not in the file yet
+	number int64    // number of that chunk
+	err    error    // the first failure, which all later calls return
 }
 
 // CreateBlob creates a blob file in the folder of a group. Close without Commit removes it.
@@ -149,9 +150,9 @@ func CreateBlob(fs vfs.FS, dir string) (BlobWriter, error) {
 	return createBlob(fs, dir, id, TmpSuffix)
 }
 
-// ReceiveBlob does what CreateBlob does, for a blob that exists elsewhere. Commit returns ErrCorrupt unless size and
-// checksum of the received data are those of ref. Until Commit, the name of the file has the given suffix, which ends
-// in TmpSuffix.
+// ReceiveBlob is like CreateBlob, for a copy of an existing blob. Commit returns ErrCorrupt unless the received data
+// has the size and the checksum in ref. Until Commit, the name of the file has the given suffix, which ends in
+// TmpSuffix.
 func ReceiveBlob(fs vfs.FS, dir string, ref BlobRef, suffix string) (BlobWriter, error) {
 	w, err := createBlob(fs, dir, ref.ID, suffix)
 	if err != nil {
@@ -190,7 +191,7 @@ func (w *blobFileWriter) Write(p []byte) (int, error) {
 	return written, w.err
 }
 
-// flush writes the chunk and its checksum.
+// flush writes the data in memory as a chunk with its checksum.
 func (w *blobFileWriter) flush() {
 	if w.want != nil && w.ref.Size+int64(len(w.chunk)) > w.want.Size {
 		w.err = fmt.Errorf("write blob %s: %w: more than its %d bytes came", w.ref.ID, ErrCorrupt, w.want.Size)
@@ -268,13 +269,13 @@ type blobReader struct {
 	ref   BlobRef
 
 	mu     sync.Mutex
-	chunk  []byte // verified data of the chunk with that number. Guarded by mu
-	number int64  // -1 if there is no chunk. Guarded by mu
+	chunk  []byte // verified data of the chunk; guarded by mu
+	number int64  // number of the chunk; -1 if there is none; guarded by mu
 }
 
-// OpenBlob opens the data of a blob in the folder of a group; group is the group's name, for messages. OpenBlob
-// checks the header and the exact size against the reference; each chunk is checked when it is read. If the file is
-// damaged or missing, OpenBlob returns a *DamageError.
+// OpenBlob opens the data of a blob in the folder of a group. The argument group is the group's name, for messages.
+// OpenBlob compares the header and the size of the file with the reference. Each chunk is checked when it is read. If
+// the file is damaged or missing, OpenBlob returns a *DamageError.
 func OpenBlob(fs vfs.FS, dir, group string, ref BlobRef) (BlobReader, error) {
 	r := &blobReader{group: group, ref: ref, number: -1}
 	f, err := fs.Open(path.Join(dir, BlobName(ref.ID)))
@@ -342,7 +343,7 @@ func (r *blobReader) ReadAt(p []byte, offset int64) (int, error) {
 	return n, nil
 }
 
-// load reads and checks a chunk. The caller holds mu.
+// load reads a chunk into memory and checks it. The caller holds mu.
 func (r *blobReader) load(number int64) error {
 	if r.number == number {
 		return nil
@@ -371,7 +372,7 @@ func (r *blobReader) load(number int64) error {
 
 func (r *blobReader) Close() error { return r.file.Close() }
 
-// BlobReader reads a blob. ReadAt returns a *DamageError if a chunk is bad.
+// BlobReader reads the data of a blob. ReadAt returns a *DamageError if it needs a chunk that is damaged.
 type BlobReader interface {
 	io.ReaderAt
 	io.Closer

@@ -94,7 +94,7 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 		}
 	}()
 	size := BlobFileBytes(ref.Size)
-	// bits are all bits of the header and of the checksums, and a sample of the bits of the data.
+	// bits are the numbers of all bits of the header and of the checksums, and of a sample of the bits of the data.
 	var bits []int64
 	for at := range size {
 		inChunk := (at - BlobHeaderBytes) % (BlobChunkBytes + BlobCRCBytes)
@@ -135,8 +135,8 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 	}
 }
 
-// readBlobAt opens the blob and reads the chunk that contains the given byte of the file. It fails if a wrong byte is
-// accepted.
+// readBlobAt opens the blob and reads the chunk that contains the given byte of the file. It fails if it reads a wrong
+// byte without an error.
 func readBlobAt(fs vfs.FS, dir string, ref BlobRef, data []byte, fileOffset int64) (n int, err error) {
 	r, err := OpenBlob(fs, dir, "g", ref)
 	if err != nil {
@@ -193,8 +193,8 @@ func TestBlobOnAFullDiskSaysSo(t *testing.T) {
 	}
 }
 
-// Rule 5: data whose sync failed is never acknowledged. Rule 6: a file is not acknowledged if no sync of its folder
-// made it durable.
+// TestBlobCommitFailsWithEverySyncAndRename checks two safety rules: data whose sync failed is never acknowledged (rule
+// 5), and a file is acknowledged only if a sync of its folder has made its name durable (rule 6).
 func TestBlobCommitFailsWithEverySyncAndRename(t *testing.T) {
 	for _, kind := range []vfstest.OpKind{vfstest.OpWrite, vfstest.OpSync, vfstest.OpRename, vfstest.OpSyncDir} {
 		faulty := vfstest.NewFaulty(vfstest.NewMem())

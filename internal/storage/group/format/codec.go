@@ -9,33 +9,34 @@ import (
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
-// FormatVersion is the version of all files that this program writes, except segments of segmentVersionRequests and
-// manifests of manifestVersionHistory.
+// FormatVersion is the version of all files that this program writes, except segments with segmentVersionRequests and
+// manifests with manifestVersionHistory.
 const FormatVersion = 1
 
 // These are sizes in bytes.
 const (
-	SegmentHeaderBytes = 128 // frames begin here
+	SegmentHeaderBytes = 128 // the offset at which frames begin
 	FrameHeaderBytes   = 80
 
 	MagicBytes = 8
-	BlockBytes = 4096 // a structure that is stored twice has each copy in blocks of its own
+	BlockBytes = 4096 // copies of a structure that is stored twice never share a block of this size
 )
 
-// errFrameHeader, ErrFrameContent and ErrCorrupt are the errors of decoding. errFrameHeader says that the marker, the
-// lengths or the header of a frame are bad: there is a hole, or a torn or stale block. ErrFrameContent says that
-// attributes, data or padding are bad; the header is whole, so id, index and length are known. ErrCorrupt says that
-// any other structure is not as it was written.
+// These are the errors of decoding. errFrameHeader says that the marker, the lengths or the header of a frame are bad,
+// because of a hole or of a torn or stale block. ErrFrameContent says that the attributes, the data or the padding of a
+// frame are bad, while its header is valid, so that id, index and length are known. ErrCorrupt says that any other
+// structure is not as it was written.
 var (
 	errFrameHeader  = errors.New("frame header is bad")
 	ErrFrameContent = errors.New("entry content is bad")
 	ErrCorrupt      = errors.New("stored bytes are bad")
 )
 
-// These are the errors of files. Test for them with errors.Is, and for damage with errors.As on *DamageError.
+// These are the errors of files. Callers test for them with errors.Is, and for damage with errors.As and a
+// *DamageError.
 var (
 	ErrNoSpace = errors.New("no free space on the volume")
-	// ErrShortage says that the system lacked file descriptors or memory, so that a file was not opened, created or
+	// ErrShortage says that the system lacked file descriptors or memory, so that a file could not be opened, created or
 	// renamed. Nothing was written.
 	ErrShortage      = errors.New("the system lacks file descriptors or memory for now")
 	ErrFormatVersion = errors.New("format version is newer than this program")
@@ -46,7 +47,7 @@ var (
 
 var slicing = makeSlicing()
 
-// Checksum returns the CRC-32C of b.
+// Checksum returns the CRC-32C of b. It is the same function as crc32c.Of.
 func Checksum(b []byte) uint32 { return crc32.Update(0, crc32c.Table, b) }
 
 // makeSlicing makes the eight tables of the slicing-by-8 method (Kounavis and Berry, 2005).
@@ -71,8 +72,8 @@ func checksumWord(crc uint32, word uint64) uint32 {
 		slicing[3][w>>32&0xff] ^ slicing[2][w>>40&0xff] ^ slicing[1][w>>48&0xff] ^ slicing[0][w>>56])
 }
 
-// headBytes is the length of the head that manifest, mark, hint and blob share: magic (8), version (4), CRC (4). The
-// CRC covers bytes 0 to 12, and 16 to the end.
+// headBytes is the length of the head with which manifest, mark, hint and blob begin: magic (8 bytes), version (4) and
+// CRC (4). The CRC covers bytes 0 to 11, and all bytes from 16 on.
 const headBytes = 16
 
 func putHead(b []byte, magic string) { putHeadOf(b, magic, FormatVersion) }
@@ -87,14 +88,14 @@ func headChecksum(b []byte) uint32 {
 	return crc32.Update(Checksum(b[:12]), crc32c.Table, b[headBytes:])
 }
 
-// checkHead checks magic, CRC and then the version of a structure that fills b.
+// checkHead checks magic, CRC and version, in this order, of a structure that fills b.
 func checkHead(b []byte, magic string) error {
 	_, err := checkHeadOf(b, magic, FormatVersion)
 	return err
 }
 
-// checkHeadOf does what checkHead does, for a structure of which this program knows the versions up to known. It
-// returns the version of b.
+// checkHeadOf is like checkHead for a structure of which this program can read all versions up to known. It returns the
+// version of the structure.
 func checkHeadOf(b []byte, magic string, known uint32) (version uint32, err error) {
 	if len(b) < headBytes {
 		return 0, fmt.Errorf("%w: %d bytes are too few", ErrCorrupt, len(b))
@@ -109,8 +110,9 @@ func checkHeadOf(b []byte, magic string, known uint32) (version uint32, err erro
 	return version, checkVersion(version, known)
 }
 
-// checkVersion is called only after the checksum was verified: an unknown version is then not damage, but really a
-// different version. The argument known is the newest version that this program reads; the oldest one is 1.
+// checkVersion returns ErrFormatVersion for a version above known, the newest version that this program can read. It
+// must be called only if the checksum is right, because an unknown version would otherwise mean damage. The oldest
+// version is 1.
 func checkVersion(version, known uint32) error {
 	switch {
 	case version > known:

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// sampleEntries returns an entry of each kind, and the ends of every range.
+// sampleEntries returns entries of each kind, with the smallest and the greatest values of each field.
 func sampleEntries() []Entry {
 	attributes, err := EncodeAttributes(map[string][]byte{"path": []byte("a/b"), "mode": {0, 1}, "empty": {}})
 	if err != nil {
@@ -321,7 +321,8 @@ func everyBitOfTheManifest(t *testing.T, want *Manifest) {
 	}
 }
 
-// A manifest has a history floor if and only if it is of version 2. A floor of 0 is known, too.
+// TestOnlyManifestsOfVersion2HaveAHistoryFloor checks that a manifest has a history floor if and only if its version is
+// 2. A history floor of 0 also needs version 2.
 func TestOnlyManifestsOfVersion2HaveAHistoryFloor(t *testing.T) {
 	m := sampleManifest()
 	for _, c := range []struct {

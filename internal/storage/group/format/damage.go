@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// String describes the damage, with ids of records: it is for logs.
+// String describes the damage for logs, including the ids of affected records.
 func (d Damage) String() string {
 	var b strings.Builder
 	b.WriteString(d.place())
@@ -24,7 +24,7 @@ func (d Damage) String() string {
 	return b.String()
 }
 
-// place describes the damage: group, file, offset, length and what is wrong.
+// place describes the damage without ids of records, by group, file, offset, length and what is wrong.
 func (d Damage) place() string {
 	return fmt.Sprintf("group %s: %s: %s at offset %d, %d bytes", d.Group, d.File, d.What, d.Offset, d.Length)
 }
@@ -41,7 +41,7 @@ func CopyDamages(file string, bytes int64, bad [2]error) (out []Damage) {
 	return out
 }
 
-// DamageError says that stored bytes are bad. A request that needs them gets DATA_LOSS.
+// DamageError says that stored bytes are bad. A request that needs these bytes fails with DATA_LOSS.
 type DamageError struct {
 	Damage Damage
 	ID     int64 // the requested record
@@ -53,21 +53,22 @@ func (e *DamageError) Error() string { return "damaged: " + e.Damage.place() }
 // IndexLast] may have been in the range.
 type Damage struct {
 	Group      string
-	File       string // name within the group's folder
-	Offset     int64  // bytes
-	Length     int64  // bytes
+	File       string // name of the file in the group's folder
+	Offset     int64  // offset of the range in the file, in bytes
+	Length     int64  // length of the range in bytes
 	What       string
-	IDs        []int64 // ids known to be affected, from a whole header or a hint
+	IDs        []int64 // ids of affected records that are known from a valid header or a hint
 	IDsUnknown bool
 	IndexFirst uint64
 	IndexLast  uint64
 }
 
-// MayVoid reports whether a frame that the damage hides may have made an entry void. The argument at is the index of
-// that entry, and offset is the offset of the entry's frame in the file.
+// MayVoid reports whether the damage may hide a frame that has made an entry void. The argument at is the index of that
+// entry, and offset is the offset of the entry's frame in the file.
 func (d *Damage) MayVoid(file string, offset int64, at uint64) bool {
 	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
 }
 
-// LossJump is the distance by which the next index jumps ahead of all indexes that a client may have seen (rule 8).
+// LossJump is the distance of the next index from all indexes that a client may have seen, after a loss was accepted
+// (rule 8).
 const LossJump = 1 << 32

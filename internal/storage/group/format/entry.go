@@ -11,11 +11,11 @@ type Kind uint8
 
 // These are the kinds of entries. The numbers are part of the format.
 const (
-	KindPut    Kind = 1 // makes a version of a record
-	KindDelete Kind = 2 // makes a delete version
-	KindEmpty  Kind = 3 // an internal entry of Raft without content: the first entry of a new leader
-	KindConf   Kind = 4 // an internal entry: membership change; Data is the raftpb message (ConfChangeV2)
-	KindState  Kind = 5 // not part of the Raft log, and without an index: term, vote, commit and synced mark
+	KindPut    Kind = 1 // a put, which makes a version of a record
+	KindDelete Kind = 2 // a delete, which makes a version without data
+	KindEmpty  Kind = 3 // an internal entry of Raft without content, which a new leader appends first
+	KindConf   Kind = 4 // an internal entry for a change of the membership; Data is a raftpb.ConfChangeV2
+	KindState  Kind = 5 // term, vote, commit and synced mark; it is not part of the Raft log, and has no index
 	// KindRequest is the entry that compaction keeps in place of a put or delete while a repeated write may still use
 	// the request id of that put or delete. It has the id, index, term, commit time and request id of the write, and
 	// its data holds the other fields that RequestOf needs. It is not a version of the record. It is never above the
@@ -29,34 +29,35 @@ type Codec uint8
 // These are the codecs. The numbers are part of the format.
 const (
 	CodecPlain Codec = 0 // the data itself
-	CodecBlob  Codec = 1 // the data is a BlobRef; the bytes are in a blob file
+	CodecBlob  Codec = 1 // the data is a BlobRef, and the bytes are in a blob file
 )
 
 // These are the limits on the size of an entry's parts, in bytes.
 const (
-	DataBytesMax       = 1 << 20  // inline data; larger data is in a blob file
+	DataBytesMax       = 1 << 20  // data in the entry itself; more data needs a blob file
 	AttributesBytesMax = 64 << 10 // encoded attributes
-	BlobChunkBytes     = 1 << 20  // each chunk of a blob has its own checksum
+	BlobChunkBytes     = 1 << 20  // data in one chunk of a blob, which has a checksum of its own
 )
 
-// SegmentID is the random identity of a segment. Each frame's CRC covers it, so that a stale or misdirected block
-// never passes.
+// SegmentID is the random identity of a segment. The CRC of each frame covers it, so that a block from another segment
+// never passes the check.
 type SegmentID [8]byte
 
-// Entry is one item of a group's log. Attributes and Data may alias a buffer or mapping, which the reader must not
-// use after it has released its pin.
+// Entry is one item of a group's log. Attributes and Data may alias a buffer or a mapping. A reader that has pinned the
+// mapping must not use them after it has released the pin.
 type Entry struct {
 	Kind  Kind
 	Codec Codec
-	// Used says that the entry was the newest version when the frame was written. The entry CRC does not cover it.
+	// Used says that the entry was the newest version of its record when the frame was written. The entry CRC does not
+	// cover it.
 	Used       bool
 	ID         int64
-	Index      uint64 // Raft index; the version of the record; 0 only for KindState
+	Index      uint64 // Raft index, which is the version of the record; 0 only for KindState
 	Term       uint64
-	CommitTime int64    // Unix ns; set by the leader; never decreases in a group
-	Timestamp  int64    // Unix ns; set by the caller
-	RequestID  [16]byte // zero if there is none
-	Attributes []byte   // encoded by EncodeAttributes
+	CommitTime int64    // Unix time in ns, set by the leader; never decreases in a group
+	Timestamp  int64    // Unix time in ns, set by the caller
+	RequestID  [16]byte // zero if the caller gave none
+	Attributes []byte   // result of EncodeAttributes
 	Data       []byte
 }
 
@@ -64,14 +65,14 @@ type Entry struct {
 type Identity struct {
 	Store uuid.UUID
 	Group uuid.UUID
-	Name  string // 1 to 253 bytes; in Hash routing the decimal number
+	Name  string // name of the group, 1 to 253 bytes; in Hash routing a decimal number
 }
 
 // BlobRef refers to the blob that holds the data of an entry. In its encoding of 40 bytes it is the Data of an entry
 // with CodecBlob.
 type BlobRef struct {
-	ID     uuid.UUID // names the file
-	Size   int64     // bytes of the record's data
+	ID     uuid.UUID // part of the name of the blob's file
+	Size   int64     // number of bytes of the record's data
 	CRC32C uint32    // checksum of the record's whole data
 }
 
@@ -92,7 +93,7 @@ func AddTerm(runs []TermRun, at, term uint64) []TermRun {
 	return append(runs, TermRun{FirstIndex: at, Term: term})
 }
 
-// TermAt returns the term of the last entry at or below an index; 0 if there is none.
+// TermAt returns the term of the last entry at or below an index. It returns 0 if there is none.
 func TermAt(runs []TermRun, at uint64) uint64 {
 	n := sort.Search(len(runs), func(i int) bool { return runs[i].FirstIndex > at })
 	if n == 0 {

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ReadAll reads a file of at most maxBytes into memory.
+// ReadAll reads a file into memory. It returns ErrCorrupt if the file has more than maxBytes bytes.
 func ReadAll(fs vfs.FS, name string, maxBytes int64) (b []byte, err error) {
 	f, err := fs.Open(name)
 	if err != nil {
@@ -28,7 +28,7 @@ func ReadAll(fs vfs.FS, name string, maxBytes int64) (b []byte, err error) {
 	return b, ReadFull(f, b, 0)
 }
 
-// ReadFull fills b from offset. It returns an error if the file ends earlier.
+// ReadFull fills b with the bytes from offset on. It returns io.ErrUnexpectedEOF if the file ends earlier.
 func ReadFull(f io.ReaderAt, b []byte, offset int64) error {
 	n, err := f.ReadAt(b, offset)
 	if n == len(b) {
@@ -40,7 +40,7 @@ func ReadFull(f io.ReaderAt, b []byte, offset int64) error {
 	return fmt.Errorf("read %d bytes at offset %d: %w", len(b), offset, err)
 }
 
-// WriteReplace creates or replaces a file: it writes a new file, syncs it, renames it, and syncs the folder.
+// WriteReplace durably creates or replaces a file. It writes a new file, syncs and renames it, and syncs the folder.
 func WriteReplace(fs vfs.FS, dir, name string, content []byte) error {
 	err := vfs.WriteAside(fs, path.Join(dir, name), content)
 	if err == nil {
@@ -49,7 +49,8 @@ func WriteReplace(fs vfs.FS, dir, name string, content []byte) error {
 	return MarkShortage(err)
 }
 
-// CheckFreeSpace returns ErrNoSpace if a volume has fewer free bytes than needed.
+// CheckFreeSpace returns ErrNoSpace if the volume has fewer free bytes than the given number. The argument what names
+// the operation in the error.
 func CheckFreeSpace(fs vfs.FS, dir string, bytes int64, what string) error {
 	space, err := fs.Space(dir)
 	if err == nil && space.FreeBytes < bytes {
@@ -59,8 +60,8 @@ func CheckFreeSpace(fs vfs.FS, dir string, bytes int64, what string) error {
 	return err
 }
 
-// MarkShortage marks the error of a full disk as ErrNoSpace, and the error of a temporary lack of descriptors or memory
-// as ErrShortage.
+// MarkShortage makes the error of a full disk an ErrNoSpace, and the error of a temporary lack of descriptors or memory
+// an ErrShortage. It returns other errors unchanged.
 func MarkShortage(err error) error {
 	switch {
 	case Passes(err):
@@ -73,6 +74,6 @@ func MarkShortage(err error) error {
 	return err
 }
 
-// Passes reports whether the cause of an error may go away without a repair, so that the caller can wait and try
-// again: ErrNoSpace or ErrShortage. Such an error left the files unchanged.
+// Passes reports whether an error is an ErrNoSpace or an ErrShortage. The cause of such an error may end without a
+// repair, and the files are unchanged, so the caller can wait and try again.
 func Passes(err error) bool { return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrShortage) }

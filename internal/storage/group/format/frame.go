@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
-// A frame, numbers little-endian:
+// A frame has this layout, with little-endian numbers:
 //
 //	 0        4          8          12   13   14   15   16           20            24
 //	 ├ marker ┼ frame CRC ┼ entry CRC ┼used┼ 0  ┼kind┼codec┼ attr. len. ┼ data length ┤
@@ -17,8 +17,8 @@ import (
 //	80
 //	 ├── attributes ──┼── data ──┼── zeros to a multiple of 8 ──┤
 //
-// The frame CRC covers 8..80, then the segment id and the offset of the frame. The entry CRC covers 14 to the end of
-// the data: one range, so it is computed in one go.
+// The frame CRC covers bytes 8 to 79, then the segment id and the offset of the frame. The entry CRC covers the bytes
+// from 14 to the end of the data. They are contiguous, so that one call computes the CRC.
 const (
 	FrameMarker = 0xe66853f5 // bytes F5 53 68 E6; the byte F5 never occurs in UTF-8 text
 
@@ -36,13 +36,14 @@ const (
 	atRequestID  = 64
 )
 
-// FrameBytes returns the length of a frame in the file: header, attributes, data, padding to 8.
+// FrameBytes returns the length of a frame in the file: header, attributes, data, and padding to a multiple of 8.
 func FrameBytes(attributesBytes, dataBytes int) int64 {
 	return (FrameHeaderBytes + int64(attributesBytes) + int64(dataBytes) + 7) &^ 7
 }
 
 // AppendFrame encodes an entry as a frame for the given offset in the segment, and computes both CRCs. The entry must
-// pass Check, otherwise the frame cannot be decoded. The used flag has a meaning only for puts and deletes.
+// pass Check, because DecodeFrame would refuse the frame otherwise. The used flag has a meaning only for puts and
+// deletes.
 func AppendFrame(dst []byte, segment SegmentID, offset int64, e *Entry) []byte {
 	begin := len(dst)
 	var header [FrameHeaderBytes]byte
@@ -78,8 +79,8 @@ func AppendStateFrame(dst []byte, segment SegmentID, offset int64, s StateRecord
 	return AppendFrame(dst, segment, offset, &Entry{Kind: KindState, Data: s.Encode()})
 }
 
-// MoveFrame updates a frame in place for a new offset: it changes the used flag and the frame CRC, and keeps the
-// entry CRC. DecodeFrame must have accepted the frame at its old offset.
+// MoveFrame changes a frame in place, for a new offset and used flag. It updates the frame CRC and keeps the entry CRC.
+// DecodeFrame must have accepted the frame at its old offset.
 func MoveFrame(frame []byte, segment SegmentID, offset int64, used bool) {
 	frame[atUsed] = 0
 	if used && Kind(frame[AtKind]).IsVersion() {
@@ -94,9 +95,9 @@ func frameChecksum(frame []byte, segment SegmentID, offset int64) uint32 {
 	return checksumWord(crc, uint64(offset))
 }
 
-// DecodeHeader checks the frame CRC of a header (at least FrameHeaderBytes). It returns the entry without attributes
-// and data, their lengths, and the length of the frame in the file. The only error is errFrameHeader, which is not
-// wrapped.
+// DecodeHeader checks the frame CRC of the header at the beginning of buf, which has at least FrameHeaderBytes bytes.
+// It returns the entry without attributes and data, their lengths, and the length of the frame in the file. The only
+// error is errFrameHeader, which is not wrapped.
 func DecodeHeader(buf []byte, segment SegmentID, offset int64) (e Entry, attributesBytes, dataBytes int,
 	frameBytes int64, err error) {
 	le := binary.LittleEndian
@@ -123,9 +124,9 @@ func DecodeHeader(buf []byte, segment SegmentID, offset int64) (e Entry, attribu
 	return e, attributesBytes, dataBytes, FrameBytes(attributesBytes, dataBytes), nil
 }
 
-// DecodeFrame checks a whole frame at the beginning of buf: both CRCs and the padding. Attributes and Data alias buf.
-// If the error is ErrFrameContent, e holds the header's fields and frameBytes is valid. DecodeFrame allocates
-// nothing.
+// DecodeFrame checks the whole frame at the beginning of buf: both CRCs and the padding. Attributes and Data of the
+// entry alias buf. If the error is ErrFrameContent, frameBytes is valid and the entry has the fields of the header.
+// DecodeFrame allocates no memory.
 func DecodeFrame(buf []byte, segment SegmentID, offset int64) (e Entry, frameBytes int64, err error) {
 	e, attributesBytes, dataBytes, frameBytes, err := DecodeHeader(buf, segment, offset)
 	if err != nil {
@@ -134,7 +135,7 @@ func DecodeFrame(buf []byte, segment SegmentID, offset int64) (e Entry, frameByt
 	return e, frameBytes, e.DecodeContent(buf, attributesBytes, dataBytes, frameBytes)
 }
 
-// DecodeContent checks the bytes after a header, and sets attributes and data.
+// DecodeContent checks the bytes after a header, and sets Attributes and Data.
 func (e *Entry) DecodeContent(buf []byte, attributesBytes, dataBytes int, frameBytes int64) error {
 	if frameBytes > int64(len(buf)) {
 		return ErrFrameContent
@@ -162,7 +163,7 @@ func (e *Entry) DecodeContent(buf []byte, attributesBytes, dataBytes int, frameB
 // IsVersion reports whether an entry is a version of a record: a put or a delete.
 func (k Kind) IsVersion() bool { return k == KindPut || k == KindDelete }
 
-// Check returns why an entry cannot be stored, or nil. It checks the shape of the attributes, but not their content.
+// Check returns an error if the entry cannot be stored. It checks the sizes of the attributes, but not their content.
 func (e *Entry) Check() error {
 	if why := e.refusal(len(e.Attributes), len(e.Data)); why != "" {
 		return fmt.Errorf("%s entry with index %d, id %d: %s", e.Kind, e.Index, e.ID, why)
@@ -170,7 +171,7 @@ func (e *Entry) Check() error {
 	return nil
 }
 
-// refusal returns the rule of its kind that the entry violates; empty if there is none.
+// refusal returns a rule of the entry's kind that the entry violates. It returns an empty string if there is none.
 func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 	switch e.Kind {
 	case KindPut:
@@ -231,7 +232,7 @@ func (e *Entry) internalRefusal(attributesBytes, dataBytes int) string {
 var kindWords = [...]string{KindPut: "put", KindDelete: "delete", KindEmpty: "empty", KindConf: "conf",
 	KindState: "state", KindRequest: "request"}
 
-// String returns the word for a kind.
+// String returns the name of the kind.
 func (k Kind) String() string {
 	if int(k) < len(kindWords) && k != 0 {
 		return kindWords[k]

@@ -11,8 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
-// Every decoder must either refuse its input, or return a value that encodes to the same bytes again. It must never
-// panic, and never allocate out of proportion to its input.
+// FuzzDecodeFrame, like all fuzz tests of decoders, checks that the decoder either refuses its input, or returns a
+// value that encodes to the same bytes. A decoder must never panic, and never allocate much more memory than its input
+// has.
 
 func FuzzDecodeFrame(f *testing.F) {
 	for _, e := range sampleEntries() {

@@ -59,7 +59,7 @@ func orderRows(h *Hint) {
 	}
 }
 
-// samplePiece returns a second piece, with a row for every 88 bytes.
+// samplePiece returns a piece that continues another one, with one row for every 88 bytes.
 func samplePiece() *HintPiece {
 	p := &HintPiece{Segment: testSegment, First: 10, Begin: 1 << 12, End: 1 << 14, LastBefore: 30, Last: 200,
 		RowsBefore: 15,
@@ -74,7 +74,7 @@ func samplePiece() *HintPiece {
 	return p
 }
 
-// flipEveryBit expects ErrCorrupt for each flipped bit, and never the error for a newer version.
+// flipEveryBit flips each bit of b in turn, and expects that decode returns ErrCorrupt and never ErrFormatVersion.
 func flipEveryBit(t *testing.T, b []byte, decode func() error) {
 	t.Helper()
 	for bit := range len(b) * 8 {
@@ -88,7 +88,7 @@ func flipEveryBit(t *testing.T, b []byte, decode func() error) {
 
 var testSegment = SegmentID{1, 2, 3, 4, 5, 6, 7, 8}
 
-// repair corrects the checksum, so that the fuzzer gets past the test of the checksum.
+// repair corrects the checksum in b, so that the fuzzer reaches the checks behind that of the checksum.
 func repair(b []byte) []byte {
 	if len(b) < headBytes {
 		return b

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// A hint:
+// A hint has this layout:
 //
 //	0       8         12    16           24            32           40     48            56     64           72         76     80
 //	├ magic ┼ version ┼ CRC ┼ segment id ┼ first index ┼ last index ┼ size ┼ commit time ┼ rows ┼ runs,blobs ┼ requests ┼ zero ┤
@@ -24,9 +24,9 @@ const (
 	HintBytesMax    = 2 << 30
 )
 
-// Hint is the sidecar file of a sealed segment. It has one row for each put and delete, sorted by index.Hash(id),
-// then by place. In this order, filling the table of package index goes through the table's memory from its beginning
-// to its end.
+// Hint is the sidecar file of a sealed segment. It has one row for each put and delete. The rows are sorted by
+// index.Hash(id), then by place. This order lets a start fill the table of package index from the beginning of the
+// table's memory to its end.
 type Hint struct {
 	Segment    SegmentID
 	FirstIndex uint64
@@ -34,10 +34,10 @@ type Hint struct {
 	LastCommit int64     // commit time of the last put, delete or remembered request; 0 if there is none
 	Bytes      int64     // size of the segment
 	Requests   uint32    // number of entries of KindRequest, which have no row
-	IDs        []int64   // row -> id
-	Places     []uint64  // row -> index.Loc with ordinal 0 (offset, length, tombstone)
-	Indexes    []uint32  // row -> index - FirstIndex
-	Used       []uint64  // bitmap of rows. 1: the newest version, as far as is known; 0: certainly superseded
+	IDs        []int64   // id of the record of each row
+	Places     []uint64  // place of the frame of each row: an index.Loc with ordinal 0 (offset, length, tombstone)
+	Indexes    []uint32  // index of the entry of each row, minus FirstIndex
+	Used       []uint64  // one bit for each row. 1: the newest version, as far as is known; 0: certainly superseded
 	Terms      []TermRun // terms of all entries of the segment, including internal ones
 	Blobs      []HintBlob
 }
@@ -63,8 +63,8 @@ func (h *Hint) SetUsed(row int, used bool) {
 	}
 }
 
-// ReadHint reads and checks the hint of a segment. After any error the caller has to do without the hint. The columns
-// alias one buffer, which belongs to the caller.
+// ReadHint reads and checks the hint of a segment. After any error the caller has to work without the hint. The columns
+// of the hint alias one buffer, which belongs to the caller.
 func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (*Hint, error) {
 	name := path.Join(dir, HintName(segment.Number))
 	b, err := ReadAll(fs, name, HintBytesMax)
@@ -82,8 +82,8 @@ func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (*Hint, error) {
 	return h, nil
 }
 
-// WriteHint creates or replaces the hint of a segment: it writes a new file, syncs it, renames it, and syncs the
-// folder.
+// WriteHint durably creates or replaces the hint of a segment. It writes a new file, syncs and renames it, and syncs
+// the folder.
 func WriteHint(fs vfs.FS, dir string, number uint64, h *Hint) error {
 	b, err := h.Encode()
 	if err != nil {
@@ -109,7 +109,7 @@ func layoutHint(rows, terms, blobs int64) hintLayout {
 // HintBytes returns the file size of a hint with these numbers of rows, term runs and blobs.
 func HintBytes(rows, terms, blobs int64) int64 { return layoutHint(rows, terms, blobs).end }
 
-// Encode returns the content of the file.
+// Encode returns the content of a hint file.
 func (h *Hint) Encode() ([]byte, error) {
 	rows := len(h.IDs)
 	if len(h.Places) != rows || len(h.Indexes) != rows || len(h.Used) != (rows+63)/64 {
@@ -140,7 +140,7 @@ func (h *Hint) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// DecodeHint decodes the result of Encode. The columns of the result may alias b.
+// DecodeHint is the inverse of Encode. The columns of the result may alias b.
 func DecodeHint(b []byte) (*Hint, error) {
 	if len(b) < hintHeaderBytes {
 		return nil, fmt.Errorf("hint: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -183,13 +183,13 @@ func hintHead(b []byte) *Hint {
 	return h
 }
 
-// Check validates the content of the fields. Every start calls Check, so it makes only one pass over the rows.
+// Check validates the fields of the hint. Every start calls Check, so it makes only one pass over the rows.
 func (h *Hint) Check() error {
 	if h.FirstIndex == 0 || h.LastIndex < h.FirstIndex-1 || h.Bytes < SegmentHeaderBytes || h.Bytes > index.OffsetMax ||
 		int64(h.Requests) > h.Bytes/RequestFrameBytes {
 		return fmt.Errorf("%w: indexes or size are impossible", ErrCorrupt)
 	}
-	span := h.LastIndex - h.FirstIndex + 1 // wraps to 0 if there is no entry
+	span := h.LastIndex - h.FirstIndex + 1 // wraps to 0 if the segment has no entry
 	const extra = 1<<16 - 1
 	var before uint64 // hash of the previous row
 	for i, place := range h.Places {
@@ -200,8 +200,8 @@ func (h *Hint) Check() error {
 		before = hash
 		loc := index.Loc(place)
 		offset := loc.Offset()
-		// A place holds an upper bound of the frame's length, which is at most 63 bytes too great. No frame is
-		// shorter than its header.
+		// The length in a place is an upper bound of the frame's length, and at most 63 bytes too great. No frame is shorter
+		// than its header.
 		if loc.Ordinal() != 0 || uint64(h.Indexes[i]) >= span || offset < SegmentHeaderBytes ||
 			place&extra>>1 < FrameHeaderBytes/64+1 || offset+loc.LengthBound()-63 > h.Bytes {
 			return fmt.Errorf("%w: row %d is impossible", ErrCorrupt, i)
@@ -247,7 +247,7 @@ func decodeTermsAndBlobs(b []byte, runs, count int) (terms []TermRun, blobs []Hi
 }
 
 // checkTermsAndBlobs checks that the term runs rise in index and term, that the blobs rise in index, and that all of
-// these indexes are from first to last.
+// these indexes are at least first and at most last.
 func checkTermsAndBlobs(terms []TermRun, blobs []HintBlob, first, last uint64) error {
 	for i, run := range terms {
 		if run.FirstIndex < first || run.FirstIndex > last ||
@@ -263,8 +263,8 @@ func checkTermsAndBlobs(terms []TermRun, blobs []HintBlob, first, last uint64) e
 	return nil
 }
 
-// column returns little-endian numbers as a slice. It does not copy if the machine is little-endian and b is aligned:
-// a start from hints is limited by memory bandwidth, and a second copy of all rows would double its time.
+// column returns little-endian numbers as a slice. It does not copy if the machine is little-endian and b is aligned,
+// because a start from hints is limited by memory bandwidth, and a second copy of all rows would double its time.
 func column[T int64 | uint64 | uint32](b []byte) []T {
 	size := int(unsafe.Sizeof(T(0)))
 	n := len(b) / size

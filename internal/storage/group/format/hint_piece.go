@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// The hint of the active segment is a file of pieces. Each piece covers a part of the segment, which begins where the
-// part of the previous piece ends. All lengths are multiples of 8:
+// The hint of the active segment is a file of pieces. Each piece covers the part of the segment that follows the part
+// of the previous piece. All lengths are multiples of 8:
 //
 //	0       8         12    16           24            32      40    48            56
 //	├ magic ┼ version ┼ CRC ┼ segment id ┼ first index ┼ begin ┼ end ┼ last before ┼ last index ┤
@@ -26,13 +26,13 @@ const (
 	PieceMagic       = "SHEAFHNA"
 	pieceHeaderBytes = 96
 	pieceTrailBytes  = 8
-	pieceRowBytesMin = 8 + 3 // least size of a row
-	// pieceGuessBytes is the number of bytes that are read first, from the end of the file. They usually contain the
+	pieceRowBytesMin = 8 + 3 // minimum size of a row
+	// pieceGuessBytes is the number of bytes that are read first, from the end of the file. They usually contain the whole
 	// last piece.
 	pieceGuessBytes = 8 << 10
 )
 
-// HintPart is the part of the active segment that the pieces cover: everything before a state frame.
+// HintPart is the part of the active segment that the pieces cover: everything before a certain state frame.
 type HintPart struct {
 	End   int64  // offset of that frame; 0 if there are no pieces
 	Last  uint64 // index of the last entry before that frame
@@ -47,20 +47,21 @@ type ActiveHint struct {
 	Terms []TermRun
 }
 
-// HintPiece is one piece: it extends the covered part of an active segment from one end to a greater one.
+// HintPiece is one piece of the hint of an active segment. It covers the bytes from Begin to End.
 type HintPiece struct {
 	Segment    SegmentID
-	First      uint64 // first index of the segment
-	Begin      int64  // offset
-	End        int64  // offset of a state frame
-	LastBefore uint64 // index of the last entry in front of Begin
-	Last       uint64 // index of the last entry in front of End
+	First      uint64 // index of the first entry of the segment
+	Begin      int64  // offset at which the previous piece ends
+	End        int64  // offset of a state frame, before which this piece ends
+	LastBefore uint64 // index of the last entry before Begin
+	Last       uint64 // index of the last entry before End
 	RowsBefore int64  // number of rows in the pieces before this one
-	Table      Rows   // rows and blobs of this piece, and the last commit time
+	Table      Rows   // rows and blobs of this piece, and the greatest commit time of the segment so far
 	Terms      []TermRun
 }
 
-// MakePiece makes the piece that extends a part up to a state frame, from all rows and terms of the segment.
+// MakePiece returns the piece that extends a part up to a state frame. It selects the rows and terms of the piece from
+// those of the whole segment.
 func MakePiece(s ManifestSegment, from HintPart, to StateFrame, rows *Rows, terms []TermRun) *HintPiece {
 	p := &HintPiece{Segment: s.ID, First: s.FirstIndex, Begin: from.End, End: to.Offset, LastBefore: from.Last,
 		Last: to.Last, RowsBefore: from.Rows}
@@ -89,7 +90,7 @@ func MakePiece(s ManifestSegment, from HintPart, to StateFrame, rows *Rows, term
 // Encode returns the bytes of a piece.
 func (p *HintPiece) Encode() []byte {
 	le := binary.LittleEndian
-	const rowBytes = 8 + 2 + 2 + 1 // length of most rows
+	const rowBytes = 8 + 2 + 2 + 1 // length of most rows in the encoding
 	b := make([]byte, pieceHeaderBytes, pieceHeaderBytes+rowBytes*len(p.Table.IDs)+termRunBytes*len(p.Terms)+
 		hintBlobBytes*len(p.Table.Blobs)+2*pieceTrailBytes)
 	offset, at := p.Begin, p.LastBefore
@@ -120,7 +121,7 @@ func (p *HintPiece) Encode() []byte {
 	return b
 }
 
-// placeLengthMask masks the bits of a place that hold its length and its tombstone flag.
+// placeLengthMask selects the bits of a place that hold the length and the tombstone flag.
 const placeLengthMask = 1<<16 - 1
 
 // pieceHead reads the header of a piece without checking it.
@@ -133,8 +134,8 @@ func pieceHead(b []byte) (p HintPiece, length, rows, runs, blobs int64) {
 	return p, int64(le.Uint32(b[80:])), int64(le.Uint32(b[84:])), int64(le.Uint32(b[88:])), int64(le.Uint32(b[92:]))
 }
 
-// DecodePiece decodes the piece at the beginning of b, and returns the piece's length. An error says that no whole
-// piece begins there.
+// DecodePiece decodes the piece at the beginning of b, and returns the length of that piece. It returns an error if b
+// does not begin with a whole piece.
 func DecodePiece(b []byte) (p *HintPiece, length int64, err error) {
 	if len(b) < pieceHeaderBytes+pieceTrailBytes {
 		return nil, 0, fmt.Errorf("piece of a hint: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -196,8 +197,8 @@ func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
 		}
 		t.IDs[i] = int64(binary.LittleEndian.Uint64(b))
 		b = b[8:]
-		// The numbers are: the offset minus the offset of the previous row, in units of 8; the length and the tombstone
-		// flag; the index minus the index of the previous row.
+		// The first number is the offset minus the offset of the previous row, in units of 8 bytes. The second one holds the
+		// length and the tombstone flag. The third one is the index minus the index of the previous row.
 		var numbers [3]uint64
 		for k := range numbers {
 			n, used := binary.Uvarint(b)
@@ -211,7 +212,7 @@ func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
 			return nil, errPieceRow
 		}
 		offset, at = offset+8*int64(numbers[0]), at+numbers[2]
-		// A place holds an upper bound of the frame's length, which is at most 63 bytes too great.
+		// The length in a place is an upper bound of the frame's length, and at most 63 bytes too great.
 		if offset+int64(numbers[1]>>1)*64-63 > p.End || at > p.Last {
 			return nil, errPieceRow
 		}
@@ -246,9 +247,9 @@ func (h *ActiveHint) add(p *HintPiece, s ManifestSegment, bytes int64) bool {
 	return true
 }
 
-// ReadPieces reads the hint of the active segment. Bytes after the last whole piece do not count: a crash tore them,
-// or they are still being written. The result is nil if there is no whole piece of this segment; the error, if any,
-// says why.
+// ReadPieces reads the hint of the active segment. Bytes after the last whole piece are ignored, because a crash has
+// torn them, or they are still being written. The result is nil if there is no whole piece of this segment. The error
+// is that of reading the file.
 func ReadPieces(fs vfs.FS, dir string, s ManifestSegment) (*ActiveHint, error) {
 	name := path.Join(dir, ActiveHintName)
 	b, err := ReadAll(fs, name, HintBytesMax)
@@ -264,7 +265,7 @@ func ReadPieces(fs vfs.FS, dir string, s ManifestSegment) (*ActiveHint, error) {
 	for {
 		p, length, err := DecodePiece(b[h.Bytes:])
 		if err != nil || !h.add(p, s, length) {
-			break // torn, or of a different segment
+			break // the rest is torn, or belongs to a different segment
 		}
 	}
 	if h.End == 0 {
@@ -305,7 +306,7 @@ func LastPiece(fs vfs.FS, dir string, s ManifestSegment) (h HintPart, ok bool) {
 }
 
 // WritePiece writes a piece at the given offset, which is the end of the existing pieces, and truncates a torn piece
-// that follows the offset. It does not sync, because losing a hint in a power cut does no harm.
+// that follows the offset. It does not sync the file, because the loss of a hint in a power cut does no harm.
 func WritePiece(fs vfs.FS, dir string, at int64, b []byte) (err error) {
 	name := path.Join(dir, ActiveHintName)
 	f, err := fs.OpenWrite(name)
@@ -331,8 +332,8 @@ func WritePiece(fs vfs.FS, dir string, at int64, b []byte) (err error) {
 	return err
 }
 
-// SyncPieces makes the hint of the active segment durable, so that the next start finds it after an orderly stop and
-// a power cut.
+// SyncPieces makes the hint of the active segment durable, so that the next start finds it even if a power cut follows
+// an orderly stop.
 func SyncPieces(fs vfs.FS, dir string) (err error) {
 	f, err := fs.OpenWrite(path.Join(dir, ActiveHintName))
 	if err != nil {
@@ -343,6 +344,6 @@ func SyncPieces(fs vfs.FS, dir string) (err error) {
 
 // StateFrame is the place of a state frame in the active segment.
 type StateFrame struct {
-	Offset int64  // 0 if there is none
-	Last   uint64 // index of the last entry before it
+	Offset int64  // 0 if there is no state frame
+	Last   uint64 // index of the last entry before the state frame
 }

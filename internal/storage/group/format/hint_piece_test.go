@@ -68,8 +68,8 @@ func TestPieceWithARightChecksumAndWrongContentIsRefused(t *testing.T) {
 	}
 }
 
-// A plan reads only the last piece of a hint, however long that piece is. If the plan cannot use the piece, it plans
-// as if there were no hint.
+// TestLastPieceOfAHint checks that a plan reads only the last piece of a hint, however long that piece is. If the plan
+// cannot use the piece, it plans as if there were no hint.
 func TestLastPieceOfAHint(t *testing.T) {
 	fs, m := vfstest.NewMem(), ManifestSegment{Number: 3, ID: testSegment, FirstIndex: 10}
 	must.OK(t, fs.MkdirAll("/g"))
@@ -108,7 +108,8 @@ func TestLastPieceOfAHint(t *testing.T) {
 	}
 }
 
-// Pieces are used as long as each continues the previous one.
+// TestPiecesContinueOneAnother checks that pieces are used up to the first piece that does not continue the piece
+// before it.
 func TestPiecesContinueOneAnother(t *testing.T) {
 	m := ManifestSegment{Number: 3, ID: testSegment, FirstIndex: 10}
 	first := &HintPiece{Segment: testSegment, First: 10, Begin: SegmentHeaderBytes, End: 1 << 12, LastBefore: 9, Last: 30,

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// The manifest file is two copies, each half of the file. A copy:
+// The manifest file consists of two copies, each of which is half of the file. A copy has this layout:
 //
 //	0       8         12    16      24         32             64                                          112
 //	├ magic ┼ version ┼ CRC ┼ length┼ sequence ┼ store, group ┼ compacted through, term, tombstone floor, ┼
@@ -30,33 +30,34 @@ const (
 	// manifestVersionHistory is the version of manifests with a history floor. An older program reports such a manifest
 	// as newer than it can read. A manifest without a history floor has FormatVersion.
 	manifestVersionHistory = 2
-	// ManifestBytesMax is the greatest size of a manifest file. It is more than 2^20 segments need, and limits
-	// the memory for reading the file.
+	// ManifestBytesMax is the greatest size of a manifest file. It is more than 2^20 segments need, and bounds the memory
+	// that reading the file takes.
 	ManifestBytesMax = 256 << 20
 	nameBytesMax     = 253
 )
 
-// Manifest lists a group's live segments and its floors. A file that it does not list is garbage. The manifest is
-// stored twice in its file. Each copy has a CRC and 4 KiB blocks of its own, so that one bad sector loses nothing.
+// Manifest lists a group's live segments and its floors. A file of the group that the manifest does not list is
+// garbage. The manifest is stored twice in its file. Each copy has a CRC and 4 KiB blocks of its own, so that one bad
+// sector loses nothing.
 type Manifest struct {
 	Identity         Identity
-	Sequence         uint64            // raised with each write
+	Sequence         uint64            // grows with each write of the manifest
 	Segments         []ManifestSegment // in the order of the log; the last one is active
-	CompactedThrough uint64            // Raft's first index is above this index
+	CompactedThrough uint64            // Raft's log begins after this index
 	CompactedTerm    uint64
 	TombstoneFloor   uint64 // tombstones at or below this index may be dropped
 	Conf             *raftpb.ConfState
 	ConfIndex        uint64
-	HardState        StateRecord // the hard state when this manifest was written
-	AcceptedThrough  uint64      // damage at or below this index was accepted as lost
-	NextSegment      uint64      // number for the next segment file
-	// HistoryFloor is an index: for each record, the newest version at or below any index from it on is still stored. It
-	// is 0 unless HistoryKnown is set.
+	HardState        StateRecord // hard state at the time when this manifest was written
+	AcceptedThrough  uint64      // damage at or below this index was accepted as a loss
+	NextSegment      uint64      // number that the next new segment gets
+	// HistoryFloor is the lowest index for which the state of all records is still stored. For each index from
+	// HistoryFloor on, each record's newest version at or below that index is stored. It is 0 unless HistoryKnown is set.
 	HistoryFloor uint64
-	HistoryKnown bool // the manifest is of version 2, which has HistoryFloor
+	HistoryKnown bool // the manifest has version 2, which includes HistoryFloor
 }
 
-// Version returns the version in which the manifest is stored.
+// Version returns the format version with which the manifest is stored.
 func (m *Manifest) Version() uint32 {
 	if m.HistoryKnown {
 		return manifestVersionHistory
@@ -66,21 +67,21 @@ func (m *Manifest) Version() uint32 {
 
 // ManifestSegment is one segment in the manifest.
 type ManifestSegment struct {
-	Number     uint64 // names the files: SegmentName, HintName
+	Number     uint64 // number in the names of its files (SegmentName, HintName)
 	ID         SegmentID
 	FirstIndex uint64
 	// LastIndex is the index of the last entry that this sealed segment ever held. It is FirstIndex - 1 if the segment
 	// never held an entry, and 0 for the active segment.
 	LastIndex uint64
-	Bytes     int64 // sealed: exact size of the file; active: 0
+	Bytes     int64 // size of a sealed segment's file; 0 for the active segment
 }
 
-// Sealed reports whether the segment is immutable.
+// Sealed reports whether the segment is sealed, and therefore never changes.
 func (s ManifestSegment) Sealed() bool { return s.Bytes != 0 }
 
-// ReadManifest reads the manifest of a group's folder. It ignores a bad copy if the other one is whole: the next
-// write repairs it, and VerifyDir reports it. It returns fs.ErrNotExist, ErrCorrupt or ErrFormatVersion, or the error
-// of a read.
+// ReadManifest reads the manifest of a group's folder. It ignores a damaged copy if the other one is valid, because the
+// next write repairs the copy and VerifyDir reports it. The errors are fs.ErrNotExist, ErrCorrupt, ErrFormatVersion,
+// and those of reading the file.
 func ReadManifest(fs vfs.FS, dir string) (*Manifest, error) {
 	b, err := ReadAll(fs, path.Join(dir, ManifestName), ManifestBytesMax)
 	if err != nil {
@@ -93,9 +94,9 @@ func ReadManifest(fs vfs.FS, dir string) (*Manifest, error) {
 	return m, nil
 }
 
-// WriteManifest writes a new file, syncs it, renames it, and syncs the folder. If the content of the manifest cannot
-// be stored at all, WriteManifest returns an error and writes nothing. After any other error, either the old or the
-// new manifest is in place.
+// WriteManifest writes a new file, syncs and renames it, and syncs the folder. If the content of the manifest is
+// invalid, WriteManifest returns an error and writes nothing. After any other error, either the old or the new manifest
+// is in place.
 func WriteManifest(fs vfs.FS, dir string, m *Manifest) error {
 	b, err := m.Encode()
 	if err != nil {
@@ -104,7 +105,7 @@ func WriteManifest(fs vfs.FS, dir string, m *Manifest) error {
 	return WriteReplace(fs, dir, ManifestName, b)
 }
 
-// Encode returns the content of the file: both copies.
+// Encode returns the content of the manifest file with both copies.
 func (m *Manifest) Encode() ([]byte, error) {
 	if err := m.check(); err != nil {
 		return nil, err
@@ -156,8 +157,8 @@ func (m *Manifest) Encode() ([]byte, error) {
 	return file, nil
 }
 
-// DecodeManifest decodes the result of Encode and returns the newer whole copy. bad says why each copy is not valid;
-// both are nil if the file is as it was written.
+// DecodeManifest is the inverse of Encode. It returns the newer one of the valid copies. The result bad says why each
+// copy is not valid. Both of its elements are nil if the file is as it was written.
 func DecodeManifest(file []byte) (m *Manifest, bad [2]error, err error) {
 	half := len(file) / 2
 	var copies [2]*Manifest
@@ -165,7 +166,7 @@ func DecodeManifest(file []byte) (m *Manifest, bad [2]error, err error) {
 		copies[i], bad[i] = decodeManifestCopy(b)
 	}
 	if copies[0] == nil {
-		// The first copy contains its own length, so it can be read even if the end of the file is missing.
+		// Each copy contains its own length. So the first copy can be read even if the end of the file is missing.
 		if m, err := decodeManifestCopy(file); err == nil {
 			copies[0], bad[0] = m, fmt.Errorf("%w: half of the file is missing", ErrCorrupt)
 		}
@@ -315,8 +316,8 @@ func boolByte(b bool) byte {
 	return 0
 }
 
-// CheckIdentity returns ErrForeign if a file belongs to a store or group other than the wanted one. If the wanted
-// name is empty, any name is accepted.
+// CheckIdentity returns ErrForeign if the identity in a file differs from the wanted one. If the wanted name is empty,
+// any name is accepted.
 func CheckIdentity(is, want Identity) error {
 	switch {
 	case is.Store != want.Store:
@@ -342,7 +343,7 @@ func VotersOf(conf *raftpb.ConfState) map[uint64]bool {
 	return ids
 }
 
-// ActiveSegment returns the last segment if it is not sealed.
+// ActiveSegment returns the last segment, and false if that segment is sealed or does not exist.
 func (m *Manifest) ActiveSegment() (ManifestSegment, bool) {
 	n := len(m.Segments)
 	if n == 0 || m.Segments[n-1].Sealed() {
@@ -352,8 +353,8 @@ func (m *Manifest) ActiveSegment() (ManifestSegment, bool) {
 }
 
 // EndedID is a Raft id that no replica has, because ids of replicas are odd (NewRaftID). A membership with this learner
-// means that the group has ended: no leader accepts a write (ADR 53). Such a membership is committed like any other. It
-// is stored wherever memberships are stored: in each copy's manifest, and in the files that a new copy receives.
+// means that the group has ended, so that no leader accepts a write (ADR 53). Such a membership is committed and stored
+// like any other. It is in the manifest of each copy, and in the files that a new copy receives.
 const EndedID uint64 = 0x73686561_665f656e
 
 // IsEnded reports whether a membership means that its group has ended.
@@ -361,7 +362,8 @@ func IsEnded(conf *raftpb.ConfState) bool {
 	return slices.Contains(conf.GetLearners(), EndedID) || slices.Contains(conf.GetLearnersNext(), EndedID)
 }
 
-// LearnersOf returns the replicas without a vote in a membership, including those that lose it with this change.
+// LearnersOf returns the replicas in a membership that have no vote, including those that lose their vote with the
+// change in progress. EndedID is not a replica, and is left out.
 func LearnersOf(conf *raftpb.ConfState) []uint64 {
 	return slices.DeleteFunc(slices.Concat(conf.GetLearners(), conf.GetLearnersNext()), func(id uint64) bool {
 		return id == EndedID

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// A slot of the mark file:
+// A slot of the mark file has this layout:
 //
 //	0       8         12    16         24           32       40      48     4096
 //	├ magic ┼ version ┼ CRC ┼ sequence ┼ segment id ┼ offset ┼ index ┼ zero ┤
@@ -23,11 +23,11 @@ const (
 	MarkFileBytes = MarkSlots * BlockBytes
 )
 
-// Mark is the local synced mark of a group: everything before it was synced. The mark file is small and has two
-// slots, which are written alternately in place; the newer whole slot is valid. The mark file is kept up to date
-// (within 100 ms) for idle groups; busy groups have the mark in their StateRecord.
+// Mark is the local synced mark of a group. Everything before the mark was synced. The mark file has two slots, which
+// are overwritten in turn. The newer one of the valid slots counts. For idle groups the mark file is at most 100 ms
+// old. Busy groups have a newer mark in their StateRecord.
 type Mark struct {
-	Sequence uint64 // raised with each write; selects the slot
+	Sequence uint64 // grows with each write, and selects the slot
 	Segment  SegmentID
 	Offset   int64
 	Index    uint64
@@ -45,7 +45,7 @@ func EncodeMark(m Mark) []byte {
 	return b
 }
 
-// DecodeMark decodes the result of EncodeMark. slot is the slot's number in the file, 0 or 1.
+// DecodeMark is the inverse of EncodeMark. The argument slot is the slot's number in the file, 0 or 1.
 func DecodeMark(b []byte, slot int) (Mark, error) {
 	if len(b) != BlockBytes {
 		return Mark{}, fmt.Errorf("mark: %w: %d bytes, not %d", ErrCorrupt, len(b), BlockBytes)
@@ -63,9 +63,10 @@ func DecodeMark(b []byte, slot int) (Mark, error) {
 	return m, nil
 }
 
-// ReadMark reads the newer whole mark of a group's folder. The result found is false if no mark was ever written. The
-// result bad says why each slot is not valid: a crash tore the slot while it was written, or the slot is damaged. Its
-// element is nil for a slot that is whole or was never written. The error reports failed reads and a newer format.
+// ReadMark reads the newer one of the valid slots of a group's mark file. The result found is false if no mark was ever
+// written. The result bad says why each slot is not valid, which is because a crash tore the slot or because it is
+// damaged. The element of bad is nil for a slot that is valid or was never written. The error reports a failed read or
+// a newer format.
 func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, err error) {
 	b, err := ReadAll(fs, path.Join(dir, MarkName), 1<<20)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -83,8 +84,9 @@ func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, 
 	return m, found, bad, nil
 }
 
-// DecodeMarkFile returns the newer whole slot of a mark file. The result found is false if no slot was ever written.
-// The result bad has the error of each slot; nil for a slot that is whole or was never written.
+// DecodeMarkFile returns the newer one of the valid slots of a mark file. The result found is false if no slot was ever
+// written. The result bad says why each slot is not valid. Its element is nil for a slot that is valid or was never
+// written.
 func DecodeMarkFile(b []byte) (m Mark, found bool, bad [MarkSlots]error) {
 	for slot := range MarkSlots {
 		at := slot * BlockBytes
@@ -111,14 +113,13 @@ func DecodeMarkFile(b []byte) (m Mark, found bool, bad [MarkSlots]error) {
 	return m, found, bad
 }
 
-// CreateMark creates a mark file that holds no mark. The file is durable on return, and replaces an old one as a
-// whole.
+// CreateMark durably creates a mark file that holds no mark. It replaces an existing mark file.
 func CreateMark(fs vfs.FS, dir string) error {
 	return WriteReplace(fs, dir, MarkName, make([]byte, MarkFileBytes))
 }
 
-// WriteMark writes a mark into its slot of the open mark file, and syncs the file. After an error the file must be
-// created again by CreateMark.
+// WriteMark writes a mark into its slot of the open mark file, and syncs the file. After an error the caller has to
+// replace the file with CreateMark.
 func WriteMark(f vfs.File, m Mark) error {
 	if _, err := f.WriteAt(EncodeMark(m), int64(m.Sequence%MarkSlots)*BlockBytes); err != nil {
 		return MarkShortage(err)
@@ -126,8 +127,8 @@ func WriteMark(f vfs.File, m Mark) error {
 	return f.Sync()
 }
 
-// Below returns the offset in a segment up to which, according to the mark, everything was synced. It returns the end
-// of the header if the mark refers to a different segment.
+// Below returns the offset in a segment below which everything is known to be synced. If the mark refers to a different
+// segment, this is the end of the header.
 func (m Mark) Below(s ManifestSegment) int64 {
 	if m.Segment != s.ID {
 		return SegmentHeaderBytes

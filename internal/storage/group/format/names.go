@@ -15,10 +15,11 @@ const (
 	ManifestName   = "manifest"
 	MarkName       = "mark"
 	ReplicaName    = "replica"
-	ActiveHintName = "hint-active" // hint of the active segment, regardless of its number
+	ActiveHintName = "hint-active" // hint of the active segment, whatever its number is
 	IncomingName   = "incoming"    // folder with the files of an unfinished Install
 	QuarantineName = "quarantine"
-	TmpSuffix      = vfs.TempSuffix // suffix of a file that is still being written; the file is garbage after a crash
+	// TmpSuffix ends the name of a file that is still being written. After a crash such a file is garbage.
+	TmpSuffix = vfs.TempSuffix
 
 	SegmentPrefix = "segment-"
 	HintPrefix    = "hint-"

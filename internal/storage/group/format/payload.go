@@ -9,15 +9,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// PayloadHeaderBytes is the length of the header of a payload. A payload is the Data of a raftpb.Entry that is a put
-// or delete. In an answer of ReadRange it may also be a KindRequest:
+// PayloadHeaderBytes is the length of the header of a payload. A payload is the Data of a raftpb.Entry that is a put or
+// delete. In an answer of ReadRange it may also be a KindRequest. A payload has this layout:
 //
 //	0      1       2      4                  8    16            24          32            48
 //	├ kind ┼ codec ┼ zero ┼ attributes length ┼ id ┼ commit time ┼ timestamp ┼ request id ┼ attributes ┼ data ┤
 const PayloadHeaderBytes = 48
 
-// EncodePayload makes the Data of a raftpb.Entry from a put, a delete or a KindRequest; index and term are not part
-// of it. DecodePayload does the reverse. An empty payload means KindEmpty.
+// EncodePayload returns the Data of a raftpb.Entry for a put, a delete or a KindRequest. Index and term are not part of
+// the result. An empty payload stands for KindEmpty.
 func EncodePayload(e *Entry) []byte {
 	if e.Kind == KindEmpty {
 		return nil
@@ -33,11 +33,11 @@ func EncodePayload(e *Entry) []byte {
 	le.PutUint64(b[16:], uint64(e.CommitTime))
 	le.PutUint64(b[24:], uint64(e.Timestamp))
 	copy(b[32:], e.RequestID[:])
-	// Join makes one allocation and does not clear it, whereas make clears memory that is about to be filled.
+	// bytes.Join allocates memory once and does not clear it first, as make would do.
 	return bytes.Join([][]byte{b[:], e.Attributes, e.Data}, nil)
 }
 
-// DecodePayload decodes the Data of a raftpb.Entry, and takes index and term from that entry. The result aliases
+// DecodePayload is the inverse of EncodePayload, and takes index and term from the raftpb.Entry. The result aliases
 // Data. A membership change of Raft's first kind becomes one of the second kind, which has the same effect. The
 // returned entry passes Check, and its Used is false.
 func DecodePayload(r *raftpb.Entry) (Entry, error) {
@@ -110,8 +110,8 @@ func confData(r *raftpb.Entry) ([]byte, error) {
 	return data, nil
 }
 
-// RaftEntry makes the raftpb.Entry for an entry: the reverse of DecodePayload. It returns nil for KindState, which is
-// not part of the Raft log. The data of a membership change is aliased, everything else is copied.
+// RaftEntry is the inverse of DecodePayload, and returns the raftpb.Entry for an entry. It returns nil for KindState,
+// which is not part of the Raft log. The result aliases the data of a membership change. All other data is copied.
 func RaftEntry(e *Entry) *raftpb.Entry {
 	index, term, kind := e.Index, e.Term, raftpb.EntryNormal
 	switch e.Kind {

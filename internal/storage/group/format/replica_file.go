@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// A replica file has two copies of one block:
+// A replica file consists of two copies of this block:
 //
 //	0       8         12    16        24            40           56           72      73
 //	├ magic ┼ version ┼ CRC ┼ Raft id ┼ volume UUID ┼ store UUID ┼ group UUID ┼ state ┼ zeros to 4096 ┤
@@ -24,30 +24,30 @@ const (
 	replicaJoining = 1
 	replicaMember  = 2
 
-	// ReplicaFileBytes is the size of the replica file: two blocks, so that each copy is in sectors of its own.
+	// ReplicaFileBytes is the size of the replica file. It has two blocks, so that the two copies never share a sector.
 	ReplicaFileBytes = 2 * BlockBytes
 )
 
 // ReplicaFile identifies the incarnation of a replica that a group's folder holds.
 type ReplicaFile struct {
-	RaftID uint64 // never zero, never reused for another incarnation
-	// Volume is the volume on which the file was created. The same file on another volume is a copy, which must not
-	// run.
+	RaftID uint64 // never zero, and never used again for another incarnation
+	// Volume is the volume on which the file was created. If the file is found on another volume, it is a copy, and the
+	// replica in its folder must not run.
 	Volume uuid.UUID
 	Store  uuid.UUID
 	Group  uuid.UUID
-	// Joining says that the folder holds no data that counts yet. The replica becomes a member by an Install.
+	// Joining says that the folder holds no valid data yet. The replica becomes a member by an Install.
 	Joining bool
 }
 
-// NewRaftID returns the Raft id of a new incarnation: random and odd, so never zero.
+// NewRaftID returns a random Raft id for a new incarnation. The id is odd, and therefore never zero.
 func NewRaftID() uint64 {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
+	_, _ = rand.Read(b[:]) // rand.Read never returns an error
 	return binary.LittleEndian.Uint64(b[:]) | 1
 }
 
-// Encode returns the content of the file.
+// Encode returns the content of the replica file.
 func (f ReplicaFile) Encode() ([]byte, error) {
 	if f.RaftID == 0 {
 		return nil, fmt.Errorf("%w: replica file without a Raft id", ErrCorrupt)
@@ -65,8 +65,8 @@ func (f ReplicaFile) Encode() ([]byte, error) {
 	return append(b, b...), nil
 }
 
-// DecodeReplicaFile decodes the result of Encode. The result bad says why each copy is not valid; both elements are nil
-// if the file is as it was written. The error is ErrCorrupt or ErrFormatVersion.
+// DecodeReplicaFile is the inverse of Encode. The result bad says why each copy is not valid. Both of its elements are
+// nil if the file is as it was written. The error is ErrCorrupt or ErrFormatVersion.
 func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
 	var copies [2]ReplicaFile
 	for i := range copies {
@@ -85,7 +85,7 @@ func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
 	case bad[0] != nil:
 		return copies[1], bad, nil //nolint:nilerr // the result bad has the error of the first copy
 	case bad[1] == nil && copies[0] != copies[1]:
-		// The file is replaced as a whole, so two different copies were never written: neither can be trusted.
+		// The file is always replaced as a whole with two equal copies. If the copies differ, neither can be trusted.
 		err := fmt.Errorf("%w: the copies of the replica file differ", ErrCorrupt)
 		return ReplicaFile{}, [2]error{err, err}, err
 	}
@@ -107,10 +107,10 @@ func decodeReplicaCopy(b []byte) (ReplicaFile, error) {
 }
 
 // ReadReplicaFile reads the replica file of a group's folder. The result found is false if there is no such file, as in
-// all folders that were created before groups had copies: the replica is then the sole voter of the manifest. If the
-// file says joining, but the folder has a manifest, the replica counts as a member, because a crash happened between
-// the writes of the two files. A bad copy next to a whole one is ignored here; VerifyDir reports it. The error is
-// ErrCorrupt, ErrFormatVersion, or the error of a failed read.
+// all folders that were created before groups had copies. The replica is then the sole voter of the manifest. If the
+// file says that the replica is joining, but the folder has a manifest, the replica counts as a member, because a crash
+// happened between the writes of the two files. ReadReplicaFile ignores a damaged copy if the other one is valid,
+// because VerifyDir reports it. The error is ErrCorrupt, ErrFormatVersion, or that of reading the file.
 func ReadReplicaFile(fs vfs.FS, dir string) (f ReplicaFile, found bool, err error) {
 	b, err := ReadAll(fs, path.Join(dir, ReplicaName), 2*ReplicaFileBytes)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -132,8 +132,8 @@ func ReadReplicaFile(fs vfs.FS, dir string) (f ReplicaFile, found bool, err erro
 	return f, true, nil
 }
 
-// WriteReplicaFile creates or replaces the file, which is durable on return. If the file already has this content,
-// only the folder is synced.
+// WriteReplicaFile durably creates or replaces the replica file. If the file already has this content, only the folder
+// is synced.
 func WriteReplicaFile(fs vfs.FS, dir string, f ReplicaFile) error {
 	b, err := f.Encode()
 	if err != nil {

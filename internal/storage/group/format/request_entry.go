@@ -11,13 +11,13 @@ type Request struct {
 	RequestID  [16]byte
 	ID         int64
 	Index      uint64
-	CommitTime int64 // Unix ns
+	CommitTime int64 // Unix time in ns
 	Delete     bool
 	CRC32C     uint32 // checksum of the record's whole data, even if a blob holds the data; 0 for a delete
 }
 
-// RequestOf returns the Request of an applied put or delete. The argument is the entry itself, or the KindRequest that
-// compaction made from the entry.
+// RequestOf returns the Request of an applied put or delete. The argument is the entry of the write, or the KindRequest
+// that compaction has put in its place.
 func RequestOf(e *Entry) Request {
 	r := Request{RequestID: e.RequestID, ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Delete: e.Kind == KindDelete}
 	switch {
@@ -34,19 +34,19 @@ func RequestOf(e *Entry) Request {
 	return r
 }
 
-// The data of a KindRequest:
+// The data of a KindRequest has this layout:
 //
 //	0      1      4     8
 //	├ kind ┼ zero ┼ CRC ┤
 //
-// kind is the kind of the write. CRC is the checksum of the record's whole data; 0 for a delete.
+// The kind is that of the write. The CRC is the checksum of the record's whole data, or 0 for a delete.
 const requestDataBytes = 8
 
-// RequestFrameBytes is the length of a frame of KindRequest.
+// RequestFrameBytes is the length of the frame of a KindRequest.
 const RequestFrameBytes = FrameHeaderBytes + requestDataBytes
 
-// RequestEntry returns the entry that compaction keeps in place of a put or delete with a request id. It is the same in
-// all copies of the group.
+// RequestEntry returns the entry that compaction keeps in place of a put or delete with a request id. All copies of the
+// group compute the same entry.
 func RequestEntry(e *Entry) Entry {
 	r := RequestOf(e)
 	data := make([]byte, requestDataBytes)
@@ -64,15 +64,16 @@ func isRequestData(b []byte) bool {
 		IsZero(b[4:]))
 }
 
-// IsSame reports whether another write with the same request id is the same write.
+// IsSame reports whether a write with the same request id is a repetition of this write.
 func (r *Request) IsSame(other *Request) bool {
 	return r.ID == other.ID && r.Delete == other.Delete && r.CRC32C == other.CRC32C
 }
 
-// RequestWindow says how long the request ids of writes are remembered: for Age or for Writes further writes of the
-// group, whichever ends first; but at least for AgeMin or WritesMax further writes, whichever ends first. The age of a
-// write is counted from the time at which this process applied it or, for an older write, from the start of this
-// process. It is measured by the monotonic clock, so changes of the machine's time do not affect it.
+// RequestWindow says how long the request id of a write is remembered. The id may be forgotten when the write is older
+// than Age or when Writes further writes of the group have followed. However, it is remembered until the write is older
+// than AgeMin or WritesMax further writes have followed. The age of a write is counted from the time at which this
+// process applied it or, for an older write, from the start of this process. It is measured by the monotonic clock, so
+// changes of the machine's time do not affect it.
 type RequestWindow struct {
 	Age       time.Duration
 	Writes    int

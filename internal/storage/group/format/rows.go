@@ -10,19 +10,19 @@ import (
 )
 
 // Rows holds the puts and deletes of a segment in order of place, column by column, without pointers. Existing rows
-// never change, so a copy of the struct is not affected by later additions.
+// never change, so later additions do not affect a copy of the struct.
 type Rows struct {
 	IDs     []int64
-	Places  []uint64 // index.Loc with ordinal 0
-	Indexes []uint32 // index - first index of the segment
+	Places  []uint64 // an index.Loc with ordinal 0 for each row
+	Indexes []uint32 // index of each row's entry, minus the first index of the segment
 	Blobs   []HintBlob
-	// LastCommit is the greatest commit time so far; syncedCommit is the greatest one of the synced entries.
+	// LastCommit is the greatest commit time so far, and syncedCommit that of the synced entries.
 	LastCommit, syncedCommit int64
 	// Requests is the number of entries of KindRequest, which have no row.
 	Requests uint32
 }
 
-// Hint returns the hint of a sealed segment, with all rows used.
+// Hint returns the hint of a sealed segment. The used flags of all its rows are set.
 func (r *Rows) Hint(m ManifestSegment, terms []TermRun) *Hint {
 	n := len(r.IDs)
 	type key struct {
@@ -78,8 +78,8 @@ func (r *Rows) Add(first uint64, e *Entry, offset, length int64) {
 	}
 }
 
-// Truncate drops the rows from an index on. The columns keep their memory: a reader may still use the rows that it
-// has seen.
+// Truncate drops the rows from an index on. The columns keep their memory, because readers may still use the rows that
+// they have seen.
 func (r *Rows) Truncate(first, from uint64) {
 	n := len(r.IDs)
 	for n > 0 && first+uint64(r.Indexes[n-1]) >= from {
@@ -89,12 +89,12 @@ func (r *Rows) Truncate(first, from uint64) {
 	for b > 0 && r.Blobs[b-1].Index >= from {
 		b--
 	}
-	// The full slice expressions make the next append copy the columns, so that it does not overwrite rows that a
-	// reader has seen.
+	// The full slice expressions make the next append copy the columns, so that it does not overwrite rows that a reader
+	// may still use.
 	r.IDs, r.Places, r.Indexes, r.Blobs = r.IDs[:n:n], r.Places[:n:n], r.Indexes[:n:n], r.Blobs[:b:b]
 }
 
-// Synced records that all entries so far, including those of KindRequest, are on disk.
+// Synced records that the entries of all rows so far, and all entries of KindRequest so far, are on disk.
 func (r *Rows) Synced() { r.syncedCommit = r.LastCommit }
 
 // TruncateUnsynced drops the rows from an offset on. Everything before that offset was synced.
@@ -106,12 +106,12 @@ func (r *Rows) TruncateUnsynced(first uint64, offset int64) {
 	}
 }
 
-// MemoryBytes returns the memory size of the columns, in bytes.
+// MemoryBytes returns the number of bytes of memory that the columns take.
 func (r *Rows) MemoryBytes() int64 {
 	return 8*int64(cap(r.IDs)+cap(r.Places)) + 4*int64(cap(r.Indexes)) + 48*int64(cap(r.Blobs))
 }
 
-// AtOrBelow returns the last row with an index at or below the given one; -1 if there is none.
+// AtOrBelow returns the last row whose index is at or below the given index. It returns -1 if there is none.
 func (r *Rows) AtOrBelow(first, at uint64) int {
 	if at < first {
 		return -1
@@ -119,7 +119,7 @@ func (r *Rows) AtOrBelow(first, at uint64) int {
 	return sort.Search(len(r.Indexes), func(i int) bool { return first+uint64(r.Indexes[i]) > at }) - 1
 }
 
-// AtOffset returns the row at an offset; -1 if there is none.
+// AtOffset returns the row of the frame at an offset. It returns -1 if there is none.
 func (r *Rows) AtOffset(offset int64) int {
 	i := sort.Search(len(r.Places), func(i int) bool { return index.Loc(r.Places[i]).Offset() >= offset })
 	if i == len(r.Places) || index.Loc(r.Places[i]).Offset() != offset {

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// SegmentMagic is the first bytes of each segment file.
+// SegmentMagic is the byte string with which each segment file begins.
 const SegmentMagic = "SHEAFSEG"
 
 // segmentVersionRequests is the version of segments that may hold entries of KindRequest. Compaction and repair write
@@ -21,7 +21,7 @@ const SegmentMagic = "SHEAFSEG"
 // to have FormatVersion.
 const segmentVersionRequests = 2
 
-// SegmentHeader begins every segment, in SegmentHeaderBytes:
+// SegmentHeader is the header of a segment. It takes SegmentHeaderBytes bytes:
 //
 //	0       8         12     16           32           48           56            64        72     124   128
 //	├ magic ┼ version ┼ zero ┼ store UUID ┼ group UUID ┼ segment id ┼ first index ┼ created ┼ zero ┼ CRC ┤
@@ -30,11 +30,11 @@ type SegmentHeader struct {
 	Group      uuid.UUID
 	ID         SegmentID
 	FirstIndex uint64
-	Created    int64 // Unix ns
-	Rewritten  bool  // written by compaction or repair: its version is segmentVersionRequests
+	Created    int64 // Unix time in ns
+	Rewritten  bool  // compaction or repair has written the segment, with segmentVersionRequests
 }
 
-// Encode returns the header as SegmentHeaderBytes bytes.
+// Encode returns the SegmentHeaderBytes bytes of the header.
 func (h SegmentHeader) Encode() []byte {
 	b := make([]byte, SegmentHeaderBytes)
 	le := binary.LittleEndian
@@ -52,7 +52,8 @@ func (h SegmentHeader) Encode() []byte {
 	return b
 }
 
-// DecodeSegmentHeader decodes the result of Encode; b may be longer. It returns ErrCorrupt or ErrFormatVersion.
+// DecodeSegmentHeader decodes the header at the beginning of b. It returns ErrCorrupt or ErrFormatVersion if there is
+// no valid header.
 func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
 	if len(b) < SegmentHeaderBytes {
 		return SegmentHeader{}, fmt.Errorf("segment header: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -79,14 +80,15 @@ func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
 	return h, nil
 }
 
-// CheckSegmentHeader checks the first bytes of a segment against the manifest. After ErrCorrupt the frames can still
-// be read, because the manifest takes precedence. It also returns ErrFormatVersion and ErrForeign.
+// CheckSegmentHeader compares the header at the beginning of b with the manifest. If the header is damaged or differs
+// from the manifest, it returns ErrCorrupt. The frames can then still be read, because the manifest takes precedence.
+// The other errors are ErrFormatVersion and ErrForeign.
 func CheckSegmentHeader(b []byte, identity Identity, segment ManifestSegment) error {
 	h, err := DecodeSegmentHeader(b)
 	if err != nil {
 		return err
 	}
-	identity.Name = "" // a header has no name
+	identity.Name = "" // a segment header contains no name
 	if err := CheckIdentity(Identity{Store: h.Store, Group: h.Group}, identity); err != nil {
 		return fmt.Errorf("segment header: %w", err)
 	}
@@ -97,14 +99,14 @@ func CheckSegmentHeader(b []byte, identity Identity, segment ManifestSegment) er
 	return nil
 }
 
-// NewSegmentID returns a random id.
+// NewSegmentID returns a random segment id.
 func NewSegmentID() SegmentID {
 	var id SegmentID
-	_, _ = rand.Read(id[:]) // never fails
+	_, _ = rand.Read(id[:]) // rand.Read never returns an error
 	return id
 }
 
-// MakeSegment creates the file of an empty segment; it is durable on return.
+// MakeSegment durably creates the file of an empty segment.
 func MakeSegment(fs vfs.FS, dir string, identity Identity, m ManifestSegment, created time.Time) error {
 	f, err := WriteSegmentHeader(fs, dir, identity, m, created, false)
 	if err != nil {
@@ -113,7 +115,7 @@ func MakeSegment(fs vfs.FS, dir string, identity Identity, m ManifestSegment, cr
 	return f.Close()
 }
 
-// WriteSegmentHeader creates a segment file with its header; it is durable on return.
+// WriteSegmentHeader durably creates a segment file that contains only its header.
 func WriteSegmentHeader(fs vfs.FS, dir string, identity Identity, m ManifestSegment, created time.Time,
 	rewritten bool) (vfs.File, error) {
 	name := path.Join(dir, SegmentName(m.Number))

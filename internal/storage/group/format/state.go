@@ -9,12 +9,12 @@ import (
 const StateRecordBytes = 40
 
 // StateRecord is the data of a KindState frame. A state record is written with each batch that changes one of its
-// fields; the last whole record of a log is the current one.
+// fields. The last whole record of a log is the current one.
 type StateRecord struct {
 	Term         uint64
 	Vote         uint64
 	Commit       uint64
-	SyncedOffset int64 // in this segment; everything before it was synced when the record was written
+	SyncedOffset int64 // offset in this segment before which everything was synced when the record was written
 	SyncedIndex  uint64
 }
 
@@ -30,11 +30,11 @@ func (s StateRecord) Encode() []byte {
 	return b
 }
 
-// NumberMax is the largest index, term or sequence that a file may hold. No log comes near it. Counting up from a
-// larger number could overflow, so a larger number is treated as damage even if its checksum is right.
+// NumberMax is the largest index, term or sequence that a file may hold. No log reaches it. Counting up from a larger
+// number could overflow. Therefore a larger number is treated as damage even if its checksum is right.
 const NumberMax = 1 << 62
 
-// DecodeStateRecord decodes the result of Encode.
+// DecodeStateRecord is the inverse of Encode.
 func DecodeStateRecord(b []byte) (StateRecord, error) {
 	if len(b) != StateRecordBytes {
 		return StateRecord{}, fmt.Errorf("state record: %w: %d bytes, not %d", ErrCorrupt, len(b), StateRecordBytes)
@@ -54,8 +54,8 @@ func DecodeStateRecord(b []byte) (StateRecord, error) {
 }
 
 // MergeHardState combines term, vote and commit with those of another record, which may be older or newer. The result
-// has the greater term with its vote (if the terms are equal: the vote that is set), and the greater commit. The
-// synced offset and index are taken from the argument, because they refer to the segment of that record.
+// has the greater commit, and the greater term with its vote. If the terms are equal, it has the vote of the record
+// that has one. Synced offset and index are those of other, because they refer to the segment of that record.
 func (s *StateRecord) MergeHardState(other StateRecord) {
 	switch {
 	case other.Term > s.Term:
