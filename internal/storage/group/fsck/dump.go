@@ -16,10 +16,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Dump writes a segment, hint, manifest, mark, blob or replica file as text, with one line for each frame, row, slot
-// or chunk. The line of a damaged part says what is damaged. Dump determines the type by the magic or, if the magic is
-// damaged, by the name. An error says that the file cannot be read, has none of these types, or cannot be decoded in
-// any part.
+// Dump writes a segment, hint, manifest, mark, blob or replica file as text, with one line for each frame, row, slot or
+// chunk. The line of a damaged part says what is damaged. Dump determines the type by the magic or, if the magic is
+// damaged, by the name. Dump returns an error if the file cannot be read, has none of these types, or has no part that
+// can be decoded.
 func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 	f, err := fs.Open(name)
 	if err != nil {
@@ -59,8 +59,8 @@ func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 type fileType struct {
 	magic  string
 	prefix string // prefix of the names of files of this type
-	// bytesMax is the largest size of a file that is read as a whole. If it is 0, the function dump reads the file
-	// itself.
+	// bytesMax is the maximum size of a file of this type, which is read as a whole. If it is 0, the function dump reads
+	// the file itself, piece by piece.
 	bytesMax int64
 	dump     func(d *dumper, all []byte) error
 }
@@ -75,7 +75,8 @@ var fileTypes = []fileType{
 	{format.ReplicaMagic, format.ReplicaName, 1 << 20, (*dumper).replica},
 }
 
-// fileTypeOf determines the type of a file by its magic or else by its name; nil if it has none of these types.
+// fileTypeOf determines the type of a file by its magic or else by its name. It returns nil if the file has none of
+// these types.
 func fileTypeOf(magic, base string) *fileType {
 	i := slices.IndexFunc(fileTypes, func(t fileType) bool { return t.magic == magic })
 	if i < 0 {
@@ -87,7 +88,7 @@ func fileTypeOf(magic, base string) *fileType {
 	return &fileTypes[i]
 }
 
-// dumper writes the text. Its buffer keeps the first write error until Flush.
+// dumper writes the text. Its buffer keeps the first error of a write until Flush returns it.
 type dumper struct {
 	*bufio.Writer
 	file vfs.File
@@ -97,7 +98,7 @@ type dumper struct {
 }
 
 func (d *dumper) line(format string, args ...any) {
-	fmt.Fprintf(d, format+"\n", args...) // the buffer keeps an error until Flush
+	fmt.Fprintf(d, format+"\n", args...) // Flush returns the error
 }
 
 func (d *dumper) segment([]byte) error {
@@ -125,7 +126,7 @@ func (d *dumper) segment([]byte) error {
 	return r.Err()
 }
 
-// headerFromManifest returns what the manifest of the same folder says about a segment whose own header is damaged.
+// headerFromManifest returns the header of a segment whose own header is damaged, from the manifest in the same folder.
 func (d *dumper) headerFromManifest() (format.SegmentHeader, error) {
 	m, err := format.ReadManifest(d.fs, path.Dir(d.name))
 	if err != nil {
@@ -258,7 +259,7 @@ func dumpRow(row int, id int64, place, at uint64) string {
 		loc.LengthBound())
 }
 
-// activeHint writes the pieces in the hint of an active segment. Bytes after the last whole piece do not count.
+// activeHint writes the pieces in the hint of an active segment. It ignores bytes after the last whole piece.
 func (d *dumper) activeHint(b []byte) error {
 	row := 0
 	for at := int64(0); at < int64(len(b)); {

@@ -16,18 +16,18 @@ import (
 
 // RepairReport is the result of RepairDir.
 type RepairReport struct {
-	Before      VerifyReport // result of the check before the repair
-	After       VerifyReport // result of the check after the repair; zero if no repair was necessary
-	Quarantined []string     // names of the files in the group's quarantine folder
-	Rewritten   []string     // segments that were replaced
-	Dropped     int64        // whole entries that were dropped because their blob is bad
+	Before      VerifyReport // result of VerifyDir before the repair
+	After       VerifyReport // result of VerifyDir after the repair; zero if no repair was necessary
+	Quarantined []string     // names of the copied files in the group's quarantine folder
+	Rewritten   []string     // names of the segments that were replaced
+	Dropped     int64        // number of valid entries that were dropped because their blob is damaged
 	NextIndex   uint64       // index of the next entry if entries were given up; 0 if none were
 }
 
 // RepairDir gives up the damaged parts of a group that no log has open, so that the rest loads without damage. It may
-// run only if an administrator requests it, because data that a peer or a backup still has should be restored from
-// there instead. RepairDir first copies bad ranges and their files to the folder quarantine/ of the group;
-// docs/format.md has the steps. The argument progress is as in VerifyDir. If nothing is damaged, nothing is changed.
+// run only if an administrator requests it, because data should be restored from a peer or a backup if one of them
+// still has it. RepairDir first copies the damaged ranges and their files to the folder quarantine/ of the group.
+// docs/format.md lists the steps. The argument progress is as in VerifyDir. If nothing is damaged, nothing is changed.
 //
 // RepairDir refuses, without a change, if there is no manifest, if the manifest belongs to a different group than the
 // folder does, if the membership changed after the manifest was written, or if there is not enough free space
@@ -58,21 +58,21 @@ func RepairDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes i
 	return r.report, nil
 }
 
-// repairer turns a group that a verifier has checked into one without damage.
+// repairer repairs a group after a verifier has found its damage.
 type repairer struct {
 	*verifier
 	report RepairReport
 
 	newest   map[int64]uint64      // for each id: the greatest index of the entries that are kept
-	rewrite  map[*segmentScan]bool // segments to be replaced
-	greatest uint64                // the greatest index that an entry has or may have had
-	term     uint64                // greatest term seen
+	rewrite  map[*segmentScan]bool // the segments that must be replaced
+	greatest uint64                // the greatest index that an entry has or had, as far as is known
+	term     uint64                // the greatest term that was found
 	next     format.Manifest       // the new manifest
-	garbage  []string              // files to be removed after the commit point
+	garbage  []string              // names of the files to remove after the commit point
 }
 
-// repair performs the steps in docs/format.md, "Accepted loss and repair". The numbers in the comments are those of the
-// steps.
+// repair performs the steps in docs/format.md, "Accepted loss and repair". The numbers in the comments of the function
+// are those of the steps.
 func (r *repairer) repair() error {
 	if r.manifest == nil {
 		return errors.New("without a manifest it is not known which segments live: restore the group from a peer or a backup")
@@ -135,7 +135,8 @@ func (r *repairer) plan() {
 	r.term = max(r.term, r.hard.Term, m.CompactedTerm)
 	r.rewrite = make(map[*segmentScan]bool)
 	for _, s := range r.scans {
-		// Entries that a later segment made void must not become valid again when nothing of that segment is left.
+		// A later segment may have made entries of this segment void. They must not become valid again if the repair leaves
+		// nothing of the later segment.
 		void := s.Last > s.through
 		if len(s.Bad) > 0 || len(s.faults) > 0 || s.header != nil || s.fileBytes < 0 || s.dropped > 0 || void ||
 			r.falseFrameFlag(s) {
@@ -145,7 +146,7 @@ func (r *repairer) plan() {
 	r.lost = r.lost || r.report.Dropped > 0
 }
 
-// drop gives up the entry of a row.
+// drop gives up the entry of a row, if the entry still counts.
 func (r *repairer) drop(s *segmentScan, row int) {
 	if s.counts(row) {
 		s.gone[s.index(row)] = true
@@ -154,7 +155,7 @@ func (r *repairer) drop(s *segmentScan, row int) {
 	}
 }
 
-// dropBlobs drops the entries whose blob is bad.
+// dropBlobs drops the entries whose blob, or whose reference to a blob, is damaged.
 func (r *repairer) dropBlobs(s *segmentScan) {
 	for _, row := range s.unusedRows(s.badRefs) {
 		r.drop(s, row)
@@ -166,9 +167,9 @@ func (r *repairer) dropBlobs(s *segmentScan) {
 	}
 }
 
-// dropDoubtful drops the entries that may be void because of frames hidden by the bad bytes after them. They are
-// given up together with the bad bytes, because a version that was never acknowledged must not take the place of a
-// lost one. A segment with a valid hint has no such entries, because the hint has exactly the entries that count.
+// dropDoubtful drops the entries that a frame in later bad bytes may have made void. They are given up together with
+// the bad bytes, because a version that was never acknowledged must not take the place of a lost one. A segment with a
+// valid hint has no such entries, because the hint lists exactly the entries that count.
 func (r *repairer) dropDoubtful(s *segmentScan) {
 	for _, d := range r.damages(s) {
 		for row := range s.Rows.IDs {
@@ -179,14 +180,16 @@ func (r *repairer) dropDoubtful(s *segmentScan) {
 	}
 }
 
-// falseFrameFlag reports whether the used byte of a frame says "superseded" although its entry is now the newest.
+// falseFrameFlag reports whether the used byte of any frame says "superseded" although the entry of the frame is now
+// the newest one of its record.
 func (r *repairer) falseFrameFlag(s *segmentScan) bool {
 	return slices.ContainsFunc(s.unusedRows(s.frameUnused), func(row int) bool {
 		return r.newest[s.Rows.IDs[row]] == s.index(row)
 	})
 }
 
-// checkSpace checks before the first write that there is free space for the copies and the new segments.
+// checkSpace checks, before anything is written, whether there is enough free space for the copies and the new
+// segments.
 func (r *repairer) checkSpace() error {
 	var need int64
 	for name, damages := range r.damagedFiles() {
@@ -194,7 +197,7 @@ func (r *repairer) checkSpace() error {
 		if err != nil {
 			continue
 		}
-		need += info.Size() // the copy of the file; the bad ranges are copied in addition
+		need += info.Size() // for the copy of the whole file, in addition to the copies of its bad ranges
 		for _, d := range damages {
 			need += min(d.Length, info.Size())
 		}
@@ -214,7 +217,7 @@ func (r *repairer) damagedFiles() map[string][]format.Damage {
 	return files
 }
 
-// quarantine copies the damaged files, and in addition each bad range as a separate file.
+// quarantine copies each damaged file, and also copies each bad range into a file of its own.
 func (r *repairer) quarantine() error {
 	folder := path.Join(r.dir, format.QuarantineName)
 	if err := r.fs.MkdirAll(folder); err != nil {
@@ -243,7 +246,8 @@ func (r *repairer) quarantine() error {
 	return r.fs.SyncDir(folder)
 }
 
-// quarantineFile copies one file, unless it is missing, and its bad ranges. The function free makes a name unique.
+// quarantineFile copies one file and its bad ranges. It does nothing if the file is missing. The function free returns
+// an unused name that is like a given one.
 func (r *repairer) quarantineFile(name, folder string, damages []format.Damage, free func(string) string) (err error) {
 	f, err := r.fs.Open(path.Join(r.dir, name))
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -271,7 +275,8 @@ func (r *repairer) quarantineFile(name, folder string, damages []format.Damage, 
 	return nil
 }
 
-// copyRange copies a range of a file into a new file and syncs it. Unreadable sectors are copied as bytes 0xff.
+// copyRange copies a range of a file into a new file and syncs it. The copy has bytes 0xff in place of sectors that
+// cannot be read.
 func (r *repairer) copyRange(f vfs.File, offset, length int64, name string) (err error) {
 	out, err := vfs.CreateReplacing(r.fs, name)
 	if err != nil {
@@ -315,7 +320,7 @@ func (r *repairer) finish() error {
 	return r.fs.SyncDir(r.dir)
 }
 
-// rewriteMark writes the content of the valid slot to both slots.
+// rewriteMark writes a new mark file with the content of the valid slot in both slots.
 func (r *repairer) rewriteMark() error {
 	if r.mark.Sequence == 0 {
 		return format.CreateMark(r.fs, r.dir)

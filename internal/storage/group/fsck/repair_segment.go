@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// writeSegments writes the new segments and hints, and thereby builds the new manifest.
+// writeSegments writes the new segments and hints, and builds the new manifest.
 func (r *repairer) writeSegments() error {
 	m := r.manifest
 	r.next = *m
@@ -20,7 +20,7 @@ func (r *repairer) writeSegments() error {
 	r.next.HardState.SyncedOffset, r.next.HardState.SyncedIndex = 0, 0
 	last := uint64(0)
 	for _, s := range r.scans {
-		// The entries of earlier segments that this segment makes void do not count.
+		// This segment makes entries of earlier segments void if their indexes are not below its first index.
 		last = max(min(last, s.manifest.FirstIndex-1), s.Last)
 		if err := r.writeSegment(s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -38,7 +38,7 @@ func (r *repairer) writeSegments() error {
 		r.next.AcceptedThrough = r.greatest
 		r.next.CompactedThrough, r.next.CompactedTerm = last, r.term
 		if m.HistoryKnown {
-			r.next.HistoryFloor = last // versions of any record, at any index before, may be among what was lost
+			r.next.HistoryFloor = last // any version of any record up to this index may be lost
 		}
 		if r.next.HardState.Term < r.term {
 			r.next.HardState.Term, r.next.HardState.Vote = r.term, 0
@@ -46,12 +46,12 @@ func (r *repairer) writeSegments() error {
 		r.next.HardState.Commit = last
 	}
 	if n := len(r.next.Segments); n > 0 && !r.next.Segments[n-1].Sealed() {
-		return nil // the active segment is continued
+		return nil // the log continues in the present active segment
 	}
 	return r.writeActive(last + 1)
 }
 
-// writeActive begins a new active segment.
+// writeActive creates a new active segment that begins with the index first.
 func (r *repairer) writeActive(first uint64) error {
 	s := format.ManifestSegment{Number: r.next.NextSegment, ID: format.NewSegmentID(), FirstIndex: first}
 	r.next.NextSegment++
@@ -62,8 +62,8 @@ func (r *repairer) writeActive(first uint64) error {
 	return nil
 }
 
-// writeSegment decides what happens to one segment: it is kept, sealed, replaced, or dropped because none of its
-// entries is left.
+// writeSegment decides what happens to one segment. It keeps, seals or replaces the segment, or drops it because none
+// of its entries is left.
 func (r *repairer) writeSegment(s *segmentScan) error {
 	m := s.manifest
 	if !r.rewrite[s] && !m.Sealed() && !r.lost {
@@ -87,7 +87,7 @@ func (r *repairer) writeSegment(s *segmentScan) error {
 	return r.writeSegmentHint(s, m, &s.Rows)
 }
 
-// truncateFile truncates a file to its whole frames.
+// truncateFile truncates a file after its whole frames, to the given size.
 func (r *repairer) truncateFile(name string, size int64) error {
 	f, err := r.fs.OpenWrite(path.Join(r.dir, name))
 	if err != nil {
@@ -120,8 +120,7 @@ func (r *repairer) replaceSegment(s *segmentScan) error {
 	return r.writeSegmentHint(s, m, to.Rows)
 }
 
-// copyEntries copies the remaining entries into a new segment, which is durable on return. Each entry is verified
-// again when it is read.
+// copyEntries durably copies the remaining entries into a new segment. Each entry is read again, and is verified again.
 func (r *repairer) copyEntries(s *segmentScan, to *segio.Writer) (err error) {
 	in, err := r.fs.OpenDirect(path.Join(r.dir, s.name))
 	if err != nil {
@@ -146,14 +145,14 @@ func (r *repairer) copyEntries(s *segmentScan, to *segio.Writer) (err error) {
 	return to.Finish()
 }
 
-// stays reports whether the frame of a step is kept.
+// stays reports whether the repair keeps the frame of a step.
 func (s *segmentScan) stays(step *segio.FrameStep) bool {
 	e := &step.Entry
 	return step.Status == segio.FrameWhole && e.Kind != format.KindState && s.Counts(e.Kind.IsVersion(), step.Offset) &&
 		!s.gone[e.Index]
 }
 
-// hasRows reports whether any row is kept.
+// hasRows reports whether the repair keeps any row of the segment.
 func (s *segmentScan) hasRows() bool {
 	for row := range s.Rows.IDs {
 		if s.counts(row) {
@@ -163,8 +162,8 @@ func (s *segmentScan) hasRows() bool {
 	return false
 }
 
-// writeSegmentHint writes the hint of a segment as it is after the repair. The used flags are correct for the
-// remaining entries.
+// writeSegmentHint writes the hint of a repaired segment. The used flags in the hint are correct for the remaining
+// entries.
 func (r *repairer) writeSegmentHint(s *segmentScan, m format.ManifestSegment, table *format.Rows) error {
 	h := table.Hint(m, s.Terms)
 	for i, id := range h.IDs {

@@ -19,72 +19,72 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// verifyWorkers is the number of goroutines that read segments and blobs: enough requests in flight for an SSD, and
-// enough parallel checksums for its rate.
+// verifyWorkers is the number of goroutines that read segments and blobs. It is enough to keep an SSD busy, and to
+// compute checksums at the rate of the SSD.
 const verifyWorkers = 4
 
 // VerifyReport is the result of VerifyDir and VerifyFiles.
 type VerifyReport struct {
 	Group     string
-	Bytes     int64 // bytes read
-	Entries   int64 // number of whole entries
-	Blobs     int64 // blobs that entries refer to
+	Bytes     int64 // number of bytes read
+	Entries   int64 // number of valid entries
+	Blobs     int64 // number of blobs that entries refer to
 	Damages   []format.Damage
-	TornBytes int64 // size of a torn tail above the synced mark; the next load truncates it, so it is not damage
-	Joining   bool  // the replica is still joining: it holds no data that counts yet
-	// Exchanged says that the manifest belongs to a different group than the folder, and what to do; it is empty if both
-	// belong to the same group. If it is set, nothing else was checked.
+	TornBytes int64 // size of a torn tail above the synced mark; it is not damage, and the next load truncates it
+	Joining   bool  // the replica is still joining, so its folder holds no valid data yet
+	// Exchanged says that the manifest belongs to a different group than the folder, and what to do. It is empty if both
+	// belong to the same group. If it is not empty, nothing else was checked.
 	Exchanged string
 }
 
 // VerifyOptions holds the options of VerifyFiles.
 type VerifyOptions struct {
-	// Manifest is the manifest in memory. If it is nil, the file is read and also checked.
+	// Manifest is the manifest in memory. If it is nil, the manifest is read from its file, which is also checked.
 	Manifest *format.Manifest
-	// ActiveBytes is the end of the synced part of the active segment; the rest is not checked. 0 means the end of
-	// the file.
+	// ActiveBytes is the end of the synced part of the active segment. The bytes after it are not checked. 0 means the end
+	// of the file.
 	ActiveBytes int64
 	// ActiveIndex is the index of the last entry before ActiveBytes.
 	ActiveIndex uint64
-	// BlobGone is called for a blob whose file is missing. It reports whether compaction has meanwhile dropped the
-	// blob together with the entry that referred to it. nil means that no blob was dropped.
+	// BlobGone is called for a blob whose file is missing. It reports whether compaction has dropped the blob, together
+	// with the entry that referred to it, during the check. If BlobGone is nil, a missing blob is always damage.
 	BlobGone func(id uuid.UUID) bool
 	// RateBytesPerSecond limits the read rate. 0 means that there is no limit.
 	RateBytesPerSecond int64
-	// Progress is called with the number of bytes read since the last call, by one goroutine at a time. It may be
-	// nil.
+	// Progress is called with the number of bytes that were read since the last call. Calls do not overlap. Progress may
+	// be nil.
 	Progress func(bytes int64)
 }
 
 // VerifyDir checks every byte of a group that no log has open: manifest, segment headers, all frames, padding and
 // preallocated space, the order of indexes, hints against the segments, used flags, blobs against the entries that
-// refer to them, and the mark. progress is called with the number of bytes read since the last call. The report lists
-// the damage. The error says why something could not be checked: ctx has ended, the format is newer, or the folder
-// does not exist.
+// refer to them, and the mark. The function progress is called with the number of bytes that were read since its last
+// call. The report lists the damage. The error says why something could not be checked, for example because ctx has
+// ended, the format is newer, or the folder does not exist.
 func VerifyDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes int64)) (VerifyReport, error) {
 	return VerifyFiles(ctx, fs, dir, VerifyOptions{Progress: progress})
 }
 
-// VerifyFiles does what VerifyDir does, for a log that is open. The caller ensures that no file of the manifest is
-// removed meanwhile. Blobs may be removed: see VerifyOptions.BlobGone.
+// VerifyFiles is like VerifyDir, for a log that is open. The caller must ensure that no file in the manifest is removed
+// during the call. Blobs may be removed (see VerifyOptions.BlobGone).
 func VerifyFiles(ctx context.Context, fs vfs.FS, dir string, opts VerifyOptions) (VerifyReport, error) {
 	v := newVerifier(ctx, fs, dir, opts)
 	err := v.run()
 	return v.report, err
 }
 
-// verifier checks the files of a group; run gathers the result.
+// verifier checks the files of a group. Its method run returns the result.
 type verifier struct {
 	ctx      context.Context
 	fs       vfs.FS
 	dir      string
 	opts     VerifyOptions
 	manifest *format.Manifest
-	replica  *format.ReplicaFile // nil if there is none, or it cannot be read
+	replica  *format.ReplicaFile // nil if there is no replica file, or if it cannot be read
 	mark     format.Mark
 	scans    []*segmentScan // in the order of the manifest
 	report   VerifyReport
-	hard     format.StateRecord // combined from manifest and state frames
+	hard     format.StateRecord // the hard state, combined from the manifest and the state frames
 	lost     bool               // entries are or may be lost for a reason other than a bad blob
 	badMark  bool
 	// badReplica says that a copy of the replica file is not valid.
@@ -129,7 +129,8 @@ func (v *verifier) run() error {
 	v.dropVoid()
 	v.reportRanges()
 	if v.opts.Manifest == nil {
-		// In an open log, hints are still being written. They may include entries that this check does not read.
+		// While a log is open, its hints are still being written, and may include entries that this check does not read.
+		// Therefore the used flags are checked only if no log is open.
 		v.checkUsed()
 	}
 	if err := v.checkBlobs(); err != nil {
@@ -141,7 +142,8 @@ func (v *verifier) run() error {
 	return nil
 }
 
-// readManifest reads the manifest. It returns false if there is no manifest that names the other files.
+// readManifest reads the manifest. It returns false if there is no valid manifest, so that the names of the other files
+// are not known.
 func (v *verifier) readManifest() (bool, error) {
 	b, err := format.ReadAll(v.fs, path.Join(v.dir, format.ManifestName), format.ManifestBytesMax)
 	switch {
@@ -224,9 +226,9 @@ func (v *verifier) readMark() error {
 	return nil
 }
 
-// neighbourOf returns the group of a sibling folder that has the segment. It returns an empty string if no sibling
-// has the segment, or if this group has it. A mark may refer to a segment that no group has any more, because
-// compaction replaces segments by new ones.
+// neighbourOf returns the name of the group in a sibling folder whose manifest lists the segment. It returns an empty
+// string if no sibling lists the segment, or if this group does. A mark may refer to a segment that no manifest lists,
+// because compaction has replaced the segment by a new one.
 func (v *verifier) neighbourOf(id format.SegmentID) string {
 	has := func(m *format.Manifest) bool {
 		return slices.ContainsFunc(m.Segments, func(s format.ManifestSegment) bool { return s.ID == id })
@@ -234,7 +236,7 @@ func (v *verifier) neighbourOf(id format.SegmentID) string {
 	if id == (format.SegmentID{}) || has(v.manifest) {
 		return ""
 	}
-	beside, _ := v.fs.List(path.Dir(v.dir)) // if the folder cannot be listed, no neighbour is known
+	beside, _ := v.fs.List(path.Dir(v.dir)) // an error only means that no sibling is known
 	for _, name := range beside {
 		if name == path.Base(v.dir) {
 			continue
@@ -256,7 +258,7 @@ func (v *verifier) damage(damages ...format.Damage) {
 	}
 }
 
-// count reports progress and limits the rate.
+// count reports bytes that were read to Progress, and limits the read rate.
 func (v *verifier) count(bytes int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -269,7 +271,7 @@ func (v *verifier) count(bytes int64) {
 	}
 	due := v.started.Add(time.Duration(float64(v.report.Bytes) / float64(v.opts.RateBytesPerSecond) * float64(
 		time.Second)))
-	timer := time.NewTimer(time.Until(due)) // mu is held meanwhile on purpose, so that all workers wait
+	timer := time.NewTimer(time.Until(due)) // all workers must wait, so mu remains locked
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -277,7 +279,8 @@ func (v *verifier) count(bytes int64) {
 	}
 }
 
-// countingFile wraps a file for a verifier: it counts the bytes read, and stops when the context ends.
+// countingFile is a file that reports the bytes that are read from it to a verifier. Its reads fail when the context
+// has ended.
 type countingFile struct {
 	vfs.File
 	v *verifier
@@ -292,8 +295,7 @@ func (f countingFile) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// each calls the function work with each number from 0 to n - 1, in several goroutines. Each goroutine has a buffer of
-// its own.
+// each calls work for each number from 0 to n - 1, on several goroutines. Each goroutine has a buffer of its own.
 func (v *verifier) each(n int, work func(i int, buffer []byte) error) error {
 	all, ctx := errgroup.WithContext(v.ctx)
 	all.SetLimit(verifyWorkers)

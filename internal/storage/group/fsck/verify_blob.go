@@ -12,10 +12,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// checkBlobs reads all blobs that entries refer to. All other blobs are garbage, which the next load removes.
+// checkBlobs reads all blobs to which entries refer. Other blobs are garbage, which the next load removes.
 func (v *verifier) checkBlobs() error {
 	type job struct {
-		scan *segmentScan // the segment whose entry refers to the blob
+		scan *segmentScan // the segment with the entry that refers to the blob
 		format.HintBlob
 	}
 	var jobs []job
@@ -51,7 +51,7 @@ func (v *verifier) checkBlobs() error {
 	})
 }
 
-// checkBlob reads one blob and returns its damage.
+// checkBlob reads one blob and returns the damage in it.
 func (v *verifier) checkBlob(ref format.BlobRef, buffer []byte) (bad []format.Damage, err error) {
 	name := format.BlobName(ref.ID)
 	f, err := v.fs.OpenDirect(path.Join(v.dir, name))

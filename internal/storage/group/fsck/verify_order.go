@@ -14,7 +14,7 @@ import (
 
 // checkOrder checks the order of entries across segments.
 func (v *verifier) checkOrder() {
-	var last, term, commit uint64 // commit is the greatest commit in earlier state records
+	var last, term, commit uint64 // commit is the greatest commit index in the state records so far
 	for i, s := range v.scans {
 		if first := s.manifest.FirstIndex; last >= first {
 			v.truncateBefore(i, commit)
@@ -33,7 +33,7 @@ func (v *verifier) checkOrder() {
 			v.checkBoundary(s, last, term)
 			last, term = s.Last, s.Term
 		}
-		if s.IsOpen() { // bad bytes at the segment's end explain the missing entries
+		if s.IsOpen() { // the bad bytes at the end of the segment are the reason why entries are missing
 			last = max(last, s.manifest.LastIndex)
 		}
 	}
@@ -54,8 +54,9 @@ func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
 	}
 }
 
-// truncateBefore makes an entry of an earlier segment void if its index is at or above the first index of segment i,
-// because the log was truncated there. The argument commit is the greatest commit in state records before the segment.
+// truncateBefore makes the entries of earlier segments void whose index is at or above the first index of segment i,
+// because the log was truncated at that index. The argument commit is the greatest commit index in the state records
+// before segment i.
 func (v *verifier) truncateBefore(i int, commit uint64) {
 	first := v.scans[i].manifest.FirstIndex
 	if first <= commit {
@@ -67,8 +68,8 @@ func (v *verifier) truncateBefore(i int, commit uint64) {
 	}
 }
 
-// termBefore returns the term of the last entry before segment i that the segment does not make void; 0 if there is
-// none.
+// termBefore returns the term of the last entry before segment i that the segment does not make void. It returns 0 if
+// there is no such entry.
 func (v *verifier) termBefore(i int) uint64 {
 	at := v.scans[i].manifest.FirstIndex - 1
 	for k := i - 1; k >= 0; k-- {
@@ -80,8 +81,8 @@ func (v *verifier) termBefore(i int) uint64 {
 	return 0
 }
 
-// dropVoid drops the rows that a later segment made void. Hints may still have these rows, so the hints are compared
-// first.
+// dropVoid drops the rows that a later segment made void. It must be called after the comparison with the hints,
+// because hints may still have these rows.
 func (v *verifier) dropVoid() {
 	for _, s := range v.scans {
 		if s.through != math.MaxUint64 {
@@ -90,7 +91,7 @@ func (v *verifier) dropVoid() {
 	}
 }
 
-// reportRanges turns the bad ranges that the scans found into damage.
+// reportRanges adds the bad ranges that the scans have found to the damage in the report.
 func (v *verifier) reportRanges() {
 	for _, s := range v.scans {
 		v.lost = v.lost || s.hidden
@@ -139,7 +140,8 @@ func (v *verifier) checkHintEarly(i int, s *segmentScan) error {
 	return v.checkHint(s)
 }
 
-// checkHint reads a hint and compares it with its segment. A wrong hint is not used any further.
+// checkHint reads a hint and compares it with its segment. If the hint is wrong, checkHint reports damage, and the hint
+// is not used.
 func (v *verifier) checkHint(s *segmentScan) error {
 	s.hintChecked = true
 	name := format.HintName(s.manifest.Number)
@@ -159,8 +161,8 @@ func (v *verifier) checkHint(s *segmentScan) error {
 	return v.ctx.Err()
 }
 
-// checkActiveHint compares the hint of the active segment with the segment. Incomplete pieces are ignored: a power
-// cut may have torn them, or they are still being written.
+// checkActiveHint compares the hint of the active segment with the segment. It ignores incomplete pieces, because they
+// may be torn by a power cut, or may still be being written.
 func (v *verifier) checkActiveHint(s *segmentScan) error {
 	h, err := format.ReadPieces(v.fs, v.dir, s.manifest)
 	if h != nil {
@@ -174,7 +176,7 @@ func (v *verifier) checkActiveHint(s *segmentScan) error {
 	return v.ctx.Err()
 }
 
-// compareRow returns how a row of a hint differs from the segment's row at the same offset.
+// compareRow returns an error if a row of a hint differs from the segment's row at the same offset.
 func (s *segmentScan) compareRow(i int, id int64, at, place uint64, row int) error {
 	if s.Rows.IDs[row] == id && s.index(row) == at && s.Rows.Places[row] == place {
 		return nil
@@ -183,8 +185,8 @@ func (s *segmentScan) compareRow(i int, id int64, at, place uint64, row int) err
 		s.index(row), s.offset(row))
 }
 
-// compareActiveHint returns how the hint of the active segment differs from the part of the segment that was read.
-// Rows of the hint for frames after that part are ignored.
+// compareActiveHint returns an error if the hint of the active segment differs from the part of the segment that was
+// read. It ignores rows of the hint for frames after that part.
 func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 	end := min(h.End, s.end)
 	find := s.finder()
@@ -201,7 +203,7 @@ func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 				return err
 			}
 			seen++
-		case len(s.Bad) == 0: // otherwise bad bytes may hold the row's entry, or an entry that made it void
+		case len(s.Bad) == 0: // with bad bytes, the entry may be in them, or they may hold an entry that made it void
 			return fmt.Errorf("row %d: there is no entry of id %d at offset %d", i, h.Table.IDs[i], offset)
 		}
 	}
@@ -214,9 +216,9 @@ func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 	return nil
 }
 
-// compareHint returns how a hint differs from the segment. If there is no difference, the segment takes over the used
-// flags of the hint. Rows that the segment does not have must lie in bad bytes. Entries without a row in the hint do
-// not count: they were made void by an entry that bad bytes hide.
+// compareHint returns an error if a hint differs from the segment. Rows that only the hint has must lie in bad bytes.
+// Entries without a row in the hint do not count, because an entry in bad bytes has made them void. If there is no
+// difference, the segment takes over the used flags of the hint.
 func (s *segmentScan) compareHint(h *format.Hint) error {
 	used, told := make([]bool, len(s.Rows.IDs)), make([]bool, len(s.Rows.IDs))
 	find := s.finder()
@@ -266,9 +268,9 @@ func (s *segmentScan) compareHint(h *format.Hint) error {
 	return nil
 }
 
-// finder returns a function that finds the row at an offset. The rows of a hint are not in the order of offsets, and a
-// binary search through all rows for each of them would be slow. So the file is divided into about as many parts as
-// there are rows, and the search first selects a part.
+// finder returns a function that finds the row at an offset. The rows of a hint are not sorted by offset, and a binary
+// search through all rows of the segment for each of them would be slow. So finder divides the file into about as many
+// parts as there are rows, and each search only looks at the rows of one part.
 func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	shift := 0
 	for s.end>>shift > int64(len(s.Rows.IDs)) {
@@ -297,9 +299,10 @@ func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	}
 }
 
-// compareHintRest compares blobs, terms and commit time. The hint may or may not have entries that a later segment
-// made void. Terms are compared at the first entry of each run and at the last entry, because terms only increase.
-// Runs of a compacted segment may begin at entries that were dropped.
+// compareHintRest compares the blobs, terms and commit time of a hint with those of the segment. The hint may or may
+// not have entries that a later segment made void. Because terms only increase, it is enough to compare the terms of
+// the first entry of each run and of the last entry. Runs of a compacted segment may begin at entries that compaction
+// has dropped.
 func (s *segmentScan) compareHintRest(h *format.Hint) error {
 	lasting := func(blobs []format.HintBlob) []format.HintBlob {
 		n := sort.Search(len(blobs), func(i int) bool { return blobs[i].Index > s.through })
@@ -323,10 +326,11 @@ func (s *segmentScan) compareHintRest(h *format.Hint) error {
 	return nil
 }
 
-// checkUsed finds flags that say "superseded" although no newer version exists: a load would lose that record. If
-// there are bad bytes with unknown ids, the newer version may have been there, so the flag may be right.
+// checkUsed finds flags that say "superseded" although no newer version exists, because a load would lose the record of
+// such an entry. If there are bad bytes with unknown ids, the flag may be right, because the newer version may have
+// been in these bytes.
 func (v *verifier) checkUsed() {
-	newest := make(map[int64]uint64) // for each id with an unset flag: the greatest index of all its rows
+	newest := make(map[int64]uint64) // for each id of which a flag is unset: the greatest index among its entries
 	for _, s := range v.scans {
 		for _, row := range s.unusedRows(s.unused) {
 			newest[s.Rows.IDs[row]] = 0

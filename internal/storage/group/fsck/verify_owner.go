@@ -11,9 +11,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Exchanged returns a sentence for a folder that is named by the UUID of one group, but holds the manifest of another
-// group. The sentence says that this is the case, and what to do. For all other folders, as far as can be determined,
-// the sentence is empty. In an exchanged folder no file is bad: everything is whole, but in the wrong place.
+// Exchanged returns a sentence about a folder that has the UUID of one group as its name but holds the manifest of
+// another group. The sentence says so, and says what to do. It is empty if folder and manifest belong to the same
+// group, or if this cannot be determined. No file in an exchanged folder is damaged, because all files are whole, but
+// in the wrong place.
 func Exchanged(fs vfs.FS, dir string) string {
 	m, err := format.ReadManifest(fs, dir)
 	if err != nil {
@@ -41,8 +42,8 @@ func exchanged(fs vfs.FS, dir string, m *format.Manifest) string {
 	return is + ": were two folders or their manifests exchanged? Put them back"
 }
 
-// ownerOf returns the group to which the other files of a folder belong: the group in its replica file, or else in
-// the first segment that can be read.
+// ownerOf returns the group to which the other files of a folder belong: the group that the replica file names, or else
+// the group that the first readable segment names.
 func ownerOf(fs vfs.FS, dir string, m *format.Manifest) uuid.UUID {
 	if f, found, err := format.ReadReplicaFile(fs, dir); err == nil && found {
 		return f.Group

@@ -13,36 +13,37 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// segmentScan is the content of a segment's file. The embedded walk knows which entries count, and what bad bytes may
-// hide.
+// segmentScan is the content of a segment's file. The embedded walk has the entries that count, and the ranges of bad
+// bytes.
 type segmentScan struct {
 	manifest  format.ManifestSegment
 	name      string
 	fileBytes int64 // -1 if the file is missing
-	header    error // why the header is bad; nil if it is whole
+	header    error // why the header is not valid; nil if it is
 
 	*replay.Walk
-	recovered *replay.Recovered // set for an active segment that no log has open
-	end       int64             // offset after the last frame
+	recovered *replay.Recovered // set only for an active segment that no log has open
+	end       int64             // offset at which the last frame ends
 
-	faults      []format.Damage // frames that cannot be at their place, and entries that are missing between frames
-	badRefs     []int64         // offsets of puts whose reference to a blob is bad
-	frameUnused []int64         // offsets of frames whose used byte says "superseded"
-	unused      []int64         // the same offsets according to the hint, if there is a valid one
+	// faults lists frames that cannot be at their position, and gaps between frames where entries are missing.
+	faults      []format.Damage
+	badRefs     []int64 // offsets of the frames of puts whose reference to a blob is damaged
+	frameUnused []int64 // offsets of frames whose used byte says "superseded"
+	unused      []int64 // the same offsets according to the hint, if the hint is valid
 
 	first       uint64 // index of the first entry; 0 if there is none
 	firstTerm   uint64
 	firstOffset int64
 
 	through uint64 // entries above this index are void because a later segment truncated the log
-	// gone holds the indexes of whole entries that do not count, or that repair gives up together with their blobs.
+	// gone holds the indexes of whole entries that do not count, or that a repair gives up because of their blobs.
 	gone    map[uint64]bool
-	dropped int64 // entries that repair gives up
+	dropped int64 // number of entries that a repair gives up
 
-	hint        *format.Hint // nil if there is none, or it is not valid
+	hint        *format.Hint // nil if there is no valid hint
 	hintChecked bool
-	// hidden says that, as the hint shows, bad bytes hide a truncation: the entries that replaced whole ones are
-	// lost.
+	// hidden says that bad bytes hide a truncation. The hint shows that other entries replaced whole entries of this
+	// segment, and these other entries are lost.
 	hidden bool
 }
 
@@ -54,10 +55,10 @@ func (s *segmentScan) index(row int) uint64 {
 // offset returns the offset of a row's frame.
 func (s *segmentScan) offset(row int) int64 { return index.Loc(s.Rows.Places[row]).Offset() }
 
-// counts reports whether a row counts.
+// counts reports whether the entry of a row counts.
 func (s *segmentScan) counts(row int) bool { return !s.gone[s.index(row)] }
 
-// rowOf returns the row of an entry that has one.
+// rowOf returns the row of the entry with an index. The entry must have a row.
 func (s *segmentScan) rowOf(at uint64) int { return s.Rows.AtOrBelow(s.manifest.FirstIndex, at) }
 
 func (v *verifier) scanSegments() error {
@@ -77,7 +78,8 @@ func (v *verifier) scanSegments() error {
 	for _, s := range v.scans {
 		hard := s.State
 		if s.manifest.Sealed() {
-			// The vote of a sealed segment is also in the manifest. An installed segment has the vote of another replica.
+			// The vote of a sealed segment is also in the manifest, and the vote in an installed segment is that of another
+			// replica.
 			hard.Vote = 0
 		}
 		v.hard.MergeHardState(hard)
@@ -88,11 +90,11 @@ func (v *verifier) scanSegments() error {
 	return nil
 }
 
-// scanSegment walks a segment. It returns the scan even if there is an error.
+// scanSegment walks a segment. It returns the scan even if it returns an error.
 func (v *verifier) scanSegment(m format.ManifestSegment, buffer []byte) (s *segmentScan, err error) {
 	s = &segmentScan{manifest: m, name: format.SegmentName(m.Number), fileBytes: -1, through: math.MaxUint64,
 		gone: make(map[uint64]bool)}
-	bytes := m.Bytes // expected size; 0 if it is unknown
+	bytes := m.Bytes // expected size of the file; 0 if it is not known
 	if !m.Sealed() {
 		bytes = v.opts.ActiveBytes
 	}
@@ -133,7 +135,7 @@ func (v *verifier) scanSegment(m format.ManifestSegment, buffer []byte) (s *segm
 	return s, err
 }
 
-// readHeader checks the header of a segment's file.
+// readHeader reads and checks the header of a segment's file.
 func (s *segmentScan) readHeader(f countingFile, m *format.Manifest, buffer []byte) error {
 	w := segio.OpenWindow(f, 0, min(format.SegmentHeaderBytes, s.fileBytes))
 	w.UseBuffer(buffer)
@@ -169,7 +171,7 @@ func (s *segmentScan) begin(m *format.Manifest) {
 	}
 }
 
-// take records the facts of an entry that the walk does not record.
+// take records facts about an entry that the walk does not record.
 func (s *segmentScan) take(step *segio.FrameStep) {
 	e := &step.Entry
 	if s.first == 0 {
@@ -197,15 +199,16 @@ func (s *segmentScan) checkState(step *segio.FrameStep) bool {
 	return true
 }
 
-// checkOrder checks the place of an entry in the log. It returns false if the entry cannot be at this place, and so
-// does not count. Only gaps above the compacted index mean missing entries.
+// checkOrder checks an entry's position in the log. It returns false if the entry cannot be at this position, and
+// therefore does not count. A gap between indexes means missing entries only above the compacted index.
 func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool {
 	e := &step.Entry
 	fault := format.Damage{File: s.name, Offset: step.Offset, Length: step.Bytes}
 	none := s.Last < s.manifest.FirstIndex
 	before := format.TermAt(s.Terms, e.Index-1)
 	switch {
-	case e.Index < s.manifest.FirstIndex: // an index above the manifest's last index may be that of a void entry
+	// The manifest's last index is not checked, because a void entry may have a greater index.
+	case e.Index < s.manifest.FirstIndex:
 		fault.What = fmt.Sprintf("index %d is not one of this segment", e.Index)
 	case none:
 	case e.Index <= s.Last && e.Index <= s.State.Commit:
@@ -241,7 +244,7 @@ func (v *verifier) damages(s *segmentScan) []*format.Damage {
 	return out
 }
 
-// unusedRows returns the rows that count at the given offsets, which are sorted.
+// unusedRows returns the rows at the given offsets whose entries count. The offsets must be sorted.
 func (s *segmentScan) unusedRows(offsets []int64) (rows []int) {
 	for _, offset := range offsets {
 		if row := s.Rows.AtOffset(offset); row >= 0 && s.counts(row) {

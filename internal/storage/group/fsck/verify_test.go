@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overlapping returns the damages in a report that overlap a range of a file.
+// overlapping returns those damages in a report that overlap a range of a file.
 func overlapping(report VerifyReport, name string, offset, length int64) []format.Damage {
 	var hit []format.Damage
 	for _, d := range report.Damages {
@@ -63,7 +63,7 @@ func TestVerifyNamesEveryBitFlipped(t *testing.T) {
 		must.OK(t, err)
 		stride := 1
 		if name == format.ManifestName || name == format.MarkName || strings.HasPrefix(name, format.BlobPrefix) {
-			stride = 13 // other tests flip every bit of these files
+			stride = 13 // a sample is enough, because other tests flip every bit of these files
 		}
 		for at := 0; at < int(info.Size()); at += stride {
 			undo := g.Change(t, name, int64(at), func(b []byte) { b[0] ^= 1 << rnd.IntN(8) }, 1)
@@ -90,7 +90,7 @@ func TestVerifyNamesTheIdsThatWereHit(t *testing.T) {
 			if f.Entry.Kind == format.KindState {
 				continue
 			}
-			// Damaged content: the header still identifies the entry.
+			// If the content of a frame is damaged, its header still identifies the entry.
 			if len(f.Entry.Data) > 0 {
 				undo := g.Change(t, name, f.Offset+format.FrameHeaderBytes, func(b []byte) { b[0]++ }, 1)
 				d := verifyFolder(t, g).Damages
@@ -100,8 +100,8 @@ func TestVerifyNamesTheIdsThatWereHit(t *testing.T) {
 				}
 				undo()
 			}
-			// Damaged header: the hint, if there is one, identifies the entry, and the neighbours determine its
-			// index.
+			// If the header of a frame is damaged, the hint identifies the entry, if there is one, and the entries before and
+			// after it determine its index.
 			undo := g.Change(t, name, f.Offset+8, func(b []byte) { b[0]++ }, 1)
 			d := verifyFolder(t, g).Damages
 			if len(d) != 1 || d[0].Offset != f.Offset || d[0].Length != f.Bytes {
@@ -143,10 +143,11 @@ func TestVerifyOfPaddingAndStateFramesLosesNoEntry(t *testing.T) {
 	}
 }
 
-// Rule 3: bad bytes above the synced mark are a torn tail; below the mark they are damage.
+// TestRule3_VerifyDistinguishesATornTailFromDamage checks that bad bytes above the synced mark are a torn tail, and
+// that bad bytes below the mark are damage.
 func TestRule3_VerifyDistinguishesATornTailFromDamage(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
-	// The hints are removed because they cover the tail.
+	// The hints cover the tail, so they are removed.
 	must.OK(t, errors.Join(g.FS.Remove(g.Dir+"/"+format.HintName(1)), g.FS.Remove(g.Dir+"/"+format.HintName(2))))
 	frames := g.Frames[g.Active()]
 	marked := frames[20]
@@ -246,7 +247,7 @@ func truncateFolder(t *testing.T, g *foldertest.Folder, name string, size int64)
 func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(g *foldertest.Folder, e *format.Entry)
-		says   string // empty: nothing is wrong
+		says   string // part of the expected report; empty if nothing is wrong
 	}{
 		"the next entry": {func(*foldertest.Folder, *format.Entry) {}, ""},
 		"a new term cuts above the commit": {func(_ *foldertest.Folder, e *format.Entry) {
@@ -255,7 +256,7 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 		"a new term cuts below the commit": {func(g *foldertest.Folder, e *format.Entry) {
 			e.Index, e.Term = g.Manifest.Segments[2].FirstIndex+1, 9
 		}, "behind index"},
-		// The entry that another leader wrote here is void.
+		// This entry replaces the one of another leader, which becomes void.
 		"the same index and term again": {func(_ *foldertest.Folder, e *format.Entry) { e.Index-- }, ""},
 		"an older term cuts": {func(_ *foldertest.Folder, e *format.Entry) {
 			e.Index--
@@ -285,7 +286,8 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 	}
 }
 
-// After a failed sync, a segment is sealed at its synced size, and the file is not changed any more.
+// TestVerifyLooksAtASealedSegmentUpToItsSizeOnly checks that verify ignores bytes after the end of a sealed segment.
+// After a failed sync, a segment is sealed at its synced size, and its file keeps the bytes after that.
 func TestVerifyLooksAtASealedSegmentUpToItsSizeOnly(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 	file, err := g.FS.OpenWrite(path.Join(g.Dir, format.SegmentName(1)))
@@ -379,8 +381,8 @@ func TestVerifyEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// BenchmarkVerifyDir compares verify with raw reads of the same files past the page cache. SHEAF_BENCH_BYTES is the
-// size of each of the three segments; the files are below TMPDIR.
+// BenchmarkVerifyDir compares VerifyDir with reads of the same files that bypass the page cache. SHEAF_BENCH_BYTES is
+// the size of each of the three segments. The files are below TMPDIR.
 func BenchmarkVerifyDir(b *testing.B) {
 	segmentBytes := 32 << 20
 	if n, err := strconv.Atoi(os.Getenv("SHEAF_BENCH_BYTES")); err == nil {
@@ -401,7 +403,7 @@ func BenchmarkVerifyDir(b *testing.B) {
 	}
 }
 
-// readRaw reads all segments with O_DIRECT, 1 MiB at a time, with as many readers as verify has.
+// readRaw reads all segments with O_DIRECT, 1 MiB at a time, with as many goroutines as VerifyDir uses.
 func readRaw(b *testing.B, g *foldertest.Folder) int64 {
 	var total atomic.Int64
 	var wg sync.WaitGroup
@@ -418,7 +420,7 @@ func readRaw(b *testing.B, g *foldertest.Folder) int64 {
 			for {
 				block := next.Add(1) - 1
 				f := files[block%int64(len(files))]
-				n, _ := f.ReadAt(buffer, block/int64(len(files))<<20) // the error is the end of the file
+				n, _ := f.ReadAt(buffer, block/int64(len(files))<<20) // the only error is that of the end of the file
 				total.Add(int64(n))
 				if n == 0 {
 					return

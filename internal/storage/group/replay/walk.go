@@ -11,29 +11,31 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// DamagedID is the id of a record with damage to one of its entries, and the index of that entry.
+// DamagedID is the id of a record, and the index of one of its entries that is damaged.
 type DamagedID struct {
 	ID     int64
 	Index  uint64
 	Damage *format.Damage
 }
 
-// badRange is a range of bad bytes in a segment, with all that is known about it.
+// badRange is a range of bad bytes in a segment, with all facts that are known about it.
 type badRange struct {
 	Offset, Bytes int64
 	What          string
-	doubt         bool          // the range may hold acknowledged data, so it does not end the log, unlike a torn write
-	known         *format.Entry // the entry, without attributes and data, if its header is intact
-	before, After uint64        // indexes of the whole entries on either side; after is 0 if no entry follows
+	// doubt says that the range may hold acknowledged data. Unlike a torn write, such a range does not end the log.
+	doubt         bool
+	known         *format.Entry // the entry without attributes and data, if its header is valid
+	before, After uint64        // indexes of the whole entries before and after the range; After is 0 if no entry follows
 	commit        uint64        // greatest commit index in the state records before the range
-	// truncatedFrom is an index, or 0. If it is not 0, the entries before this range may be void from that index on.
-	// The range may have held entries of another leader that truncated the log there, because the entry after the range
-	// has a different term.
+	// truncatedFrom is the index from which on entries before this range may be void, or 0 if there is no such index. The
+	// entry after the range has a different term, so the range may have held entries of another leader that truncated the
+	// log.
 	truncatedFrom uint64
 }
 
-// mayHideTruncation reports whether bad bytes are long enough for an entry and lie where the term changes (it may rise
-// or fall). A term of 0 is unknown.
+// mayHideTruncation reports whether bad bytes may hide entries of a leader that truncated the log. This is possible if
+// the bytes are long enough for an entry and the term changes there, to a greater or a smaller one. A term of 0 is
+// unknown.
 func mayHideTruncation(bytes int64, before, after uint64) bool {
 	return bytes >= format.FrameHeaderBytes && before != 0 && after != 0 && after != before
 }
@@ -42,7 +44,7 @@ func mayHideTruncation(bytes int64, before, after uint64) bool {
 type Walk struct {
 	Rows    format.Rows
 	Terms   []format.TermRun
-	Last    uint64 // index of the last entry by place; first - 1 if there is none
+	Last    uint64 // index of the last entry by position; FirstIndex - 1 if there is none
 	Entries int64
 	State   format.StateRecord
 	States  bool  // a state record was seen
@@ -51,25 +53,25 @@ type Walk struct {
 	// entry before the last state record.
 	StateFirst int64
 	StateLast  uint64
-	Term       uint64 // term of the last entry by place
-	Synced     int64  // greatest synced offset in any state record
+	Term       uint64 // term of the last entry by position
+	Synced     int64  // greatest synced offset in any of the state records
 	// SyncedIndex is the synced index in the same state record.
 	SyncedIndex uint64
 	Confs       []uint64 // indexes of membership changes
 	Bad         []badRange
-	Zeros       int64 // offset of the zeros at the end of the file; the file's end if there are none
-	// Check, if set, is called with each frame before the walk processes it. If it returns false, the frame does not
-	// count.
+	Zeros       int64 // offset of the zeros at the end of the file, or of the end of the file if there are none
+	// Check, if it is not nil, is called with each frame before the walk processes the frame. If Check returns false, the
+	// frame does not count.
 	Check func(*segio.FrameStep) bool
-	// If KeepOthers is set, Others collects the whole entries without a row, and Headers the entries with only an
-	// intact header.
+	// If KeepOthers is set, Others collects the whole entries without a row, and Headers collects the entries of which
+	// only the header is valid.
 	Others      []Other
 	Headers     []Other
 	KeepOthers  bool
-	withoutRows bool // Rows remains empty
-	open        int  // index in Bad of the first range that no entry follows yet
-	// Gapless says that indexes are consecutive, as in a segment that was only appended to: a gap between two indexes
-	// then means missing entries.
+	withoutRows bool // Rows is not filled
+	open        int  // index in Bad of the first range that is not followed by an entry yet
+	// Gapless says that indexes are consecutive, as in a segment to which entries were only appended. A gap between two
+	// indexes then means that entries are missing.
 	Gapless bool
 }
 
@@ -79,27 +81,28 @@ type Other struct {
 	Offset int64
 }
 
-// Segment reads and checks all frames until the reader ends. It applies the effect of each frame on the log: it drops
-// rows and terms of void entries. If rows is false, Segment gathers no rows: the caller has them from a hint.
+// Segment reads and checks all frames of the reader. It applies each frame to the result, and so drops the rows and
+// terms of entries that a frame makes void. If rows is false, Segment gathers no rows, because the caller has them from
+// a hint.
 func Segment(r *segio.FrameReader, first uint64, end int64, rows bool) (*Walk, error) {
 	w := New(first, rows)
 	return w, w.GoOn(r, first, end)
 }
 
-// New returns a walk that has seen no frame yet. Its segment begins with index first.
+// New returns a walk that has not seen any frame. Its segment begins with index first.
 func New(first uint64, rows bool) *Walk {
 	return &Walk{Last: first - 1, withoutRows: !rows}
 }
 
-// NewActive returns a walk of a segment that was only appended to.
+// NewActive returns a walk of a segment to which entries were only appended.
 func NewActive(first uint64) *Walk {
 	w := New(first, true)
 	w.Gapless = true
 	return w
 }
 
-// Behind returns a walk of a segment that was only appended to. The walk continues after the part of the segment that
-// the hint covers. Its terms are those of the hint.
+// Behind returns a walk of an active segment that continues after the part that the hint covers. The result has the
+// rows and terms of the hint.
 func Behind(h *format.ActiveHint, first uint64) *Walk {
 	return &Walk{
 		Gapless: true, Rows: h.Table, Terms: slices.Clone(h.Terms), Last: h.Last,
@@ -108,7 +111,7 @@ func Behind(h *format.ActiveHint, first uint64) *Walk {
 	}
 }
 
-// GoOn does what Segment does, after the frames that the walk has already seen.
+// GoOn continues a walk. It does with the frames of the reader what Segment does.
 func (w *Walk) GoOn(r *segio.FrameReader, first uint64, end int64) error {
 	w.Zeros = end
 	for r.Next() {
@@ -117,7 +120,7 @@ func (w *Walk) GoOn(r *segio.FrameReader, first uint64, end int64) error {
 	return r.Err()
 }
 
-// Take processes one step of a reader for GoOn.
+// Take processes one step of a reader. GoOn calls it for each step.
 func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 	if w.Check != nil && !w.Check(step) {
 		return
@@ -134,7 +137,7 @@ func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 			Offset: step.Offset, Bytes: step.Bytes, What: step.Status.String() + segio.Unreadable(step), doubt: step.Unreadable,
 			known: &e, before: w.Last, After: e.Index,
 		}
-		w.Bad = append(w.Bad, b) // the commit does not matter here, because the place of the range in the log is known
+		w.Bad = append(w.Bad, b) // b.commit stays 0, because the position of the range in the log is known
 		if e.Kind == format.KindState {
 			return
 		}
@@ -154,10 +157,10 @@ func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 	}
 }
 
-// EndAt records which bytes are missing from a segment that must have the given number of bytes. It is called after a
-// walk to the end of the file.
+// EndAt records which bytes are missing from a segment that must have the given number of bytes. It must be called
+// after a walk to the end of the file.
 func (w *Walk) EndAt(fileBytes, bytes int64) {
-	if w.Zeros < fileBytes { // a segment that must be complete has no preallocated space at its end
+	if w.Zeros < fileBytes { // a complete segment has no preallocated space, so zeros at its end are bad
 		w.Unknown(w.Zeros, fileBytes-w.Zeros, segio.FrameZeros.String(), false)
 	}
 	if fileBytes < bytes {
@@ -165,7 +168,7 @@ func (w *Walk) EndAt(fileBytes, bytes int64) {
 	}
 }
 
-// Whole returns ErrCorrupt unless the segment has exactly the given number of bytes and consists of whole frames.
+// Whole returns ErrCorrupt unless the segment has exactly the given size and consists only of whole frames.
 func (w *Walk) Whole(bytes int64) error {
 	switch {
 	case len(w.Bad) > 0:
@@ -179,7 +182,7 @@ func (w *Walk) Whole(bytes int64) error {
 // IsOpen reports whether there are bad bytes after the last entry.
 func (w *Walk) IsOpen() bool { return w.open < len(w.Bad) }
 
-// Unknown records bad bytes that may have held anything.
+// Unknown records a range of bad bytes whose former content is unknown.
 func (w *Walk) Unknown(offset, bytes int64, what string, doubt bool) {
 	w.Bad = append(w.Bad, badRange{Offset: offset, Bytes: bytes, What: what, doubt: doubt, before: w.Last,
 		commit: w.State.Commit})
@@ -218,8 +221,8 @@ func (w *Walk) whole(first uint64, step *segio.FrameStep) {
 	}
 }
 
-// follow drops the entries that e makes void, and records its index and term. Terms never decrease in a log: if an
-// entry before e has a greater term, that entry is void, and bad bytes hide the entry that made it void.
+// follow drops the entries that e makes void, and records index and term of e. Because terms never decrease in a log,
+// an entry before e with a greater term is void, even if bad bytes hide the entry that made it void.
 func (w *Walk) follow(first uint64, e *format.Entry) {
 	if from := w.voidFrom(e); from <= w.Last {
 		w.Truncate(first, from)
@@ -252,8 +255,8 @@ func truncateOthers(others []Other, from uint64) []Other {
 	return others[:n]
 }
 
-// Counts reports whether the entry with a whole frame at the given offset counts. The entry is either a version of a
-// record, or another entry that was kept.
+// Counts reports whether the entry whose whole frame is at the given offset counts. The argument version says whether
+// the entry is a version of a record. Other entries must have been kept in Others.
 func (w *Walk) Counts(version bool, offset int64) bool {
 	if version {
 		return w.Rows.AtOffset(offset) >= 0
@@ -264,26 +267,27 @@ func (w *Walk) Counts(version bool, offset int64) bool {
 	return found
 }
 
-// closeRanges records e as the entry that follows the open bad ranges.
+// closeRanges records that the entry e follows the bad ranges after the last entry.
 func (w *Walk) closeRanges(e *format.Entry) {
 	for i := w.open; i < len(w.Bad); i++ {
 		b := &w.Bad[i]
 		b.After = e.Index
-		// If e shows that entries before the range are void, the range held the entries that replaced them.
+		// If e shows that entries before the range are void, entries in the range replaced them.
 		if from := w.voidFrom(e); from < e.Index {
 			b.before = min(b.before, from-1)
 		}
 		if b.known == nil && mayHideTruncation(b.Bytes, w.Term, e.Term) {
-			b.truncatedFrom = b.commit + 1 // an entry up to the commit before the range cannot become void
+			// Committed entries are never void, so the truncation was above the commit index before the range.
+			b.truncatedFrom = b.commit + 1
 		}
 	}
 	w.Term, w.open = e.Term, len(w.Bad)
 }
 
-// Explain converts the bad ranges of a walk to damage. lastIndex is the index of the last entry that was ever written
-// before the end of the walked range. hint supplies the ids, and may be nil. A range between two consecutive entries
-// lost no entry, unless the range may hide that a new leader truncated the log there; cuts says whether a truncation is
-// possible.
+// Explain converts the bad ranges of a walk to damage. The argument lastIndex is the index of the last entry that was
+// ever written before the end of the walked range. The hint supplies the ids, and may be nil. No entry is lost in a
+// range between two entries with consecutive indexes, unless a new leader may have truncated the log there. The
+// argument cuts says whether a truncation is possible.
 func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64, hint *format.Hint,
 	cuts bool) (out []*format.Damage, ids []DamagedID) {
 	for _, b := range w.Bad {
@@ -301,19 +305,20 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 		after := b.After
 		if after == 0 {
 			after = lastIndex + 1
-			if mayHideTruncation(b.Bytes, w.Term, math.MaxUint64) { // no term follows, so any term is possible
+			// No later term is known, so every change of the term is possible.
+			if mayHideTruncation(b.Bytes, w.Term, math.MaxUint64) {
 				b.truncatedFrom = b.commit + 1
 			}
 		}
 		d.IndexFirst, d.IndexLast = b.before+1, after-1
 		if after <= b.before {
-			// The log was truncated here, so the range may have held any entry up to the last one.
+			// A leader has truncated the log in this range, so the range may have held any entry up to the last one.
 			d.IndexLast = max(b.before, lastIndex)
 		}
 		if b.truncatedFrom != 0 && cuts && hint == nil {
 			d.IndexFirst, d.IndexLast = min(d.IndexFirst, max(b.truncatedFrom, m.FirstIndex)), max(d.IndexLast, b.before)
 		}
-		if b.After != 0 { // the entry after the range shows where the log ends
+		if b.After != 0 { // the log may have ended at a smaller index, as the entry after the range shows
 			d.IndexLast = min(d.IndexLast, w.mayEnd(lastIndex))
 		}
 		if hint != nil {
@@ -322,7 +327,8 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 					at := hint.FirstIndex + uint64(hint.Indexes[i])
 					d.IDs = append(d.IDs, hint.IDs[i])
 					ids = append(ids, DamagedID{hint.IDs[i], at, d})
-					// A whole but void entry before the range may have a greater index.
+					// This index may be outside of the range of indexes so far, because an entry before the bad bytes may be whole but
+					// void.
 					d.IndexFirst, d.IndexLast = min(d.IndexFirst, at), max(d.IndexLast, at)
 				}
 			}
@@ -330,18 +336,19 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 		}
 		d.IDsUnknown = hint == nil && d.IndexFirst <= d.IndexLast
 		if d.IndexLast < d.IndexFirst {
-			d.IndexFirst, d.IndexLast = 0, 0 // the range held padding or a state record: no entry is lost
+			d.IndexFirst, d.IndexLast = 0, 0 // no entry is lost, because the range held padding or a state record
 		}
 	}
 	return out, ids
 }
 
-// IsBad reports whether a frame at offset is in a bad range.
+// IsBad reports whether an offset is in a bad range.
 func (w *Walk) IsBad(offset int64) bool {
 	return slices.ContainsFunc(w.Bad, func(b badRange) bool { return offset >= b.Offset && offset < b.Offset+b.Bytes })
 }
 
-// mayEnd returns the greatest index that the end of the log may have. A later entry has made any greater index void.
+// mayEnd returns the greatest possible index of the last entry of the log. Any greater index is void because of a later
+// entry.
 func (w *Walk) mayEnd(lastIndex uint64) uint64 {
 	if n := len(w.Bad); n > 0 && w.Bad[n-1].After == 0 {
 		return max(w.Last, lastIndex)
@@ -349,8 +356,8 @@ func (w *Walk) mayEnd(lastIndex uint64) uint64 {
 	return w.Last
 }
 
-// StateMissing reports whether bad bytes may have held a state frame that counts: those below the synced mark, or
-// unreadable ones after the last whole state frame.
+// StateMissing reports whether bad bytes may have held a state frame that counts. Such bytes are below the synced mark,
+// or are unreadable and after the last whole state frame.
 func (w *Walk) StateMissing(synced int64) bool {
 	for _, b := range w.Bad {
 		if (b.known == nil || b.known.Kind == format.KindState) && b.Offset+b.Bytes > w.StateAt &&
@@ -361,8 +368,8 @@ func (w *Walk) StateMissing(synced int64) bool {
 	return w.Zeros < synced
 }
 
-// mayReach returns the greatest index of an entry that unreadable bytes at the end may have held; 0 if there are no
-// such bytes.
+// mayReach returns the greatest index of an entry that unreadable bytes at the end may have held. It returns 0 if there
+// are no such bytes.
 func (w *Walk) mayReach() uint64 {
 	n := len(w.Bad)
 	if n == 0 || !w.Bad[n-1].doubt || w.Bad[n-1].After != 0 {
@@ -371,9 +378,9 @@ func (w *Walk) mayReach() uint64 {
 	return w.Bad[n-1].before + uint64(w.Bad[n-1].Bytes/format.FrameHeaderBytes)
 }
 
-// firstHole finds the first bytes at or above the synced mark that a torn write may have left: the log ends there. A
-// range that begins below the mark is damage up to the mark. Bytes that cannot be read are not a hole, because a torn
-// write leaves the bytes that were there before, which can be read.
+// firstHole returns the offset at which the log ends: that of the first bytes at or above the synced mark that a torn
+// write may have left. A range that begins below the mark is damage up to the mark. Unreadable bytes are not a hole,
+// because the bytes that a torn write leaves can be read.
 func (w *Walk) firstHole(synced int64) (offset int64, found bool) {
 	for _, b := range w.Bad {
 		if b.Offset+b.Bytes > synced && !b.doubt {

@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// written returns a segment that begins with index 1. It has one put of a record for each pair of index and term. The
-// record's id is the number of the put. The puts whose numbers are in hit are damaged.
+// written returns a segment whose first index is 1. For each pair of index and term it has a put of a record. The id of
+// the record is the number of the put. The puts whose numbers are in hit are damaged.
 func written(t *testing.T, puts [][2]uint64, hit ...int) (image []byte, m format.ManifestSegment, whole *Walk) {
 	m = format.ManifestSegment{Number: 1, ID: format.SegmentID{1}, FirstIndex: 1}
 	image = format.SegmentHeader{ID: m.ID, FirstIndex: 1}.Encode()
@@ -37,8 +37,8 @@ func walked(t *testing.T, image []byte, m format.ManifestSegment) *Walk {
 	return w
 }
 
-// An entry may be damaged that made an earlier entry void, while the void entry is whole. This is possible even if the
-// whole entries around the bad bytes have consecutive indexes.
+// TestBadBytesBetweenNeighboursShowWhatTheyHide checks bad bytes that may hide an entry which made an earlier, whole
+// entry void. This is possible even if the whole entries before and after the bad bytes have consecutive indexes.
 func TestBadBytesBetweenNeighboursShowWhatTheyHide(t *testing.T) {
 	for what, puts := range map[string][][2]uint64{
 		"the term rises behind them": {{1, 1}, {2, 2}, {2, 3}, {3, 3}},
@@ -59,8 +59,8 @@ func TestBadBytesBetweenNeighboursShowWhatTheyHide(t *testing.T) {
 	}
 }
 
-// If the term decreases after bad bytes, they certainly hide a truncation, even in a group that was never recorded as
-// having several voters.
+// TestBadBytesThatHideATruncationForSureLoseWhatTookItsPlace checks bad bytes after which the term decreases. They
+// certainly hide a truncation, even in a group whose manifest has never had several voters.
 func TestBadBytesThatHideATruncationForSureLoseWhatTookItsPlace(t *testing.T) {
 	image, m, _ := written(t, [][2]uint64{{1, 1}, {2, 4}, {3, 4}, {2, 3}, {3, 3}, {4, 3}}, 3, 4)
 	w := walked(t, image, m)

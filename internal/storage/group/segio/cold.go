@@ -14,24 +14,24 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// A record that is read only once should not take space in the page cache. Besides, reading it through the cache
-// blocks a processor of the runtime while the device works. So the first read of a block bypasses the page cache. A
-// block that is read again goes through the cache and remains there. See docs/adr/0008-cold-reads.md.
+// A record that is read only once should not take space in the page cache. Besides, a read through the cache blocks a
+// processor of the runtime while the device works. Therefore the first read of a block bypasses the page cache. A block
+// that is read again goes through the cache and remains there. See docs/adr/0008-cold-reads.md.
 
 const (
-	coldBlocksPerWord = 32 // each block has two bits: it was read; it is read through the page cache
+	coldBlocksPerWord = 32 // each block has two bits: the first read was done, and later reads go through the page cache
 	coldBufferBytes   = 64 << 10
-	coldCacheShare    = 2 // the page cache is assumed to hold this fraction of the machine's memory: 1/coldCacheShare
+	coldCacheShare    = 2 // the page cache is assumed to hold 1/coldCacheShare of the machine's memory
 )
 
-// coldBuffers holds buffers that are large enough for most frames, wherever in a block a frame begins. Larger frames
-// are read into FrameBuffers.
+// coldBuffers holds buffers that are large enough for most frames at any offset in a block. Larger frames are read into
+// FrameBuffers.
 var coldBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(coldBufferBytes); return &b }}
 
-// pageCache estimates the content of the kernel's page cache for all segments of a volume. It counts rounds: a new
-// round begins when as many bytes were read through the cache as the cache can hold, and all blocks count as cold
-// again. So a hot block costs one read of the device in each round, and blocks that the kernel has dropped from the
-// cache become cold again.
+// pageCache estimates the content of the kernel's page cache for all segments of a volume. It counts rounds. When as
+// many bytes were read through the cache as the cache can hold, a new round begins, and all blocks count as cold again.
+// So a hot block costs one read of the device in each round, and a block that the kernel has dropped from the cache
+// becomes cold again.
 type pageCache struct {
 	bytesMax int64
 	bytes    atomic.Int64 // bytes read into the cache in this round
@@ -49,7 +49,7 @@ func newPageCache(bytesMax int64) *pageCache {
 	return &pageCache{bytesMax: bytesMax}
 }
 
-// fill records that bytes are read into the page cache.
+// fill records that bytes were read into the page cache, and begins a new round if necessary.
 func (c *pageCache) fill(bytes int64) {
 	if c.bytes.Add(bytes) > c.bytesMax {
 		c.bytes.Store(0)
@@ -57,8 +57,8 @@ func (c *pageCache) fill(bytes int64) {
 	}
 }
 
-// ColdFile is the file of a sealed segment that this process did not write. The page cache is therefore assumed not to
-// hold it.
+// ColdFile is the file of a sealed segment. The page cache is assumed not to hold the file, because this process did
+// not write it.
 type ColdFile struct {
 	fs     vfs.FS
 	name   string
@@ -67,8 +67,8 @@ type ColdFile struct {
 	blocks atomic.Pointer[coldBlocks] // nil until the first read
 
 	mu     sync.Mutex
-	file   atomic.Pointer[directFile] // opened with O_DIRECT at the first read
-	refuse atomic.Bool                // O_DIRECT is not possible, so all reads go through the page cache
+	file   atomic.Pointer[directFile] // opened with O_DIRECT when the first frame is read
+	refuse atomic.Bool                // O_DIRECT is not possible, so all reads use the page cache
 }
 
 // directFile wraps the interface vfs.File for an atomic pointer.
@@ -80,7 +80,7 @@ type coldBlocks struct {
 	words []atomic.Uint64
 }
 
-// direct decides whether to read the frame at offset past the page cache, and records that it was read.
+// direct decides whether the read of a frame bypasses the page cache, and records the read.
 func (f *ColdFile) direct(offset, length int64) bool {
 	if f.refuse.Load() {
 		return false
@@ -115,7 +115,7 @@ func (f *ColdFile) direct(offset, length int64) bool {
 	}
 }
 
-// open returns the file opened with O_DIRECT, or nil if that is not possible.
+// open returns the file, opened with O_DIRECT. It returns nil if that is not possible.
 func (f *ColdFile) open() vfs.File {
 	if file := f.file.Load(); file != nil {
 		return file
@@ -130,11 +130,11 @@ func (f *ColdFile) open() vfs.File {
 	}
 	file, err := f.fs.OpenDirect(f.name)
 	if err != nil {
-		return nil // perhaps too many files are open; if so, the ordinary read reports the problem
+		return nil // too many files may be open, which the read through the page cache will report
 	}
 	if !file.Direct() {
 		f.refuse.Store(true)
-		_ = file.Close() // the file was only read
+		_ = file.Close() // an error loses nothing, because the file was only read
 		return nil
 	}
 	f.file.Store(&directFile{file})
@@ -144,12 +144,12 @@ func (f *ColdFile) open() vfs.File {
 // Close closes the file if it was opened. No read may be in progress or follow.
 func (f *ColdFile) Close() {
 	if file := f.file.Load(); file != nil {
-		_ = file.Close() // the file was only read
+		_ = file.Close() // an error loses nothing, because the file was only read
 	}
 }
 
-// Read reads a frame past the page cache if that is useful, and returns the frame's bytes. The function done releases
-// their memory. If ok is false, the caller has to read the frame in the ordinary way.
+// Read reads a frame past the page cache if that is useful, and returns the bytes of the frame. The caller must call
+// done when it no longer needs them. If ok is false, the caller has to read the frame through the page cache.
 func (f *ColdFile) Read(loc index.Loc) (frame []byte, done func(), ok bool, err error) {
 	if !f.direct(loc.Offset(), loc.LengthBound()) {
 		return nil, nil, false, nil
@@ -175,9 +175,9 @@ func (f *ColdFile) Read(loc index.Loc) (frame []byte, done func(), ok bool, err 
 	return frame, func() { pool.Put(buffer) }, true, nil
 }
 
-// ReadInOrder returns a reader for a part of the file, which reads sequentially past the page cache and keeps several
-// reads in flight. It returns nil, and the caller reads the file itself, unless the part is long, cold, and read for
-// the first time.
+// ReadInOrder returns a reader for a part of the file, which reads past the page cache and keeps several reads in
+// flight. It returns nil unless the part is long, cold, and read for the first time. The caller then reads the file
+// itself.
 func (f *ColdFile) ReadInOrder(from, to int64) *ReadAhead {
 	if to-from < aheadBytes || !f.direct(from, to-from) {
 		return nil

@@ -1,3 +1,4 @@
-// Package segio reads segment files: in order and ahead, frame by frame, in parallel into memory, and past the page
-// cache. It also writes whole new segment files. It does not know what a frame means for a log.
+// Package segio reads segment files. It can read them sequentially with read-ahead, frame by frame, in parallel into
+// memory, and past the page cache. It also writes whole new segment files. It does not depend on the meaning of a
+// frame.
 package segio

@@ -13,19 +13,19 @@ type FrameStatus int
 
 // These are the statuses of a range.
 const (
-	FrameWhole   FrameStatus = iota + 1 // a frame; both CRCs and the padding were checked
-	FrameContent                        // a frame with a whole header and bad content: Entry has the header's fields
-	FrameBad                            // bytes that are not a frame
-	FrameZeros                          // zeros: preallocated space at the end of an active segment, or a hole
-	// FramePassed is a frame with a whole header whose content Pass did not want: the bytes after the header were not
-	// checked.
+	FrameWhole FrameStatus = iota + 1 // a frame whose CRCs and padding are right
+	// FrameContent is a frame with a valid header and damaged content. FrameStep.Entry has the fields of the header.
+	FrameContent
+	FrameBad   // bytes that are not a frame
+	FrameZeros // zeros, which are preallocated space at the end of an active segment, or a hole
+	// FramePassed is a frame with a valid header whose content was not checked, because Pass returned true.
 	FramePassed
 )
 
 var frameStatusWords = [...]string{FrameWhole: "whole frame", FrameContent: "entry content is bad",
 	FrameBad: "no frame can be read", FrameZeros: "zeros where frames should be", FramePassed: "not looked at"}
 
-// String returns the words for the status in the message of a Damage.
+// String returns the description of the status for Damage.What.
 func (s FrameStatus) String() string { return frameStatusWords[s] }
 
 // FrameStep is one range of a walk. The ranges of a walk are adjacent.
@@ -34,44 +34,46 @@ type FrameStep struct {
 	Offset     int64 // offset in the segment, in bytes
 	Bytes      int64
 	Unreadable bool         // the device failed to read a part of the range
-	Entry      format.Entry // FrameWhole: everything; FrameContent, FramePassed: without attributes and data
-	Raw        []byte       // FrameWhole: the frame as stored
+	Entry      format.Entry // FrameWhole: the whole entry; FrameContent and FramePassed: no attributes and no data
+	Raw        []byte       // FrameWhole: the bytes of the frame
 }
 
-// FrameReader walks the frames of a segment from an offset to its end. After bad bytes it continues at the next
-// marker with a valid header. It holds at most one window of memory, and never allocates according to a length in the
-// file. It is not safe for concurrent use.
+// FrameReader walks the frames of a segment from an offset to its end. After bad bytes it continues at the next marker
+// with a valid header. It holds at most one window of memory, and never allocates according to a length in the file. A
+// FrameReader is not safe for concurrent use.
 //
 //	for r.Next() { step := r.Step() ... }
 //	err := r.Err()
 //
-// Next returns false before the end only if Err is set: unreadable sectors do not end a walk.
+// Next returns false at the end. It returns false earlier only if Err returns an error. Unreadable sectors do not end a
+// walk.
 type FrameReader struct {
 	Window
 	segment format.SegmentID
 	offset  int64 // offset of the next step
 	step    FrameStep
-	// Pass, if not nil, is called with each header. It returns true if the content of the frame is not wanted.
+	// Pass, if it is not nil, is called for each frame with a valid header. If it returns true, the content of the frame
+	// is not read.
 	Pass func(step *FrameStep) bool
 }
 
 // NewFrameReader returns a reader of src, the file of the segment, between two offsets. The argument from is a multiple
-// of 8 at which a frame begins or once began. Reads are large and aligned, so src may be a file opened by OpenDirect.
-// Entries are valid until the next step.
+// of 8, at which a frame must begin or must have begun before it was damaged. Reads are large and aligned, so src may
+// be a file opened by OpenDirect. Entries are valid until the next step.
 func NewFrameReader(src io.ReaderAt, segment format.SegmentID, from, to int64) *FrameReader {
 	return &FrameReader{Window: OpenWindow(src, from, to), segment: segment, offset: from}
 }
 
-// NewFrameReaderBytes returns a reader of the image of a segment's file; the image begins with the file's first byte.
-// Entries alias the image.
+// NewFrameReaderBytes returns a reader of the image of a segment's file. The image begins with the first byte of the
+// file. Entries alias the image.
 func NewFrameReaderBytes(image []byte, segment format.SegmentID, from int64) *FrameReader {
 	return &FrameReader{Window: Window{bytes: image, end: int64(len(image))}, segment: segment, offset: from}
 }
 
-// Step returns the range that the last Next found.
+// Step returns the range to which the last call of Next moved.
 func (r *FrameReader) Step() *FrameStep { return &r.step }
 
-// Next moves to the next range. It returns false at the end, or if Err is set.
+// Next moves to the next range. It returns false at the end, and after an error, which Err returns.
 func (r *FrameReader) Next() bool {
 	if r.offset >= r.end || r.failed != nil {
 		return false
@@ -106,11 +108,11 @@ func (r *FrameReader) Next() bool {
 	return true
 }
 
-// skip makes one step of all bytes up to the next valid header. If no valid header follows, the zeros at the end
-// become a separate step.
+// skip makes one step of all bytes before the next valid header. If there is no further valid header, the zeros at the
+// end become a step of their own.
 func (r *FrameReader) skip() {
 	begin, at := r.offset, r.offset
-	dirty := begin // end of the last word that is not zero
+	dirty := begin // end of the last word that is not zero, so far
 	found := false
 	for !found && at < r.end && r.failed == nil {
 		buf := r.Fill(at, min(WindowBytes/2, r.end-at))
@@ -149,8 +151,8 @@ func (r *FrameReader) skip() {
 	r.offset += r.step.Bytes
 }
 
-// Unreadable returns words to append to the status of a step. It returns an empty string unless the device failed to
-// read the range.
+// Unreadable returns text for the description of a step. It returns an empty string unless the device failed to read
+// the range.
 func Unreadable(s *FrameStep) string {
 	if s.Unreadable {
 		return ", and the device cannot read it"
@@ -158,5 +160,5 @@ func Unreadable(s *FrameStep) string {
 	return ""
 }
 
-// FrameBuffers holds buffers made by FrameBuffer, as *[]byte, that all readers of the process share.
+// FrameBuffers holds buffers made by FrameBuffer, as *[]byte. All readers of the process share them.
 var FrameBuffers = sync.Pool{New: func() any { b := FrameBuffer(); return &b }}

@@ -24,7 +24,7 @@ func sampleHeader() format.SegmentHeader {
 		Created: 1700000000000000000}
 }
 
-// buildImage makes the image of a segment with n entries of random sizes, and returns the offset of each frame.
+// buildImage returns the image of a segment with n entries of random sizes, and the offset of each frame.
 func buildImage(rnd *rand.Rand, n, dataBytesMax int) (image []byte, frames []int64) {
 	image = sampleHeader().Encode()
 	for i := range n {
@@ -32,7 +32,7 @@ func buildImage(rnd *rand.Rand, n, dataBytesMax int) (image []byte, frames []int
 		for k := range data {
 			data[k] = byte(rnd.Uint32())
 		}
-		if len(data) > 200 { // markers in the data, at which a frame could begin
+		if len(data) > 200 { // puts markers into the data, which look like the beginning of a frame
 			for k := 0; k+8 < len(data); k += 64 {
 				binary.LittleEndian.PutUint32(data[k:], format.FrameMarker)
 			}
@@ -45,7 +45,7 @@ func buildImage(rnd *rand.Rand, n, dataBytesMax int) (image []byte, frames []int
 	return image, frames
 }
 
-// walk returns the steps of a walk, and fails if they leave gaps.
+// walk returns the steps of a walk, and fails the test if there are gaps between them.
 func walk(t *testing.T, r *FrameReader, from, to int64) []FrameStep {
 	t.Helper()
 	var steps []FrameStep
@@ -68,7 +68,7 @@ func walk(t *testing.T, r *FrameReader, from, to int64) []FrameStep {
 	return steps
 }
 
-// walkBoth walks from memory and from a file, and expects the same steps.
+// walkBoth walks the image in memory and in a file, and fails the test if the steps differ.
 func walkBoth(t *testing.T, image []byte) []FrameStep {
 	t.Helper()
 	end := int64(len(image))
@@ -84,7 +84,7 @@ func walkBoth(t *testing.T, image []byte) []FrameStep {
 	return a
 }
 
-// walkAhead walks with read-ahead.
+// walkAhead returns the steps of a walk with read-ahead.
 func walkAhead(t *testing.T, src grouptest.AlignedReader, pass func(*FrameStep) bool) []FrameStep {
 	t.Helper()
 	end := int64(len(src.Image))
@@ -95,8 +95,8 @@ func walkAhead(t *testing.T, src grouptest.AlignedReader, pass func(*FrameStep) 
 	return walk(t, r, format.SegmentHeaderBytes, end)
 }
 
-// TestFrameReaderReadsAheadOfAFrameOverThreeReads makes the last of three reads fail. The frame is then read again
-// without read-ahead, from the block where it begins.
+// TestFrameReaderReadsAheadOfAFrameOverThreeReads makes the last of three reads fail. The frame must then be read again
+// without read-ahead, from the block in which it begins.
 func TestFrameReaderReadsAheadOfAFrameOverThreeReads(t *testing.T) {
 	image := sampleHeader().Encode()
 	const begin = aheadBytes - 40
@@ -165,7 +165,7 @@ func TestFrameReaderGoesOnBehindBadBytes(t *testing.T) {
 	for round := range 300 {
 		image, frames := buildImage(rnd, 30, []int{40, 600, 9000}[round%3])
 		frames = append(frames, int64(len(image)))
-		// Each round overwrites one range, and counts the frames that it touches.
+		// Each round of this loop overwrites one range, and counts the damaged frames.
 		begin := format.SegmentHeaderBytes + rnd.IntN(len(image)-format.SegmentHeaderBytes)
 		end := min(len(image), begin+1+rnd.IntN(3000))
 		for k := begin; k < end; k++ {
@@ -225,7 +225,7 @@ func TestFrameReaderNamesASegmentCutShort(t *testing.T) {
 	image, frames := buildImage(rand.New(rand.NewPCG(7, 8)), 3, 300)
 	for n := int(frames[2]) + 1; n < len(image); n++ {
 		steps := walkBoth(t, image[:n])
-		last := steps[2] // zeros at the end of the remaining header may be a step of their own
+		last := steps[2] // the zeros at the end of the damaged header may be a step of their own
 		want := FrameBad
 		if n >= int(frames[2])+format.FrameHeaderBytes {
 			want = FrameContent
@@ -238,7 +238,7 @@ func TestFrameReaderNamesASegmentCutShort(t *testing.T) {
 
 func TestFrameReaderLooksAtNothingBehindItsEnd(t *testing.T) {
 	image, frames := buildImage(rand.New(rand.NewPCG(7, 9)), 6, 300)
-	image[frames[3]]++ // the search for the next frame must end too
+	image[frames[3]]++ // a damaged frame starts a search for the next frame, which must end, too
 	buffer := FrameBuffer()
 	for to := frames[2]; to < int64(len(image)); to++ {
 		want := walk(t, NewFrameReaderBytes(image[:to], testSegment, format.SegmentHeaderBytes), format.SegmentHeaderBytes,

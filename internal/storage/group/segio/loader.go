@@ -15,28 +15,29 @@ import (
 
 const (
 	loadChunkBytes = 1 << 20 // size of one read
-	loaderReads    = 8       // concurrent reads on an SSD
+	loaderReads    = 8       // number of concurrent reads on an SSD
 )
 
 // LoaderOptions holds the options of NewLoader.
 type LoaderOptions struct {
 	// Reads is the number of concurrent reads for all groups together. 0 means 8, or 1 on a rotational device.
 	Reads int
-	// Rotational says that seeks are expensive: segments are read one after another.
+	// Rotational says that seeks are expensive, so that segments are read one after another.
 	Rotational bool
-	// KeepBytes is the most memory, in bytes, that the loader keeps when images are freed. Later images use that memory
-	// without page faults. If KeepBytes is 0, the loader keeps none.
+	// KeepBytes is the maximum number of bytes of freed images that the loader keeps for later images. The use of such
+	// memory causes no page faults. If KeepBytes is 0, the loader keeps none.
 	KeepBytes int64
 	// CacheBytes is the number of bytes that the page cache is expected to hold. 0 means half of the machine's memory.
 	CacheBytes int64
 }
 
-// Loader reads segment files into memory, by reads of 1 MiB past the page cache, into anonymous mappings. All groups
-// of a volume share one Loader, so that the device sees one bounded queue. It is safe for concurrent use.
+// Loader reads segment files into anonymous mappings. Its reads have 1 MiB each and bypass the page cache. All groups
+// of a volume share one Loader, so that the device gets requests from one bounded queue. A Loader is safe for
+// concurrent use.
 type Loader struct {
 	opts  LoaderOptions
-	reads chan struct{} // holds a token for each read under way
-	turn  chan struct{} // on a rotational device, held by the segment that is being read; nil if segments take no turns
+	reads chan struct{} // holds one element for each read in progress
+	turn  chan struct{} // on a rotational device, held by the segment that is being read; nil on other devices
 	cache *pageCache
 
 	mu        sync.Mutex
@@ -45,7 +46,7 @@ type Loader struct {
 	closed    bool     // guarded by mu
 }
 
-// NewLoader returns a loader. Close releases the memory that the loader keeps.
+// NewLoader returns a loader. The caller must call Close to release the memory that the loader keeps.
 func NewLoader(opts LoaderOptions) *Loader {
 	if opts.Reads <= 0 {
 		opts.Reads = loaderReads
@@ -60,14 +61,13 @@ func NewLoader(opts LoaderOptions) *Loader {
 	return l
 }
 
-// ColdFile returns the file of a sealed segment that has the given number of bytes, and that this process has not
-// written.
+// ColdFile returns a ColdFile for a sealed segment of the given size that this process has not written.
 func (l *Loader) ColdFile(fs vfs.FS, name string, bytes int64) *ColdFile {
 	return &ColdFile{fs: fs, name: name, bytes: bytes, cache: l.cache}
 }
 
-// CacheRound returns the number of the current round of the page cache. A round ends when CacheBytes were read into the
-// cache; after it, all files count as cold again.
+// CacheRound returns the number of the current round of the page cache. A round ends when CacheBytes bytes were read
+// into the cache. Then all files count as cold again.
 func (l *Loader) CacheRound() uint32 { return l.cache.round.Load() }
 
 // ForgetCache makes all files count as cold again.
@@ -84,9 +84,9 @@ func (l *Loader) Close() {
 	}
 }
 
-// Allocate maps memory for the given number of bytes; its capacity is a multiple of 4 KiB. Kept memory may hold old
-// content. Fresh memory is zero, and is backed by physical memory only as it is written; memory that is filled little
-// by little must be fresh.
+// Allocate returns memory for the given number of bytes. Its capacity is a multiple of 4 KiB. If fresh is false, the
+// memory may be kept memory with old content. If fresh is true, the memory is zero, and is backed by physical memory
+// only where it was written to. Memory that is filled slowly should be fresh.
 func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	size := (max(bytes, 1) + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
 	if !fresh {
@@ -98,12 +98,13 @@ func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes for a segment: %w", size, err)
 	}
-	// See ADR 13. The error is ignored because a kernel without this flag has no huge pages.
+	// ADR 13 says why huge pages are not wanted. The error is ignored, because it means that the kernel has none.
 	_ = unix.Madvise(buffer, unix.MADV_NOHUGEPAGE)
 	return buffer[:bytes], nil
 }
 
-// takeKept returns the smallest kept memory that is large enough and not much larger than requested.
+// takeKept returns the smallest kept memory that is large enough, unless it is much larger than requested. It returns
+// nil if there is none.
 func (l *Loader) takeKept(size int64) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,8 +125,8 @@ func (l *Loader) takeKept(size int64) []byte {
 	return buffer
 }
 
-// Release takes back memory from Allocate. touched is the number of bytes that were written to: if it is small, most
-// of the mapping is not backed by physical memory yet, so the mapping is not worth keeping.
+// Release takes back memory from Allocate. The argument touched is the number of bytes that were written to. If it is
+// small, Release does not keep the memory, because most of it is not backed by physical memory.
 func (l *Loader) Release(buffer []byte, touched int64) {
 	buffer = buffer[:cap(buffer)]
 	l.mu.Lock()
@@ -139,24 +140,25 @@ func (l *Loader) Release(buffer []byte, touched int64) {
 	_ = unix.Munmap(unsafe.Slice(unsafe.SliceData(buffer), len(buffer))) // fails only for memory that is not mapped
 }
 
-// ImageRead reads one file into memory. During the read, the bytes up to a growing bound may already be used.
+// ImageRead is a read of one file into memory. While it is in progress, the bytes before a growing offset can already
+// be used.
 type ImageRead struct {
 	file  vfs.File
-	into  []byte // the length is the number of bytes wanted; the capacity is a multiple of 4 KiB
+	into  []byte // length: the number of bytes to read; capacity: a multiple of 4 KiB
 	ctx   context.Context
 	onto  func(bytes int64) // called with the size of each chunk, in bytes
-	after sync.WaitGroup    // the goroutines that read
+	after sync.WaitGroup    // waits for the goroutines that read
 
 	mu         sync.Mutex
 	moved      sync.Cond
-	next       int    // the next chunk to read. Guarded by mu
-	whole      []bool // chunks that have arrived. Guarded by mu
-	prefix     int    // all chunks before this one have arrived. Guarded by mu
+	next       int    // number of the next chunk to read; guarded by mu
+	whole      []bool // which chunks have arrived; guarded by mu
+	prefix     int    // number of chunks at the beginning that have all arrived; guarded by mu
 	unreadable []byteRange
 	err        error // guarded by mu
 }
 
-// Read starts to read a file, opened by OpenDirect, into memory. The caller must call Finish.
+// Read starts to read a file, which OpenDirect has opened, into memory. The caller must call Finish.
 func (l *Loader) Read(ctx context.Context, file vfs.File, into []byte, onto func(bytes int64)) (*ImageRead, error) {
 	chunks := (len(into) + loadChunkBytes - 1) / loadChunkBytes
 	r := &ImageRead{file: file, into: into, ctx: ctx, onto: onto, whole: make([]bool, chunks)}
@@ -183,7 +185,7 @@ func (l *Loader) Read(ctx context.Context, file vfs.File, into []byte, onto func
 	return r, nil
 }
 
-// readNext reads one chunk. It returns false if there is no more work.
+// readNext reads one chunk. It returns false if no chunk is left, or if the read has failed.
 func (l *Loader) readNext(r *ImageRead) bool {
 	select {
 	case l.reads <- struct{}{}:
@@ -192,7 +194,7 @@ func (l *Loader) readNext(r *ImageRead) bool {
 		return false
 	}
 	defer func() { <-l.reads }()
-	if err := r.ctx.Err(); err != nil { // a select may choose a token although the context has ended
+	if err := r.ctx.Err(); err != nil { // the select above may take a token even if the context has ended
 		r.fail(err)
 		return false
 	}
@@ -218,8 +220,9 @@ func (l *Loader) readNext(r *ImageRead) bool {
 	return true
 }
 
-// readChunk reads a chunk; the file must have the wanted bytes, which are at the beginning of the chunk. If the device
-// fails the read, readChunk reads block by block, and replaces unreadable blocks by bytes that no checksum passes.
+// readChunk reads a chunk. The file must have at least the wanted bytes, which are the beginning of the chunk. If the
+// device fails the read, readChunk reads block by block, and replaces unreadable blocks by bytes that no checksum
+// passes.
 func readChunk(file vfs.File, into []byte, offset int64, wanted int) ([]byteRange, error) {
 	n, err := file.ReadAt(into, offset)
 	if n >= min(wanted, len(into)) {
@@ -252,7 +255,7 @@ func (r *ImageRead) arrived(chunk int, bad []byteRange) {
 	r.moved.Broadcast()
 }
 
-// isUnreadable reports whether the device failed to read a part of a range that has arrived.
+// isUnreadable reports whether the device failed to read a part of the range. The range must have arrived.
 func (r *ImageRead) isUnreadable(offset, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -268,7 +271,7 @@ func (r *ImageRead) fail(err error) {
 	r.moved.Broadcast()
 }
 
-// await waits until the bytes up to the offset through have arrived. It returns the offset up to which bytes have
+// await waits until the bytes before the offset through have arrived. It returns the offset before which all bytes have
 // arrived by then.
 func (r *ImageRead) await(through int64) (int64, error) {
 	through = min(through, int64(len(r.into)))
@@ -283,7 +286,7 @@ func (r *ImageRead) await(through int64) (int64, error) {
 	}
 }
 
-// Finish waits until no goroutine writes into the memory any more.
+// Finish waits until all reads have ended, so that no goroutine writes into the memory. It returns the first error.
 func (r *ImageRead) Finish() error {
 	r.after.Wait()
 	r.mu.Lock()

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// loaderFile makes a file of random bytes in memory.
+// loaderFile creates a file of random bytes in a file system in memory.
 func loaderFile(t *testing.T, fs vfs.FS, bytes int) []byte {
 	t.Helper()
 	content := make([]byte, bytes)
@@ -33,8 +33,8 @@ func loaderFile(t *testing.T, fs vfs.FS, bytes int) []byte {
 	return content
 }
 
-// When await() has reported bytes as arrived, these bytes can be used while the reading continues. This holds for all
-// sizes around that of a chunk.
+// TestLoaderReadsInOrder checks that bytes that await has reported as arrived can be used while the reads continue. The
+// sizes of the files are around that of a chunk.
 func TestLoaderReadsInOrder(t *testing.T) {
 	for _, opts := range []LoaderOptions{{}, {Reads: 1}, {Rotational: true}} {
 		for _, size := range []int{1, 4095, 4096, 4097, loadChunkBytes - 1, loadChunkBytes, loadChunkBytes + 1,
@@ -69,7 +69,8 @@ func TestLoaderReadsInOrder(t *testing.T) {
 	}
 }
 
-// A sector that the device refuses does not affect its neighbours, and is never mistaken for data.
+// TestLoaderUnreadableBlock checks that a sector that the device cannot read does not affect its neighbours, and is
+// never mistaken for data.
 func TestLoaderUnreadableBlock(t *testing.T) {
 	mem := vfstest.NewMem()
 	want := loaderFile(t, mem, 2*loadChunkBytes)
@@ -106,7 +107,8 @@ func TestLoaderUnreadableBlock(t *testing.T) {
 	}
 }
 
-// If a file cannot be read, or has become shorter, the load ends with an error, and no goroutine is left.
+// TestLoaderErrors checks that the load of a file that cannot be read, or that has become shorter, ends with an error,
+// and leaves no goroutine behind.
 func TestLoaderErrors(t *testing.T) {
 	mem := vfstest.NewMem()
 	loaderFile(t, mem, 3*loadChunkBytes)
@@ -148,7 +150,8 @@ func TestLoaderErrors(t *testing.T) {
 	}
 }
 
-// Freed memory is reused, but not as fresh memory. No more of it is kept than allowed.
+// TestLoaderKeepsMemory checks that freed memory is reused, but not as fresh memory, and that no more than KeepBytes is
+// kept.
 func TestLoaderKeepsMemory(t *testing.T) {
 	l := NewLoader(LoaderOptions{KeepBytes: 5 << 20})
 	first, err := l.Allocate(4<<20, false)
@@ -188,7 +191,8 @@ func TestLoaderKeepsMemory(t *testing.T) {
 	}
 }
 
-// Memory that is hardly used costs little, because the budget counts bytes, not huge pages.
+// TestImagesTakeWhatIsWritten checks that memory of which little was written takes little physical memory, because the
+// memory budget counts bytes and not huge pages.
 func TestImagesTakeWhatIsWritten(t *testing.T) {
 	for _, c := range []struct {
 		what    string

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	aheadBytes = 1 << 20 // size of one read
+	aheadBytes = 1 << 20 // bytes of one read
 	aheadDepth = 3       // number of concurrent reads
-	// carryBytes is the free space in front of the bytes read. The end of the previous piece is copied there, so that
-	// a frame in both pieces is contiguous.
+	// carryBytes is the free space before the bytes of each read. The end of the previous piece is copied to this space,
+	// so that a frame that spans both pieces is contiguous.
 	carryBytes = WindowBytes
-	// ScanBufferBytes is the greatest size of the buffers of a Scan that reads a cold log: the bytes read ahead, the
+	// ScanBufferBytes is the maximum size of the buffers of a Scan that reads a cold log: the bytes read ahead, the
 	// current piece, and a window.
 	ScanBufferBytes = (aheadDepth+1)*(carryBytes+aheadBytes) + WindowBytes
 )
@@ -23,32 +23,32 @@ const (
 var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(carryBytes + aheadBytes); return &b }}
 
 // ReadAhead is the source of a Window. It reads a file sequentially and keeps several reads in flight, so that the
-// device works while checksums are computed. The window takes the bytes without a copy. If the window requests an
+// device works while checksums are computed. The window uses the bytes without copying them. If the window requests an
 // unexpected offset, ReadAhead starts again at that offset. A ReadAhead must be used by one goroutine.
 type ReadAhead struct {
 	src   io.ReaderAt
-	end   int64 // reads end here
-	at    int64 // the next offset to be returned; -1 after a failed read
-	asked int64 // reads up to here were started
+	end   int64 // offset at which the reads end
+	at    int64 // offset that next is expected to be called with; -1 after a failed read
+	asked int64 // offset up to which reads were started
 	queue []*aheadRead
-	lent  []*aheadRead // pieces that next returned, until release or close
+	lent  []*aheadRead // pieces that next has returned and that were not taken back
 }
 
 type aheadRead struct {
 	offset int64
-	buffer *[]byte // carryBytes, then the bytes read
+	buffer *[]byte // carryBytes bytes of free space, then the bytes of the read
 	n      int
 	err    error
-	done   chan struct{} // closed when n and err are set
+	done   chan struct{} // closed when the read has ended and n and err are set
 }
 
-// NewReadAhead returns a ReadAhead for src, up to an end.
+// NewReadAhead returns a ReadAhead that reads src up to the offset end.
 func NewReadAhead(src io.ReaderAt, end int64) *ReadAhead { return &ReadAhead{src: src, end: end} }
 
 // ReadAt reads from the source directly. A window calls it for bytes that next cannot return.
 func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) { return r.src.ReadAt(p, offset) }
 
-// ask starts reads until enough are in flight.
+// ask starts further reads until aheadDepth reads are in flight.
 func (r *ReadAhead) ask() {
 	for len(r.queue) < aheadDepth && r.asked < r.end {
 		a := &aheadRead{offset: r.asked, buffer: aheadBuffers.Get().(*[]byte), done: make(chan struct{})}
@@ -84,12 +84,12 @@ func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	r.queue, r.lent = r.queue[1:], append(r.lent, head)
 	r.at = head.offset + int64(head.n)
 	if head.n < aheadBytes {
-		r.at = -1 // the file ends here: the reads in flight do not continue it
+		r.at = -1 // the file ends in this piece, so the reads in flight do not continue it
 	}
 	return (*head.buffer)[:carryBytes+head.n], carryBytes + skip
 }
 
-// release takes back all pieces that next() returned, except the last one.
+// release takes back all pieces that next has returned, except the last one.
 func (r *ReadAhead) release() {
 	for len(r.lent) > 1 {
 		r.free(r.lent[0])
@@ -97,7 +97,7 @@ func (r *ReadAhead) release() {
 	}
 }
 
-// Close takes back all pieces and waits for all reads in flight; the file may be closed afterwards.
+// Close takes back all pieces and waits for all reads in flight. After that, the caller may close the file.
 func (r *ReadAhead) Close() {
 	r.drop()
 	for _, a := range r.lent {
@@ -106,7 +106,7 @@ func (r *ReadAhead) Close() {
 	r.lent = nil
 }
 
-// drop waits for all reads in flight.
+// drop waits for all reads in flight and discards their results.
 func (r *ReadAhead) drop() {
 	for _, a := range r.queue {
 		<-a.done

@@ -24,14 +24,14 @@ func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
 			if !bytes.Equal(piece[begin:], image[at:at+int64(n)]) {
 				t.Fatalf("size %d: %d bytes at %d are not those of the file", size, n, at)
 			}
-			clear(piece) // the piece belongs to the caller until release
+			clear(piece) // the piece may be overwritten, because it belongs to the caller until release
 			r.release()
 			return int64(n)
 		}
 		at := int64(0)
 		for n := read(at); n > 0; n = read(at) {
 			at += n
-			if random.IntN(4) == 0 { // a jump to a different place, and back
+			if random.IntN(4) == 0 { // jumps to a different offset, and back
 				other := random.Int64N(int64(size)) &^ (format.BlockBytes - 1)
 				if read(other) == 0 {
 					t.Fatalf("size %d: nothing at %d", size, other)
@@ -57,8 +57,8 @@ func TestReadAheadContinuesBehindABadSector(t *testing.T) {
 	}
 }
 
-// TestReadAheadEndsWithAFileThatIsShorterThanItWas checks that a file that was truncated after its size was read ends
-// the reading, wherever it ends.
+// TestReadAheadEndsWithAFileThatIsShorterThanItWas checks that the reading ends at the end of a file that was truncated
+// after its size was read, wherever that end is.
 func TestReadAheadEndsWithAFileThatIsShorterThanItWas(t *testing.T) {
 	for _, size := range []int64{format.BlockBytes, aheadBytes, aheadBytes + format.BlockBytes} {
 		image := grouptest.RandomBytes(1, int(size))

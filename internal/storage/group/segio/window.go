@@ -9,31 +9,31 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// WindowBytes is large enough for the largest frame, and for a chunk of a blob, at any offset in a block.
+// WindowBytes is the size of a window. The largest frame, and a chunk of a blob, fit into it at any offset in a block.
 const WindowBytes = 2 << 20
 
-// Window reads a file sequentially in large, aligned pieces and returns contiguous views of it. It replaces
+// Window reads a file sequentially in large, aligned pieces, and returns contiguous parts of the file. It replaces
 // unreadable sectors by bytes that no checksum passes.
 type Window struct {
-	src        io.ReaderAt // nil if bytes is the whole file
-	ahead      *ReadAhead  // src, if it is a ReadAhead
-	end        int64       // end of the part of the file to be read
+	src        io.ReaderAt // nil if bytes holds the whole file
+	ahead      *ReadAhead  // equal to src if that is a ReadAhead
+	end        int64       // offset at which the part of the file that is read ends
 	bytes      []byte      // content of the file from offset at on
 	at         int64
-	space      []byte // the memory that bytes is a part of; aligned for O_DIRECT
+	space      []byte // the memory that contains bytes; aligned for O_DIRECT
 	unreadable []byteRange
-	failed     error      // the error if the file cannot be read at all
+	failed     error      // the error with which reading the file failed as a whole
 	read       *ImageRead // fills bytes concurrently; nil if bytes is complete
-	arrived    int64      // offset up to which bytes have arrived
+	arrived    int64      // offset before which all bytes have arrived
 }
 
-// ErrStop ends the reading when the source returns it. Any other error of the source is treated as a bad sector.
+// ErrStop ends the reading when the source returns it. Any other error of the source counts as a bad sector.
 var ErrStop = errors.New("stopped")
 
 type byteRange struct{ offset, bytes int64 }
 
-// OpenWindow returns a window on src between two offsets. Reads are large and aligned, so src may be a file opened by
-// OpenDirect.
+// OpenWindow returns a window that reads src between two offsets. Reads are large and aligned, so src may be a file
+// that was opened by OpenDirect.
 func OpenWindow(src io.ReaderAt, from, to int64) Window {
 	ahead, _ := src.(*ReadAhead)
 	return Window{src: src, ahead: ahead, end: to, at: from &^ (format.BlockBytes - 1)}
@@ -42,18 +42,18 @@ func OpenWindow(src io.ReaderAt, from, to int64) Window {
 // FrameBuffer returns a buffer for FrameReader.UseBuffer.
 func FrameBuffer() []byte { return vfs.AlignedBytes(WindowBytes) }
 
-// UseBuffer sets the working memory of the window, made by FrameBuffer, so that one buffer can serve many windows. It
-// must be called before the first read.
+// UseBuffer sets the memory of the window, which FrameBuffer must have made. So one buffer can serve many windows, one
+// after another. UseBuffer must be called before the first read.
 func (w *Window) UseBuffer(buffer []byte) { w.space = buffer }
 
-// Await makes the window wait for an ImageRead, which fills the image of the window concurrently. Await must be called
-// before the first read.
+// Await makes the window wait for the bytes that it needs of an ImageRead, which fills the memory of the window
+// concurrently. Await must be called before the first read.
 func (w *Window) Await(read *ImageRead) { w.read = read }
 
-// Err returns the error that ended the reading early because the file could not be read at all.
+// Err returns the error that ended the reading early, because the file as a whole could not be read.
 func (w *Window) Err() error { return w.failed }
 
-// Fill returns the bytes of the file from offset on: at least n, or fewer if the window ends earlier.
+// Fill returns bytes of the file from offset on. There are at least n bytes, unless the window ends earlier.
 func (w *Window) Fill(offset, n int64) []byte {
 	n = min(n, w.end-offset)
 	if w.read != nil && offset+n > w.arrived && w.failed == nil {
@@ -67,8 +67,8 @@ func (w *Window) Fill(offset, n int64) []byte {
 	return w.bytes[offset-w.at : min(have, w.end)-w.at]
 }
 
-// slideAhead moves the window to offset. It takes pieces whose reads were started already until the window has n bytes
-// there, and copies only the bytes that are kept from the previous piece. It returns false if a part cannot be read.
+// slideAhead moves the window to offset. It uses reads that were started already until the window has n bytes from
+// offset on, and copies only the bytes that it keeps of the previous piece. It returns false if a piece cannot be read.
 func (w *Window) slideAhead(offset, n int64) bool {
 	for {
 		have := w.at + int64(len(w.bytes))
@@ -96,7 +96,7 @@ func (w *Window) slideAhead(offset, n int64) bool {
 	}
 }
 
-// slide moves the window to offset, where at least want bytes are needed, and fills it.
+// slide moves the window to offset and fills it. At least want bytes from offset on are needed.
 func (w *Window) slide(offset, want int64) {
 	if w.ahead != nil && w.slideAhead(offset, want) {
 		return
@@ -107,7 +107,7 @@ func (w *Window) slide(offset, want int64) {
 	at := offset &^ (format.BlockBytes - 1)
 	kept := 0
 	if have := w.at + int64(len(w.bytes)); at >= w.at && at < have {
-		// The kept bytes end at a block boundary, because every read ends at one, except the last read of the file.
+		// The kept bytes end at a block boundary, because every read ends at one, except for the last read of the file.
 		kept = copy(w.space, w.bytes[at-w.at:])
 	}
 	wanted := min(int64(len(w.space)), (w.end-at+format.BlockBytes-1)&^(format.BlockBytes-1))
@@ -122,16 +122,16 @@ func (w *Window) slide(offset, want int64) {
 			err = io.ErrUnexpectedEOF
 		}
 		w.failed = err
-		w.bytes = w.space[:wanted] // callers access these bytes before they call Err
+		w.bytes = w.space[:wanted] // the callers look at these bytes before they call Err
 	}
 }
 
-// BlockTries is the number of times that a block is read before it counts as unreadable: some devices fail once and
-// then succeed.
+// BlockTries is the number of attempts to read a block before it counts as unreadable, because some devices fail once
+// and then succeed.
 const BlockTries = 3
 
 // readBlocks reads block by block after a large read has failed. It replaces unreadable blocks by bytes that no
-// checksum passes. If no block can be read, and the read begins at the start of the file, it returns the error.
+// checksum passes. If it cannot read any block, and offset is 0, it returns the error of the last read.
 func (w *Window) readBlocks(b []byte, offset int64) (n int, err error) {
 	var last error
 	good := false
@@ -157,7 +157,7 @@ func (w *Window) readBlocks(b []byte, offset int64) (n int, err error) {
 		n += len(block)
 	}
 	if !good && offset == 0 {
-		return 0, last // not a single block can be read, so the file has failed, and not just a sector
+		return 0, last // without a single readable block, the whole file has failed, and not just a sector
 	}
 	return n, nil
 }
@@ -170,7 +170,7 @@ func (w *Window) noteUnreadable(offset, bytes int64) {
 	w.unreadable = append(w.unreadable, byteRange{offset, bytes})
 }
 
-// isUnreadable reports whether the device failed to read a part of a range.
+// isUnreadable reports whether the device failed to read a part of the range.
 func (w *Window) isUnreadable(offset, bytes int64) bool {
 	return overlaps(w.unreadable, offset, bytes) || w.read != nil && w.read.isUnreadable(offset, bytes)
 }

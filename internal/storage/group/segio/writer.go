@@ -8,16 +8,16 @@ import (
 // writeBytes is the number of bytes that the Writer writes at a time.
 const writeBytes = 1 << 20
 
-// Writer writes all entries of a new segment, for a compaction or a repair. The file already exists with its header
-// under its final name (format.WriteSegmentHeader). The segment becomes valid when a manifest lists it; if a crash
-// happens earlier, the file is garbage.
+// Writer writes all entries of a new segment, for a compaction or a repair. The file with its header must exist under
+// its final name (format.WriteSegmentHeader). The segment becomes valid when a manifest lists it. If a crash happens
+// earlier, the file is garbage.
 type Writer struct {
 	Rows  *format.Rows // rows of the entries so far
-	Bytes int64        // size of the file, including bytes that are not written yet
+	Bytes int64        // size of the file, including bytes that are still in buf
 	file  vfs.File
 	id    format.SegmentID
 	first uint64
-	buf   []byte // bytes that are not written yet: the last ones of Bytes
+	buf   []byte // the last bytes of the file, which are not written yet
 }
 
 // NewWriter returns a writer that continues after the header of a segment. It adds rows to the given table.
@@ -25,7 +25,8 @@ func NewWriter(f vfs.File, s format.ManifestSegment, rows *format.Rows) *Writer 
 	return &Writer{Rows: rows, Bytes: format.SegmentHeaderBytes, file: f, id: s.ID, first: s.FirstIndex}
 }
 
-// Copy appends the entry of a whole frame, which keeps its checksum, and returns the offset of its frame.
+// Copy appends the entry of a whole frame without computing its checksum again, and returns the offset of the new
+// frame.
 func (w *Writer) Copy(step *FrameStep, used bool) (offset int64, err error) {
 	at := len(w.buf)
 	w.buf = append(w.buf, step.Raw...)
@@ -40,8 +41,8 @@ func (w *Writer) Append(e *format.Entry) (offset int64, err error) {
 	return w.wrote(e, at)
 }
 
-// wrote adds a frame to Rows and Bytes. The frame is in buf, and begins at the offset at. wrote writes buf to the file
-// once buf is large enough.
+// wrote adds a frame to Rows and Bytes. The frame is in buf, from the position at on. If buf is large enough, wrote
+// writes it to the file.
 func (w *Writer) wrote(e *format.Entry, at int) (offset int64, err error) {
 	offset = w.Bytes
 	bytes := int64(len(w.buf) - at)
@@ -64,7 +65,7 @@ func (w *Writer) flush() error {
 	return format.MarkShortage(err)
 }
 
-// Finish makes all appended entries durable.
+// Finish writes the remaining entries and makes all of them durable.
 func (w *Writer) Finish() error {
 	if err := w.flush(); err != nil {
 		return err

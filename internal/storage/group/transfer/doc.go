@@ -1,3 +1,3 @@
-// Package transfer handles the files of a group's log that are sent from one folder to another: it knows which files
-// there are, and installs them in the folder of a replica, where a log may be open meanwhile.
+// Package transfer installs the files of a group's log, which another shard has sent, in the folder of a replica. A log
+// may be open on that folder while the files arrive. The package defines which files are sent.
 package transfer

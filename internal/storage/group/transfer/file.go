@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// File returns a writer for a missing file, which receives the bytes from offset Have on.
+// File returns a writer for one of the missing files. The writer expects the bytes of the file from offset Have on.
 func (i *Install) File(f File) (*InstallFile, error) {
 	in, err := i.reserve(f.Name)
 	if err == nil {
@@ -32,8 +32,8 @@ func (i *Install) File(f File) (*InstallFile, error) {
 	return nil, fmt.Errorf("install group %s: %s: %w", i.opts.Identity.Name, f.Name, format.MarkShortage(err))
 }
 
-// reserve marks a missing file as being received, so that only one caller writes it. The argument name is the name in
-// the export.
+// reserve marks a missing file as being received, so that only one caller writes it. The argument name is the name of
+// the file in the export.
 func (i *Install) reserve(name string) (*incomingFile, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -50,35 +50,36 @@ func (i *Install) reserve(name string) (*incomingFile, error) {
 	return nil, ErrNotWanted
 }
 
-// InstallFile is a file that is being received. The receiver calls Commit at the end of the file. Close without Commit
-// keeps the bytes written so far for the next attempt. An error caused by a full disk is an ErrNoSpace. An InstallFile
-// must be used by one goroutine at a time.
+// InstallFile is a file that is being received. The receiver calls Commit when all bytes were written. Close without
+// Commit keeps the bytes that were written, for the next attempt. The error of a full disk is an ErrNoSpace. An
+// InstallFile must be used by one goroutine at a time.
 type InstallFile struct {
 	install *Install
 	in      *incomingFile
-	name    string   // with the path of the incoming folder
+	name    string   // path of the file in the incoming folder
 	file    vfs.File // nil after Close
 	at      int64    // number of bytes in the file
-	err     error    // the first failure of Write or Commit; later calls return it
+	err     error    // the first error of Write or Commit, which later calls return
 
-	arrivals *arrivals // checks the bytes as they arrive; nil if only few bytes are missing
-	started  int64     // the kernel was told to write the bytes up to here
-	written  int64     // the kernel has written the bytes up to here
-	dropped  int64     // the kernel was told to drop the bytes up to here from the page cache
-	// unwritten says that the device has failed to write, so that the page cache differs from the disk.
+	arrivals *arrivals // checks the bytes while further bytes arrive; nil if only few bytes are missing
+	started  int64     // offset up to which the kernel was told to write the bytes
+	written  int64     // offset up to which the kernel has written the bytes
+	dropped  int64     // offset up to which the kernel was told to drop the bytes from the page cache
+	// unwritten says that the device has failed to write, so that the content of the page cache differs from that of the
+	// disk.
 	unwritten bool
 }
 
-// While more bytes arrive, the kernel is told in small steps to write the bytes received so far. So little is left for
-// the sync, and other writers to the device wait for one step instead of a whole file. The amount of unwritten bytes is
-// limited, so that the source has to wait for a slow device. Bytes that are written and checked are dropped from the
-// page cache, which other files need: a log is read past the cache.
+// While more bytes arrive, the kernel is told in small steps to write the received bytes. So little remains for the
+// final sync, and other writers to the device wait for one step and not for a whole file. The number of unwritten bytes
+// is limited, so that the sender has to wait if the device is slow. Bytes that are written and checked are dropped from
+// the page cache, because other files need the cache, and a log is read past it.
 const (
 	writeOutBytes    = 1 << 20
 	writeBehindBytes = 8 << 20
 )
 
-// begin opens the file, and truncates its unusable part.
+// begin opens the file and truncates it to the usable bytes of earlier attempts.
 func (w *InstallFile) begin() (err error) {
 	fs := w.install.opts.FS
 	if err := w.install.checkSpace(w.in.Bytes - w.at); err != nil {
@@ -100,7 +101,7 @@ func (w *InstallFile) begin() (err error) {
 	return nil
 }
 
-// Write appends bytes to the file. It returns ErrCorrupt if more bytes come than the file has.
+// Write appends bytes to the file. It returns ErrCorrupt if the file would become larger than the manifest says.
 func (w *InstallFile) Write(p []byte) (int, error) {
 	if w.err != nil {
 		return 0, w.err
@@ -150,7 +151,7 @@ func (w *InstallFile) failed(err error) error {
 }
 
 // Commit checks every byte (checksums, identity, order) and makes the file durable. If the file is bad, Commit returns
-// ErrCorrupt and empties the file, so that all of it is missing again.
+// ErrCorrupt and empties the file, so that all of its bytes are missing.
 func (w *InstallFile) Commit() error {
 	if w.err == nil && w.file == nil {
 		w.err = format.ErrClosed
@@ -180,14 +181,14 @@ func (w *InstallFile) Commit() error {
 	return w.err
 }
 
-// discard empties the file: it is unknown which of its bytes are right, so all have to be received again.
+// discard empties the file, because it is not known which of its bytes are right.
 func (w *InstallFile) discard() error {
 	w.at, w.unwritten = 0, false
 	return errors.Join(w.file.Truncate(0), w.file.Sync())
 }
 
-// commit checks the file, which it reads from the page cache as far as the file is still cached. Then it makes the
-// file durable, and marks it as complete.
+// commit checks the file, makes it durable, and marks it as complete. The check reads the file through the page cache
+// as far as the cache still holds it.
 func (w *InstallFile) commit() error {
 	i := w.install
 	var hint *format.Hint
@@ -201,7 +202,8 @@ func (w *InstallFile) commit() error {
 		return err
 	}
 	if err := w.file.Sync(); err != nil {
-		// The bytes that the device could not write can still be read, and another sync would succeed.
+		// After this error, the page cache still returns the bytes that the device could not write, and another sync would
+		// succeed without having written them.
 		w.unwritten = true
 		return err
 	}
@@ -220,7 +222,7 @@ func (w *InstallFile) commit() error {
 	return format.WriteHint(i.opts.FS, i.incoming, w.in.segment.Number, hint)
 }
 
-// check reads a complete file, and returns the error that it finds, or the hint of a segment.
+// check reads a complete file. It returns an error if the file is bad, and the hint if the file is a segment.
 func (w *InstallFile) check(f io.ReaderAt) (*format.Hint, error) {
 	if w.in.Kind == SegmentFile {
 		return checkSegment(f, w.install.opts.Identity, w.in.segment)
@@ -269,7 +271,7 @@ func checkSegment(f io.ReaderAt, identity format.Identity, m format.ManifestSegm
 func (w *InstallFile) Close() error {
 	i := w.install
 	if w.arrivals != nil {
-		_, _ = w.arrivals.end() // Commit has used the result already, or the result is not needed
+		_, _ = w.arrivals.end() // Commit has already used the result, or nobody needs it
 	}
 	var err error
 	if w.unwritten {
@@ -288,25 +290,25 @@ func (w *InstallFile) Close() error {
 	return errors.Join(err, f.Close())
 }
 
-// FollowBytesMin is the least number of missing bytes for which a file is checked while it arrives. The check of a
+// FollowBytesMin is the minimum number of missing bytes for which a file is checked while it arrives. The check of a
 // large file is then almost finished when its last byte arrives, and its processor time is spread over the transfer. A
 // file with fewer missing bytes is checked when it is complete.
 const FollowBytesMin = 4 << 20
 
-// arrivals reads a file while another goroutine writes it: a read waits until its bytes are written.
+// arrivals lets one goroutine read a file while another goroutine writes it. A read waits until its bytes are written.
 type arrivals struct {
 	file vfs.File
 	size int64 // size of the whole file
 	over chan struct{}
-	// hint and err are the results of the check. They are set when over is closed.
+	// hint and err are the results of the check. They are set before over is closed.
 	hint *format.Hint
 	err  error
 
 	mu    sync.Mutex
 	come  sync.Cond
-	at    int64 // number of bytes written. Guarded by mu
-	ended bool  // no more bytes will arrive. Guarded by mu
-	read  int64 // the bytes before this offset were read. Guarded by mu
+	at    int64 // number of bytes written; guarded by mu
+	ended bool  // no further bytes will be written; guarded by mu
+	read  int64 // offset up to which the file was read; guarded by mu
 }
 
 // follow starts to check a file while it is still being received.
@@ -324,7 +326,7 @@ func (w *InstallFile) follow() *arrivals {
 func (f *arrivals) ReadAt(p []byte, offset int64) (int, error) {
 	through := min(offset+int64(len(p)), f.size)
 	f.mu.Lock()
-	f.read = max(f.read, offset) // reads are sequential, so the bytes before offset were read
+	f.read = max(f.read, offset) // the check reads in order, so it has read all bytes before offset
 	for f.at < through && !f.ended {
 		f.come.Wait()
 	}
@@ -345,7 +347,8 @@ func (f *arrivals) advance(at int64) (read int64) {
 	return f.read
 }
 
-// end waits until the check is over. If the whole file was written, the check reads it to its end.
+// end waits for the end of the check and returns its results. If the whole file was written, the check reads it to its
+// end.
 func (f *arrivals) end() (*format.Hint, error) {
 	f.mu.Lock()
 	f.ended = true

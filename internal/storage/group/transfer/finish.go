@@ -10,11 +10,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Finish switches to the new state: the rename of the manifest is the commit point. No log may be open on the folder.
-// After a crash at any time, the folder is either in its old or in its new state. The new term is the greater one of
-// the folder's and the export's; a vote in that term is kept. Finish returns ErrBehind under the conditions of
-// NewInstall. After an error, the caller can resume with NewInstall. After success, Load loads the new state of the
-// folder. The numbers in the comments are those of the steps in docs/format.md.
+// Finish switches the folder to its new state. The commit point is the rename of the manifest. After a crash at any
+// time, the folder is either in its old or in its new state. No log may be open on the folder. The new term is the
+// greater one of the folder's and the export's, and a vote in that term is kept. Finish returns ErrBehind under the
+// same conditions as NewInstall. After an error, the caller can resume with NewInstall. After success, Load loads the
+// new state. The numbers in the comments of the function are those of the steps in docs/format.md.
 func (i *Install) Finish(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -82,7 +82,8 @@ func (i *Install) swapIn(ctx context.Context, own *ownLog) error {
 	return format.WriteManifest(i.opts.FS, i.opts.Dir, &next) // 4: the commit point
 }
 
-// lookAgain checks the blobs that the log already had. Compaction may have removed some of them while the log was open.
+// lookAgain checks whether the blobs that the log already had still exist, because compaction may have removed some of
+// them while the log was open.
 func (i *Install) lookAgain() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -102,7 +103,7 @@ func (i *Install) lookAgain() error {
 	return nil
 }
 
-// lastTerm returns the term of the export's last entry.
+// lastTerm returns the term of the last entry in the export.
 func (i *Install) lastTerm() (uint64, error) {
 	at := i.manifest.HardState.Commit
 	if at == i.manifest.CompactedThrough {
@@ -120,7 +121,7 @@ func (i *Install) lastTerm() (uint64, error) {
 	return 0, fmt.Errorf("%w: the export has no entry with index %d", format.ErrCorrupt, at)
 }
 
-// makeActive creates the active segment that continues after the export, and a mark file.
+// makeActive creates a mark file and an empty active segment, whose first index follows the last index of the export.
 func (i *Install) makeActive(next *format.Manifest) error {
 	active := format.ManifestSegment{Number: next.NextSegment, ID: format.NewSegmentID(),
 		FirstIndex: i.manifest.HardState.Commit + 1}
@@ -135,8 +136,7 @@ func (i *Install) makeActive(next *format.Manifest) error {
 	return nil
 }
 
-// moveIn moves the files to their names in the group's folder, which is durable on return. No manifest lists the
-// files yet.
+// moveIn durably moves the files to their final names in the group's folder. At that time no manifest lists the files.
 func (i *Install) moveIn(next *format.Manifest) error {
 	fs := i.opts.FS
 	move := func(from, to string) error {
@@ -165,8 +165,8 @@ func (i *Install) moveIn(next *format.Manifest) error {
 	return fs.SyncDir(i.incoming)
 }
 
-// removeOld removes the files of the replaced log, and the incoming folder. Errors are ignored: the next load removes
-// the remaining files as garbage.
+// removeOld removes the files of the replaced log, and the incoming folder. Errors are ignored, because the next load
+// removes files that remain as garbage.
 func (i *Install) removeOld(own *ownLog) {
 	if err := RemoveIncoming(i.opts.FS, i.opts.Dir); err != nil {
 		i.opts.Logger.Warn("garbage stays until the next load", "group", i.opts.Identity.Name, "error", err)

@@ -24,8 +24,8 @@ import (
 // FileKind is the type of a File's content.
 type FileKind int
 
-// These are the kinds of files that are sent. Hints are not sent: the receiver reads every frame, and makes the hints
-// itself.
+// These are the kinds of files that are sent. Hints are not sent, because the receiver reads every frame and makes the
+// hints itself.
 const (
 	SegmentFile FileKind = iota + 1
 	BlobFile
@@ -35,52 +35,52 @@ const (
 type File struct {
 	Kind  FileKind
 	Name  string
-	Bytes int64 // total size
-	Have  int64 // the number of bytes, from the beginning on, that the receiver already has; 0 in an Export
+	Bytes int64 // size of the whole file
+	Have  int64 // number of bytes at the beginning of the file that the receiver already has; 0 in an Export
 }
 
-// ErrNotWanted says that the file is not part of the install.
+// ErrNotWanted says that a file is not one of the missing files of the install.
 var ErrNotWanted = errors.New("it is not wanted")
 
-// ErrBehind says that the folder holds, or may hold, entries that are after the end of the export and must not be lost.
-// The caller needs a newer export. If there is none, the replica has to be removed, and has to join again with another
-// Raft id.
+// ErrBehind says that the folder holds, or may hold, entries after the end of the export that must not be lost. The
+// caller needs a newer export. If there is none, the replica must be removed and must join again with another Raft id.
 var ErrBehind = errors.New("the log holds more than what is to be installed")
 
 // Options holds the options of NewInstall. FS, Dir and Identity are required.
 type Options struct {
 	FS       vfs.FS
-	Dir      string // the group's folder
+	Dir      string // folder of the group
 	Identity format.Identity
-	Now      func() time.Time // nil means time.Now
+	Now      func() time.Time // nil: time.Now
 	Logger   *slog.Logger     // nil: messages are discarded
-	// Damaged says that a load has refused the log in the folder. The install then replaces the log even if its sealed
-	// segments are already those of the export, because bytes after these segments are bad.
+	// Damaged says that a load has refused the log in the folder. If Damaged is set, the install replaces the log even if
+	// its sealed segments are already those of the export, because bytes after these segments are bad.
 	Damaged bool
 }
 
 // Install builds the folder of a replica from the files of an Export. The files are gathered in the folder
-// IncomingName, next to a log that may remain open until Finish. Gathering may take several attempts, across restarts
-// and from several Exports. An Install is not safe for concurrent use, except that several goroutines may write files.
+// IncomingName, next to a log that may remain open until Finish. The gathering of the files may take several attempts,
+// with restarts between them and with files from several Exports. An Install is not safe for concurrent use, except
+// that several goroutines may write files.
 //
-// In that folder a segment is named by its id, so that it is never mistaken for a segment of another Export. The hint
-// of a segment exists only if every byte of the segment was checked and synced. A blob gets its final name only when
-// every byte of the blob was checked and synced.
+// In the folder IncomingName, the name of a segment's file contains the segment's id, so that the segment is never
+// mistaken for a segment of another Export. The hint of a segment exists only if every byte of the segment was checked
+// and synced. A blob gets its final name when every byte of the blob was checked and synced, and not before.
 type Install struct {
 	opts     Options
 	replica  format.ReplicaFile
-	manifest *format.Manifest // manifest of the export
+	manifest *format.Manifest // the manifest of the export
 	incoming string
 
 	mu       sync.Mutex
-	segments []*incomingFile // in the order of the manifest. Guarded by mu
-	blobs    []*incomingFile // nil until all segments are whole. Guarded by mu
+	segments []*incomingFile // in the order of the manifest; guarded by mu
+	blobs    []*incomingFile // nil until all segments are complete; guarded by mu
 }
 
 // incomingFile is a file that is being gathered.
 type incomingFile struct {
 	File
-	segment format.ManifestSegment // the Number is the one in the file's name in the incoming folder
+	segment format.ManifestSegment // its Number is the one in the file's name in the incoming folder
 	ref     format.BlobRef
 	whole   bool
 	inPlace bool // the file is a blob that is already in the group's folder
@@ -95,12 +95,13 @@ func (f *incomingFile) name() string {
 	return format.BlobName(f.ref.ID)
 }
 
-// incomingNumber returns the number in the file name of a segment, which is derived from the segment's id.
+// incomingNumber returns the number that a segment's file has in the incoming folder, which is made from the segment's
+// id.
 func incomingNumber(id format.SegmentID) uint64 { return binary.LittleEndian.Uint64(id[:]) }
 
 // NewInstall begins or resumes an install. The argument manifest is the result of Export.Manifest. The argument replica
-// becomes the content of the replica file once the install is complete (its field Joining is ignored). NewInstall looks
-// for files that earlier attempts left. An Identity without a name takes the name in the manifest. The error may be
+// becomes the content of the replica file when the install is complete (its field Joining is ignored). NewInstall uses
+// the files of earlier attempts. An Identity without a name takes the name in the manifest. The error may be
 // ErrForeign, ErrCorrupt, ErrFormatVersion, ErrBehind, or ErrNoSpace if there is not enough free space for all missing
 // segments.
 func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, manifest []byte) (*Install, error) {
@@ -127,7 +128,7 @@ func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, m
 	if err != nil {
 		return fail(err)
 	}
-	if opts.Damaged || !own.holds(m) { // otherwise Finish only needs to clean up
+	if opts.Damaged || !own.holds(m) { // otherwise the commit point was passed, and Finish only needs to clean up
 		if err := own.checkCommit(m); err != nil {
 			return fail(err)
 		}
@@ -138,7 +139,7 @@ func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, m
 	return i, nil
 }
 
-// checkExported checks that a manifest belongs to an Export of the group.
+// checkExported checks that a manifest has the form of an Export and belongs to the group.
 func checkExported(m *format.Manifest, identity format.Identity) error {
 	if err := format.CheckIdentity(m.Identity, identity); err != nil {
 		return err
@@ -157,7 +158,7 @@ func checkExported(m *format.Manifest, identity format.Identity) error {
 	return nil
 }
 
-// gather finds out which parts of the files already exist.
+// gather finds out which parts of the needed files already exist.
 func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	fs := i.opts.FS
 	if err := fs.MkdirAll(i.incoming); err != nil {
@@ -174,7 +175,7 @@ func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	if err := i.removeOthers(); err != nil {
 		return err
 	}
-	// This manifest tells a later load whether the gathered files may still be useful.
+	// With this manifest, a later load can decide whether the gathered files may still be useful.
 	if err := format.WriteManifest(fs, i.incoming, i.manifest); err != nil {
 		return err
 	}
@@ -205,7 +206,7 @@ func (i *Install) checkSpace(bytes int64) error {
 	return err
 }
 
-// SpaceError says how much space an install needs and how much is free, in bytes. It is an ErrNoSpace.
+// SpaceError says how many bytes an install needs and how many are free. It is an ErrNoSpace.
 type SpaceError struct{ NeedBytes, FreeBytes int64 }
 
 // Error names the needed bytes, the free bytes and the remedy.
@@ -217,7 +218,7 @@ func (e *SpaceError) Error() string {
 // Is makes errors.Is(err, ErrNoSpace) true.
 func (e *SpaceError) Is(target error) bool { return target == format.ErrNoSpace }
 
-// takeBack moves the files that an unfinished Finish has moved into the group's folder back to the incoming folder.
+// takeBack undoes an unfinished Finish, by moving the files from the group's folder back to the incoming folder.
 func (i *Install) takeBack(own *ownLog) error {
 	names, err := i.opts.FS.List(i.opts.Dir)
 	if err != nil {
@@ -234,7 +235,7 @@ func (i *Install) takeBack(own *ownLog) error {
 			return err
 		}
 		if k < 0 {
-			continue // garbage, which Finish or the next load removes
+			continue // not a part of the export; Finish or the next load removes it as garbage
 		}
 		moved = true
 		to := i.segments[k].segment.Number
@@ -252,8 +253,8 @@ func (i *Install) takeBack(own *ownLog) error {
 	return errors.Join(i.opts.FS.SyncDir(i.incoming), i.opts.FS.SyncDir(i.opts.Dir))
 }
 
-// segmentOf returns the position in the manifest of the segment that a file holds, or -1 if the file holds none of
-// these segments.
+// segmentOf returns the position in the manifest of the segment in a file. It returns -1 if the manifest does not list
+// the segment.
 func (i *Install) segmentOf(name string) (int, error) {
 	f, err := i.opts.FS.Open(name)
 	if err != nil {
@@ -272,7 +273,7 @@ func (i *Install) segmentOf(name string) (int, error) {
 	}), nil
 }
 
-// removeOthers removes from the incoming folder the files that the install does not need. It keeps all blobs.
+// removeOthers removes the files from the incoming folder that the install does not need. It keeps all blobs.
 func (i *Install) removeOthers() error {
 	wanted := make(map[string]bool)
 	for _, f := range i.segments {
@@ -293,8 +294,8 @@ func (i *Install) removeOthers() error {
 	return nil
 }
 
-// lookAtSegment finds how much of a segment exists: all of it if its hint exists, otherwise the whole frames from the
-// beginning on.
+// lookAtSegment finds out how much of a segment exists. This is the whole segment if its hint exists, and otherwise the
+// whole frames at its beginning.
 func (i *Install) lookAtSegment(f *incomingFile) error {
 	fs, name := i.opts.FS, path.Join(i.incoming, f.name())
 	info, err := fs.Stat(name)
@@ -316,7 +317,7 @@ func (i *Install) lookAtSegment(f *incomingFile) error {
 	return err
 }
 
-// wholeFrames returns the size of the usable prefix of a segment file.
+// wholeFrames returns the size of the usable part at the beginning of a segment file.
 func wholeFrames(fs vfs.FS, name string, identity format.Identity, m format.ManifestSegment, size int64) (end int64,
 	err error) {
 	f, err := fs.Open(name)
@@ -339,7 +340,8 @@ func wholeFrames(fs vfs.FS, name string, identity format.Identity, m format.Mani
 	return end, r.Err()
 }
 
-// learnBlobs finds out which blobs are needed, once all segments are complete. The caller holds mu, or is NewInstall.
+// learnBlobs finds out which blobs are needed. It does so when all segments are complete. The caller holds mu, or is
+// NewInstall.
 func (i *Install) learnBlobs() error {
 	if i.blobs != nil || slices.ContainsFunc(i.segments, func(f *incomingFile) bool { return !f.whole }) {
 		return nil
@@ -371,8 +373,8 @@ func (i *Install) learnBlobs() error {
 	return nil
 }
 
-// lookAtBlob finds how much of a blob exists: all of it if it was gathered or the group has it, otherwise the whole
-// chunks from the beginning on.
+// lookAtBlob finds out how much of a blob exists. This is the whole blob if it was gathered, or if the group has it,
+// and otherwise the whole chunks at its beginning.
 func (i *Install) lookAtBlob(f *incomingFile) error {
 	fs, name := i.opts.FS, format.BlobName(f.ref.ID)
 	if _, err := fs.Stat(path.Join(i.incoming, name)); err == nil {
@@ -391,7 +393,7 @@ func (i *Install) lookAtBlob(f *incomingFile) error {
 	return err
 }
 
-// wholeChunks returns the size of the usable prefix of a blob file.
+// wholeChunks returns the size of the usable part at the beginning of a blob file.
 func wholeChunks(fs vfs.FS, name string, ref format.BlobRef) (have int64, err error) {
 	f, err := fs.Open(name)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -407,7 +409,7 @@ func wholeChunks(fs vfs.FS, name string, ref format.BlobRef) (have int64, err er
 	}
 	bad, err := checkBlob(f, size, ref)
 	if err != nil {
-		return 0, nil // a file that cannot be read is fetched again
+		return 0, nil // a file that cannot be read is received again from its beginning
 	}
 	return segio.WholeBlob(size, bad), nil
 }
@@ -418,9 +420,10 @@ func checkBlob(f io.ReaderAt, size int64, ref format.BlobRef) ([]format.Damage, 
 	return segio.CheckBlob(f, size, &ref, *space)
 }
 
-// Missing lists the files that are still needed: first the segments and then, once all segments are complete, the blobs
-// that they refer to. It returns nil when everything is there and Finish can be called. Have is the offset from which
-// on a file is missing. The caller calls Missing again after each file. Files that are being received are not listed.
+// Missing returns the files that are still needed. At first these are segments. When all segments are complete, these
+// are the blobs to which the segments refer. Missing returns nil when nothing is missing, so that Finish can be called.
+// The bytes of a file from offset Have on are missing. The caller calls Missing again after each file. Files that are
+// being received are left out.
 func (i *Install) Missing() []File {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -13,19 +13,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ownLog is the log that is already in the folder in which a group is to be installed.
+// ownLog is the log that the folder already holds before the install.
 type ownLog struct {
 	fs       vfs.FS
 	dir      string
-	manifest *format.Manifest   // nil if there is none; then nothing in the folder counts
-	hard     format.StateRecord // from the manifest; readTail adds the state records of the active segment
+	manifest *format.Manifest // nil if there is no manifest, in which case nothing in the folder counts
+	// hard state in the manifest, which readTail combines with the state records of the active segment
+	hard format.StateRecord
 
-	// readTail sets the fields below. An entry that may exist counts as existing.
+	// The method readTail sets last and walk. An entry that may exist counts as existing.
 	last uint64       // index of the last entry
 	walk *replay.Walk // result of the walk of the active segment; nil if there is none
 }
 
-// readOwn reads the folder, and checks that it belongs to the replica.
+// readOwn reads the manifest and the replica file of the folder, and checks that the folder belongs to the replica.
 func readOwn(fs vfs.FS, dir string, identity format.Identity, replica format.ReplicaFile) (*ownLog, error) {
 	own := &ownLog{fs: fs, dir: dir}
 	was, found, err := format.ReadReplicaFile(fs, dir)
@@ -65,8 +66,8 @@ func (o *ownLog) lists(number uint64) bool {
 	})
 }
 
-// holds reports whether the folder already holds the export, because the commit point of the install was passed. It
-// does not read the active segment, which the export does not have.
+// holds reports whether the folder already holds the export, because an earlier Finish has passed its commit point. It
+// does not look at the active segment, because an export has none.
 func (o *ownLog) holds(m *format.Manifest) bool {
 	if o.manifest == nil || len(o.manifest.Segments) != len(m.Segments)+1 ||
 		o.manifest.HardState.Commit < m.HardState.Commit {
@@ -77,7 +78,7 @@ func (o *ownLog) holds(m *format.Manifest) bool {
 	})
 }
 
-// checkCommit returns ErrBehind if entries that the export does not have are known to be committed.
+// checkCommit returns ErrBehind if the log is known to have committed entries that the export does not have.
 func (o *ownLog) checkCommit(m *format.Manifest) error {
 	if o.manifest == nil {
 		return nil
@@ -88,7 +89,7 @@ func (o *ownLog) checkCommit(m *format.Manifest) error {
 	return nil
 }
 
-// readTail reads the hard state and the last entry.
+// readTail finds the hard state and the last entry of the log.
 func (o *ownLog) readTail() error {
 	m := o.manifest
 	if m == nil {
@@ -96,7 +97,7 @@ func (o *ownLog) readTail() error {
 	}
 	o.last = m.CompactedThrough
 	for _, s := range m.Segments {
-		// The entries that the segment truncates are void.
+		// Entries that this segment has truncated are void.
 		o.last = max(min(o.last, s.FirstIndex-1), s.LastIndex, m.CompactedThrough)
 	}
 	n := len(m.Segments)
@@ -108,7 +109,7 @@ func (o *ownLog) readTail() error {
 	if err != nil {
 		return err
 	}
-	if mark.Segment != active.ID { // the mark of an earlier segment says nothing about this one
+	if mark.Segment != active.ID { // a mark in an earlier segment does not apply to the active one
 		mark = format.Mark{}
 	}
 	f, err := o.fs.OpenDirect(path.Join(o.dir, format.SegmentName(active.Number)))
@@ -127,7 +128,7 @@ func (o *ownLog) readTail() error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	// The header was synced before the manifest listed the segment.
+	// The header counts as synced, because it was synced before the manifest listed the segment.
 	if o.walk.StateMissing(max(o.walk.Synced, mark.Offset, format.SegmentHeaderBytes)) {
 		return fmt.Errorf("%w: what was voted for is not known any more, because the end of the active segment is damaged",
 			ErrBehind)
@@ -140,8 +141,8 @@ func (o *ownLog) readTail() error {
 }
 
 // checkTail returns ErrBehind if entries may be lost that this replica has acknowledged to a leader. These are the
-// entries after the export's end in a log that has the export's last entry. In a log without the export's last entry
-// the later entries are void, because the committed log has that entry.
+// entries after the end of the export, if the log has the last entry of the export. If the log does not have that
+// entry, the later entries are void, because the committed log has it.
 func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
 	if o.manifest == nil {
 		return nil
@@ -161,7 +162,7 @@ func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
 		at)
 }
 
-// termAt returns the term of an entry; the result known is false if it cannot be determined.
+// termAt returns the term of an entry. The result known is false if the term cannot be determined.
 func (o *ownLog) termAt(at uint64) (term uint64, known bool) {
 	m := o.manifest
 	if at == m.CompactedThrough {
