@@ -13,14 +13,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// absurd holds numbers that no program writes.
+// absurd lists numbers that no program writes into a field.
 var absurd = []uint64{
 	0, 1, 127, 1 << 20, format.NumberMax - 1, 1 << 31, 1 << 32, 1 << 40, format.NumberMax, math.MaxInt64 - 1,
 	math.MaxInt64, 1 << 63, math.MaxUint64 - 1,
 	math.MaxUint64,
 }
 
-// absurdFields holds setters for the numbers in a manifest.
+// absurdFields has, for each number in a manifest, a function that sets it.
 var absurdFields = map[string]func(m *format.Manifest, v uint64){
 	"sequence":          func(m *format.Manifest, v uint64) { m.Sequence = v },
 	"compacted through": func(m *format.Manifest, v uint64) { m.CompactedThrough = v },
@@ -45,8 +45,8 @@ var absurdFields = map[string]func(m *format.Manifest, v uint64){
 }
 
 // TestAbsurdNumbersOfAGroup sets each number of a manifest or mark, with a correct checksum, to an absurd value. No
-// operation may panic, run for ever, or take more memory than the sizes of the files justify: the log compares a size
-// in a file with the size of the file before it uses it. The test costs 6 s.
+// operation may panic, run indefinitely, or take more memory than the sizes of the files justify. The log has to
+// compare each size in a file with the size of the file before it uses that size. The test takes 6 s.
 func TestAbsurdNumbersOfAGroup(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 16<<10))
@@ -66,7 +66,7 @@ func TestAbsurdNumbersOfAGroup(t *testing.T) {
 				if !errors.Is(err, format.ErrCorrupt) {
 					t.Errorf("it cannot be stored: %v", err)
 				}
-				return // such a file would not be read either
+				return // no program would read such a file, either
 			}
 			tried++
 			var before, after runtime.MemStats
@@ -116,7 +116,7 @@ func TestAbsurdNumbersOfAGroup(t *testing.T) {
 	}
 }
 
-// use reads from and writes to a log, whatever the log holds.
+// use reads from a log and writes to it. It does not check the results.
 func use(l *Log) {
 	for id := range int64(8) {
 		_, _ = l.Get(id, GetOptions{})

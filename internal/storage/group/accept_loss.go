@@ -11,12 +11,13 @@ import (
 
 // AcceptLoss declares the damaged data of a group lost, and returns the log that replaces this one. It closes this log,
 // repairs the folder by fsck.RepairDir, and loads the folder again. If entries were lost, the next index jumps ahead by
-// 2^32 (rule 8). No Raft node may use the log meanwhile; the next node starts from InitialState of the returned log.
-// Open scans end. AcceptLoss is allowed only for a group with one voter: in other groups, peers supply the lost data.
+// 2^32 (rule 8). No Raft node may use the log during the call. The next node starts from InitialState of the returned
+// log. Open scans end. AcceptLoss is allowed only for a group with one voter, because in other groups peers supply the
+// lost data.
 //
-// If no damage is known, or an error occurs before the log is closed, AcceptLoss returns this log, and nothing has
-// changed. After a later error, AcceptLoss loads the group in its state at that time. The returned log is nil if the
-// group cannot be loaded.
+// If no damage is known, or if an error occurs before the log is closed, AcceptLoss changes nothing and returns this
+// log. After a later error, AcceptLoss loads the group in its state at that time. The returned log is nil if the group
+// cannot be loaded.
 func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	fail := func(next *Log, err error) (*Log, []format.Damage, error) {
 		return next, nil, fmt.Errorf("group %s: accept loss: %w", l.opts.Identity.Name, err)
@@ -30,7 +31,7 @@ func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	if voters > 1 {
 		return fail(l, fmt.Errorf("it has %d voters, and what is lost here comes from the others", voters))
 	}
-	if err := l.Sync(); err != nil { // an entry that never reached the file would look like a torn tail to the next load
+	if err := l.Sync(); err != nil { // the next load would mistake an entry that never reached the file for a torn tail
 		return fail(l, err)
 	}
 	if err := l.Close(true); err != nil {
@@ -38,8 +39,8 @@ func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	}
 	report, err := fsck.RepairDir(ctx, l.folder.fs, l.folder.dir, nil)
 	opts := l.opts
-	opts.Durable = nil // Durable covers only data from before this process started
-	// The load must not end with the caller's context, which would leave the group out of service.
+	opts.Durable = nil // Durable covers only data that was written before this process started
+	// The load does not use the caller's context. If that context ended, the group would remain out of service.
 	next, _, loadErr := Load(context.WithoutCancel(ctx), opts, nil)
 	if err := errors.Join(err, loadErr); err != nil {
 		return fail(next, err)

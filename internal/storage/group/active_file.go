@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// activeFile describes the file of the active segment before a start reads the file: its size, and the offset at which
-// its data ends.
+// activeFile describes the file of the active segment before a start reads it: its size, and the offset at which its
+// data ends.
 type activeFile struct {
 	mark foundMark
 	file vfs.File // nil if there is no active segment, or its file is missing
@@ -19,18 +19,18 @@ type activeFile struct {
 	// end is the offset at which the data ends. The bytes between end and size were allocated, but never written, and
 	// read as zeros.
 	end    int64
-	synced chan error // receives the result of the file's sync; nil: no sync is running
+	synced chan error // receives the result of the sync of the file; nil if no sync is running
 }
 
-// openActiveFile opens the active segment of a group for writing, and starts to make its content durable: nothing in
-// the file is valid before awaitSync (rule 3). The preallocated space at the end is not read, because it can be as
-// large as the rest of the file.
+// openActiveFile opens the active segment of a group for writing, and starts to make its content durable. Nothing in
+// the file counts before awaitSync has returned (rule 3). The preallocated space at the end is not read, because it can
+// be as large as the rest of the file.
 func openActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	a, err := findActiveFile(opts, m, opts.FS.OpenWrite)
 	if err == nil && a.file != nil {
 		file := a.file
 		a.synced = make(chan error, 1)
-		go func() { // concurrently with reading, because a sync takes time even if there is nothing to write
+		go func() { // concurrent with reads, because a sync takes time even if there is nothing to write
 			if opts.Durable != nil && opts.Durable() == nil {
 				a.synced <- nil
 				return
@@ -41,14 +41,15 @@ func openActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	return a, err
 }
 
-// foundMark is the result of reading the mark file: the newer whole slot, or the zero Mark if no slot is whole.
+// foundMark is the result of reading the mark file. It has the newer one of the valid slots, or the zero Mark if no
+// slot is valid.
 type foundMark struct {
 	format.Mark
-	bad [format.MarkSlots]error // for each slot, the reason why it is not valid; nil for a valid slot
+	bad [format.MarkSlots]error // why each slot is not valid; nil for a valid slot
 }
 
-// findActiveFile opens the active segment, and finds the offset at which its data ends. It reads the mark file unless
-// the plan has the mark.
+// findActiveFile opens the active segment, and finds the offset at which its data ends. It also reads the mark file,
+// unless the plan already has the mark.
 func findActiveFile(opts Options, m *format.Manifest, open func(name string) (vfs.File, error)) (a *activeFile,
 	err error) {
 	a = new(activeFile)
@@ -85,7 +86,7 @@ func (a *activeFile) awaitSync() error {
 	return err
 }
 
-// dataEnd returns the size of a file and the offset at which its data ends. The end is never below from.
+// dataEnd returns the size of a file, and the offset at which its data ends. That offset is never below from.
 func dataEnd(f vfs.File, from int64) (size, end int64, err error) {
 	if size, err = f.Size(); err != nil || from >= size {
 		return size, size, err
@@ -94,14 +95,14 @@ func dataEnd(f vfs.File, from int64) (size, end int64, err error) {
 	return size, end, err
 }
 
-// take passes the ownership of the file to the caller. Later calls return nil.
+// take returns the file, which the caller then owns. Later calls return nil.
 func (a *activeFile) take() vfs.File {
 	f := a.file
 	a.file = nil
 	return f
 }
 
-// close waits for the sync and ignores its result. It closes the file unless take has passed it on.
+// close waits for the sync and ignores its result. It closes the file unless take has returned it.
 func (a *activeFile) close() error {
 	_ = a.awaitSync()
 	if f := a.take(); f != nil {

@@ -8,34 +8,34 @@ import (
 const (
 	allocateBytesMin = 256 << 10
 	allocateBytesMax = 16 << 20
-	// allocateShare is a divisor: a step is at most the volume's spare bytes divided by allocateShare. The limit is
-	// needed because many groups allocate space in advance.
+	// allocateShare limits how much space is allocated in one step: at most the volume's spare bytes divided by
+	// allocateShare. There is a limit because many groups allocate space in advance.
 	allocateShare = 64
 )
 
-// allocation manages the space after the end of the log in the file of the active segment. This space is allocated in
-// advance, and reads as zeros. allocation uses no other file, and reads no frames. Guarded by writer.mu.
+// allocation manages the space after the end of the log in the file of the active segment. This space was allocated in
+// advance, and reads as zeros. The methods of allocation use no other file, and read no frames. Guarded by writer.mu.
 type allocation struct {
 	segmentBytes int64
-	spare        func() int64 // Options.Spare
+	spare        func() int64 // value of Options.Spare
 
 	allocated int64 // size of the file
 	inherited bool  // the previous process allocated the space after the end
-	opened    int64 // the end of the segment when the log was opened; 0: the segment began later
+	opened    int64 // end of the segment when the log was opened; 0 if the segment began later
 	ahead     zerosAhead
 }
 
-// begin is called for a new file. The size of the file is the end of the log.
+// begin records that a new file is used. The log ends at the end of the file.
 func (a *allocation) begin(end int64) { a.allocated, a.opened, a.inherited = end, 0, false }
 
-// allocate extends the file so that it has space for the given number of bytes after end. It extends in steps, so
-// that not every sync has to write the file's size. It returns ErrNoSpace if the disk is full.
+// allocate extends the file so that it has space for the given number of bytes after end. It extends the file in large
+// steps, so that not every sync has to write the file's size. It returns ErrNoSpace if the disk is full.
 func (a *allocation) allocate(file vfs.File, end, bytes int64) error {
 	need := end + bytes
 	if need <= a.allocated {
 		return nil
 	}
-	// A group that has written little since it was opened gets small steps.
+	// The steps are small for a group that has written little since it was opened.
 	step := min(max(end-a.opened, allocateBytesMin), allocateBytesMax)
 	if a.spare != nil {
 		step = min(step, max(0, a.spare()/allocateShare))
@@ -53,8 +53,8 @@ func (a *allocation) allocate(file vfs.File, end, bytes int64) error {
 	return nil
 }
 
-// giveBack frees the space after end. The space reads as zeros before and after, so nothing has to be durable. It
-// returns ErrNoSpace if the disk is full.
+// giveBack frees the space after end. The bytes there are zeros before and after the call, so nothing has to be made
+// durable. It returns ErrNoSpace if the disk is full.
 func (a *allocation) giveBack(file vfs.File, end int64) error {
 	if a.allocated <= end {
 		return nil
@@ -72,37 +72,37 @@ func (a *allocation) truncate(file vfs.File, end int64) error {
 	return nil
 }
 
-// The first write to space that was only allocated turns its extents into written ones, and so costs a journal commit
-// of the file system with the next sync. So the sync of a small write also writes zeros after the data, and the next
-// writes overwrite these zeros: their syncs write only data. Writes that the journal makes durable do not need this.
-// See docs/adr/0009-zeros-ahead.md.
+// The first write to space that was only allocated turns its extents into written ones, so that the next sync costs a
+// journal commit of the file system. Therefore the sync of a small write also writes zeros after the data. The next
+// writes overwrite these zeros, so that their syncs write only data. Writes that the journal makes durable do not need
+// zeros. See docs/adr/0009-zeros-ahead.md.
 const (
-	aheadWriteMax = 16 << 10 // larger writes share one commit among many bytes anyway
-	aheadFactor   = 16       // zeros are written for this many writes of the same size
+	aheadWriteMax = 16 << 10 // a larger write is not made much slower by a commit
+	aheadFactor   = 16       // number of writes of the same size for which zeros are written
 	aheadMax      = 256 << 10
 	aheadMin      = 16 << 10
-	// aheadShare and aheadShareIndex are divisors: the zeros are limited to the size of the segment's content divided
-	// by one of them, or to aheadMin if that is more. The limit is needed because a start after a kill reads the zeros.
-	// aheadShareIndex is for Index residency, in which such a start reads little else.
+	// aheadShare and aheadShareIndex limit the zeros to the size of the segment's content divided by one of them, or to
+	// aheadMin if that is more. There is a limit because a start after a kill reads the zeros. aheadShareIndex is for
+	// Index residency, in which such a start reads little else.
 	aheadShare      = 32
 	aheadShareIndex = 256
 )
 
-// aheadZeros holds the zeros to write. It is never changed.
+// aheadZeros holds the zeros that are written. It must not be changed.
 var aheadZeros [aheadMax]byte
 
-// zerosAhead records the offset up to which the active file was written, with data or zeros.
+// zerosAhead records the offset before which the active file was written, with data or with zeros.
 type zerosAhead struct {
-	share int64 // divisor, see aheadShare
+	share int64 // aheadShare or aheadShareIndex
 
-	file  vfs.File // the file that the other fields refer to
+	file  vfs.File // the file to which the other fields refer
 	cheap bool
-	end   int64 // everything before this offset was written
+	end   int64 // offset before which every byte was written
 }
 
-// zeros is called before a sync of the bytes from begin to end. It writes zeros after them if that is worthwhile: at
-// most aheadMin, or the size of the segment's content divided by the field share, whichever is greater. The zeros count
-// as free space, so an error only makes writes slower.
+// zeros is called before a sync of the bytes from begin to end. It writes zeros after these bytes if that is
+// worthwhile. The number of zeros is at most aheadMin, or the size of the segment's content divided by the field share,
+// whichever is greater. The zeros count as free space, so an error only makes later writes slower.
 func (a *zerosAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	if a.file != file {
 		a.file, a.cheap, a.end = file, file.CheapOverwrite(), 0

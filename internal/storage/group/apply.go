@@ -13,8 +13,8 @@ import (
 const applyChunk = 256
 
 // Apply makes all entries up to the index through visible. The caller guarantees that these entries are committed. When
-// Apply returns, the index of the group's records includes them. Apply passes the entries in order to the function
-// each, which may be nil and must not change the log.
+// Apply returns, the index of the group's records includes them. Apply calls each for every entry, in order, unless
+// each is nil. The function each must not change the log.
 func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -47,8 +47,8 @@ func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	return nil
 }
 
-// applier makes committed entries visible. It uses the index, the snapshots that see superseded versions, and the set
-// of blobs that entries refer to, but no file. The caller holds writer.mu.
+// applier makes committed entries visible. It updates the index, the snapshots that see superseded versions, and the
+// set of blobs to which entries refer. It uses no file. The caller holds writer.mu.
 type applier struct {
 	state  *state
 	places *places
@@ -91,11 +91,13 @@ func (a applier) version(id int64, loc index.Loc) error {
 
 // ages records when entries were applied in this process, by the monotonic clock. It is safe for concurrent use.
 type ages struct {
-	mu    sync.Mutex
-	marks []ageMark // ascending; the last mark is for the last entry, the other marks are ageStep apart
+	mu sync.Mutex
+	// marks is in ascending order. The last mark is for the last entry. The times of the other marks are at least ageStep
+	// apart.
+	marks []ageMark
 }
 
-// ageMark records a time, and the index up to which all entries were applied at that time.
+// ageMark says that all entries up to an index had been applied at a time.
 type ageMark struct {
 	index uint64
 	at    time.Time
@@ -103,7 +105,7 @@ type ageMark struct {
 
 const ageStep = 5 * time.Second
 
-// note records the present time as the time at which all entries up to an index were applied.
+// note records that all entries up to an index are applied now.
 func (a *ages) note(index uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -120,7 +122,8 @@ func (a *ages) note(index uint64) {
 	a.marks = append(a.marks, ageMark{index, now})
 }
 
-// through returns the last index up to which every entry was applied at least age ago; 0 if none is known.
+// through returns the greatest index up to which all entries were applied at least age ago. It returns 0 if no such
+// index is known.
 func (a *ages) through(age time.Duration) uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// follower returns a log that has everything of an exporter up to the exporter's applied index.
+// follower returns a log that has the content of d's log up to d's applied index.
 func follower(t *testing.T, d *logDriver) *Log {
 	t.Helper()
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -25,7 +25,7 @@ func follower(t *testing.T, d *logDriver) *Log {
 	return l
 }
 
-// blobEntry makes a blob on the leader, and the entry that refers to it.
+// blobEntry makes a blob on the leader, and returns the reference to it and an entry with that reference.
 func blobEntry(t *testing.T, d *logDriver, data []byte) (format.BlobRef, *raftpb.Entry) {
 	t.Helper()
 	w, err := d.log.CreateBlob()
@@ -54,7 +54,7 @@ func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 	if missing, err := l.MissingBlobs([]*raftpb.Entry{entry}); err != nil || missing != nil {
 		t.Fatal(missing, err)
 	}
-	// The blob exists, and remains although no applied entry refers to it, even after a read.
+	// The blob remains although no applied entry refers to it, even after it was read.
 	for range 2 {
 		r, err := l.OpenBlob(ref)
 		ok(t, err)
@@ -63,7 +63,7 @@ func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 			t.Fatal(len(got), err)
 		}
 	}
-	// Compaction drops other blobs meanwhile; then the entry arrives.
+	// Before the entry arrives, compaction drops other blobs.
 	drop := d.entry(d.last()+1, format.Entry{ID: 20, Kind: format.KindDelete})
 	ok(t, l.Append(nil, []*raftpb.Entry{drop}))
 	ok(t, l.Sync())
@@ -76,7 +76,7 @@ func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 	*entry.Index = drop.GetIndex() + 1
 	ok(t, l.Append(nil, []*raftpb.Entry{entry}))
 	ok(t, l.Sync())
-	// A load keeps the blob, although the entry that refers to it is not applied yet.
+	// A load keeps the blob although the entry that refers to it is not applied yet.
 	ok(t, l.Close(false))
 	l, report, err := Load(t.Context(), l.opts, nil)
 	if err != nil || report.Outcome != Loaded {

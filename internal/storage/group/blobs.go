@@ -15,22 +15,24 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// blobSet tracks which blobs entries refer to, and which blobs are being read. A blob without references is removed
-// when its last reader has closed it.
+// blobSet records to which blobs entries refer, and which blobs are being read. A blob to which no entry refers is
+// removed when its last reader has closed it.
 type blobSet struct {
 	folder *folder
 
-	stored atomic.Int64 // bytes of all stored blobs that entries refer to
-	added  atomic.Int64 // bytes of all blobs that entries ever referred to, even if they are gone; it never decreases
+	stored atomic.Int64 // bytes of all stored blobs to which entries refer
+	// added is the number of bytes of all blobs to which entries have ever referred, including removed ones. It never
+	// decreases.
+	added atomic.Int64
 
 	mu     sync.Mutex // guards the fields below
 	states map[uuid.UUID]*blobState
-	holds  int // while it is above 0, no file is removed
+	holds  int // number of holds; while it is above 0, no file is removed
 }
 
 type blobState struct {
 	referred bool
-	dropped  bool // no entry refers to the blob any more, so its file must be removed
+	dropped  bool // true: no entry refers to the blob, so its file must be removed
 	readers  int
 	size     int64
 }
@@ -83,12 +85,12 @@ func (b *blobSet) close(id uuid.UUID) {
 	b.change(id, func(s *blobState) { s.readers-- })
 }
 
-// drop records that no entry refers to a blob any more. Its file is removed as soon as it has no readers.
+// drop records that no entry refers to a blob. Its file is removed as soon as it has no readers.
 func (b *blobSet) drop(id uuid.UUID) {
 	b.change(id, func(s *blobState) { s.dropped = true })
 }
 
-// change updates the state of a blob, and removes the file if nothing needs it any more.
+// change changes the state of a blob, and removes the blob's file if the file is no longer needed.
 func (b *blobSet) change(id uuid.UUID, change func(s *blobState)) {
 	b.mu.Lock()
 	s := b.state(id)
@@ -100,14 +102,15 @@ func (b *blobSet) change(id uuid.UUID, change func(s *blobState)) {
 	}
 }
 
-// hold keeps the files of all blobs until release, even of blobs that are dropped meanwhile.
+// hold keeps the files of all blobs until release is called, including the files of blobs that are dropped in the
+// meantime.
 func (b *blobSet) hold() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.holds++
 }
 
-// release ends a hold, and removes the files of blobs that nothing needs any more.
+// release ends a hold. After the last hold, it removes the files of the blobs that are no longer needed.
 func (b *blobSet) release() {
 	var remove []uuid.UUID
 	b.mu.Lock()
@@ -123,15 +126,16 @@ func (b *blobSet) release() {
 	}
 }
 
-// pin records a reader of a blob during a hold, even if the blob is dropped. close() removes the reader.
+// pin records a reader of a blob, even if the blob is dropped. It must be called during a hold. The method close
+// removes the reader.
 func (b *blobSet) pin(id uuid.UUID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.state(id).readers++
 }
 
-// forget deletes the state of a blob that nothing needs any more, and reports whether the blob's file has to be
-// removed now. The caller holds mu.
+// forget deletes the state of a blob that is no longer needed, and reports whether the blob's file has to be removed
+// now. The caller holds mu.
 func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	if s.dropped && b.holds > 0 {
 		return false
@@ -146,8 +150,8 @@ func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	return s.dropped
 }
 
-// isGone reports whether a blob does not exist here and is not needed here. Another member may request such a blob
-// because that member still has an entry that was dropped here.
+// isGone reports whether this replica has no such blob and does not need it. Another member may request such a blob,
+// because that member still has an entry that compaction has dropped from this log.
 func (b *blobSet) isGone(id uuid.UUID) bool {
 	if b.isReferred(id) {
 		return false
@@ -156,7 +160,8 @@ func (b *blobSet) isGone(id uuid.UUID) bool {
 	return errors.Is(err, iofs.ErrNotExist)
 }
 
-// has reports whether a blob exists here. A blob gets its name only when all of it is written and synced.
+// has reports whether this replica has the blob. A blob gets its name when all of it is written and synced, so a file
+// with that name is complete.
 func (b *blobSet) has(ref format.BlobRef) (bool, error) {
 	info, err := b.folder.fs.Stat(path.Join(b.folder.dir, format.BlobName(ref.ID)))
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -165,10 +170,10 @@ func (b *blobSet) has(ref format.BlobRef) (bool, error) {
 	return err == nil && info.Size() == format.BlobFileBytes(ref.Size), err
 }
 
-// OpenBlob opens the data of a blob record for reading; each chunk is checked. The file is kept until the reader is
-// closed, even if compaction drops the version. OpenBlob returns ErrVersionNotFound if no entry refers to the blob
-// and the blob does not exist, because it was compacted away. It returns *DamageError, and records the damage, if the
-// file is bad or missing.
+// OpenBlob opens the data of a blob record for reading. The reader checks each chunk. The file is kept until the reader
+// is closed, even if compaction drops the version. OpenBlob returns ErrVersionNotFound if compaction has removed the
+// blob together with the entry that referred to it. If the file is damaged or missing for another reason, OpenBlob
+// records the damage and returns *DamageError.
 func (l *Log) OpenBlob(ref format.BlobRef) (format.BlobReader, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
@@ -199,22 +204,22 @@ type sharedBlob struct {
 	closed  sync.Once
 }
 
-// ReadAt reads, and records damage that it finds.
+// ReadAt reads data, and records the damage that it finds.
 func (b *sharedBlob) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := b.BlobReader.ReadAt(p, offset)
 	b.damages.noteOf(err)
 	return n, err
 }
 
-// Close releases the file.
+// Close ends the use of the file, so that the file can be removed.
 func (b *sharedBlob) Close() error {
 	err := b.BlobReader.Close()
 	b.closed.Do(func() { b.blobs.close(b.id) })
 	return err
 }
 
-// CreateBlob creates a blob file. The blob is invisible until an entry refers to it; Commit makes the file durable.
-// The next load removes a blob without references as garbage.
+// CreateBlob creates a blob file. Commit of the result makes the file durable. The blob is invisible until an entry
+// refers to it. The next load removes a blob to which no entry refers as garbage.
 func (l *Log) CreateBlob() (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
@@ -222,18 +227,18 @@ func (l *Log) CreateBlob() (format.BlobWriter, error) {
 	return format.CreateBlob(l.folder.fs, l.folder.dir)
 }
 
-// DiscardBlob removes a committed blob to which no entry refers and no pending entry will refer, because its put was
-// definitely refused, or an earlier put with the same request id took effect. A failure is only logged, because the
-// next load removes the file as garbage.
+// DiscardBlob removes a blob after its Commit. The caller must know that no entry refers to the blob or ever will,
+// because the put was definitely refused, or because an earlier put with the same request id took effect. A failure is
+// only logged, because the next load removes the file as garbage.
 func (l *Log) DiscardBlob(ref format.BlobRef) {
 	if !l.blobs.isReferred(ref.ID) {
 		l.blobs.drop(ref.ID)
 	}
 }
 
-// MissingBlobs returns the blobs that the given entries refer to and that do not exist here. Each blob is listed once.
-// A member fetches these blobs (BlobWriter) before it appends the entries. The call is cheap if no entry refers to a
-// blob.
+// MissingBlobs returns the blobs to which the given entries refer and which this replica does not have. Each blob is
+// listed once. A member must fetch these blobs (BlobWriter) before it appends the entries. The call is cheap if no
+// entry refers to a blob.
 func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
 	var out []format.BlobRef
 	var seen map[uuid.UUID]bool
@@ -273,15 +278,15 @@ func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
 }
 
 // BlobWriter returns a writer that receives the data of a blob to which an entry of another member refers. Commit
-// checks size and checksum against the reference (ErrCorrupt), and makes the blob durable; this repairs damage of the
-// blob. Close without Commit removes the file. The blob is kept until the log is loaded again and has no entry that
-// refers to it.
+// returns ErrCorrupt unless the data has the size and the checksum in the reference. It makes the blob durable, which
+// also repairs damage of the blob. Close without Commit removes the file. A load removes the blob if no entry refers to
+// it.
 func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
-	// Two callers may receive the same blob at the same time. Each writes a separate file, and either file may become
-	// the blob.
+	// Two callers may receive the same blob at the same time. Each of them writes a file of its own, and either file may
+	// become the blob.
 	suffix := "." + strconv.FormatUint(l.received.Add(1), 10) + format.TmpSuffix
 	w, err := format.ReceiveBlob(l.folder.fs, l.folder.dir, ref, suffix)
 	if err != nil {
@@ -290,7 +295,7 @@ func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	return &blobReceiver{BlobWriter: w, damages: &l.damages}, nil
 }
 
-// blobReceiver receives a blob. Once the blob is complete, the blobReceiver removes it from the list of damage.
+// blobReceiver receives a blob. When the blob is complete, the damage of the blob is forgotten.
 type blobReceiver struct {
 	format.BlobWriter
 	damages *damages

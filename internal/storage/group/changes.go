@@ -10,23 +10,24 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// A log reports changes to its followers. An entry is a change while it is the newest version of its record. So a
-// follower that continues from its last position receives the latest state of every record that was put or deleted
-// since then.
+// The methods in this file report changes of the log to its followers. An entry is a change while it is the newest
+// version of its record. A follower that continues from its last position therefore receives the latest state of every
+// record that was put or deleted since then.
 
-// ChangesOptions limits the result of Changes: it ends after the record that reaches one of the limits.
+// ChangesOptions limits the result of Changes. The result ends after the record with which it reaches one of the
+// limits.
 type ChangesOptions struct {
 	RecordsMax int
-	BytesMax   int64 // limit on the bytes of data and attributes
+	BytesMax   int64 // maximum number of bytes of data and attributes
 }
 
 // Changes reads the newest versions, including deletes, with an index above the argument after, in order of the index.
 // It skips superseded versions, and reads nothing above the applied index. It also returns the index up to which it has
-// read. The records are copies. When Changes returns, it holds no lock and no pin.
+// read. The records are copies, so they do not keep a segment pinned.
 //
-// It returns ErrCursorExpired if the changes above the argument after cannot be determined exactly: tombstones above it
-// may be gone, a loss above it was accepted, or it is greater than all indexes of this log. It returns *DamageError if
-// the next change cannot be read.
+// Changes returns ErrCursorExpired if the changes above the argument after cannot be determined exactly. This is the
+// case if tombstones above it may be gone, if a loss above it was accepted, or if it is greater than all indexes of
+// this log. Changes returns *DamageError if the next change cannot be read.
 func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (records []Record, through uint64,
 	err error) {
 	if err := l.enter(); err != nil {
@@ -50,19 +51,19 @@ func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (r
 		}
 	}
 	if len(c.records) > 0 {
-		err = nil // the next call returns the error
+		err = nil // the next call returns the error, because this one returns records
 	}
 	return c.records, c.next - 1, err
 }
 
-// changes is one run of Changes. It reads segments, and changes nothing. It is used by one goroutine, which has
-// entered the gate. state.mu is locked only for moments.
+// changes is one run of Changes. It reads segments, and changes nothing. It is used by one goroutine, which has entered
+// the gate. It locks state.mu only briefly.
 type changes struct {
 	group  string
 	state  *state
 	places *places
 	reader *reader
-	floor  *atomic.Uint64 // folder.changesFloor
+	floor  *atomic.Uint64 // points to folder.changesFloor
 
 	opts    ChangesOptions
 	next    uint64 // all entries below this index were read
@@ -70,21 +71,22 @@ type changes struct {
 	records []Record
 	bytes   int64
 	full    bool
-	again   bool  // compaction swapped the segment during the read, so the segment must be looked up again
+	again   bool  // compaction has swapped the segment during the read, so the read has to look up the segment again
 	damage  error // bad bytes that may hold the next change
 }
 
 // step reads the segment that holds the next index to its end.
 func (c *changes) step() error {
 	views := c.reader.views(c.next, c.through)
-	// The floor is read after the list of segments, because a tombstone is dropped only once the floor is above it.
+	// The floor is read after the list of segments. If a listed segment lacks a tombstone because of compaction, the floor
+	// was already raised above that tombstone.
 	if floor := c.floor.Load(); c.next <= floor {
 		unpinAll(views)
 		return fmt.Errorf("group %s: %w: deletes up to index %d may be forgotten, the cursor is at %d", c.group,
 			ErrCursorExpired,
 			floor, c.next-1)
 	}
-	if len(views) == 0 { // no entry with such an index is stored any more
+	if len(views) == 0 { // there is no stored entry from this index on
 		c.next = c.through + 1
 		return nil
 	}
@@ -122,11 +124,11 @@ func (c *changes) frame(v view, step *segio.FrameStep) bool {
 		return !newest && !moved
 	case step.Status != segio.FrameWhole:
 		c.damage = &format.DamageError{Damage: v.damage(c.group, step)}
-		return true // the next frames show whether the damage is before the cursor
+		return true // the damage matters only if the next frames are after the cursor
 	case e.Kind == format.KindState || !c.reader.isValid(e):
 		return true
 	case e.Index <= c.next:
-		c.damage = nil // the bad bytes held nothing that this run still has to read
+		c.damage = nil // the bad bytes are before the next index, so this run does not need them
 	}
 	if c.damage != nil && e.Index > c.next {
 		return false
@@ -158,8 +160,8 @@ func (c *changes) take(v view, step *segio.FrameStep) bool {
 	return !c.full && c.next <= c.through
 }
 
-// isNewest reports whether the version that a step has reached is the newest one of its record. moved has the same
-// meaning as in places.isNewest.
+// isNewest reports whether the version that a step has reached is the newest one of its record. The result moved has
+// the same meaning as in places.isNewest.
 func (c *changes) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
 	e := &step.Entry
 	c.state.mu.RLock()
@@ -174,7 +176,7 @@ func (l *Log) Applied() (uint64, <-chan struct{}) {
 	return l.state.applied.Load(), changed
 }
 
-// signal wakes all waiters. The function fire costs almost nothing while nobody waits.
+// signal wakes all goroutines that wait. The method fire costs almost nothing while no goroutine waits.
 type signal struct{ c atomic.Pointer[chan struct{}] }
 
 // wait returns a channel that is closed by the next call of fire.

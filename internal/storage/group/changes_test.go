@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// copier follows a log by Changes, and keeps the records that it received.
+// copier follows a log by calls of Changes, and keeps the records that it receives.
 type copier struct {
 	after   uint64
 	records map[int64][]byte
@@ -53,7 +53,7 @@ func (c *copier) follow(t testing.TB, l *Log, opts ChangesOptions) {
 	}
 }
 
-// scan replaces the copier's records by those of a snapshot.
+// scan replaces the copier's records with those of a snapshot.
 func (c *copier) scan(t testing.TB, l *Log) {
 	t.Helper()
 	id, err := l.OpenScan(time.Hour)
@@ -80,7 +80,8 @@ func (c *copier) wants(t testing.TB, l *Log, truth map[int64][]byte) {
 	}
 }
 
-// A reader that follows the changes has the same records as the log, whatever compaction and restarts do meanwhile.
+// TestChangesReportEveryLatestState checks that a reader that follows the changes has the same records as the log,
+// whatever compactions and restarts happen meanwhile.
 func TestChangesReportEveryLatestState(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for seed := range uint64(20) {
@@ -121,7 +122,8 @@ func TestChangesReportEveryLatestState(t *testing.T) {
 	})
 }
 
-// A delete that compaction has forgotten is never skipped silently: the cursor expires instead.
+// TestChangesExpireBelowForgottenDeletes checks that a reader that has not read a delete which compaction has dropped
+// gets ErrCursorExpired, and does not silently miss the delete.
 func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})
@@ -129,7 +131,7 @@ func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 	d.put(format.Entry{ID: 1, Kind: format.KindDelete})
 	deleted := d.last()
 	ok(t, d.log.Seal())
-	for range 2 { // the first compaction drops the version, the second one the delete
+	for range 2 { // the first compaction drops the version, and the second one drops the delete
 		_, err := d.log.Compact(context.Background(), CompactOptions{All: true})
 		ok(t, err)
 	}
@@ -160,7 +162,8 @@ func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 	}
 }
 
-// Uncommitted entries are not reported, and truncated entries are never reported.
+// TestChangesAreCommitted checks that uncommitted entries are not reported, and that truncated entries are never
+// reported.
 func TestChangesAreCommitted(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("old")})
@@ -186,8 +189,8 @@ func TestChangesAreCommitted(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// Many goroutines follow the log while it is written and compacted. Applied entries wake them, and so does the end of
-// the log.
+// TestChangesWakeThoseWhoWait lets many goroutines follow a log while it is written and compacted. They must be woken
+// by applied entries and by the end of the log.
 func TestChangesWakeThoseWhoWait(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	const puts, followers = 300, 8
@@ -209,7 +212,7 @@ func TestChangesWakeThoseWhoWait(t *testing.T) {
 			}
 			_, changed := d.log.Applied()
 			ready.Done()
-			<-changed // fires when the log is closed
+			<-changed // the channel is closed when the log is closed
 		})
 	}
 	for i := range int64(puts) {
@@ -224,8 +227,8 @@ func TestChangesWakeThoseWhoWait(t *testing.T) {
 	all.Wait()
 }
 
-// Bad bytes after the cursor are reported, unless a newer version supersedes them. Bad bytes before the cursor do not
-// matter.
+// TestChangesReportDamage checks that bad bytes after the cursor are reported, unless newer versions supersede them,
+// and that bad bytes before the cursor are not.
 func TestChangesReportDamage(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 1<<20))
@@ -250,7 +253,8 @@ func TestChangesReportDamage(t *testing.T) {
 	if got, _, err := d.log.Changes(context.Background(), bad.Index, all); err != nil || len(got) != 5 {
 		t.Fatalf("behind the damage: %d records, %v", len(got), err)
 	}
-	d.put(format.Entry{ID: bad.ID, Data: []byte("anew")}) // a bad version that is superseded is not missed
+	// This put supersedes the damaged version, so that the damage does not matter.
+	d.put(format.Entry{ID: bad.ID, Data: []byte("anew")})
 	if got, _, err := d.log.Changes(context.Background(), through, all); err != nil || len(got) != 6 {
 		t.Fatalf("the damaged record is superseded: %d records, %v", len(got), err)
 	}

@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// coldFS counts the reads that bypass the page cache, and the reads through it. It can refuse the former or make them
-// fail.
+// coldFS counts the reads that bypass the page cache, and the reads through the page cache. It can refuse reads past
+// the page cache or make them fail.
 type coldFS struct {
 	vfs.FS
 	direct, cached atomic.Int64
@@ -57,7 +57,7 @@ func (f *coldTestFile) ReadAt(p []byte, offset int64) (int, error) {
 	return f.File.ReadAt(p, offset)
 }
 
-// coldLog loads a group in residency Index with records of the given sizes, whose ids begin at 0. The records were
+// coldLog loads a group in Index residency with records of the given sizes, whose ids begin at 0. All records were
 // written before this load.
 func coldLog(t *testing.T, cacheBytes int64, sizes ...int) (*logDriver, *coldFS) {
 	t.Helper()
@@ -66,7 +66,7 @@ func coldLog(t *testing.T, cacheBytes int64, sizes ...int) (*logDriver, *coldFS)
 	for i, size := range sizes {
 		d.put(format.Entry{ID: int64(i), Data: coldData(int64(i), size), Attributes: coldAttributes})
 	}
-	d.put(format.Entry{ID: math.MaxInt64}) // the batch of this entry says that the entries before it are committed
+	d.put(format.Entry{ID: math.MaxInt64}) // the batch of this entry stores that the entries before it are committed
 	ok(t, sealAndClose(d.log))
 	d.opts.Loader = segio.NewLoader(segio.LoaderOptions{CacheBytes: cacheBytes})
 	d.load()
@@ -96,11 +96,12 @@ func (c *coldFS) reads(t *testing.T, d *logDriver, id int64, size int) (direct, 
 	return c.direct.Load() - direct, c.cached.Load() - cached
 }
 
-// The first read of a record bypasses the page cache. Later reads do not, until a new round begins.
+// TestColdReadPassesByThePageCacheOnce checks that the first read of a record bypasses the page cache, and that later
+// reads use the page cache until a new round begins.
 func TestColdReadPassesByThePageCacheOnce(t *testing.T) {
 	sizes := []int{5000, 0, 1, 10 << 10, 200 << 10, 4096, format.DataBytesMax}
 	d, fs := coldLog(t, math.MaxInt64, sizes...)
-	for _, id := range []int64{0, 3, 4, 6} { // each record begins in a block of its own
+	for _, id := range []int64{0, 3, 4, 6} { // each of these records begins in a different block
 		for i, want := range []int64{1, 0, 0} {
 			if direct, cached := fs.reads(t, d, id, sizes[id]); direct != want || cached != 1-want {
 				t.Errorf("record %d, read %d: %d past the page cache, %d through it", id, i+1, direct, cached)
@@ -125,7 +126,8 @@ func TestColdReadPassesByThePageCacheOnce(t *testing.T) {
 	}
 }
 
-// Data that the page cache can no longer hold counts as cold again.
+// TestColdRoundEndsWhenThePageCacheIsFull checks that data counts as cold again when the page cache can no longer hold
+// it.
 func TestColdRoundEndsWhenThePageCacheIsFull(t *testing.T) {
 	d, fs := coldLog(t, 25<<10, 10<<10, 10<<10, 10<<10, 10<<10)
 	for id := range int64(3) {
@@ -140,8 +142,8 @@ func TestColdRoundEndsWhenThePageCacheIsFull(t *testing.T) {
 	}
 }
 
-// If the file system does not allow reads past the page cache, or does not allow them for the moment, records are
-// read in the ordinary way. An error of the device is returned as an error.
+// TestColdReadRefused checks that records are read through the page cache if the file system does not allow reads past
+// it, always or temporarily. An error of the device must be returned as an error.
 func TestColdReadRefused(t *testing.T) {
 	d, fs := coldLog(t, math.MaxInt64, 5000, 5000, 5000)
 	fs.openErr = syscall.EMFILE
@@ -170,7 +172,7 @@ func TestColdReadRefused(t *testing.T) {
 	}
 }
 
-// A frame that was read past the page cache is checked like any other.
+// TestColdReadChecks checks that a frame that was read past the page cache is verified.
 func TestColdReadChecks(t *testing.T) {
 	d, fs := coldLog(t, math.MaxInt64, 5000, 5000)
 	f, err := fs.OpenWrite(path.Join(d.opts.Dir, format.SegmentName(1)))
@@ -189,7 +191,8 @@ func TestColdReadChecks(t *testing.T) {
 	}
 }
 
-// Many goroutines read the same blocks while rounds change: every answer is right.
+// TestColdReadsBesideEachOther lets many goroutines read the same blocks while rounds change. Every result must be
+// right.
 func TestColdReadsBesideEachOther(t *testing.T) {
 	const records = 40
 	sizes := make([]int, records)

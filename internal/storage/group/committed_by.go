@@ -8,30 +8,32 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// committed is the part of the log that was committed up to a time. Commit times never decrease in a group.
+// committed describes the part of the log that was committed at or before a certain time. Commit times never decrease
+// in a group.
 type committed struct {
-	// through is an index: every stored put and delete at or below it was committed at or before the time. It may be
-	// lower than it could be, but it is never higher.
+	// through is an index. Every stored put and delete at or below it was committed at or before the time. There may be
+	// further such entries above it.
 	through uint64
-	// next is the commit time of the first entry above through; 0 if there is none.
+	// next is the commit time of the first put or delete above through. It is 0 if there is no such entry, or if the time
+	// is not known.
 	next int64
 }
 
 // committedBy finds the part of the log, up to an applied index, that was committed at or before a time in Unix
-// nanoseconds. It needs the commit times that the segments are known by, and reads some frames of at most one segment.
+// nanoseconds. It uses the greatest commit times of the segments, and reads some frames of at most one segment.
 func (r *reader) committedBy(at int64, applied uint64) (committed, error) {
 	views := r.views(0, applied)
 	defer unpinAll(views)
 	for _, v := range views {
 		if v.greatestCommit() <= at {
-			continue // segments are in order, and the last one that is read decides
+			continue // the segments are in order, so the first one with a later commit time decides
 		}
 		return r.committedIn(v, at, min(v.through, applied))
 	}
 	return committed{through: applied}, nil
 }
 
-// greatestCommit returns the greatest commit time in the segment, or a greater one.
+// greatestCommit returns an upper bound of the commit times in the segment.
 func (v view) greatestCommit() int64 {
 	if v.rows != nil {
 		return v.rows.LastCommit
@@ -39,8 +41,8 @@ func (v view) greatestCommit() int64 {
 	return v.lastCommit.Load()
 }
 
-// committedIn does what committedBy does, for a segment with an entry that was committed later. All entries before the
-// segment were committed at or before the time.
+// committedIn is like committedBy, for a segment that holds an entry with a later commit time. All entries before the
+// segment must have been committed at or before the time.
 func (r *reader) committedIn(v view, at int64, through uint64) (committed, error) {
 	points := r.checkpointsOf(v)
 	if v.rows != nil {
@@ -70,7 +72,7 @@ func (r *reader) committedIn(v view, at int64, through uint64) (committed, error
 		switch {
 		case step.Status != segio.FramePassed && step.Status != segio.FrameWhole:
 			return false // bad bytes may hold an entry that was committed later
-		case e.CommitTime == 0 || !r.isValid(e): // Raft's own entries have no commit time
+		case e.CommitTime == 0 || !r.isValid(e): // entries of Raft itself have no commit time
 			return true
 		case e.Index > through:
 			return false
@@ -95,7 +97,7 @@ func (v view) commitTimeAt(offset int64) (int64, error) {
 	}
 	e, _, _, _, err := format.DecodeHeader(frame, v.id, offset)
 	if err != nil {
-		return 1<<63 - 1, nil // the compaction that rewrites the segment finds the damage, and reports it
+		return 1<<63 - 1, nil // the compaction that rewrites the segment will find and report the damage
 	}
 	return e.CommitTime, nil
 }

@@ -15,20 +15,21 @@ import (
 )
 
 const (
-	// rewritePart is a divisor: a segment is rewritten if its superseded entries and droppable tombstones take at least
-	// the size of the segment divided by rewritePart. CompactOptions.All also rewrites segments with less to drop.
+	// rewritePart determines which segments are rewritten: those in which superseded entries and droppable tombstones take
+	// at least the size of the segment divided by rewritePart. CompactOptions.All also rewrites segments with less to
+	// drop.
 	rewritePart = 4
 	// paceBytes is the number of bytes that are read between two waits for the rate limit.
 	paceBytes = 1 << 20
 )
 
-// errNothingToDrop and errConfAhead say why a segment is not rewritten.
+// errNothingToDrop and errConfAhead are the reasons for which a segment is not rewritten.
 var (
 	errNothingToDrop = errors.New("nothing to drop")
 	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
 )
 
-// sealed holds the parts of the log for operations that rewrite sealed segments.
+// sealed holds the parts of the log that operations need which rewrite sealed segments.
 type sealed struct {
 	group   string // name of the group
 	state   *state
@@ -49,38 +50,40 @@ type compaction struct {
 
 	history *history
 	held    *held
-	// scanned holds the superseded versions that open snapshots see. closedScans is the number of snapshots that were
-	// closed by then.
+	// scanned holds the superseded versions that open snapshots see. closedScans is the number of snapshots that had been
+	// closed when scanned was computed.
 	scanned     map[index.Loc]struct{}
 	closedScans uint64
-	// hold is the hold of this compaction; nil if none was ever set. holdThrough is the index above which it keeps
-	// history, or everything.
+	// hold is the hold during this compaction. It is nil if no hold was ever set. The compaction keeps history above the
+	// index holdThrough, which is everything if it keeps none.
 	hold        *Hold
 	holdThrough uint64
 	applied     uint64
-	// forgotten is an index. Entries that are above it and have a request id are kept, because a replica that restarts
-	// may need them to recognise a repeated write (docs/format.md, request ids).
+	// forgotten is an index. Entries above it that have a request id are kept, because a replica that restarts may need
+	// them to recognise a repeated write (docs/format.md, request ids).
 	forgotten uint64
 	now       time.Time
 	pace      pace
 	report    CompactReport
 	kept      bytesByOrdinal // superseded bytes that must be kept
-	garbage   bytesByOrdinal // bytes of blobs whose entries are superseded
+	garbage   bytesByOrdinal // bytes of blobs of superseded entries
 }
 
 // Compact rewrites sealed segments whose entries are committed and applied. It drops the versions that retention and
-// open snapshots no longer need, merges small neighbours, and removes empty segments from the manifest. It first checks
-// the free space (ErrNoSpace). Only one Compact of a Log runs at a time; reads and writes continue meanwhile. A
-// superseded version is kept if it is among the newest Retention.Versions of its record, was superseded less than
-// Retention.MinAge ago or above the hold, or is seen by an open snapshot. While a hold is on, it is also kept for ten
-// minutes after it was superseded. A version that is dropped leaves a small entry if a repeated write may still use its
-// request id. Before a version is dropped, the history floor is raised durably (HistoryFloor). A tombstone is dropped
-// under two conditions: no older version of its record is stored any more, and no repeated delete can refer to the
-// tombstone. The first condition holds one Compact after the older versions were dropped. For a group with damage,
-// Compact returns *DamageError and changes nothing. Segments that were rewritten before an error are not restored; the
-// report counts them.
+// open snapshots no longer need, merges small neighbouring segments, and removes empty segments from the manifest. It
+// first checks the free space (ErrNoSpace). Only one Compact of a Log runs at a time, but reads and writes are possible
+// during a Compact. For a group with damage, Compact returns *DamageError and changes nothing. After any other error,
+// segments that were rewritten before the error remain rewritten, and the report counts them.
+//
+// A superseded version is kept if it is among the newest Retention.Versions of its record, if it was superseded less
+// than Retention.MinAge ago or above the hold, or if an open snapshot sees it. While a hold is on, a version is also
+// kept for ten minutes after it was superseded. A dropped version leaves a small entry if a repeated write may still
+// use its request id. Before a version is dropped, the history floor is raised durably (HistoryFloor).
+//
+// A tombstone is dropped if no older version of its record is stored and no repeated delete can refer to the tombstone.
+// The first condition is true one Compact after the older versions were dropped.
 func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, error) {
-	l.compacting.Lock() // Close ends l.ctx first, and then waits for this lock
+	l.compacting.Lock() // Close first ends l.ctx, and then waits for this lock
 	defer l.compacting.Unlock()
 	if err := l.usable(); err != nil {
 		return CompactReport{}, err
@@ -113,7 +116,7 @@ func (l *Log) sealed() sealed {
 	return sealed{l.opts.Identity.Name, &l.state, &l.places, &l.reader, &l.damages, &l.blobs, &l.editor}
 }
 
-// stopped returns the reason why the compaction must end, or nil.
+// stopped returns the reason why the compaction must stop, or nil if it may continue.
 func (c *compaction) stopped() error { return context.Cause(c.ctx) }
 
 func (c *compaction) run() error {
@@ -152,7 +155,7 @@ func (c *compaction) run() error {
 	return err
 }
 
-// learn determines what must be kept, and returns the segments that may be rewritten.
+// learn determines which data must be kept, and returns the segments that may be rewritten.
 func (c *compaction) learn() (views []view, err error) {
 	if !c.opts.LookOnly {
 		if err := c.editor.beginHistory(); err != nil {
@@ -180,8 +183,8 @@ func (c *compaction) learn() (views []view, err error) {
 	return views, err
 }
 
-// rewriteRuns rewrites the runs for which worth returns true, and unpins the views. If there is no space for one run,
-// it still tries the others, which may free some space.
+// rewriteRuns rewrites the runs for which worth returns true, and unpins the views. If there is no space to rewrite a
+// run, it still tries the other runs, which may free some space.
 func (c *compaction) rewriteRuns(views []view) (failed error) {
 	defer func() { unpinAll(views) }()
 	for _, run := range c.runs(views) {
@@ -191,13 +194,13 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 				err = errors.Join(err, c.compactAlone(run))
 			}
 		}
-		unpinAll(run) // not later, because the next run needs the space of the old files
+		unpinAll(run) // unpins the segments before the next run, which needs the space of their files
 		views = views[len(run):]
 		switch {
 		case errors.Is(err, errNothingToDrop):
 		case errors.Is(err, errConfAhead):
-			// Nothing after this run is compacted either, because the floor must not pass a membership change that is
-			// not in the manifest.
+			// The runs after this one are not compacted, either, because the floor must not pass a membership change that is not
+			// in the manifest.
 			c.editor.folder.logger.Debug("segment is compacted later", "segment", run[0].number, "why", err)
 			return failed
 		case errors.Is(err, format.ErrNoSpace):
@@ -223,9 +226,9 @@ func (c *compaction) compactAlone(run []view) error {
 	return nil
 }
 
-// compactable pins the segments that are sealed and completely applied, which are all except the last ones. It leaves
-// out an empty segment whose first index is not applied, because such a segment may still be removed when the log is
-// truncated.
+// compactable pins the segments that are sealed and completely applied, that is, all segments except the last ones. It
+// leaves out an empty segment whose first index is not applied, because such a segment may still be removed when the
+// log is truncated.
 func (c *compaction) compactable() []view {
 	views := c.reader.views(0, c.applied)
 	through := c.applied
@@ -241,7 +244,8 @@ func (c *compaction) compactable() []view {
 	return views
 }
 
-// compactRun replaces segments by one, or by none if no entry is left. If it fails, nothing has changed.
+// compactRun replaces the segments of a run by one segment, or by none if no entry remains. If it fails, nothing has
+// changed.
 func (c *compaction) compactRun(run []view) error {
 	var bytes, superseded, rows int64
 	for _, v := range run {
@@ -255,7 +259,7 @@ func (c *compaction) compactRun(run []view) error {
 	c.state.mu.RLock()
 	term, err := c.state.term(through)
 	c.state.mu.RUnlock()
-	if err != nil { // another compaction has already raised Raft's floor above this run
+	if err != nil { // another compaction has already raised Raft's floor above the entries of this run
 		term = 0
 	}
 	r, err := c.rewrite(run)
@@ -274,8 +278,8 @@ func (c *compaction) compactRun(run []view) error {
 	return c.dropBlobs(r.blobs)
 }
 
-// dropBlobs removes the blobs of dropped entries, unless another entry refers to them. If an unreadable entry may
-// refer to them, it keeps the blobs, as garbage that a later load removes.
+// dropBlobs removes the blobs of dropped entries, unless another entry refers to them. If an unreadable entry may refer
+// to one of them, it keeps all of them, as garbage that a later load removes.
 func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	if len(dropped) == 0 || c.damages.any() {
 		return nil
@@ -285,7 +289,7 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	for _, v := range views {
 		rows, err := c.reader.rowsOf(v)
 		if err != nil {
-			return err // the blobs remain as garbage, which the next load removes
+			return err // the blobs remain as garbage that the next load removes
 		}
 		for _, b := range rows.Blobs {
 			delete(dropped, b.Ref.ID)
@@ -295,18 +299,19 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	for id := range dropped {
 		c.blobs.drop(id)
 	}
-	c.report.BytesBefore += max(0, before-c.blobs.stored.Load()) // the bytes of the dropped blobs are also freed
+	// The compaction also frees the bytes of the dropped blobs.
+	c.report.BytesBefore += max(0, before-c.blobs.stored.Load())
 	return nil
 }
 
-// pace limits a byte rate. It uses the real clock, because Options.Now may stand still in tests.
+// pace limits a rate of bytes. It uses the real clock, because Options.Now may stand still in tests.
 type pace struct {
-	bytesPerSecond int64 // 0 means no limit
+	bytesPerSecond int64 // 0: no limit
 	began          time.Time
 	bytes          int64
 }
 
-// wait adds bytes to the count, and waits until the rate allows them or the context ends.
+// wait adds a number of bytes to the count, and waits until the rate allows them or the context ends.
 func (p *pace) wait(ctx context.Context, bytes int64) error {
 	p.bytes += bytes
 	if p.bytesPerSecond <= 0 {

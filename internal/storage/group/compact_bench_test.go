@@ -10,7 +10,7 @@ import (
 )
 
 // BenchmarkCompact compacts a log of 200,000 puts of 100 bytes to 50,000 records on a disk in memory, with and without
-// a hold behind half of the puts. cpu-ms is the processor time of one compaction.
+// a hold at the index of the middle one. The metric cpu-ms is the processor time of one compaction.
 func BenchmarkCompact(b *testing.B) {
 	mem := vfstest.NewMem()
 	d := newDriver(b, driverOptions(mem, Index, 4<<20))

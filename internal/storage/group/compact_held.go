@@ -8,54 +8,54 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// heldAgeMin is how long a compaction keeps a version after it was superseded while a hold is on. A reader that has
-// just read the history floor so has time to read what is above it.
+// heldAgeMin is how long a compaction keeps a version after it was superseded while a hold is on. This gives a reader
+// that has just read the history floor enough time to read the history above it.
 const heldAgeMin = 10 * time.Minute
 
-// everything is a limit that keeps nothing.
+// everything is the limit with which no history is kept.
 const everything = math.MaxUint64
 
-// held is the history that a compaction must keep: the versions that were superseded above an index. It is learned from
-// the rows of all segments, up to the applied index of that moment.
+// held is the history that a compaction must keep: the versions that were superseded above an index. The compaction
+// determines it from the rows of all segments, up to the applied index at that time.
 type held struct {
-	// through is an index: a version may go if the entry that superseded it is at or below through. The value everything
-	// means that superseded versions are not kept.
+	// through is an index. A version may be dropped if the entry that superseded it is at or below through. If through has
+	// the value everything, no superseded version is kept.
 	through uint64
-	// ageThrough is the part of through that comes from Retention.MinAge, and hold is the hold that through comes from;
-	// nil if no hold was set, or if the compaction ignores it.
+	// ageThrough is the limit that follows from Retention.MinAge alone. hold is the hold from which through follows. It is
+	// nil if no hold was set, or if the compaction ignores the hold.
 	ageThrough uint64
 	hold       *Hold
-	// first is the first place of a version above through. beyond is the first place of an entry that was not applied
+	// first is the place of the first version above through. beyond is the place of the first entry that was not applied
 	// when the rows were read.
 	first, beyond index.Loc
-	// newest holds the records that have a superseded version at or below through, and were written above it. The value
-	// is the newest version at or below through, which must be kept.
+	// newest contains the records that have a superseded version at or below through and were written above through. The
+	// value is the place of the newest version at or below through, which must be kept. It is 0 until that place is known.
 	newest map[int64]index.Loc
-	found  int // number of records of newest whose value is known
-	// bytes counts the superseded versions that only this history keeps, by the ordinal of their segment. aged is the
-	// part that Retention.MinAge keeps as well.
+	found  int // number of records in newest whose place is known
+	// bytes is the size, by the ordinal of the segment, of the superseded versions that nothing else keeps. aged is the
+	// size of those versions that Retention.MinAge keeps as well.
 	bytes bytesByOrdinal
 	aged  int64
-	// timeThrough is the part of through that rises with time; until then it does not rise by much. It is everything if
-	// no age matters.
+	// timeThrough is the limit that follows from ages, and therefore rises with time. It does not rise by much before the
+	// time until. It is everything if there is no limit by age.
 	timeThrough uint64
 	until       time.Time
 }
 
-// keeps reports whether a superseded version must be kept. The argument newest is the place of its record's newest
-// version now, which may have been written after the rows were read.
+// keeps reports whether a superseded version must be kept. The argument newest is the present place of the newest
+// version of its record, which may have been written after the rows were read.
 func (h *held) keeps(id int64, at uint64, loc, newest index.Loc) bool {
 	if h.through == everything {
 		return false
 	}
 	if at > h.through {
-		return true // and so is the entry that superseded it
+		return true // the entry that superseded the version is above through, too
 	}
 	if kept, ok := h.newest[id]; ok {
 		return kept == loc
 	}
 	// The record was not written above through when the rows were read. If it was written since then, it is not known
-	// here whether that write superseded this version, or an earlier one did.
+	// whether that write or an earlier one superseded this version, so this version is kept.
 	return !newest.Less(h.beyond)
 }
 
@@ -84,8 +84,8 @@ func (c *compaction) learnLimit() error {
 		if err != nil {
 			return err
 		}
-		// A leader whose clock was wrong may have set commit times in the future. What was applied long ago by the
-		// monotonic clock is old, too.
+		// A leader whose clock was wrong may have set commit times in the future. Therefore entries are also old if they were
+		// applied long ago by the monotonic clock.
 		young.through = max(young.through, c.state.ages.through(heldAgeMin))
 		h.limit(young, c.now, heldAgeMin, c.state)
 	}
@@ -98,8 +98,8 @@ func (c *compaction) committedBefore(age time.Duration) (committed, error) {
 	return c.reader.committedBy(c.now.Add(-age).UnixNano(), c.applied)
 }
 
-// limit applies a limit that comes from an age. The limit rises with time; until is the time at which about a quarter
-// of the entries above it are old enough.
+// limit applies a limit that comes from an age. The limit rises with time. It sets until to the time at which about a
+// quarter of the entries above the limit will be old enough.
 func (h *held) limit(by committed, now time.Time, age time.Duration, st *state) {
 	h.through, h.timeThrough = min(h.through, by.through), by.through
 	h.until = now.Add(age)
@@ -114,29 +114,29 @@ func (h *held) limit(by committed, now time.Time, age time.Duration, st *state) 
 	}
 }
 
-// learnHold reads the hold, once for the whole compaction.
+// learnHold reads the hold. It is called once in each compaction.
 func (c *compaction) learnHold(history *historyFloor) {
 	c.hold, c.holdThrough = c.state.hold.Load(), everything
 	switch {
 	case c.hold != nil && c.hold.On:
 		c.holdThrough = min(c.hold.Index, format.NumberMax)
-	case c.hold == nil && history != nil: // an archive may need all that is left
+	case c.hold == nil && history != nil: // the hold is not known yet, and an archive may need all history that is left
 		c.holdThrough = history.floor
 	}
 }
 
-// isOlder reports whether a superseded version may be older than one that must be kept: its record was written above
-// through.
+// isOlder reports whether a superseded version may be older than a version that must be kept, because its record was
+// written above through.
 func (h *held) isOlder(at uint64, newest index.Loc) bool {
 	return h.through != everything && at <= h.through && !newest.Less(h.first)
 }
 
-// isEmpty reports whether no version is above through, and no record has to be looked at.
+// isEmpty reports whether no version is above through and no record has versions to be found by note.
 func (h *held) isEmpty() bool {
 	return h.through == everything || len(h.newest) == 0 && h.first == h.beyond
 }
 
-// note is called for the rows of all segments, newest first. It reports whether the version must be kept once it is
+// note is called for the rows of all segments, newest first. It reports whether the version must be kept if it is
 // superseded.
 func (h *held) note(r row) bool {
 	if r.index > h.through {
@@ -150,12 +150,12 @@ func (h *held) note(r row) bool {
 	return true
 }
 
-// isKnown reports whether the rows of a segment, and of those before it, tell held nothing more.
+// isKnown reports whether note needs no rows of the segment v and of the segments before it.
 func (h *held) isKnown(v view) bool {
 	return h.through == everything || v.through <= h.through && h.found == len(h.newest)
 }
 
-// count counts a superseded version that only held history keeps.
+// count adds the size of a superseded version that nothing else keeps.
 func (h *held) count(r row) {
 	h.bytes[r.loc.Ordinal()] += r.loc.LengthBound()
 	if r.index > h.ageThrough {
@@ -163,7 +163,7 @@ func (h *held) count(r row) {
 	}
 }
 
-// firstAbove returns the first place of an applied version above an index; c.held.beyond if there is none.
+// firstAbove returns the place of the first applied version above an index. It returns c.held.beyond if there is none.
 func (c *compaction) firstAbove(at uint64) (index.Loc, error) {
 	if at >= c.applied {
 		return c.held.beyond, nil
@@ -184,8 +184,8 @@ func (c *compaction) firstAbove(at uint64) (index.Loc, error) {
 	return c.held.beyond, nil
 }
 
-// beyond returns the place before which all applied entries are, and no entry will be written any more that is not
-// applied now. The caller holds mu.
+// beyond returns the place at which entries begin that are not applied. All applied entries are before it, and all
+// future entries will be written at or after it. The caller holds mu.
 func (st *state) beyond() index.Loc {
 	applied := st.applied.Load()
 	for i := range st.tail.entries {
@@ -198,28 +198,29 @@ func (st *state) beyond() index.Loc {
 
 // heldBytes is the part of a segment's superseded bytes that compaction must keep because of held. Guarded by state.mu.
 type heldBytes struct {
-	bytes int64 // when a compaction looked
-	at    int64 // the segment's superseded bytes at that time
+	bytes int64 // superseded bytes of the segment that were held when a compaction examined the segment
+	at    int64 // superseded bytes of the segment at that time
 }
 
-// of returns the part of superseded bytes that is held. What was superseded since the look is held, too.
+// of returns how many of the superseded bytes are held. All bytes that were superseded after the examination count as
+// held.
 func (b heldBytes) of(superseded int64) int64 {
 	return min(superseded, b.bytes+max(0, superseded-b.at))
 }
 
-// heldLook is what the last compaction found out about held history. The figures are used until about a quarter of the
-// history may go. Guarded by state.mu.
+// heldLook is the size of the held history in the last compaction. The figures are used until about a quarter of the
+// history may be dropped. Guarded by state.mu.
 type heldLook struct {
-	on    bool // something was to be kept
+	on    bool // some history had to be kept
 	hold  *Hold
-	index uint64    // the figures are used while the hold is below this index
-	until time.Time // or before this time
+	index uint64    // the figures are used while the hold is below this index; 0: the hold does not matter
+	until time.Time // the figures are used before this time
 	aged  int64     // bytes of entries that Retention.MinAge keeps
 	only  bool      // the hold keeps more than Retention.MinAge does
-	blobs int64     // bytes of blobs
+	blobs int64     // bytes of blobs of held entries
 }
 
-// lookHeld returns the figures of a compaction, without the blobs.
+// lookHeld returns the figures of a compaction, except those of blobs.
 func (c *compaction) lookHeld() heldLook {
 	h := c.held
 	quarter := h.through + (max(c.applied, h.through)-h.through)/4
@@ -233,7 +234,7 @@ func (c *compaction) lookHeld() heldLook {
 	return k
 }
 
-// counts reports whether the figures can still be used.
+// counts reports whether the figures may still be used.
 func (k *heldLook) counts(now time.Time, hold *Hold) bool {
 	switch {
 	case !k.on:

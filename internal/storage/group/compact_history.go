@@ -7,18 +7,18 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// history holds what a compaction must know about the versions of records in addition to which of them are superseded.
-// It covers only records with tombstones and, if more than one version is kept, records with superseded versions.
+// history holds facts about the versions of records that a compaction needs in addition to the used flags. It covers
+// only records with tombstones and, if more than one version is kept, records with superseded versions.
 type history struct {
 	// recent holds the superseded versions that are among the newest Retention.Versions of their record.
 	recent map[index.Loc]struct{}
-	// tombstones holds, by record, the newest versions that are deletes and have no older version stored.
+	// tombstones holds, by record, the newest versions that are deletes and that have no older version stored.
 	tombstones map[int64]row
-	// floor is an index: newest tombstones at or below it have no older version stored.
+	// floor is an index. Tombstones in tombstones at or below it have no older version stored.
 	floor uint64
 	// tombstoneBytes is the size of the tombstones that can be dropped, by the ordinal of their segment.
 	tombstoneBytes bytesByOrdinal
-	// blocked is the size of the newest versions that are deletes and have an older version stored; blockedThrough is
+	// blocked is the size of the newest versions that are deletes and that have an older version stored. blockedThrough is
 	// the greatest index of these deletes.
 	blocked        int64
 	blockedThrough uint64
@@ -31,15 +31,16 @@ type row struct {
 	loc   index.Loc
 }
 
-// mayGo reports whether a delete is a tombstone at or below the floor, and no older version of its record is stored.
+// mayGo reports whether a delete is the newest version of its record, is at or below the floor, and has no older
+// version stored.
 func (h *history) mayGo(e *format.Entry) bool {
 	r, ok := h.tombstones[e.ID]
 	return ok && r.index == e.Index && r.index <= h.floor
 }
 
-// learnHistory reads the rows of the given segments, which must be all segments that are sealed and applied.
-// Concurrent puts and deletes cannot make the history wrong: they only supersede more versions. For what c.held keeps,
-// see held.keeps.
+// learnHistory reads the rows of the given segments, which must be all segments that are sealed and applied. Concurrent
+// puts and deletes cannot make the history wrong, because they only supersede further versions. For their effect on
+// c.held, see held.keeps.
 func (c *compaction) learnHistory(views []view) (*history, error) {
 	h := &history{tombstones: map[int64]row{}, tombstoneBytes: bytesByOrdinal{}}
 	versions := max(1, c.retention.Versions)
@@ -104,8 +105,9 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 	return h, nil
 }
 
-// tombstoneMax returns the greatest tombstone floor that the members and the hold allow. Whoever has read the log up to
-// the hold, and so perhaps an older version of a record, must still read the delete of the record.
+// tombstoneMax returns the greatest tombstone floor that the members and the hold allow. The hold limits it, because a
+// reader that has read the log up to the hold may have an older version of a record, and must still read the record's
+// delete.
 func (c *compaction) tombstoneMax() uint64 {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()
@@ -124,8 +126,8 @@ func (h *history) countTombstones() {
 	}
 }
 
-// waitingTombstones returns the bytes of the tombstones that are kept, and the greatest index of one of them. Some of
-// them may be kept because a request id may refer to them.
+// waitingTombstones returns the size of the tombstones that are kept, and the greatest index of them. Some may be kept
+// because a repeated request may refer to them.
 func (h *history) waitingTombstones(forgotten uint64) (bytes int64, through uint64) {
 	for _, r := range h.tombstones {
 		if r.index > min(h.floor, forgotten) {
@@ -136,7 +138,7 @@ func (h *history) waitingTombstones(forgotten uint64) (bytes int64, through uint
 	return bytes, through
 }
 
-// eachRow passes the applied versions of a segment that are not void to fn. The versions of one record are passed
+// eachRow calls fn for each version in a segment that is applied and not void. The versions of one record are passed
 // newest first.
 func (c *compaction) eachRow(v view, fn func(row)) error {
 	if err := c.stopped(); err != nil {

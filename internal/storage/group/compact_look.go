@@ -7,24 +7,24 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// looked describes the data that the last compaction could not drop yet. By these figures, the next compaction begins
-// as soon as enough data can be dropped, and not earlier. A figure is no longer used when the reason for keeping the
+// looked describes the data that the last compaction could not drop yet. With these figures, the next compaction begins
+// as soon as enough data can be dropped, and not earlier. A figure is ignored as soon as the reason for keeping the
 // data may have ended. Guarded by state.mu.
 type looked struct {
-	// versions and scans count the bytes of superseded entries in sealed segments that Retention.Versions and open
-	// snapshots keep, respectively.
+	// versions is the number of bytes of superseded entries in sealed segments that Retention.Versions keeps. scans is the
+	// number of those that open snapshots keep.
 	versions, scans int64
 	// blobs is the size of the blobs that must be kept. added is the value of blobSet.added at the time of the
 	// compaction.
 	blobs, added int64
-	// scanBlobs is the part of blobs that only open snapshots see.
+	// scanBlobs is the size of those of these blobs that only open snapshots see.
 	scanBlobs int64
-	// tombstones is the size of the tombstones that could be dropped if two indexes were at least tombstonesThrough.
-	// One is compaction.forgotten, and the other is the index up to which every member has applied everything.
+	// tombstones is the size of the tombstones that can be dropped when two indexes are at or above tombstonesThrough:
+	// compaction.forgotten, and the index up to which every member has applied everything.
 	tombstones        int64
 	tombstonesThrough uint64
 	held              heldLook
-	closed            uint64 // number of snapshots closed before that compaction, see state.closed
+	closed            uint64 // number of snapshots that had been closed before that compaction (see state.closed)
 	// unfreed is the number of bytes that a compaction expected to free and could not free. mergeable is the number of
 	// segments that it could not merge. Both figures are valid until the time in the field until.
 	unfreed   int64
@@ -32,11 +32,12 @@ type looked struct {
 	until     time.Time
 }
 
-// lowSpacePart replaces rewritePart when free space is low: a segment is then rewritten if a sixteenth of it is
+// lowSpacePart replaces rewritePart when free space is low. A segment is then rewritten if a sixteenth of it is
 // superseded.
 const lowSpacePart = 16
 
-// unfreedAgain is the delay after a compaction that freed nothing although there seemed to be data to drop.
+// unfreedAgain is how long unfreed counts after a compaction that freed nothing although there seemed to be data to
+// drop.
 const unfreedAgain = 5 * time.Minute
 
 // Reclaim describes how much data of a group a compaction could free now, and why it would keep the other superseded
@@ -50,26 +51,27 @@ type Reclaim struct {
 	Unlooked int64
 	// Sealed is the size of sealed segments and blobs, without the remembered requests.
 	Sealed int64
-	// Newest, Versions, Age, Held, Scans and Other are the bytes of superseded entries that are kept, by the reason:
-	// they are in the newest segment; they are among the newest Retention.Versions of their record; they were superseded
-	// less than Retention.MinAge ago, or above the hold; an open snapshot sees them; or the last compaction found a
+	// Newest, Versions, Age, Held, Scans and Other are the bytes of superseded entries that are kept, by the reason.
+	// Newest counts entries in the newest segment, and Versions those among the newest Retention.Versions of their record.
+	// Age counts entries that were superseded less than Retention.MinAge ago, and Held those that were superseded above
+	// the hold. Scans counts entries that an open snapshot sees. Other counts entries that the last compaction kept for a
 	// different reason.
 	Newest, Versions, Age, Held, Scans, Other int64
 	// HeldBlobs is the size of the blobs that only the hold keeps.
 	HeldBlobs int64
 	// ScanBlobs is the size of the blobs that only open snapshots see.
 	ScanBlobs int64
-	// Tombstones is the size of the tombstones that can be dropped later: when every member has applied them, no
-	// request id can refer to them any more, and no older version of their record is stored.
+	// Tombstones is the size of the tombstones that can be dropped when every member has applied them, no repeated request
+	// can refer to them, and no older version of their record is stored.
 	Tombstones int64
 	// Requests is the size of the small entries that remember superseded writes by their request ids.
 	Requests int64
-	// NewestEnd is the size of the newest segment; SegmentMax is the size at which it is sealed.
+	// NewestEnd is the size of the newest segment. SegmentMax is the size at which that segment is sealed.
 	NewestEnd, SegmentMax int64
 }
 
-// reclaim returns the present estimate, which it computes from figures in memory. blobs and added are the values of
-// blobSet.stored and blobSet.added. The caller holds state.mu.
+// reclaim returns the present estimate, which it computes from figures in memory. The arguments blobs and added are the
+// values of blobSet.stored and blobSet.added. The caller holds state.mu.
 func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclaim {
 	k := &st.looked
 	r := Reclaim{NewestEnd: st.end, SegmentMax: segmentBytes, Versions: k.versions}
@@ -133,9 +135,9 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclai
 }
 
 // IsDue reports whether a compaction is due. The compaction must free at least a share of the sealed segments and
-// blobs. It must also free at least bytesMin bytes, or so many that these and the newest segment together reach the
-// size at which a segment is sealed. So a group occupies at most the size of what it needs, divided by 1 - share,
-// plus one segment.
+// blobs. It must also free at least bytesMin bytes, or so many that they and the newest segment together reach the size
+// at which a segment is sealed. So a group occupies at most one segment more than the size of the data that it needs,
+// divided by 1 - share.
 func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
 	return r.Free > 0 && float64(r.Free) >= share*float64(r.Sealed) &&
 		(r.Free >= bytesMin || r.Free+r.NewestEnd >= r.SegmentMax)
@@ -144,7 +146,7 @@ func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
 // bytesByOrdinal maps the ordinal of a segment to a number of bytes.
 type bytesByOrdinal map[uint32]int64
 
-// look determines which data must be kept. The method worth and the later steps use the result.
+// look determines how much data must be kept. The method worth and the later steps use the result.
 func (c *compaction) look(views []view) error {
 	c.kept, c.garbage = bytesByOrdinal{}, bytesByOrdinal{}
 	sealed := make(map[uint32]bool, len(views))
@@ -199,8 +201,8 @@ func (st *state) scanned() map[index.Loc]struct{} {
 	return out
 }
 
-// supersededBlobs are the bytes of blobs whose entries are superseded: those that only snapshots see, those that held
-// history keeps, and those that can be dropped.
+// supersededBlobs has the sizes of blobs whose entries are superseded: scanned of those that only snapshots see, held
+// of those that held history keeps, and garbage of those that can be dropped.
 type supersededBlobs struct{ scanned, held, garbage int64 }
 
 // blobGarbage adds up the blobs in a segment whose entries are superseded.
@@ -234,9 +236,10 @@ func (c *compaction) blobGarbage(v view) (out supersededBlobs, err error) {
 	return out, err
 }
 
-// sealEarly seals the newest segment in three cases. The segment has superseded entries of many blobs, which would
-// otherwise remain until the segment is full, and that may take long. Or free space is low, and much of the segment is
-// superseded. Or the superseded bytes of the segment reach CompactOptions.SealBytes and half of the segment.
+// sealEarly seals the newest segment, so that it can be rewritten, in each of three cases. In the first case, many
+// blobs in the segment are superseded, and would otherwise remain until the segment is full, which may take long. In
+// the second case, free space is low and a part of the segment is superseded. In the third case, the superseded bytes
+// reach both CompactOptions.SealBytes and half of the segment.
 func (c *compaction) sealEarly() error {
 	views := c.reader.views(c.applied, c.applied)
 	defer unpinAll(views)
@@ -271,12 +274,12 @@ func (c *compaction) sealEarly() error {
 	return nil
 }
 
-// noteUnfreed records the size of the data that seemed droppable and is still stored after the compaction.
+// noteUnfreed records the size of the data that seemed droppable but is still stored after the compaction.
 func (c *compaction) noteUnfreed() {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	k := &c.state.looked
-	if c.report.EntriesDropped > 0 { // tombstones that were kept for older versions can perhaps be dropped now
+	if c.report.EntriesDropped > 0 { // some tombstones that were kept because of older versions can perhaps be dropped now
 		k.tombstones += c.history.blocked
 		k.tombstonesThrough = max(k.tombstonesThrough, c.history.blockedThrough)
 	}

@@ -9,13 +9,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// due reports whether a compaction is due if it has to free two fifths of the sealed data.
+// due reports whether a compaction is due if it must free at least two fifths of the sealed data.
 func (d *logDriver) due() bool {
 	r := d.log.Stats().Reclaim
 	return r.IsDue(0.4, 0)
 }
 
-// look compacts like the background does, and then expects that no further compaction is due.
+// look compacts like a background compaction, and checks that no further compaction is due after that.
 func (d *logDriver) look() CompactReport {
 	d.t.Helper()
 	report, err := d.log.Compact(d.t.Context(), CompactOptions{})
@@ -27,8 +27,8 @@ func (d *logDriver) look() CompactReport {
 	return report
 }
 
-// Data that a compaction had to keep is considered again as soon as the reason to keep it may have ended, and not
-// earlier.
+// TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded checks that data that a compaction had to keep makes a
+// compaction due as soon as the reason for keeping it may have ended, and not earlier.
 func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 	const count = 40
 	for name, c := range map[string]struct {
@@ -96,8 +96,8 @@ func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 	}
 }
 
-// The versions that Retention.Versions keeps do not count as superseded. A compaction is due when as many bytes again
-// are superseded.
+// TestVersionsThatRetentionKeepsMakeNoCompactionDue checks that versions that Retention.Versions keeps do not count as
+// superseded. A compaction is due when the same number of bytes is superseded in addition.
 func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	opts := driverOptions(vfstest.NewMem(), Index, 16<<10)
 	opts.Retention.Versions = 3
@@ -129,7 +129,8 @@ func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A tombstone makes a compaction due once every member has it, because it can then be dropped.
+// TestTombstonesMakeACompactionDueWhenEveryMemberHasThem checks that a tombstone makes a compaction due when every
+// member has applied it, because it can then be dropped.
 func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
@@ -154,7 +155,8 @@ func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 	})
 }
 
-// A blob counts with the size of its data, not with the 40 bytes of its reference.
+// TestOverwrittenBlobsMakeACompactionDue checks that a blob counts with the size of its data, and not with the 40 bytes
+// of its reference.
 func TestOverwrittenBlobsMakeACompactionDue(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	for i := range 12 {
@@ -174,11 +176,12 @@ func TestOverwrittenBlobsMakeACompactionDue(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// Live blobs do not count as superseded, whether a compaction has looked at them or not. A blob that a compaction
-// found to be superseded counts until it is removed. New blobs make a compaction due.
+// TestLiveBlobsAreNotSuperseded checks that live blobs do not count as superseded, whether a compaction has examined
+// them or not. A blob that a compaction found to be superseded counts until it is removed. New blobs make a compaction
+// due.
 func TestLiveBlobsAreNotSuperseded(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
-	var one int64 // bytes of one blob
+	var one int64 // size of one blob in bytes
 	put := func(id int64) {
 		ref, err := writeBlobOf(d.log, payload(id, 100_000))
 		ok(t, err)
@@ -220,8 +223,8 @@ func TestLiveBlobsAreNotSuperseded(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// While the hold does not move, no compaction is due for what it keeps, however much that becomes. When the hold has
-// moved by a quarter of what was written above it, a compaction is due.
+// TestWhatAHoldKeepsMakesNoCompactionDue checks that no compaction is due for the data that a hold keeps, however much
+// this is, until the hold has moved by a quarter of the entries above it.
 func TestWhatAHoldKeepsMakesNoCompactionDue(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 16<<10), 0)
 	round := func() {
@@ -266,7 +269,8 @@ func TestWhatAHoldKeepsMakesNoCompactionDue(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A compaction that rewrites a segment knows what it keeps there. Blobs count with the size of their data.
+// TestWhatAHoldKeepsIsKnownAfterARewrite checks that a compaction that rewrites a segment records how much of it the
+// hold keeps. Blobs count with the size of their data.
 func TestWhatAHoldKeepsIsKnownAfterARewrite(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 16<<10), 0)
 	var blob int64
@@ -300,7 +304,8 @@ func TestWhatAHoldKeepsIsKnownAfterARewrite(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// While a hold is on, versions are kept for ten minutes. No compaction is due for them, until a quarter of them may go.
+// TestWhatWasJustSupersededMakesNoCompactionDue checks that versions are kept for ten minutes while a hold is on, and
+// that no compaction is due for them before a quarter of them may be dropped.
 func TestWhatWasJustSupersededMakesNoCompactionDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 16<<10), everything)
@@ -308,7 +313,7 @@ func TestWhatWasJustSupersededMakesNoCompactionDue(t *testing.T) {
 			for id := range int64(40) {
 				d.time = time.Now().UnixNano()
 				d.put(format.Entry{ID: id, Data: payload(id, 1000)})
-				time.Sleep(6 * time.Second) // 4 minutes a round
+				time.Sleep(6 * time.Second) // each round of the outer loop takes 4 minutes
 			}
 		}
 		ok(t, d.log.Seal())
@@ -320,7 +325,7 @@ func TestWhatWasJustSupersededMakesNoCompactionDue(t *testing.T) {
 		if held := d.log.Stats().HeldBytes; held < 40_000 {
 			t.Errorf("%d bytes are held", held)
 		}
-		time.Sleep(3 * time.Minute) // the first version is superseded for 7 minutes, and written for 11
+		time.Sleep(3 * time.Minute) // the first version was superseded 7 minutes ago, and written 11 minutes ago
 		if d.due() {
 			t.Errorf("due: %+v", d.log.Stats().Reclaim)
 		}

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// remove deletes a record, and applies it.
+// remove deletes a record, and applies the delete.
 func (b *compactBed) remove(id int64) {
 	m := modelEntry{entry: format.Entry{Kind: format.KindDelete, ID: id}}
 	ok(b.t, b.append(m.entry))
@@ -31,18 +31,18 @@ func TestCompactCrashAtEveryOperation(t *testing.T) {
 	crashWhileCompacting(t, func(b *compactBed) { b.fill(60) })
 }
 
-// TestMergeCrashAtEveryOperation merges many small segments into few, and removes segments that become empty from the
-// manifest.
+// TestMergeCrashAtEveryOperation crashes at every operation of compactions that merge many small segments into few, and
+// that remove empty segments from the manifest.
 func TestMergeCrashAtEveryOperation(t *testing.T) {
 	crashWhileCompacting(t, func(b *compactBed) {
 		for range 12 {
 			b.fill(3)
 		}
-		for id := range int64(compactIDs) { // the last segments hold only tombstones
+		for id := range int64(compactIDs) { // after this, the last segments hold only tombstones
 			b.remove(id)
 		}
 		b.fill(0)
-		ok(b.t, b.append(format.Entry{Kind: format.KindEmpty})) // and the first entry of a new leader
+		ok(b.t, b.append(format.Entry{Kind: format.KindEmpty})) // the first entry of a new leader
 		ok(b.t, b.log.Sync())
 		ok(b.t, b.log.Apply(b.last(), nil))
 		b.fill(0)
@@ -157,7 +157,7 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 		const restarts = 9
 		for i := range int64(restarts) {
-			ok(t, d.append(format.Entry{Kind: format.KindEmpty})) // the entry with which a leader begins
+			ok(t, d.append(format.Entry{Kind: format.KindEmpty})) // the entry that a new leader appends first
 			d.put(format.Entry{ID: i, Data: payload(i, 300)})
 			ok(t, sealAndClose(d.log))
 			d.load()
@@ -174,7 +174,7 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 			got.Mergeable != 0 {
 			t.Errorf("%+v, then %d segments, %d mergeable", report, got.Segments, got.Mergeable)
 		}
-		for range 2 { // first in the open log, then in the loaded one
+		for range 2 { // the first time in the open log, and the second time after a load
 			for i := range int64(restarts) {
 				d.wants(i, payload(i, 300))
 			}
@@ -250,8 +250,8 @@ func TestCompactLeavesNoEmptySegment(t *testing.T) {
 	ok(t, b.log.Close(false))
 }
 
-// TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid compacts a segment whose first index makes entries void. Without
-// this index in the manifest, the truncated entries would come back.
+// TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid compacts an empty segment whose first index makes entries void. If
+// that index were not in the manifest, the truncated entries would become valid again.
 func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 	for name, all := range map[string]bool{"alone": false, "merged": true} {
 		t.Run(name, func(t *testing.T) {
@@ -282,7 +282,7 @@ func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 			ok(t, d.log.Close(false))
 			names, err := d.opts.FS.List(d.opts.Dir)
 			ok(t, err)
-			for _, name := range names { // without hints, only the frames say which entries are void
+			for _, name := range names { // without hints, only the frames show which entries are void
 				if format.IsHintName(name) {
 					ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, name)))
 				}

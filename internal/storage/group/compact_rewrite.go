@@ -12,9 +12,9 @@ import (
 type rewritten struct {
 	*rewrite
 	dropped int64              // number of dropped versions
-	forgot  int64              // number of dropped requests, which no repeated write can use any more
-	held    heldBytes          // superseded versions that were kept, and the part that held history keeps
-	blobs   map[uuid.UUID]bool // blobs that dropped entries refer to
+	forgot  int64              // number of dropped requests that no repeated write can use
+	held    heldBytes          // superseded versions that were kept, and those of them that held history keeps
+	blobs   map[uuid.UUID]bool // blobs to which dropped entries refer
 }
 
 // rewriter writes the new segment.
@@ -23,12 +23,12 @@ type rewriter struct {
 	v     view // the segment that is being copied
 	out   *rewritten
 	valid func(offset int64) bool
-	conf  uint64 // membership changes up to this index are in the manifest
+	conf  uint64 // index up to which all membership changes are in the manifest
 }
 
-// rewrite writes the remaining entries of a run into a new segment, which is durable on return. It writes no segment
-// if no entry remains and the manifest can do without the segment. After errNothingToDrop and errConfAhead the
-// segments must not be replaced.
+// rewrite durably writes the remaining entries of a run into a new segment. It writes no segment if no entry remains
+// and the manifest does not need the segment. If it returns errNothingToDrop or errConfAhead, the segments must not be
+// replaced.
 func (c *compaction) rewrite(run []view) (*rewritten, error) {
 	r, err := c.editor.begin(run[0])
 	if err != nil {
@@ -100,7 +100,7 @@ func (w *rewriter) copy() error {
 	return err
 }
 
-// frame copies one frame to the new segment, or drops it.
+// frame copies one frame to the new segment, or drops the frame.
 func (w *rewriter) frame(step *segio.FrameStep) error {
 	e := &step.Entry
 	if step.Status != segio.FrameWhole {
@@ -117,7 +117,7 @@ func (w *rewriter) frame(step *segio.FrameStep) error {
 		_, err := w.out.to.Copy(step, false)
 		return err
 	}
-	if !e.Kind.IsVersion() { // Raft's first index will be above this entry
+	if !e.Kind.IsVersion() { // not needed, because Raft's first index will be above this entry
 		return nil
 	}
 	from := w.v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete)
@@ -153,15 +153,15 @@ func (w *rewriter) frame(step *segio.FrameStep) error {
 	return err
 }
 
-// leave records the blob of a dropped entry, so that the blob is removed after the swap.
+// leave records the blob of a dropped entry, so that the blob can be removed after the swap.
 func (w *rewriter) leave(e *format.Entry) {
 	if ref, _ := e.BlobRef(); ref != nil {
 		w.out.blobs[ref.ID] = true
 	}
 }
 
-// mayBeAsked reports whether a repeated write may still refer to an entry by its request id. If so, compaction replaces
-// the entry by a KindRequest instead of dropping it.
+// mayBeAsked reports whether a repeated write may still use the request id of an entry. If so, compaction replaces the
+// entry by a KindRequest instead of dropping it.
 func (c *compaction) mayBeAsked(e *format.Entry) bool {
 	return e.RequestID != [16]byte{} && e.Index > c.forgotten
 }
@@ -169,17 +169,17 @@ func (c *compaction) mayBeAsked(e *format.Entry) bool {
 // fate is the decision of a compaction about a version.
 type fate int
 
-// These are the possible fates. isHistory means that Retention.Versions or an open snapshot keeps the version.
+// These are the possible fates. The fate isHistory means that Retention.Versions or an open snapshot keeps the version.
 const (
 	isGone      fate = iota // superseded
-	isForgotten             // a delete that is the newest version, and not needed any more
+	isForgotten             // the newest version, but a delete that is not needed any longer
 	isNewest
 	isHistory
-	isHeld // the entry that superseded it is too young, or above the hold
+	isHeld // kept because it was superseded recently, or above the hold
 )
 
-// decide returns the fate of an applied version. A version that is superseded and not needed can never be needed again,
-// so the decision is still right at the swap, although the lock is not held until then.
+// decide returns the fate of an applied version. A version that is superseded and not needed can never be needed again.
+// So the decision is still right when the segments are swapped, although the lock is not held until then.
 func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 	c.state.mu.RLock()
 	newest, known := c.places.table.Get(e.ID)
@@ -199,7 +199,7 @@ func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 	if _, recent := c.history.recent[loc]; held || recent {
 		return isHistory
 	}
-	if !known || !loc.Less(newest) { // no known version supersedes this one
+	if !known || !loc.Less(newest) { // no known version has superseded this one
 		if e.Used {
 			return isNewest
 		}

@@ -41,7 +41,7 @@ func TestCompactRevivesNoVoidEntry(t *testing.T) {
 	ok(t, d.log.Close(false))
 	names, err := d.opts.FS.List(d.opts.Dir)
 	ok(t, err)
-	for _, name := range names { // without hints, only the frames say which entries are void
+	for _, name := range names { // without hints, only the frames show which entries are void
 		if format.IsHintName(name) {
 			ok(t, d.opts.FS.Remove(path.Join(d.opts.Dir, name)))
 		}
@@ -61,7 +61,7 @@ func TestCompactRaisesTheFirstIndexOfRaft(t *testing.T) {
 		ok(t, d.log.Seal())
 		d.put(format.Entry{ID: 2, Data: payload(2, 50)})
 		compactAll(t, d.log)
-		for range 2 { // first in the open log, then in the loaded one
+		for range 2 { // the first time in the open log, and the second time after a load
 			first, err := d.log.FirstIndex()
 			ok(t, err)
 			term, termErr := d.log.Term(first - 1)
@@ -159,7 +159,7 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 	ok(t, err)
 	_, err = f.WriteAt([]byte{0xff}, format.SegmentHeaderBytes+format.FrameHeaderBytes+200)
 	ok(t, errors.Join(err, f.Sync(), f.Close()))
-	for range 2 { // the first compaction finds the damage, and the second one knows it
+	for range 2 { // the first compaction finds the damage, and for the second one it is known
 		var damage *format.DamageError
 		if _, err := d.log.Compact(context.Background(), CompactOptions{All: true}); !errors.As(err, &damage) {
 			t.Fatalf("damage: %v", err)
@@ -172,8 +172,8 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestVoidEntriesBelowTheFloorStayVoid makes compaction skip a segment with little to drop. Entries in this segment
-// that another leader truncated must not come back as completed writes.
+// TestVoidEntriesBelowTheFloorStayVoid makes compaction skip a segment from which little can be dropped. Entries in
+// that segment that another leader has truncated must not return as completed writes.
 func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 1000)})
@@ -214,7 +214,7 @@ func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 }
 
 // TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest checks that the floor stays below the change, even if
-// later segments have much to drop. After a crash, Raft must be given the change again.
+// later segments have much to drop. After a crash, Raft must receive the change again.
 func TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 100)}, format.Entry{ID: 1, Data: payload(1, 100)})

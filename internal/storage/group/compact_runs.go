@@ -7,25 +7,25 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// mergeMin is the least number of neighbours that are merged, unless CompactOptions.All is set. The largest of them
-// is at most half of their total. So each time that an entry is copied only because of a merge, its new segment is at
-// least twice as large as the old one.
+// mergeMin is the minimum number of neighbouring segments that are merged, unless CompactOptions.All is set. The
+// largest of them is at most half of their total. So each time that an entry is copied only because of a merge, its new
+// segment is at least twice as large as its old one.
 const mergeMin = 4
 
-// lowSpaceMergeBytes is the greatest total size of neighbours that are merged when free space is low. The limit is
-// small because only small files are a problem then: files of some KB become many before their total size becomes
-// large.
+// lowSpaceMergeBytes is the maximum total size of neighbouring segments that are merged when free space is low. It is
+// small because only the number of files is a problem then, and there can be many files of a few KB before their total
+// size is large.
 const lowSpaceMergeBytes = 4 << 20
 
 // extent describes a sealed segment for the decision whether to merge it.
 type extent struct {
-	first, through uint64 // the first index, and the last index that is not void
+	first, through uint64 // first is the first index; through is the last index that is not void
 	bytes          int64  // size of the frames
 	empty          bool   // the segment has no version, and may leave the manifest
 }
 
-// mergeRun returns the number of segments at the beginning of extents that are to be merged with each other; 1 means
-// that the first segment is not merged.
+// mergeRun returns how many segments at the beginning of extents should be merged into one. If it returns 1, the first
+// segment is not merged.
 func mergeRun(extents []extent, bytesMax int64, all bool) int {
 	run := 1
 	var total, greatest int64
@@ -42,7 +42,7 @@ func mergeRun(extents []extent, bytesMax int64, all bool) int {
 	return run
 }
 
-// runs divides views into runs of neighbours. Each run is to become one segment.
+// runs divides views into runs of neighbouring segments, each of which should become one segment.
 func (c *compaction) runs(views []view) [][]view {
 	extents := make([]extent, len(views))
 	for i, v := range views {
@@ -51,7 +51,7 @@ func (c *compaction) runs(views []view) [][]view {
 	var out [][]view
 	for len(views) > 0 {
 		most := c.segmentBytes
-		if c.opts.SpaceLow { // a writer that waits for free space should not have to wait for a long copy
+		if c.opts.SpaceLow { // a writer may wait for free space, and should not have to wait for a long copy
 			most = min(most, lowSpaceMergeBytes)
 		}
 		n := mergeRun(extents, most, c.opts.All)
@@ -61,15 +61,15 @@ func (c *compaction) runs(views []view) [][]view {
 	return out
 }
 
-// isRemovable applies state.removable to the first segment of a run.
+// isRemovable returns state.removable for the first segment of a run.
 func (c *compaction) isRemovable(run []view) bool {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()
 	return c.state.removable(slices.Index(c.state.segments, run[0].segment))
 }
 
-// worth reports whether a run should be rewritten: because it has several segments, because there is enough to drop,
-// or because no entry must be kept.
+// worth reports whether a run should be rewritten. This is so if it has several segments, if enough of it can be
+// dropped, or if none of its entries must be kept.
 func (c *compaction) worth(run []view) bool {
 	if len(run) > 1 {
 		return true
@@ -89,7 +89,7 @@ func (c *compaction) worth(run []view) bool {
 	return bytes+blobs > 0 && (bytes*rewritePart >= v.end || blobs*rewritePart >= c.blobs.stored.Load())
 }
 
-// termsOfRun returns the term runs of the entries that remain of a run.
+// termsOfRun returns the term runs of the entries in a run that remain.
 func (c *compaction) termsOfRun(run []view) []format.TermRun {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()
@@ -104,8 +104,8 @@ func (c *compaction) termsOfRun(run []view) []format.TermRun {
 	return out
 }
 
-// mergeable counts the sealed, applied segments that a compaction would merge with others or remove from the
-// manifest. The caller holds state.mu.
+// mergeable returns the number of segments that are sealed and applied and that a compaction would merge with others or
+// remove from the manifest. The caller holds state.mu.
 func (st *state) mergeable(segmentBytes int64) int {
 	var extents []extent
 	applied := st.applied.Load()
@@ -128,8 +128,8 @@ func (st *state) mergeable(segmentBytes int64) int {
 	return count
 }
 
-// removable reports whether a segment may leave the manifest once it is empty: its first index must not make an entry
-// of the segment before it void. The caller holds state.mu.
+// removable reports whether a segment may be removed from the manifest when it is empty. This is allowed unless its
+// first index makes an entry of the segment before it void. The caller holds state.mu.
 func (st *state) removable(i int) bool {
 	return i == 0 || st.segments[i-1].last < st.segments[i].first
 }

@@ -20,9 +20,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// storeModel is the expected content of a group: all versions ever applied, and the open snapshots.
+// storeModel is the expected content of a group: all versions that were ever applied, and the open snapshots.
 type storeModel struct {
-	versions map[int64][]modelEntry // the oldest first
+	versions map[int64][]modelEntry // in the order of writing
 	scans    map[ScanID]map[int64]modelEntry
 }
 
@@ -147,7 +147,7 @@ func (m *storeModel) check(l *Log, keep int) error {
 	return nil
 }
 
-// checkVersions checks that the newest versions exist, and that no version exists that was never written.
+// checkVersions checks that the newest versions of a record exist, and that there is no version that was never written.
 func checkVersions(l *Log, id int64, all []modelEntry, keep int) error {
 	got, err := l.Versions(id, 0, 1000)
 	if err != nil {
@@ -267,7 +267,7 @@ func TestStoreEqualsModelAfterPutsDeletesCompactionsAndReloads(t *testing.T) {
 	})
 }
 
-// fill writes records, most of them superseded, in several sealed segments.
+// fill writes records into several sealed segments. Most of the records are superseded.
 func (b *compactBed) fill(writes int) {
 	for range writes {
 		ok(b.t, b.write())
@@ -405,8 +405,8 @@ func TestCompactEndsWithClose(t *testing.T) {
 	}
 }
 
-// A read is delayed while its record moves, and then finds a different segment under the ordinal that it has looked up.
-// It must look up the record again.
+// TestAReadLooksAgainWhereAnOrdinalIsUsedAgain delays a read until its record has moved and its ordinal belongs to a
+// different segment. The read must look up the record again.
 func TestAReadLooksAgainWhereAnOrdinalIsUsedAgain(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 32<<10))

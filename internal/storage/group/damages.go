@@ -11,19 +11,19 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/replay"
 )
 
-// damages holds the known damage of a log that is neither repaired nor accepted as lost. It is safe for concurrent
-// use. Its lock is held for memory operations only, and no other lock is taken meanwhile.
+// damages holds the damage of a log that is known and has neither been repaired nor been accepted as lost. It is safe
+// for concurrent use. Its lock is held only for operations in memory, and no other lock is taken while it is held.
 type damages struct {
 	logger *slog.Logger
-	// count is the number of damages. While it is 0, readers check nothing else.
+	// count is the number of damages. Readers check the other fields only if it is not 0.
 	count atomic.Int32
 
 	mu  sync.RWMutex
 	all []*format.Damage
-	ids map[int64]replay.DamagedID // for each record: the newest entry that was hit
+	ids map[int64]replay.DamagedID // for each record, its newest damaged entry
 }
 
-// any reports whether there is damage. It is cheap.
+// any reports whether any damage is known. It is cheap.
 func (d *damages) any() bool { return d.count.Load() > 0 }
 
 // list returns all known damage.
@@ -33,7 +33,7 @@ func (d *damages) list() []*format.Damage {
 	return slices.Clone(d.all)
 }
 
-// first returns the *DamageError of the damage that was found first; nil if there is no damage.
+// first returns a *DamageError for the damage that was found first. It returns nil if no damage is known.
 func (d *damages) first() error { return d.that(0, func(*format.Damage) bool { return true }) }
 
 // files returns the names of the damaged files, each once.
@@ -47,7 +47,7 @@ func (d *damages) files() []string {
 	return slices.Compact(out)
 }
 
-// note records damage. It records the damage at each place only once.
+// note records damage. It records damage of the same bytes only once.
 func (d *damages) note(found format.Damage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,20 +61,20 @@ func (d *damages) note(found format.Damage) {
 	d.count.Store(int32(len(d.all)))
 }
 
-// found records damage and returns the error for it.
+// found records damage of a record, and returns the error for it.
 func (d *damages) found(damage format.Damage, id int64) error {
 	d.note(damage)
 	return &format.DamageError{Damage: damage, ID: id}
 }
 
-// noteOf records the damage if an error is a *DamageError.
+// noteOf records the damage in an error if that is a *DamageError.
 func (d *damages) noteOf(err error) {
 	if damage, ok := errors.AsType[*format.DamageError](err); ok {
 		d.note(damage.Damage)
 	}
 }
 
-// noteID records which entry of a record was hit.
+// noteID records which entry of a record is damaged.
 func (d *damages) noteID(hit replay.DamagedID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,8 +99,8 @@ func (d *damages) forget(repaired func(*format.Damage) bool) {
 	d.count.Store(int32(len(d.all)))
 }
 
-// that returns a *DamageError for the first damage for which the function hits returns true. It returns nil if there is
-// no such damage.
+// that returns a *DamageError for the first damage for which hits returns true. It returns nil if there is no such
+// damage.
 func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -110,8 +110,8 @@ func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 	return nil
 }
 
-// inRange returns the *DamageError for entries from lo to hi of a segment if the bad bytes may hold a later entry that
-// made these entries void. A walk that ends before the bad bytes does not find such damage.
+// inRange returns a *DamageError if bad bytes in a segment may hold a later entry that has made the entries from lo to
+// hi void. A walk that ends before the bad bytes does not find such damage itself.
 func (d *damages) inRange(v view, lo, hi uint64) error {
 	if !d.any() || !v.incomplete {
 		return nil
@@ -121,8 +121,8 @@ func (d *damages) inRange(v view, lo, hi uint64) error {
 	})
 }
 
-// absent returns the error for a record that is not in the index: ErrNotFound, or *DamageError if damage may have hit
-// the record.
+// absent returns the error for a record that is not in the index. This is *DamageError if damage may have hit the
+// record, and ErrNotFound otherwise.
 func (d *damages) absent(id int64) error {
 	if d.any() {
 		if err := d.newer(id, 0); err != nil {
@@ -132,8 +132,8 @@ func (d *damages) absent(id int64) error {
 	return ErrNotFound
 }
 
-// newer returns the *DamageError for a record if damage may have hit a version newer than its newest known one (rule
-// 4). The argument at is the index of the newest known version, or 0 if none is known.
+// newer returns a *DamageError for a record if damage may have hit a version that is newer than the newest known
+// version (rule 4). The argument at is the index of the newest known version, or 0 if none is known.
 func (d *damages) newer(id int64, at uint64) error {
 	d.mu.RLock()
 	hit, ok := d.ids[id]
@@ -141,18 +141,18 @@ func (d *damages) newer(id int64, at uint64) error {
 	if ok && at < hit.Index {
 		return &format.DamageError{Damage: *hit.Damage, ID: id}
 	}
-	// Damage may also hide that a version at or below IndexLast is void.
+	// A damaged entry up to IndexLast may also have made this version void.
 	return d.that(id, func(d *format.Damage) bool { return d.IDsUnknown && at <= d.IndexLast })
 }
 
-// version returns the *DamageError for a version that was not found, if damage may have hit it.
+// version returns a *DamageError for a version that was not found, if damage may have hit that version.
 func (d *damages) version(id int64, at uint64) error {
 	return d.that(id, func(d *format.Damage) bool {
 		return mayHit(d, id) && (d.IndexFirst == 0 || at >= d.IndexFirst && at <= d.IndexLast)
 	})
 }
 
-// history returns the *DamageError for a list of versions that may be incomplete because of damage.
+// history returns a *DamageError if the versions of a record may be incomplete because of damage.
 func (d *damages) history(id int64) error {
 	return d.that(id, func(d *format.Damage) bool { return mayHit(d, id) })
 }

@@ -16,34 +16,34 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Export is the state of a log at one index. It can be read until Close, regardless of later changes of the log. It
-// is safe for concurrent use.
+// Export is the state of a log at one index. It can be read until Close, whatever changes are made to the log. An
+// Export is safe for concurrent use.
 type Export struct {
-	Index uint64 // applied index of the export
-	Term  uint64 // term of that index
-	Bytes int64  // total size of the files
+	Index uint64 // index up to which the export has all entries
+	Term  uint64 // term of the entry at that index
+	Bytes int64  // total size of the files in bytes
 
 	group    string
 	gate     *gate
-	folder   *folder // used to open files; its list of files is read only when the export is made
+	folder   *folder // opens the files; its list of files is read only when the export is made
 	reader   *reader
 	blobs    *blobSet
 	manifest []byte
 	files    []transfer.File
-	sizes    map[string]int64 // sizes of the files, by name
+	sizes    map[string]int64 // by name
 
 	mu     sync.Mutex
-	views  []view      // pinned segments. Guarded by mu
-	pinned []uuid.UUID // pinned blobs. Guarded by mu
+	views  []view      // pinned segments; guarded by mu
+	pinned []uuid.UUID // pinned blobs; guarded by mu
 	closed bool        // guarded by mu
 }
 
-// Export pins the log at its applied index, or at the index before a membership change that was not passed to SetConf
-// yet. It holds no lock for long. Compaction continues meanwhile, but the files that it removes take disk space until
-// Close. If the log has damage, Export returns *DamageError.
+// Export returns an export of the log at its applied index, or at the index before a membership change that was not
+// passed to SetConf yet. It holds no lock for long. Compaction is possible during the export, but the files that it
+// removes take disk space until Close. If the log has damage, Export returns *DamageError.
 func (l *Log) Export(ctx context.Context) (_ *Export, err error) {
 	defer l.addNames("export", &err)
-	l.blobs.hold() // until the blobs of the export are known, no blob is removed
+	l.blobs.hold() // no blob must be removed before the blobs of the export are known
 	defer l.blobs.release()
 	e := &Export{
 		group: l.opts.Identity.Name, gate: &l.gate, folder: &l.folder, reader: &l.reader, blobs: &l.blobs,
@@ -74,9 +74,9 @@ func (l *Log) Export(ctx context.Context) (_ *Export, err error) {
 	return e, nil
 }
 
-// pin records the state at one moment, and makes the manifest without the segments.
+// pin pins the segments of the export in their present state, and returns a manifest without segments.
 func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
-	w.mu.Lock() // so that no entry is applied meanwhile
+	w.mu.Lock() // so that no entry is applied at the same time
 	defer w.mu.Unlock()
 	if err := e.gate.usable(); err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 		CompactedThrough: now.CompactedThrough, CompactedTerm: now.CompactedTerm,
 		TombstoneFloor: now.TombstoneFloor, AcceptedThrough: now.AcceptedThrough,
 		HistoryFloor: now.HistoryFloor, HistoryKnown: now.HistoryKnown,
-		// The vote is left out because it is this replica's own.
+		// There is no vote, because the vote is that of this replica.
 		HardState: format.StateRecord{Term: max(w.hard.Term, term), Commit: e.Index},
 	}
 	st.mu.RUnlock()
@@ -107,7 +107,7 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 	return m, nil
 }
 
-// addSegments lists the segments; the last one ends at the exported index.
+// addSegments adds the segments to the manifest and to the files. The last segment ends at the index of the export.
 func (e *Export) addSegments(m *format.Manifest) error {
 	for i, v := range e.views {
 		s := v.m
@@ -131,8 +131,9 @@ func (e *Export) add(f transfer.File) {
 	e.Bytes += f.Bytes
 }
 
-// endOf finds the end of the entries of a segment up to an index, and the index of the last of them by place. Void
-// entries are before that last entry or after the end, because committed entries are not truncated.
+// endOf returns the offset at which the entries of a segment up to an index end, and the index of the last of these
+// entries by position. Void entries are before that last entry or after the returned offset, because committed entries
+// are not truncated.
 func (r *reader) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
 	end, last = format.SegmentHeaderBytes, v.first-1
 	var damage error
@@ -155,7 +156,7 @@ func (r *reader) endOf(v view, at, floor uint64) (end int64, last uint64, err er
 	return end, last, nil
 }
 
-// addBlobs lists the blobs that the exported entries refer to, and pins them.
+// addBlobs pins the blobs to which the exported entries refer, and adds them to the files.
 func (e *Export) addBlobs(ctx context.Context) error {
 	listed := make(map[uuid.UUID]bool)
 	for _, v := range e.views {
@@ -180,12 +181,12 @@ func (e *Export) addBlobs(ctx context.Context) error {
 	return nil
 }
 
-// Manifest returns the manifest for NewInstall: all segments are sealed, the commit of the hard state is Index, and
-// there is no vote.
+// Manifest returns the manifest for NewInstall. In it all segments are sealed, the commit of the hard state is Index,
+// and there is no vote.
 func (e *Export) Manifest() []byte { return e.manifest }
 
-// Open opens a file of the export for reading from an offset to its end. It returns ErrNotFound for a file that is
-// not part of the export, and ErrClosed after Close.
+// Open opens a file of the export for reading from an offset to the end of the file. It returns ErrNotFound for a file
+// that is not part of the export, and ErrClosed after Close.
 func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	size, found := e.sizes[name]
 	switch {
@@ -206,7 +207,7 @@ func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	return &exportReader{file: f, at: offset, asked: offset, end: size}, nil
 }
 
-// exportReader reads a part of a file, even if the file is removed meanwhile.
+// exportReader reads a part of a file. The file can be removed in the meantime.
 type exportReader struct {
 	file  vfs.File
 	at    int64 // offset of the next read
@@ -214,7 +215,7 @@ type exportReader struct {
 	end   int64
 }
 
-// readAheadBytes is the number of bytes that the device reads ahead of the bytes that are sent.
+// readAheadBytes is the number of bytes that the kernel is told to read ahead.
 const readAheadBytes = 4 << 20
 
 // Read implements io.Reader.
@@ -230,14 +231,14 @@ func (r *exportReader) Read(p []byte) (int, error) {
 	n, err := r.file.ReadAt(p[:min(int64(len(p)), r.end-r.at)], r.at)
 	r.at += int64(n)
 	if n > 0 && errors.Is(err, io.EOF) {
-		err = nil // if the file is too short, the next read reports it
+		err = nil // a file that is too short makes the next read fail
 	}
 	return n, err
 }
 
 func (r *exportReader) Close() error { return r.file.Close() }
 
-// Close releases the files. Open readers can still be used.
+// Close ends the export and unpins its files. Readers that are open can still be used.
 func (e *Export) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// folder holds the files of a log; its manifest lists the segments. All methods except remove and clear are called
-// with writer.mu held.
+// folder holds the files of a log. Its manifest lists the segments. The caller of a method, except remove and clear,
+// holds writer.mu.
 type folder struct {
 	fs       vfs.FS
 	dir      string
@@ -25,19 +25,19 @@ type folder struct {
 	now      func() time.Time
 	logger   *slog.Logger // adds the name of the group
 
-	manifest *format.Manifest // the manifest as it is on disk
-	// unsure says that a manifest may have been replaced, perhaps not durably. It must be written again before
-	// anything is acknowledged.
+	manifest *format.Manifest // the manifest that is on disk
+	// unsure says that a write of the manifest has failed, so that it is not known which manifest is on disk. The manifest
+	// must be written again before anything is acknowledged.
 	unsure     bool
-	nextNumber uint64 // number of the next segment file
-	sequence   uint64 // sequence number of the last manifest that the log has tried to write
-	// changesFloor is an index: some changes at or below it may be missing. See Log.Changes.
+	nextNumber uint64 // number that the next segment gets
+	sequence   uint64 // sequence number of the last manifest that was passed to a write
+	// changesFloor is an index. Some changes at or below it may be missing (see Log.Changes).
 	changesFloor atomic.Uint64
-	history      atomic.Pointer[historyFloor] // of the manifest on disk; nil if it has none
+	history      atomic.Pointer[historyFloor] // history floor of the manifest on disk; nil if it has none
 }
 
-// create creates the file of a segment with the given ordinal; rewritten says whether the segment replaces others.
-// The file is durable. It has no image, and is not in the manifest yet.
+// create durably creates the file of a segment with the given ordinal. The argument rewritten says whether the segment
+// replaces others. The result has no image, and is not in the manifest yet.
 func (f *folder) create(first uint64, ordinal uint32, rewritten bool) (*segment, error) {
 	if ordinal > index.OrdinalMax {
 		return nil, fmt.Errorf("the log has used up its %d segment ordinals: load it again", index.OrdinalMax)
@@ -54,15 +54,15 @@ func (f *folder) create(first uint64, ordinal uint32, rewritten bool) (*segment,
 	return s, nil
 }
 
-// discard removes a segment that no manifest lists. Errors are ignored: the next load removes the remaining files as
-// garbage.
+// discard removes a segment that no manifest lists. Errors are ignored, because the next load removes files that remain
+// as garbage.
 func (f *folder) discard(s *segment) {
 	s.retired = func() { f.remove(path.Base(s.path)) }
 	s.unpin()
 }
 
-// discardUnlessListed removes a segment after the write of the manifest that lists it has failed. It keeps the
-// segment if the manifest may have been written after all.
+// discardUnlessListed removes a segment after the manifest that lists it could not be written. It keeps the segment if
+// that manifest may be on the disk nevertheless.
 func (f *folder) discardUnlessListed(s *segment) {
 	if f.unsure {
 		s.unpin()
@@ -71,14 +71,15 @@ func (f *folder) discardUnlessListed(s *segment) {
 	f.discard(s)
 }
 
-// remove removes a file that the manifest does not list. If that fails, the file takes space until the next load.
+// remove removes a file that the manifest does not list. If the removal fails, the file takes space until the next
+// load.
 func (f *folder) remove(name string) {
 	if err := f.fs.Remove(path.Join(f.dir, name)); err != nil && !errors.Is(err, iofs.ErrNotExist) {
 		f.logger.Warn("garbage stays until the next load", "file", name, "error", err)
 	}
 }
 
-// clear removes files to which nothing in the log refers. The removal is durable on return.
+// clear durably removes files to which nothing in the log refers.
 func (f *folder) clear(names []string) error {
 	for _, name := range names {
 		if err := f.fs.Remove(path.Join(f.dir, name)); err != nil {
@@ -91,8 +92,8 @@ func (f *folder) clear(names []string) error {
 	return f.fs.SyncDir(f.dir)
 }
 
-// writeManifest replaces the manifest by a changed copy. After an error the old manifest is valid, unless unsure is
-// set. In that case writer.recover writes the manifest again before anything is acknowledged.
+// writeManifest replaces the manifest by a changed copy. After an error the old manifest is still valid, unless unsure
+// is set. If unsure is set, writer.recover writes the manifest again before anything is acknowledged.
 func (f *folder) writeManifest(change func(*format.Manifest)) error {
 	m := *f.manifest
 	m.Segments = append([]format.ManifestSegment(nil), m.Segments...)
@@ -118,7 +119,7 @@ func (f *folder) publishFloors() {
 	f.history.Store(historyOf(f.manifest))
 }
 
-// retire removes the files of a segment that left the manifest, once its last reader has finished.
+// retire removes the files of a segment that is no longer in the manifest, as soon as the segment has no readers.
 func (f *folder) retire(s *segment) {
 	s.retired = func() {
 		f.remove(path.Base(s.path))
@@ -127,11 +128,12 @@ func (f *folder) retire(s *segment) {
 	s.unpin()
 }
 
-// ordinalStep leaves an odd ordinal next to each even one, for the segment into which compaction rewrites a segment.
+// ordinalStep is the difference between the ordinals of neighbouring segments. It leaves an odd ordinal next to each
+// even one, for the segment with which compaction replaces a segment.
 const ordinalStep = 2
 
-// Create creates the files of a new, empty group with the given Raft voters; the files are durable on return. The
-// folder must not exist, or must be empty except for files of an unfinished Create.
+// Create durably creates the files of a new, empty group with the given Raft voters. The folder must not exist, or must
+// be empty except for files of an unfinished Create.
 func Create(opts Options, conf *raftpb.ConfState) (err error) {
 	opts = opts.withDefaults()
 	defer func() {
@@ -181,7 +183,7 @@ func clearUnfinished(fs vfs.FS, dir string) error {
 	return nil
 }
 
-// isUnfinished reports whether a file in a folder without a manifest is one that an unfinished Create left.
+// isUnfinished reports whether a file in a folder without a manifest remains from an unfinished Create.
 func isUnfinished(fs vfs.FS, dir, name string) (bool, error) {
 	switch name {
 	case format.MarkName, format.MarkName + format.TmpSuffix, format.ManifestName + format.TmpSuffix:
@@ -193,8 +195,8 @@ func isUnfinished(fs vfs.FS, dir, name string) (bool, error) {
 	return false, nil
 }
 
-// HoldsNothing reports whether a folder holds no file of a replica, but at most what a Create, or the beginning of a
-// learner, left when it was killed. Such a folder holds no entry and no vote.
+// HoldsNothing reports whether a folder holds no files of a replica, except those that remain if a Create or the start
+// of a learner was killed. Such a folder holds no entry and no vote.
 func HoldsNothing(fs vfs.FS, dir string) (bool, error) {
 	names, err := fs.List(dir)
 	if err != nil {

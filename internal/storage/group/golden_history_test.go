@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The group with a manifest of version 2 must always be readable, too.
+// goldenHistory is the folder of a group with a manifest of version 2. Every later program must be able to read it.
 var goldenHistory = filepath.Join("testdata", "history")
 
 func TestGoldenManifestOfVersion2IsWrittenTheSame(t *testing.T) {

@@ -15,11 +15,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The group with a segment of version 2 must always be readable too. It has the entries that compaction leaves
-// because of request ids.
+// goldenV2 is the folder of a group with a segment of version 2. Every later program must be able to read it. The
+// segment has the entries with which compaction remembers request ids.
 var goldenV2 = filepath.Join("testdata", "v2")
 
-// goldenRequests returns the content of the segment of version 2. Never change it.
+// goldenRequests returns the content of the segment of version 2. This content must never change.
 func goldenRequests() []format.Entry {
 	return []format.Entry{
 		{Kind: format.KindRequest, ID: 7, Index: 3, Term: 1, CommitTime: 1700000000000000001, RequestID: [16]byte{1, 15: 4},
@@ -38,7 +38,8 @@ func goldenRequestFiles(t *testing.T) map[string][]byte {
 	return requestFiles(t, func(*format.Manifest) {})
 }
 
-// requestFiles returns the files of a group with a segment of version 2, and with a changed manifest.
+// requestFiles returns the files of a group with a segment of version 2. The function change is applied to the
+// manifest.
 func requestFiles(t *testing.T, change func(*format.Manifest)) map[string][]byte {
 	t.Helper()
 	m := &format.Manifest{

@@ -23,13 +23,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The files of version 1 must always be readable. -update rewrites them. A change of an existing file is a change of
-// the format, which needs a new version and a new folder.
+// The flag -update writes the golden files of version 1 again. Every later program must be able to read these files. A
+// change of an existing file is a change of the format, which needs a new version and a new folder.
 var update = flag.Bool("update", false, "rewrite the golden files of the current version")
 
 var goldenV1 = filepath.Join("testdata", "v1")
 
-// goldenEntries returns the content of the golden segments, including every kind and codec. Never change it.
+// goldenEntries returns the content of the golden segments, with every kind and codec. This content must never change.
 func goldenEntries() [2][]format.Entry {
 	attributes := []byte("\x04\x00\x02\x00\x00\x00mode\x01\xa4\x04\x00\x05\x00\x00\x00patha/b/c")
 	ref := format.BlobRef{ID: uuid.UUID{0xb1, 0x0b, 15: 1}, Size: 10, CRC32C: format.Checksum([]byte("0123456789"))}
@@ -106,7 +106,7 @@ func goldenFiles(t *testing.T) map[string][]byte {
 	return files
 }
 
-// goldenBlob returns the file of a blob with the identity in ref.
+// goldenBlob returns the content of the file of a blob. The argument ref gives the id of the blob.
 func goldenBlob(t *testing.T, ref format.BlobRef, data []byte) []byte {
 	fs := vfstest.NewMem()
 	must.OK(t, fs.MkdirAll("g"))
@@ -122,8 +122,8 @@ func goldenBlob(t *testing.T, ref format.BlobRef, data []byte) []byte {
 	return b
 }
 
-// goldenHint makes a hint by hand, without the code that makes hints. The order of its rows fixes the hash of the
-// format.
+// goldenHint makes a hint by hand, without the code that makes hints. The order of its rows detects a change of the
+// hash function, which is part of the format.
 func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
 	h := &format.Hint{Segment: s.ID, FirstIndex: s.FirstIndex, LastIndex: s.LastIndex, LastCommit: 1700000000000000004,
 		Bytes: s.Bytes,
@@ -140,7 +140,7 @@ func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
 			h.Places = append(h.Places, place)
 			h.Indexes = append(h.Indexes, uint32(e.Index-s.FirstIndex))
 			if e.Codec == format.CodecBlob {
-				ref, _ := format.DecodeBlobRef(e.Data) // the test of the file checks the error
+				ref, _ := format.DecodeBlobRef(e.Data) // an error appears when the test reads the file
 				h.Blobs = append(h.Blobs, format.HintBlob{Index: e.Index, Ref: ref})
 			}
 		}
@@ -149,8 +149,8 @@ func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
 	return h
 }
 
-// goldenPieces makes pieces by hand, without the code that makes pieces: the first one for the put, the second one
-// for a part without a put.
+// goldenPieces makes pieces by hand, without the code that makes pieces. The first piece contains the put, and the
+// second one covers a part without a put.
 func goldenPieces(s format.ManifestSegment, image []byte) []*format.HintPiece {
 	length := format.FrameBytes(0, len("second"))
 	state := format.SegmentHeaderBytes + length
@@ -166,7 +166,8 @@ func TestGoldenFilesOfVersion1AreWrittenTheSame(t *testing.T) {
 	writtenTheSame(t, goldenV1, goldenFiles(t))
 }
 
-// writtenTheSame checks that the codec writes the golden files of a folder, and no others. With -update it writes them.
+// writtenTheSame checks that the codec still produces the golden files of a folder, and no others. With -update it
+// writes them.
 func writtenTheSame(t *testing.T, dir string, files map[string][]byte) {
 	t.Helper()
 	for name, want := range files {

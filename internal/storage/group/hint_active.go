@@ -7,41 +7,41 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/replay"
 )
 
-// The hint of the active segment covers everything before one of its state frames: rows, terms, blobs. A load in
-// Index residency takes them from the hint, and walks the segment from that frame on. The load misses nothing: the
-// frame has the whole hard state, every entry before the frame was applied when the hint was written, and every
-// membership change before it is in the manifest.
+// The hint of the active segment has the rows, terms and blobs of all entries before one of the segment's state frames.
+// A load in Index residency takes them from the hint, and walks the segment from that state frame on. The load misses
+// nothing, because the frame has the whole hard state, every entry before the frame was applied when the hint was
+// written, and every membership change before it is in the manifest.
 //
-// The hint grows with the segment, piece by piece. A piece is written after the sync of the frames that it covers,
-// and is not synced itself. After a kill the page cache still has the piece. After a power cut some pieces may be
-// missing, torn or zeros; the checksums of the pieces detect this.
+// The hint grows with the segment, piece by piece. A piece is written after the sync of the frames that it covers, and
+// is not synced itself. After a kill the page cache still has the piece. After a power cut some pieces may be missing,
+// torn or zeros, which their checksums show.
 const (
 	// hintPieceOf is the number of bytes that the segment must have after the end of its hint before a piece is written.
-	// Reading fewer bytes costs no more than opening a file. Writing a piece for this many bytes costs a hundredth of
+	// Reading fewer bytes takes no longer than opening a file. Writing a piece for this many bytes costs a hundredth of
 	// writing the bytes themselves.
 	hintPieceOf    = 256 << 10
-	hintPieceShare = 32 // divisor: for small segments, the limit is the segment size divided by hintPieceShare
+	hintPieceShare = 32 // for small segments, the number is the segment size divided by hintPieceShare
 )
 
 // activeHint maintains the hint of the active segment while the log is open. It writes and removes the file of the
-// hint, reads the state, and uses the segment's rows and terms in memory. Guarded by writer.mu.
+// hint. It reads the state, and the segment's rows and terms in memory. Guarded by writer.mu.
 type activeHint struct {
 	folder     *folder
 	state      *state
-	pieceBytes int64 // least number of bytes of the active segment that one piece covers
+	pieceBytes int64 // minimum number of bytes of the active segment that one piece covers
 	// whileOpen says that the hint grows while the log is written to, and not only when the log is closed, so that a
 	// start after a kill can use it.
 	whileOpen bool
 
 	frame format.StateFrame // the last state frame of the active segment
-	// ready is the last state frame of the active segment before which all entries are known to be applied.
+	// ready is the last state frame of the active segment of which it is known that all entries before it are applied.
 	ready    format.StateFrame
 	covered  format.HintPart // the part of the active segment that the hint covers
-	tried    int64           // offset for which a piece was last tried; 0: none was tried
+	tried    int64           // offset up to which a piece was last tried; 0: none was tried
 	unsynced bool            // a piece was written, but not synced
 }
 
-// newActiveHint returns the hint manager of a log with the given options.
+// newActiveHint returns the activeHint of a log with the given options.
 func newActiveHint(folder *folder, state *state, opts *Options) activeHint {
 	return activeHint{
 		folder: folder, state: state, pieceBytes: min(hintPieceOf, opts.SegmentBytes/hintPieceShare),
@@ -49,12 +49,12 @@ func newActiveHint(folder *folder, state *state, opts *Options) activeHint {
 	}
 }
 
-// note records a batch that was written after the entry with index last. If the batch has a state frame, the frame is
-// before end.
+// note records a batch that was written after the entry with index last. If the batch has a state frame, this frame
+// ends at the offset end.
 func (h *activeHint) note(batch []tailEntry, last uint64, end int64, withState bool) {
 	if n := len(batch); n > 0 {
 		if batch[0].entry.Index <= h.frame.Last {
-			h.frame = format.StateFrame{} // entries before the frame are void now
+			h.frame = format.StateFrame{} // the batch makes entries before the frame void
 		}
 		last = batch[n-1].entry.Index
 	}
@@ -74,14 +74,16 @@ func (w *writer) hintWhileOpen() {
 	}
 }
 
-// growHint extends the hint of the active segment, unless an earlier failure is still unresolved. The caller holds mu.
+// growHint extends the hint of the active segment. It does nothing while an earlier failure is not resolved. The caller
+// holds mu.
 func (w *writer) growHint() {
 	if w.suspect == nil && !w.folder.unsure {
 		w.hint.grow(w.active)
 	}
 }
 
-// grow writes the next piece if at least pieceBytes of the segment are not covered yet: less is not worth a write.
+// grow writes the next piece if the hint does not cover at least pieceBytes of the segment yet. A piece for fewer bytes
+// is not worth a write.
 func (h *activeHint) grow(s *segment) {
 	at := h.ready
 	if h.frame.Last <= h.state.applied.Load() && h.isSynced(h.frame) {
@@ -110,12 +112,12 @@ func (h *activeHint) grow(s *segment) {
 	h.unsynced = true
 }
 
-// isSynced reports whether a state frame and everything before it were synced.
+// isSynced reports whether a state frame and all bytes before it are synced.
 func (h *activeHint) isSynced(at format.StateFrame) bool {
 	return at.Offset+format.FrameBytes(0, format.StateRecordBytes) <= h.state.syncedEnd
 }
 
-// keep makes the hint durable when the log is closed.
+// keep makes the hint durable. It is called when the log is closed.
 func (h *activeHint) keep() {
 	if !h.unsynced {
 		return
@@ -128,7 +130,7 @@ func (h *activeHint) keep() {
 	}
 }
 
-// drop removes the hint of a segment that is no longer active.
+// drop removes the hint of a segment that has been sealed or replaced.
 func (h *activeHint) drop() {
 	if h.covered.Bytes > 0 {
 		h.folder.remove(format.ActiveHintName)
@@ -138,7 +140,7 @@ func (h *activeHint) drop() {
 }
 
 // activeHintHead returns the part of the active segment that its hint covers, for a plan in Index residency. It does
-// not check the hint. It returns false if the hint will not be used.
+// not check the hint. It returns false if the load will not use the hint.
 func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) (format.HintPart, bool) {
 	if opts.Residency != Index {
 		return format.HintPart{}, false
@@ -149,8 +151,8 @@ func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) 
 	return format.HintPart{}, false
 }
 
-// readActiveHint reads the hint of the active segment. The segment's file has data up to end. It returns nil if there
-// is no usable hint.
+// readActiveHint reads the hint of the active segment. The argument end is the offset at which the data of the
+// segment's file ends. The result is nil if there is no usable hint.
 func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	h, err := format.ReadPieces(ld.folder.fs, ld.folder.dir, s.manifest())
 	if err != nil {

@@ -21,8 +21,7 @@ type hints struct {
 	turn    longlock.Mutex // held by the goroutine that writes a hint
 }
 
-// writeLater writes the hint of a sealed segment in the background. If the hint is missing, the next load reads the
-// segment.
+// writeLater writes the hint of a sealed segment in the background. If this fails, the next load reads the segment.
 func (h *hints) writeLater(s *segment) {
 	if !s.pin() {
 		return
@@ -45,7 +44,7 @@ func (h *hints) write(s *segment) error {
 	rows, m, terms := s.rows, s.manifest(), h.state.termsOf(s)
 	h.state.mu.RUnlock()
 	if rows != nil && s.incomplete {
-		return nil // the next load reads the segment, and so finds the damage again
+		return nil // without a hint, the next load reads the segment and finds the damage again
 	}
 	var hint *format.Hint
 	if rows == nil {
@@ -75,11 +74,12 @@ func (h *hints) write(s *segment) error {
 	return nil
 }
 
-// hintStalePart is a divisor: Close writes a hint again if more used flags are outdated than the number of the hint's
-// rows divided by hintStalePart.
+// hintStalePart determines when Close writes a hint again: if more used flags are outdated than the number of the
+// hint's rows divided by hintStalePart.
 const hintStalePart = 64
 
-// refresh rewrites hints that have many outdated used flags. The active segment has no such hint.
+// refresh rewrites hints that have many outdated used flags. It leaves out the active segment, which has a hint of
+// another kind.
 func (h *hints) refresh(active *segment) {
 	h.state.mu.RLock()
 	segments := slices.Clone(h.state.segments)
@@ -105,11 +105,11 @@ func (h *hints) remake(s *segment, m format.ManifestSegment) (*format.Hint, erro
 	return w.Rows.Hint(m, w.Terms), nil
 }
 
-// hintCache keeps the most recently used hints, because a caller that needs old versions usually needs them for many
-// records.
+// hintCache keeps the most recently used hints in memory, because a caller that needs old versions of one record
+// usually needs those of many records.
 type hintCache struct {
 	mu    sync.Mutex
-	hints []*format.Hint // in order of use; the most recently used one is the last
+	hints []*format.Hint // in the order of their last use
 }
 
 const hintCacheBytesMax = 64 << 20

@@ -6,22 +6,22 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Hold keeps history for a reader that is behind, such as an archive. While a hold is on, a compaction keeps a version
-// of a record if the entry that superseded it has an index above Index.
+// Hold keeps history for a reader that has not read all entries yet, such as an archive. While a hold is on, a
+// compaction keeps a version of a record if the entry that superseded it has an index above Index.
 type Hold struct {
 	Index uint64
-	On    bool // false: compaction is free, and Index is not used
+	On    bool // if it is false, compaction ignores Index and may drop all history
 }
 
-// SetHold sets the hold, which the next Compact obeys; it may be lower than before. SetHold is cheap and writes
-// nothing. The log does not store the hold: a log that once had one, and was loaded again, keeps all history above its
-// history floor until SetHold is called, because the hold is unknown until then.
+// SetHold sets the hold that the next Compact obeys. It may be lower than the previous one. SetHold is cheap and writes
+// nothing, because the log does not store the hold. If a log that has had a hold is loaded again, it keeps all history
+// above its history floor until SetHold is called, because the hold is not known until then.
 func (l *Log) SetHold(h Hold) { l.state.hold.Store(&h) }
 
-// HistoryFloor returns the history floor: reads of the group as of an index at or above it are exact, which means that
-// for each record, its newest version at or below that index (or its absence) is still stored. The result known is
-// false while no hold was ever on, or while that is not durable yet (BeginHistory): history below the applied index may
-// then be incomplete. The floor never falls, except by an install.
+// HistoryFloor returns the history floor. Reads of the group's state as of an index at or above the floor are exact:
+// for each record, the newest version at or below that index is still stored, unless the record did not exist. The
+// result known is false if no hold was ever on, or if the floor is not durable yet (BeginHistory). History below the
+// applied index may then be incomplete. The floor never becomes lower, except by an install.
 func (l *Log) HistoryFloor() (floor uint64, known bool) {
 	if h := l.folder.history.Load(); h != nil {
 		return h.floor, true
@@ -32,7 +32,7 @@ func (l *Log) HistoryFloor() (floor uint64, known bool) {
 // historyFloor is the history floor in the manifest on disk.
 type historyFloor struct{ floor uint64 }
 
-// historyOf returns the history floor of a manifest; nil if the manifest has none.
+// historyOf returns the history floor in a manifest. It returns nil if the manifest has none.
 func historyOf(m *format.Manifest) *historyFloor {
 	if !m.HistoryKnown {
 		return nil
@@ -40,9 +40,9 @@ func historyOf(m *format.Manifest) *historyFloor {
 	return &historyFloor{m.HistoryFloor}
 }
 
-// BeginHistory makes the history floor known and durable if a hold is on and the log has no history floor yet: the
-// floor becomes the applied index. Otherwise BeginHistory does nothing. Without this call, the next write of the
-// manifest by a compaction, a seal or a membership change does the same.
+// BeginHistory durably sets the history floor to the applied index if a hold is on and the log has no history floor
+// yet. Otherwise BeginHistory does nothing. Without this call, the next write of the manifest by a compaction, a seal
+// or a membership change sets the floor.
 func (l *Log) BeginHistory() error {
 	err := l.editor.beginHistory()
 	l.addNames("history", &err)
@@ -67,9 +67,9 @@ func (st *state) beginsHistory() bool {
 	return h != nil && h.On
 }
 
-// beginHistory gives a manifest that is about to be written a history floor, if a hold is on and there is none yet. The
-// applied index is sound, because whatever was dropped before was superseded by an applied entry. The caller holds
-// writer.mu.
+// beginHistory sets the history floor in a manifest that is about to be written, if a hold is on and the manifest has
+// no floor yet. The applied index is a correct floor, because each version that was dropped was superseded by an
+// applied entry. The caller holds writer.mu.
 func (st *state) beginHistory(m *format.Manifest) {
 	if !m.HistoryKnown && st.beginsHistory() {
 		m.HistoryKnown, m.HistoryFloor = true, st.applied.Load()

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// version is a put or delete in the model.
+// version is a put or delete of a record.
 type version struct {
 	id      int64
 	index   uint64
@@ -21,7 +21,8 @@ type version struct {
 	deleted bool
 }
 
-// stored returns the versions that a log stores, by index, and those of them in segments that a compaction rewrites.
+// stored returns the versions that a log stores, by index. The result sealed says which of them are in segments that a
+// compaction rewrites.
 func stored(t testing.TB, l *Log) (all map[uint64]version, sealed map[uint64]bool) {
 	t.Helper()
 	all, sealed = map[uint64]version{}, map[uint64]bool{}
@@ -42,7 +43,7 @@ func stored(t testing.TB, l *Log) (all map[uint64]version, sealed map[uint64]boo
 	return all, sealed
 }
 
-// asOf returns the newest version of each record at or below an index, without deleted records.
+// asOf returns, for each record that exists as of an index, the index of its newest version at or below that index.
 func asOf(versions map[uint64]version, at uint64) map[int64]uint64 {
 	out := map[int64]uint64{}
 	for _, index := range slices.Sorted(maps.Keys(versions)) {
@@ -57,7 +58,7 @@ func asOf(versions map[uint64]version, at uint64) map[int64]uint64 {
 	return out
 }
 
-// nextOf returns the version of the model that superseded the one at an index; false if there is none.
+// nextOf returns the version that superseded the version at an index. It returns false if there is none.
 func nextOf(model map[uint64]version, at uint64) (next version, found bool) {
 	for index, v := range model {
 		if v.id == model[at].id && index > at && (!found || index < next.index) {
@@ -73,10 +74,10 @@ type holdBed struct {
 	random *rand.Rand
 	now    time.Time
 	model  map[uint64]version
-	hold   *Hold // of this process
+	hold   *Hold // the hold that this process has set; nil if none
 	folder int
 	floor  uint64
-	counts map[string]int // how often something happened that the test is about
+	counts map[string]int // counts of the events that the test must cover
 }
 
 func newHoldBed(t testing.TB, seed uint64, counts map[string]int) *holdBed {
@@ -92,7 +93,7 @@ func newHoldBed(t testing.TB, seed uint64, counts map[string]int) *holdBed {
 	return b
 }
 
-// write puts or deletes a random record; a few records are written most.
+// write puts or deletes a random record. It chooses a few records most of the time.
 func (b *holdBed) write() {
 	e := format.Entry{ID: int64(b.random.ExpFloat64() * 3), Kind: format.KindPut}
 	if b.random.IntN(4) == 0 {
@@ -104,7 +105,7 @@ func (b *holdBed) write() {
 	b.model[b.last()] = version{e.ID, b.last(), b.time, e.Kind == format.KindDelete}
 }
 
-// pass lets time pass.
+// pass lets a random time pass.
 func (b *holdBed) pass() {
 	b.now = b.now.Add(time.Duration(b.random.IntN(8)) * time.Minute)
 	b.time = max(b.time, b.now.UnixNano())
@@ -139,7 +140,7 @@ func (b *holdBed) reload() {
 	ok(b.t, b.log.Apply(b.last(), nil))
 }
 
-// install continues with another replica, which has received the files of this one.
+// install continues with another replica, into which the files of this one were installed.
 func (b *holdBed) install() {
 	to := b.opts
 	b.folder++
@@ -157,7 +158,7 @@ func (b *holdBed) install() {
 	b.counts["install"]++
 }
 
-// compact compacts, and checks what the compaction dropped and what it left.
+// compact compacts the log, and checks which versions were dropped and which ones remain.
 func (b *holdBed) compact() {
 	opts := CompactOptions{All: b.random.IntN(3) > 0, IgnoreHold: b.random.IntN(6) == 0, SpaceLow: b.random.IntN(6) == 0}
 	before, _ := stored(b.t, b.log)
@@ -220,9 +221,9 @@ func (b *holdBed) check() {
 	}
 }
 
-// TestHistoryAboveTheFloorEqualsTheModel writes, compacts under random holds, restarts and installs at random. Above
-// the history floor, the state as of any index equals that of the model. A compaction drops nothing that was superseded
-// above the hold or too young, and it drops everything else.
+// TestHistoryAboveTheFloorEqualsTheModel performs random writes, compactions under random holds, restarts and installs.
+// Above the history floor, the state as of any index must equal that of the model. A compaction must keep each version
+// that was superseded above the hold or too recently, and drop all other superseded versions.
 func TestHistoryAboveTheFloorEqualsTheModel(t *testing.T) {
 	seeds := uint64(24)
 	if testing.Short() {
@@ -248,7 +249,8 @@ func TestHistoryAboveTheFloorEqualsTheModel(t *testing.T) {
 }
 
 // TestHistoryBesideWrites compacts again and again under a hold that follows the writes, like an archive that reads the
-// log a little late. After each compaction, the state as of the hold and of the floor equals the model.
+// log a little late. After each compaction, the state as of the hold and the state as of the floor must equal those of
+// the model.
 func TestHistoryBesideWrites(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 8<<10), 0)
 	var mu sync.Mutex // guards model

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// These tests cover the ways besides compaction in which versions leave a log, or come from elsewhere (ADR 59).
+// The tests in this file cover ways other than compaction in which versions leave a log, or are added to it (ADR 59).
 
 // offsetOf returns the offset in segment 1 of the entry with an index.
 func offsetOf(t testing.TB, l *Log, at uint64) int64 {
@@ -27,7 +27,8 @@ func offsetOf(t testing.TB, l *Log, at uint64) int64 {
 	return 0
 }
 
-// heldHistory returns a log with a hold at 0: record 1 has the versions 1 and 3, record 2 has version 2, all sealed.
+// heldHistory returns a log with a hold at 0. Record 1 has the versions 1 and 3, record 2 has version 2, and all of
+// them are in sealed segments.
 func heldHistory(t testing.TB) (*logDriver, *vfstest.Mem) {
 	t.Helper()
 	mem := vfstest.NewMem()
@@ -40,7 +41,7 @@ func heldHistory(t testing.TB) (*logDriver, *vfstest.Mem) {
 	return d, mem
 }
 
-// damaged closes the log, changes a byte of segment 1, loads the log again, and finds the damage.
+// damaged closes the log, changes a byte of segment 1, loads the log again, and lets it find the damage.
 func (d *logDriver) damaged(mem *vfstest.Mem, at int64) {
 	d.t.Helper()
 	ok(d.t, d.log.Close(true))
@@ -57,8 +58,9 @@ func (d *logDriver) damaged(mem *vfstest.Mem, at int64) {
 	}
 }
 
-// A repair leaves out what the peer has compacted away. It does not know up to which index the peer's history is
-// complete, so the floor becomes the applied index.
+// TestARepairThatLeavesOutVersionsRaisesTheHistoryFloor checks the floor after a repair that leaves out versions which
+// the peer has compacted away. The repair does not know up to which index the peer's history is complete, so the floor
+// becomes the applied index.
 func TestARepairThatLeavesOutVersionsRaisesTheHistoryFloor(t *testing.T) {
 	for _, compacted := range []bool{false, true} {
 		d, mem := heldHistory(t)
@@ -87,8 +89,9 @@ func TestARepairThatLeavesOutVersionsRaisesTheHistoryFloor(t *testing.T) {
 	}
 }
 
-// What is lost may be a version of any record. The floor jumps ahead together with the indexes, so that nobody who has
-// read the log before takes the rest for its continuation.
+// TestAnAcceptedLossRaisesTheHistoryFloor checks that the floor jumps ahead together with the indexes, because lost
+// entries may be versions of any record. So no reader of the log takes the remaining entries for the continuation of
+// those that it has read.
 func TestAnAcceptedLossRaisesTheHistoryFloor(t *testing.T) {
 	d, mem := heldHistory(t)
 	d.damaged(mem, offsetOf(t, d.log, 3)+format.FrameHeaderBytes)
@@ -104,7 +107,8 @@ func TestAnAcceptedLossRaisesTheHistoryFloor(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
-// A loss in a log that never had a hold leaves its history unknown.
+// TestAnAcceptedLossWithoutAHoldMakesNoHistoryFloor checks that a log that never had a hold has no history floor after
+// an accepted loss, either.
 func TestAnAcceptedLossWithoutAHoldMakesNoHistoryFloor(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
@@ -118,7 +122,8 @@ func TestAnAcceptedLossWithoutAHoldMakesNoHistoryFloor(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
-// A repair that loses no entry, and a small file that is written again, keep the floor.
+// TestRepairsThatLoseNothingKeepTheHistoryFloor checks that the floor does not change when a small file is rewritten,
+// or when a repair loses no entry.
 func TestRepairsThatLoseNothingKeepTheHistoryFloor(t *testing.T) {
 	d, mem := heldHistory(t)
 	d.log.SetHold(Hold{Index: 3, On: true})
@@ -145,7 +150,8 @@ func TestRepairsThatLoseNothingKeepTheHistoryFloor(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// An install takes the floor of the files that it installs, also where that is lower or not known.
+// TestAnInstallTakesTheHistoryFloorOfTheFiles checks that a log has the floor of the installed files after an install,
+// even if that floor is lower or not known.
 func TestAnInstallTakesTheHistoryFloorOfTheFiles(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		from := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))

@@ -37,7 +37,7 @@ func wantFloor(t testing.TB, l *Log, floor uint64, known bool) {
 	}
 }
 
-// newHeld returns a log with a hold at an index.
+// newHeld returns a log with a hold at the given index.
 func newHeld(t testing.TB, opts Options, at uint64) *logDriver {
 	t.Helper()
 	d := newDriver(t, opts)
@@ -46,7 +46,8 @@ func newHeld(t testing.TB, opts Options, at uint64) *logDriver {
 	return d
 }
 
-// A version goes once the entry that superseded it is at or below the hold, and not once its own entry is.
+// TestCompactKeepsWhatWasSupersededAboveTheHold checks that a version is dropped if the entry that superseded it is at
+// or below the hold. The version's own index does not matter.
 func TestCompactKeepsWhatWasSupersededAboveTheHold(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
 		d := newHeld(t, driverOptions(vfstest.NewMem(), residency, 64<<10), 0)
@@ -61,7 +62,7 @@ func TestCompactKeepsWhatWasSupersededAboveTheHold(t *testing.T) {
 		}{
 			{2, 0, []uint64{1, 3, 5}, []uint64{2, 4, 6, 7}},
 			{3, 3, []uint64{3, 5}, []uint64{2, 4, 6, 7}},
-			{1, 3, []uint64{3, 5}, []uint64{2, 4, 6, 7}}, // a lower hold restores nothing
+			{1, 3, []uint64{3, 5}, []uint64{2, 4, 6, 7}}, // a lower hold brings no versions back
 			{5, 5, []uint64{5}, []uint64{4, 6, 7}},
 			{9, 7, []uint64{5}, []uint64{7}},
 		} {
@@ -75,7 +76,8 @@ func TestCompactKeepsWhatWasSupersededAboveTheHold(t *testing.T) {
 	})
 }
 
-// A record that is written all the time is compacted under a hold that never reaches its newest version.
+// TestARecordThatIsWrittenAllTheTimeIsCompactedUnderAHold checks that versions of a record are dropped although the
+// hold never reaches the record's newest version.
 func TestARecordThatIsWrittenAllTheTimeIsCompactedUnderAHold(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 8<<10), 0)
 	for round := range uint64(10) {
@@ -91,16 +93,17 @@ func TestARecordThatIsWrittenAllTheTimeIsCompactedUnderAHold(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A write is applied after the compaction has read the rows. The version that it supersedes seems to be superseded by
-// an entry that the compaction has not seen, and this entry is above the hold.
+// TestAWriteBesideACompactionKeepsWhatItSupersedes applies a write after the compaction has read the rows. The
+// compaction knows only that an entry above the hold has superseded the record's earlier versions, so it must keep the
+// version that the write has superseded.
 func TestAWriteBesideACompactionKeepsWhatItSupersedes(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
 		d := newHeld(t, driverOptions(vfstest.NewMem(), residency, 64<<10), 0)
 		for id := range int64(3) {
-			d.put(format.Entry{ID: id, Data: payload(id, 50)}) // 1, 2, 3
+			d.put(format.Entry{ID: id, Data: payload(id, 50)}) // entries 1, 2 and 3
 		}
-		d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2, Data: payload(2, 50)}) // 4, 5
-		d.put(format.Entry{ID: 2, Data: payload(2, 50)})                                            // 6
+		d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2, Data: payload(2, 50)}) // entries 4 and 5
+		d.put(format.Entry{ID: 2, Data: payload(2, 50)})                                            // entry 6
 		ok(t, d.log.Seal())
 		d.log.SetHold(Hold{Index: 5, On: true})
 		d.log.compacting.Lock()
@@ -110,12 +113,12 @@ func TestAWriteBesideACompactionKeepsWhatItSupersedes(t *testing.T) {
 		c.history.countTombstones()
 		ok(t, c.look(views))
 		for id := range int64(3) {
-			d.put(format.Entry{ID: id, Data: payload(id, 50)}) // 7, 8, 9
+			d.put(format.Entry{ID: id, Data: payload(id, 50)}) // entries 7, 8 and 9
 		}
 		ok(t, c.rewriteRuns(views))
 		d.log.compacting.Unlock()
 		wantIndexes(t, d.log, 0, 1, 7)
-		wantIndexes(t, d.log, 1, 2, 4, 8) // 2 may go, but only the next compaction knows
+		wantIndexes(t, d.log, 1, 2, 4, 8) // only the next compaction can know that 2 may be dropped
 		wantIndexes(t, d.log, 2, 5, 6, 9)
 		wantFloor(t, d.log, 5, true)
 		compactAll(t, d.log)
@@ -124,7 +127,8 @@ func TestAWriteBesideACompactionKeepsWhatItSupersedes(t *testing.T) {
 	})
 }
 
-// Without a hold, a compaction also drops what is superseded while it runs, and the floor must cover that.
+// TestTheFloorCoversWritesBesideACompaction checks the floor if there is no hold. A compaction then also drops versions
+// that are superseded while it runs, so the floor must be above them.
 func TestTheFloorCoversWritesBesideACompaction(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 64<<10), 0)
 	d.log.SetHold(Hold{})
@@ -143,8 +147,8 @@ func TestTheFloorCoversWritesBesideACompaction(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// The manifest that no longer lists the old segments has the new floor: after a crash at any operation, history above
-// the floor on disk is complete.
+// TestTheFloorIsDurableFirstAtEveryOperation crashes at every operation of a compaction, and checks that the history
+// above the floor on disk is complete. The manifest that removes the old segments must therefore contain the new floor.
 func TestTheFloorIsDurableFirstAtEveryOperation(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newHeld(t, driverOptions(mem, Index, 1<<10), 0)
@@ -161,7 +165,7 @@ func TestTheFloorIsDurableFirstAtEveryOperation(t *testing.T) {
 	d.log.hints.writing.Wait()
 	d.log.SetHold(Hold{Index: 40, On: true})
 	last := d.last()
-	var crashes atomic.Int64 // hints are written beside the compaction
+	var crashes atomic.Int64 // hints are written concurrently with the compaction
 	mem.AfterOp(func(op vfstest.Op) {
 		for _, kind := range vfstest.SurvivalKinds {
 			opts := d.opts
@@ -194,7 +198,8 @@ func TestTheFloorIsDurableFirstAtEveryOperation(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// The floor is known only when it is durable. Until a hold is on, the manifest is of version 1.
+// TestTheHistoryFloorIsKnownWhenItIsDurable checks that the floor is not known before it is durable, and that the
+// manifest has version 1 until a hold is on.
 func TestTheHistoryFloorIsKnownWhenItIsDurable(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	d := newDriver(t, driverOptions(faulty, Index, 64<<10))
@@ -224,7 +229,7 @@ func TestTheHistoryFloorIsKnownWhenItIsDurable(t *testing.T) {
 	ok(t, d.log.BeginHistory())
 	wantFloor(t, d.log, 2, true)
 	d.put(format.Entry{ID: 1})
-	ok(t, d.log.BeginHistory()) // changes nothing any more
+	ok(t, d.log.BeginHistory()) // changes nothing, because there is a floor already
 	d.log.SetHold(Hold{})
 	ok(t, d.log.Close(false))
 	d.load()
@@ -232,7 +237,8 @@ func TestTheHistoryFloorIsKnownWhenItIsDurable(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// Any write of the manifest makes the floor durable, too: a seal and a compaction that drops nothing.
+// TestTheNextManifestHasTheHistoryFloor checks that the floor also becomes durable with any other write of the
+// manifest: a seal, or a compaction that drops nothing.
 func TestTheNextManifestHasTheHistoryFloor(t *testing.T) {
 	for name, write := range map[string]func(*Log) error{
 		"seal": (*Log).Seal,
@@ -252,7 +258,8 @@ func TestTheNextManifestHasTheHistoryFloor(t *testing.T) {
 	}
 }
 
-// A log that is loaded does not know the hold. It keeps all history above its floor until it does.
+// TestHistoryIsKeptWhileTheHoldIsUnknown checks that a log does not know its hold after a load, and keeps all history
+// above its floor until SetHold is called.
 func TestHistoryIsKeptWhileTheHoldIsUnknown(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 64<<10), 0)
 	d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2})
@@ -276,8 +283,9 @@ func TestHistoryIsKeptWhileTheHoldIsUnknown(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// Where the hold costs too much, versions above it go, but deletes stay: an archive that misses a version has a hole,
-// but one that misses a delete would show the record for ever. Only low space lets go of deletes, too.
+// TestDeletesAboveAnIgnoredHoldStay checks that versions above an ignored hold are dropped, but deletes are kept. An
+// archive that misses a version only has a gap, but an archive that misses a delete would show the record indefinitely.
+// Deletes are dropped only if free space is low, too.
 func TestDeletesAboveAnIgnoredHoldStay(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 64<<10), 1)
 	d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 1, Kind: format.KindDelete}, format.Entry{ID: 2})
@@ -299,7 +307,8 @@ func TestDeletesAboveAnIgnoredHoldStay(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// While a hold is on, nothing goes that was superseded in the last ten minutes. IgnoreHold ignores that, too.
+// TestWhatWasJustSupersededStaysWhileAHoldIsOn checks that versions that were superseded in the last ten minutes are
+// kept while a hold is on, unless IgnoreHold is set.
 func TestWhatWasJustSupersededStaysWhileAHoldIsOn(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
@@ -309,10 +318,10 @@ func TestWhatWasJustSupersededStaysWhileAHoldIsOn(t *testing.T) {
 		d.time = now.Add(-ago).UnixNano() - 1
 		d.put(format.Entry{ID: 1, Data: payload(1, 50)})
 	}
-	put(time.Hour)                    // 1
-	put(11 * time.Minute)             // 2
-	put(heldAgeMin - time.Nanosecond) // 3
-	put(0)                            // 4
+	put(time.Hour)                    // version 1
+	put(11 * time.Minute)             // version 2
+	put(heldAgeMin - time.Nanosecond) // version 3
+	put(0)                            // version 4
 	ok(t, d.log.Seal())
 	compactAll(t, d.log)
 	wantIndexes(t, d.log, 1, 2, 3, 4)
@@ -327,8 +336,9 @@ func TestWhatWasJustSupersededStaysWhileAHoldIsOn(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A leader whose clock is wrong sets commit times in the future, and no later commit time is before these. The ten
-// minutes then count from when an entry was applied here.
+// TestCommitTimesInTheFutureKeepNothingForLong checks the ten minutes if a leader with a wrong clock has set commit
+// times in the future. Later commit times are not lower, so the ten minutes count from the time at which this replica
+// applied an entry.
 func TestCommitTimesInTheFutureKeepNothingForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 64<<10), everything)
@@ -349,7 +359,8 @@ func TestCommitTimesInTheFutureKeepNothingForLong(t *testing.T) {
 	})
 }
 
-// Retention.MinAge counts from the time at which a version was superseded.
+// TestMinAgeCountsFromWhenAVersionWasSuperseded checks that Retention.MinAge counts from the time at which a version
+// was superseded, and not from the time at which it was written.
 func TestMinAgeCountsFromWhenAVersionWasSuperseded(t *testing.T) {
 	for _, hinted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hinted %t", hinted), func(t *testing.T) {
@@ -372,8 +383,8 @@ func TestMinAgeCountsFromWhenAVersionWasSuperseded(t *testing.T) {
 				ok(t, d.log.Apply(d.last(), nil))
 			}
 			compactAll(t, d.log)
-			wantIndexes(t, d.log, 1, 3)    // superseded two hours ago
-			wantIndexes(t, d.log, 2, 4, 5) // 4 was written two hours ago, and superseded a minute ago
+			wantIndexes(t, d.log, 1, 3)    // version 1 was superseded two hours ago
+			wantIndexes(t, d.log, 2, 4, 5) // version 4 was written two hours ago, and superseded a minute ago
 			now = now.Add(time.Hour)
 			compactAll(t, d.log)
 			wantIndexes(t, d.log, 2, 5)

@@ -10,13 +10,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// images allocates and fills the images of segments, in Resident residency.
+// images allocates and fills the images of segments if the residency is Resident.
 type images struct {
 	resident bool
 	loader   *segio.Loader
 }
 
-// begin allocates the image of a new segment, into which its frames are encoded, if the residency is Resident.
+// begin allocates an image for a new segment if the residency is Resident. The segment's frames are encoded into the
+// image.
 func (m *images) begin(s *segment, bytes int64) error {
 	if !m.resident {
 		return nil
@@ -24,8 +25,8 @@ func (m *images) begin(s *segment, bytes int64) error {
 	return m.allocate(s, bytes, true)
 }
 
-// allocate allocates memory for the image of a segment. If grows is true, frames are added to the image little by
-// little; otherwise the segment is read into it as a whole.
+// allocate allocates memory for the image of a segment. If grows is true, frames will be added to the image one after
+// the other. Otherwise the segment is read into it as a whole.
 func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	room, err := m.loader.Allocate(bytes, grows)
 	if err != nil {
@@ -35,15 +36,16 @@ func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	s.free = func() {
 		touched := int64(len(room))
 		if grows {
-			touched = s.bytes // 0 unless the segment was sealed; no lock is needed, because this is the last use of the segment
+			// The size s.bytes is 0 unless the segment was sealed. No lock is needed, because nothing else uses the segment now.
+			touched = s.bytes
 		}
 		m.loader.Release(room, touched)
 	}
 	return nil
 }
 
-// load reads a segment that was just written into memory, if the residency is Resident. It checks every frame, because
-// later reads of the image do not check frames.
+// load reads a segment that was just written into memory, if the residency is Resident. It verifies every frame,
+// because later reads of the image do not.
 func (m *images) load(ctx context.Context, s *segment, size int64) error {
 	if !m.resident {
 		return nil
@@ -60,8 +62,8 @@ func (m *images) load(ctx context.Context, s *segment, size int64) error {
 }
 
 // walk reads the first size bytes of a segment's file past the page cache into a new image with space for room bytes,
-// and walks the frames meanwhile. The function begin returns the walk, and is called after the first reads have
-// started. The function onto is called with the size of each part that was read.
+// and walks the frames at the same time. It calls begin after the first reads have started, to get the walk. It calls
+// onto with the size of each part that was read.
 func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk,
 	onto func(bytes int64)) error {
 	f, err := s.fs.OpenDirect(s.path)

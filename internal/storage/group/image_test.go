@@ -12,7 +12,7 @@ import (
 )
 
 // TestAnImageIsCheckedWhenItIsReadBack uses a device that returns wrong bytes once, or fails once, when a new segment
-// is read into memory. Wrong bytes must not pass for right ones until the next start.
+// is read into memory. The log must detect this, because otherwise reads would return wrong bytes until the next start.
 func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
 	for how, effect := range map[string]vfstest.Effect{"a bit is wrong": vfstest.EffectFlip,
 		"a block cannot be read": vfstest.EffectNone} {
@@ -37,7 +37,7 @@ func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
 					if op.Kind != vfstest.OpRead || !strings.HasPrefix(name, "segment-") || slices.Contains(before, name) {
 						return false
 					}
-					if effect == vfstest.EffectNone { // one for the large read, and one for each block
+					if effect == vfstest.EffectNone { // one error for the large read, and one for each block
 						return op.Offset <= 5*format.BlockBytes && 5*format.BlockBytes < op.Offset+op.Length
 					}
 					return op.Length > 10*format.BlockBytes

@@ -16,9 +16,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestInstallSurvivesACrashAtEveryOperation crashes after each operation of an install, over a folder that is only
-// joining and over an older log of the same replica. Afterwards the folder is in its old or in its new state, and the
-// install can be completed.
+// TestInstallSurvivesACrashAtEveryOperation crashes after each operation of an install. The folder is either that of a
+// joining replica, or has an older log of the same replica. Afterwards the folder must be in its old or in its new
+// state, and it must be possible to complete the install.
 func TestInstallSurvivesACrashAtEveryOperation(t *testing.T) {
 	seeds := soaktest.Pick(uint64(2), 40, 1)
 	for seed := range seeds {
@@ -85,13 +85,13 @@ func crashInstall(t *testing.T, seed uint64, over bool) {
 	}
 }
 
-// installCrash checks the state after a crash.
+// installCrash counts and checks the states after the crashes.
 type installCrash struct {
 	t        *testing.T
 	opts     Options
 	from     *Log
-	before   uint64 // applied index of the old log; 0: the folder was joining
-	term     uint64 // term in which the old log has voted for 2
+	before   uint64 // applied index of the old log; 0 if the folder was joining
+	term     uint64 // term in which the old log has a vote for replica 2
 	old, new int
 	failed   error
 }
@@ -115,7 +115,7 @@ func (c *installCrash) check(disk *vfstest.Mem) error {
 			return err
 		}
 	}
-	if (c.old+c.new)%5 != 0 { // each of these checks takes as long as the install itself
+	if (c.old+c.new)%5 != 0 { // not after each crash, because these checks take as long as the install itself
 		return nil
 	}
 	if err := install(c.from, opts); err != nil {
@@ -124,7 +124,7 @@ func (c *installCrash) check(disk *vfstest.Mem) error {
 	return c.loadNew(opts)
 }
 
-// load loads a member whose log is either the old one or the new one.
+// load loads a replica, and checks that its log is either the old one or the new one.
 func (c *installCrash) load(opts Options) error {
 	l, report, err := Load(context.Background(), opts, nil)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// largeExporter is a log with a segment and a blob that are large enough to be checked while they arrive.
+// largeExporter returns a log with a segment and a blob that are so large that they are checked while they arrive.
 func largeExporter(t *testing.T) *logDriver {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 3*transfer.FollowBytesMin))
 	d.fill(10, 350<<10, payload)
@@ -45,7 +45,8 @@ func TestLargeFilesAreCheckedWhileTheyCome(t *testing.T) {
 	}
 }
 
-// receiveBadly first receives a file with a bad byte, which is refused, and then a part of the file, which is kept.
+// receiveBadly sends a file with a bad byte, which must be refused, and then a part of the correct file, which must be
+// kept.
 func receiveBadly(t *testing.T, e *Export, i *transfer.Install, f transfer.File) {
 	t.Helper()
 	r, err := e.Open(f.Name, 0)
@@ -79,8 +80,8 @@ func receiveBadly(t *testing.T, e *Export, i *transfer.Install, f transfer.File)
 	}
 }
 
-// TestWhatCouldNotBeSyncedComesAnew checks that a file whose sync failed is sent again. The file can still be read,
-// and a second sync succeeds, but its bytes are not on the disk.
+// TestWhatCouldNotBeSyncedComesAnew checks that a file whose sync failed is sent again. After the failed sync, the file
+// can still be read and a second sync succeeds, but the bytes are not on the disk.
 func TestWhatCouldNotBeSyncedComesAnew(t *testing.T) {
 	d := exporter(t)
 	mem := vfstest.NewMem()

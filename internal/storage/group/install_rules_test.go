@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// exporter returns a log with some segments, which hold history, a delete and a blob. All entries are applied.
+// exporter returns a log with several segments, which hold superseded versions, a delete and a blob. All entries are
+// applied.
 func exporter(t *testing.T) *logDriver {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 8<<10))
 	for i := range int64(40) {
@@ -70,7 +71,7 @@ func TestExportNeitherBlocksNorIsBrokenByCompaction(t *testing.T) {
 	ok(t, before.Finish(t.Context()))
 	first := mustLoad(t, want)
 
-	d.put(format.Entry{ID: 20, Kind: format.KindDelete}) // the blob is removed
+	d.put(format.Entry{ID: 20, Kind: format.KindDelete}) // this removes the blob
 	for i := range int64(60) {
 		d.put(format.Entry{ID: i % 17, Data: payload(i, 300)})
 	}
@@ -163,7 +164,7 @@ func TestInstallGoesOnWhereItWas(t *testing.T) {
 	ok(t, send(newer, i, 500))
 	ok(t, i.Finish(t.Context()))
 	loadedSame(t, d.log, opts)
-	// A second attempt has nothing to do.
+	// A second attempt finds that everything is installed already.
 	i = begun(t, newer, opts)
 	if missing := i.Missing(); missing != nil {
 		t.Error(missing)
@@ -283,8 +284,8 @@ func used(t *testing.T, fs *vfstest.Mem) int64 {
 	return s.TotalBytes - s.FreeBytes
 }
 
-// TestInstallNeverLosesWhatWasAcknowledged installs over the log of a member that has the export's last entry and
-// later entries, which it has acknowledged to a leader.
+// TestInstallNeverLosesWhatWasAcknowledged tries an install over the log of a replica that has the last entry of the
+// export and also later entries, which the replica has acknowledged to a leader.
 func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	d := exporter(t)
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -319,7 +320,7 @@ func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 		if got, _ := l.LastIndex(); got != last+1 {
 			t.Errorf("%s: last index is %d", what, got)
 		}
-		ok(t, sealAndClose(l)) // all segments are sealed, so the next install looks at hints
+		ok(t, sealAndClose(l)) // seals all segments, so that the next install uses hints
 	}
 	refused("in the active segment")
 	refused("in a sealed segment")
@@ -327,7 +328,8 @@ func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	refused("committed")
 }
 
-// TestInstallOverAnotherBranch checks that entries of a deposed leader are void, however many there are.
+// TestInstallOverAnotherBranch checks that entries of a deposed leader do not prevent an install, however many there
+// are, because they are void.
 func TestInstallOverAnotherBranch(t *testing.T) {
 	d := exporter(t)
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -380,7 +382,7 @@ func TestInstallOfAnotherReplicaOrGroupIsRefused(t *testing.T) {
 	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, own); !errors.Is(err, format.ErrCorrupt) {
 		t.Errorf("a manifest with an active segment: %v", err)
 	}
-	// A member without a manifest does not know how it has voted.
+	// A replica without its manifest does not know how it has voted.
 	ok(t, opts.FS.Remove(path.Join(opts.Dir, format.ManifestName)))
 	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest()); !errors.Is(err,
 		transfer.ErrBehind) {
@@ -411,8 +413,8 @@ func TestInstallWhereAVoteMayBeForgotten(t *testing.T) {
 }
 
 // TestInstallOverADamagedLogThatHasTheExport checks that a log with the segments of the export does not count as
-// installed if a load has refused it. Nobody has written to the exporter since the log was installed from it, so a
-// later export is the same. The mark file knows of the vote only if the log had the time to write it.
+// installed if a load has refused it. No entry was written to the exporter since the log was installed, so a later
+// export is the same. The mark file shows that there was a vote only if the log had the time to write the mark.
 func TestInstallOverADamagedLogThatHasTheExport(t *testing.T) {
 	for what, damage := range map[string]struct {
 		marks bool
@@ -471,7 +473,8 @@ func TestALoadRemovesWhatWasGatheredForNothing(t *testing.T) {
 	entries, err := d.log.Entries(l.AppliedIndex()+1, d.last()+1, 1<<40)
 	ok(t, err)
 	commit := d.last()
-	ok(t, l.Append(&raftpb.HardState{Term: &d.term, Commit: &commit}, entries)) // the rest arrived as entries after all
+	// The missing entries have arrived from a leader after all.
+	ok(t, l.Append(&raftpb.HardState{Term: &d.term, Commit: &commit}, entries))
 	ok(t, l.Sync())
 	ok(t, l.Close(false))
 	l, _, err = Load(t.Context(), opts, nil)

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestInstallKeepsAVote checks that a vote in the same term remains. If the term of the export is greater, there is
-// no vote in it.
+// TestInstallKeepsAVote checks that an install keeps a vote if the terms are equal. If the term of the export is
+// greater, there must be no vote.
 func TestInstallKeepsAVote(t *testing.T) {
 	for _, c := range []struct{ exporterTerm, term, vote uint64 }{{1, 4, 2}, {4, 4, 2}, {5, 5, 0}} {
 		d := exporter(t)
@@ -20,7 +20,7 @@ func TestInstallKeepsAVote(t *testing.T) {
 		term, vote, commit := uint64(4), uint64(2), l.AppliedIndex()
 		ok(t, l.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, nil))
 		ok(t, l.Sync())
-		ok(t, l.Close(false)) // only a state frame has the vote
+		ok(t, l.Close(false)) // without the files of an orderly stop, only a state frame has the vote
 		d.term = c.exporterTerm
 		d.put(format.Entry{ID: 1, Data: []byte("newer")})
 		ok(t, install(d.log, opts))
@@ -34,8 +34,8 @@ func TestInstallKeepsAVote(t *testing.T) {
 	}
 }
 
-// TestExportLeavesOutWhatAnotherLeaderTruncated exports a log in which a void entry has the same index as the last
-// applied one.
+// TestExportLeavesOutWhatAnotherLeaderTruncated exports a log in which a void entry has the index of the last applied
+// entry.
 func TestExportLeavesOutWhatAnotherLeaderTruncated(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		d := exporter(t)
@@ -50,7 +50,7 @@ func TestExportLeavesOutWhatAnotherLeaderTruncated(t *testing.T) {
 		ok(t, d.log.Append(nil, []*raftpb.Entry{&empty}))
 		ok(t, d.log.Sync())
 		opts := joinerOptions(d.opts, vfstest.NewMem())
-		if seal { // the applied index is one lower, so the segment with the void entries is the last one of the export
+		if seal { // the export is at a lower index, so that its last segment is the one with the void entries
 			ok(t, install(d.log, opts))
 			l := mustLoad(t, opts)
 			if last, _ := l.LastIndex(); last != from-1 {

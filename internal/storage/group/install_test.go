@@ -22,13 +22,13 @@ import (
 
 var joiner = format.ReplicaFile{RaftID: 3, Volume: uuid.UUID{8}, Store: logIdentity.Store, Group: logIdentity.Group}
 
-// joinerOptions returns the options of a replica on another volume.
+// joinerOptions returns options for a replica of the same group on another volume.
 func joinerOptions(opts Options, fs vfs.FS) Options {
 	opts.FS, opts.Dir = fs, "/w/7"
 	return opts
 }
 
-// send passes the missing files to an install, in pieces of pieceBytes bytes.
+// send sends the missing files to an install, pieceBytes bytes at a time.
 func send(e *Export, i *transfer.Install, pieceBytes int) error {
 	for missing := i.Missing(); len(missing) > 0; missing = i.Missing() {
 		for _, f := range missing {
@@ -73,7 +73,7 @@ func install(from *Log, opts Options) error {
 	return errors.Join(err, e.Close())
 }
 
-// sameLogs compares all answers of two logs. b has no entries after the last applied entry of a.
+// sameLogs compares the results of all reads of two logs. Log b must have no entries after the last applied entry of a.
 func sameLogs(a, b *Log) error {
 	at := a.AppliedIndex()
 	if last, err := b.LastIndex(); err != nil || last != at || b.AppliedIndex() != at {
@@ -146,7 +146,7 @@ func sameVersions(a, b *Log, id int64) error {
 		if !bytes.Equal(x.Data, y.Data) {
 			return fmt.Errorf("version %d: %d other bytes than the %d that are wanted", x.Index, len(y.Data), len(x.Data))
 		}
-		x.Data, y.Data = nil, nil // printing megabytes takes long
+		x.Data, y.Data = nil, nil // the data is left out of the message, which would have megabytes otherwise
 		if fmt.Sprint(x) != fmt.Sprint(y) {
 			return fmt.Errorf("version %d: %v, want %v", x.Index, y, x)
 		}
@@ -192,7 +192,7 @@ func sameFlags(a, b *Log) error {
 				newest, _ := l.places.table.Get(r.id)
 				superseded := v.used.superseded(r.loc.Offset())
 				if superseded == (newest == r.loc) {
-					flags[i][r.index<<1] = true // the log contradicts itself: this extra flag makes the comparison fail
+					flags[i][r.index<<1] = true // the flags of the log are inconsistent, so this extra flag makes the comparison fail
 				}
 				flags[i][r.index] = superseded
 			})
@@ -208,7 +208,7 @@ func sameFlags(a, b *Log) error {
 	return nil
 }
 
-// randomState makes a log by a random workload with compactions.
+// randomState returns a workload after random operations and compactions.
 func randomState(t *testing.T, seed uint64, residency Residency, steps int) *workload {
 	mem := vfstest.NewMem()
 	w := newWorkload(t, seed, mem, mem, residency)
@@ -237,7 +237,7 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 			joining := joiner
 			joining.Joining = true
 			ok(t, format.WriteReplicaFile(opts.FS, opts.Dir, joining))
-			for round := range 3 { // the second and third round install over an older log of the same replica
+			for round := range 3 { // the later rounds install over an older log of the same replica
 				ok(t, install(w.log, opts))
 				if f, _, err := format.ReadReplicaFile(opts.FS, opts.Dir); f != joiner || err != nil {
 					t.Fatal(f, err)
@@ -254,7 +254,7 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 				if names, err := opts.FS.List(opts.Dir + "/" + format.IncomingName); err == nil {
 					t.Fatalf("left over: %v", names)
 				}
-				// Raft sends the rest of the log.
+				// As in Raft, the rest of the log is sent as entries.
 				ok(t, w.sync())
 				ok(t, w.apply())
 				if last := w.last(); last > l.AppliedIndex() {
@@ -277,7 +277,7 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 	}
 }
 
-// receiveBlobs copies the blobs that entries refer to from one member to another.
+// receiveBlobs copies the blobs to which entries refer from one log to another.
 func receiveBlobs(from, to *Log, entries []*raftpb.Entry) error {
 	missing, err := to.MissingBlobs(entries)
 	for _, ref := range missing {

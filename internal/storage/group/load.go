@@ -20,32 +20,33 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// loading is the state of a Load in progress: intermediate results, and the parts of the log, which it fills.
+// loading is a Load in progress. It has intermediate results, and the parts of the log that it fills.
 type loading struct {
 	*parts
-	log *Log // nil until the memory budget has granted its memory
+	log *Log // nil until the memory budget has granted the memory
 
 	ctx      context.Context
 	opts     Options
 	progress *Progress
-	plan     *Plan // what was read of the folder before the load; nil: nothing
+	plan     *Plan // the parts of the folder that were read before the load; nil if none were
 	manifest *format.Manifest
 	member   *journal.Member // nil if the volume has no journal
 	active   *activeFile
 	names    []string          // names in the folder before garbage was removed
-	last     *replay.Recovered // of the last segment; nil if the manifest has no active one
-	// sizes are the sizes of the files, by segment. For the active segment the preallocated space at the end does not
-	// count. 0 means that the file is missing.
+	last     *replay.Recovered // result of the recovery of the last segment; nil if the manifest has no active segment
+	// sizes are the sizes of the segments' files, in the order of the manifest. They do not include preallocated space at
+	// the end of the active segment. A size is 0 if the file is missing.
 	sizes []int64
-	// early holds hints that were read before the segments, by number. nil means that the hint cannot be used.
+	// early holds hints that were read before the segments, by the number of the segment. A hint that cannot be used is
+	// nil.
 	early  map[uint64]*format.Hint
-	loaded []*loaded // by segment
+	loaded []*loaded // one for each segment
 	report Report
-	commit uint64             // entries up to it are applied
-	ids    []replay.DamagedID // records that the damage has hit
+	commit uint64             // entries up to this index are applied
+	ids    []replay.DamagedID // records with damaged entries
 	found  []*format.Damage   // all damage
-	// tailIDs are the records with an entry above the commit. Some of their used flags may have been cleared because
-	// of an entry that is not known to be committed yet.
+	// tailIDs contains the records that have an entry above the commit. Some of their used flags may have been cleared
+	// because of such an entry, which is not known to be committed.
 	tailIDs map[int64]bool
 }
 
@@ -54,15 +55,15 @@ type loaded struct {
 	terms      []format.TermRun
 	blobs      []format.HintBlob
 	lastCommit int64            // the greatest commit time of the segment's entries
-	header     []*format.Damage // damage of the header, which affects no entry
+	header     []*format.Damage // damage of the header, which hits no entry
 	damages    []*format.Damage
 	ids        []replay.DamagedID
-	hintGone   bool // the segment is whole and its hint is missing, so a hint is written
+	hintGone   bool // the segment is undamaged but has no hint, so a hint must be written
 }
 
-// Load opens a group: it recovers the tail, reads hints or data, and builds the index of all entries up to the commit
-// that is known on disk. Apply makes entries above the commit visible later. The steps are those of the recovery in
-// docs/format.md, with the same numbers.
+// Load opens a group. It recovers the tail, reads hints or data, and builds the index of all entries up to the commit
+// that is known on disk. Apply makes entries above the commit visible later. The steps and their numbers are those of
+// the recovery in docs/format.md.
 func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, error) {
 	opts = opts.withDefaults()
 	if progress == nil {
@@ -114,7 +115,7 @@ func (ld *loading) readManifest() (err error) {
 	return err
 }
 
-// writeJournal writes the data of the group that the volume's journal still holds into the last segment. It registers
+// writeJournal writes the data of the group that the volume's journal still holds into the last segment, and registers
 // the log with the journal.
 func (ld *loading) writeJournal() error {
 	j := ld.opts.Journal
@@ -126,8 +127,8 @@ func (ld *loading) writeJournal() error {
 	if err != nil || rest == nil {
 		return err
 	}
-	ld.opts.Plan = nil // the mark and the end of the data change
-	// If the folder was removed after the plan was made, the journal must keep the group's share.
+	ld.opts.Plan = nil // the plan is outdated, because the mark and the end of the data change
+	// If the folder does not exist, because it was removed after the plan was made, the journal must keep the data.
 	if _, err := ld.opts.FS.Stat(ld.opts.Dir); err != nil {
 		return fmt.Errorf("folder of a group that the journal holds data of: %w", err)
 	}
@@ -147,7 +148,7 @@ func (ld *loading) findDataEnd() (err error) {
 // makeLog takes the memory that the load needs, and makes the log with its segments.
 func (ld *loading) makeLog() (err error) {
 	plan := ld.opts.Plan
-	ld.opts.Plan = nil // drops the plan, because the open log changes the folder that it describes
+	ld.opts.Plan = nil // frees the plan, which will be wrong when the open log changes the folder
 	var need Need
 	if plan != nil && plan.mark != nil {
 		need = plan.Need
@@ -164,8 +165,8 @@ func (ld *loading) makeLog() (err error) {
 	return nil
 }
 
-// removeGarbage removes the files that the manifest does not list. Blobs are handled later, when all references are
-// known.
+// removeGarbage removes the files that the manifest does not list. Blobs are removed later, when all references to them
+// are known.
 func (ld *loading) removeGarbage() (err error) {
 	if ld.names, err = ld.opts.FS.List(ld.opts.Dir); err != nil {
 		return err
@@ -221,20 +222,20 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 		return false, err
 	}
 	if size > m.Bytes {
-		// The file of a sealed segment is longer than the manifest says if only the manifest was shortened, for example after
-		// a failed sync.
+		// This is no damage. After a failed sync, for example, the segment is sealed at a smaller size, but its file is not
+		// truncated.
 		ld.folder.logger.Debug("segment is longer than the manifest says", "segment", m.Number)
 	}
-	ld.sizes[i] = min(size, m.Bytes) // not the size in the manifest, because memory is allocated for this size
+	ld.sizes[i] = min(size, m.Bytes) // min limits the size, for which memory is allocated, to the size of the file
 	if ld.opts.Residency == Index {
 		s.cold = ld.images.loader.ColdFile(ld.folder.fs, s.path, ld.sizes[i])
 	}
 	return true, nil
 }
 
-// checkHeader compares the header of a segment with the manifest. The argument there says whether the file exists.
-// checkHeader takes the header from the image if there is one. A difference is damage of the header's bytes only. A
-// header of another group or store, or of a newer version, is an error.
+// checkHeader compares the header of a segment with the manifest. The argument there says whether the file exists. If
+// the segment has an image, checkHeader uses the header in the image. A difference is damage that affects only the
+// header. For the header of another group or store, or of a newer version, checkHeader returns an error.
 func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool) (*format.Damage, error) {
 	damage := func(what string) *format.Damage {
 		return &format.Damage{Group: ld.opts.Identity.Name, File: format.SegmentName(m.Number),
@@ -288,7 +289,7 @@ func (ld *loading) loadSealed() error {
 	return g.Wait()
 }
 
-// loadSegment loads one sealed segment, from its hint or by reading it.
+// loadSegment loads one sealed segment, by its hint or by reading all of it.
 func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegment) (*loaded, error) {
 	s := ld.state.segments[i]
 	through := min(ld.commit, ld.state.through(i))
@@ -296,8 +297,8 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 	if err != nil {
 		return nil, err
 	}
-	// The first reads of an image start before the segment's hint is read, so that the device does not wait for the
-	// hint.
+	// The first reads of an image start before the segment's hint is read, so that the device is busy while the hint is
+	// read.
 	readHint := sync.OnceValue(func() *format.Hint { return ld.readHint(m) })
 	noHint := func() bool { return readHint() == nil }
 	var w *replay.Walk
@@ -326,7 +327,8 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 			return nil, err
 		}
 		if len(w.Bad) == 0 {
-			// A hint made from the remaining entries would hide the damage from the next load.
+			// A damaged segment gets no hint, because such a hint would have only the remaining entries, and would hide the
+			// damage from the next load.
 			part.hintGone = true
 		}
 		return part, nil
@@ -339,7 +341,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 	return part, ld.insertHint(s, hint, through, w)
 }
 
-// readHint reads the hint of a segment. It returns nil if there is no usable one.
+// readHint returns the hint of a segment, or nil if there is no usable hint.
 func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 	if hint, ok := ld.early[m.Number]; ok {
 		return hint
@@ -354,15 +356,15 @@ func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 	return nil
 }
 
-// readSegment walks all frames of a sealed segment: in the image if the residency is Resident, otherwise in the file.
-// The function rows reports whether the rows are needed. It is called when the walk begins.
+// readSegment walks all frames of a sealed segment. If the residency is Resident, it reads them into an image. The
+// function rows reports whether the rows are needed. It is called when the walk begins.
 func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.ManifestSegment,
 	rows func() bool) (*replay.Walk, error) {
 	w := &replay.Walk{Last: s.first - 1, Zeros: m.Bytes}
 	var err error
 	size := min(ld.sizes[i], m.Bytes)
 	switch {
-	case size <= format.SegmentHeaderBytes: // the file has no frame, or does not exist
+	case size <= format.SegmentHeaderBytes: // there is no frame, or no file
 		size = min(m.Bytes, format.SegmentHeaderBytes)
 	case ld.opts.Residency == Resident:
 		err = ld.images.walk(ctx, s, size, size, func() *replay.Walk {
@@ -383,7 +385,7 @@ func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.
 // read adds a number of bytes to the progress.
 func (ld *loading) read(bytes int64) { ld.progress.BytesDone.Add(bytes) }
 
-// insertHint fills the index from a hint. It skips frames in bad ranges of the walk; the walk may be nil.
+// insertHint fills the index from a hint. It skips frames in bad ranges of the walk w, unless w is nil.
 func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *replay.Walk) error {
 	skip := func(row int) bool {
 		place := index.Loc(h.Places[row])
@@ -399,9 +401,9 @@ func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *rep
 	return ld.places.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.places.clearUsed)
 }
 
-// insertRows fills the index from rows. It skips rows that damage may have made void, until the damage is repaired:
-// such a row must not supersede a version that it perhaps never superseded. Reads of these records report the damage
-// in any case.
+// insertRows fills the index from rows. It skips rows whose entries may be void because of a damaged entry. Until the
+// damage is repaired, such an entry must not supersede another version, because it may never have done so. Reads of
+// these records report the damage in any case.
 func (ld *loading) insertRows(s *segment, r *format.Rows, through uint64, damages []*format.Damage) error {
 	name := format.SegmentName(s.number)
 	for i, place := range r.Places {

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// recoverLast recovers the last segment if it is active, and merges the hard state. It does not truncate a torn tail,
-// which endLast does.
+// recoverLast recovers the last segment if it is active, and combines the hard states. It leaves it to endLast to
+// truncate a torn tail.
 func (ld *loading) recoverLast() error {
 	for slot, e := range ld.active.mark.bad {
 		if e != nil {
@@ -60,7 +60,7 @@ func (ld *loading) recoverLast() error {
 	return nil
 }
 
-// lostEntries reports whether damage has hit entries.
+// lostEntries reports whether any entry may be lost because of the damage.
 func lostEntries(damages []*format.Damage) bool {
 	return slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.IndexLast != 0 })
 }
@@ -106,22 +106,22 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 	}
 }
 
-// findCommit finds the index up to which entries are applied: it lowers the commit on disk because of membership
-// changes, or raises it because of damage.
+// findCommit determines the index up to which entries are applied. This is the commit on disk, lowered because of
+// membership changes, or raised because of damage.
 func (ld *loading) findCommit() error {
 	ld.holdBackConf()
 	if ld.last != nil {
-		// By the terms of the tail, isValid recognises the entries that a later leader has made void.
+		// With these terms, isValid recognises the entries in the tail that a later leader has made void.
 		ld.state.terms = ld.last.Terms
-		defer func() { ld.state.terms = nil }() // dropVoid makes the terms from all segments
+		defer func() { ld.state.terms = nil }() // dropVoid computes the terms from all segments
 	}
 	return ld.findTailIDs()
 }
 
-// holdBackConf lowers the commit below a membership change that the manifest does not know yet, so that Raft delivers
-// the change again. The manifest's commit is never above the index that was applied when the manifest was written, so
-// only later entries can hold such a change. There is no such change in the part that the hint of the active segment
-// covers.
+// holdBackConf lowers the commit below the first membership change that is not in the manifest yet, so that Raft
+// delivers the change again. The commit in the manifest is never above the index that was applied when the manifest was
+// written, so only later entries can be such a change. There is no such change in the part that the hint of the active
+// segment covers.
 func (ld *loading) holdBackConf() {
 	known := max(ld.manifest.ConfIndex, ld.manifest.CompactedThrough)
 	hold := func(at uint64) {
@@ -151,14 +151,13 @@ func (ld *loading) holdBackConf() {
 	}
 }
 
-// walkReadable walks the readable entries from lo to hi. It skips damage, even in files that cannot be opened,
-// because the load finds damage by its own walks.
+// walkReadable walks the readable entries from lo to hi. It skips damage and files that cannot be opened, because other
+// walks of the load find the damage.
 func (ld *loading) walkReadable(lo, hi uint64, fn func(*format.Entry) bool) {
 	_ = ld.reader.walkEntries(lo, hi, func(format.Damage) {}, func(e *format.Entry, _ index.Loc) bool { return fn(e) })
 }
 
-// withoutRows returns the indexes of the entries that are neither a put nor a delete. It looks at the sealed segments,
-// from the index first to the index last, as far as their hints show such entries.
+// withoutRows returns the indexes from first to last for which no sealed segment's hint shows a put or delete.
 func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 	versions := make([]bool, last-first+1)
 	for i, m := range ld.manifest.Segments {
@@ -188,8 +187,8 @@ func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 }
 
 // findTailIDs finds the records with an entry above the commit. If one of these entries is damaged in a group with a
-// single voter, all entries up to it count as committed: Raft cannot be given lost entries, and synced entries of a
-// single voter were committed. With several voters findTailIDs returns ErrTailDamaged, because the entry may have
+// single voter, all entries up to it count as committed, because Raft cannot receive lost entries, and synced entries
+// of a single voter were committed. With several voters findTailIDs returns ErrTailDamaged, because the entry may have
 // been truncated, or may have been needed for a quorum.
 func (ld *loading) findTailIDs() error {
 	ld.tailIDs = make(map[int64]bool)

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// dropVoid combines the results of loading the segments, without void entries. It sets the terms and the hard state,
-// and adds the entries of the last segment to the index.
+// dropVoid combines the results of all segments and leaves out void entries. It sets the terms and the hard state, and
+// adds the entries of the last segment to the index.
 func (ld *loading) dropVoid() error {
 	st := &ld.state
 	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm
@@ -42,8 +42,8 @@ func (ld *loading) dropVoid() error {
 	return ld.insertRows(s, s.rows, ld.commit, ld.last.Damages)
 }
 
-// endLast makes the last segment ready for writing: it truncates a torn tail. If no segment is active, endLast begins
-// one. Afterwards the log can be written to.
+// endLast prepares the last segment for writing, and truncates a torn tail. If no segment is active, endLast creates
+// one.
 func (ld *loading) endLast() (err error) {
 	if ld.last != nil {
 		err = ld.openActive(ld.state.segments[len(ld.state.segments)-1], ld.last)
@@ -55,7 +55,7 @@ func (ld *loading) endLast() (err error) {
 }
 
 // checkTail returns ErrTailDamaged if, in a group with several voters, bad bytes may hold a frame that made entries
-// above the commit void. These entries are whole and in order, but must not be given to Raft.
+// above the commit void. These entries are whole and in order, but must not be passed to Raft.
 func (ld *loading) checkTail() error {
 	i := slices.IndexFunc(ld.found, func(d *format.Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
 	if i < 0 || len(format.VotersOf(ld.manifest.Conf)) <= 1 {
@@ -68,7 +68,7 @@ func (ld *loading) checkTail() error {
 // writer.
 func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	w, st := &ld.w, &ld.state
-	f, err := s.reader() // the file is opened for writing, unless it was missing
+	f, err := s.reader() // the file that openActiveFile has opened for writing, unless the file was missing then
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 		}
 		size, ld.report.TornTailBytes = r.End, r.TornTailBytes
 	case r.End < size:
-		w.allocation.inherited = true // the existing space reads as zeros
+		w.allocation.inherited = true // the previous process may have allocated space, which reads as zeros
 	}
 	last := r.LastIndex()
 	w.active, w.end, w.last = s, r.End, last
@@ -102,17 +102,17 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 }
 
 // growActiveImage adds space after the end of the recovered active segment's image, if the residency is Resident. The
-// argument read is the offset up to which the file was read. The bytes between end and that offset are truncated in the
-// file, so growActiveImage clears them in memory too.
+// argument read is the offset up to which the file was read. Because the file is truncated at end, growActiveImage
+// clears the bytes from end to that offset in memory.
 func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 	if ld.opts.Residency != Resident {
 		return nil
 	}
 	if end <= int64(len(s.image)) {
-		clear(s.image[end:max(end, min(read, int64(len(s.image))))]) // the memory above was never touched
+		clear(s.image[end:max(end, min(read, int64(len(s.image))))]) // memory after the offset read was never written to
 		return nil
 	}
-	// The segment was not read, or its file ends below the synced mark.
+	// The image is missing or too small, because the segment was not read, or its file ends below the synced mark.
 	loaded, free := s.image, s.free
 	if err := ld.images.begin(s, max(ld.opts.SegmentBytes, end)); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 	return nil
 }
 
-// beginActive creates the active segment during a load if the manifest has none.
+// beginActive creates an active segment during a load if the manifest has none.
 func (w *writer) beginActive() error {
 	st := w.state
 	w.active = &segment{ordinal: ordinalStep * uint32(len(st.segments))}
@@ -156,7 +156,7 @@ func (ld *loading) readTail() error {
 	var bad error
 	err := ld.reader.walkEntries(commit+1, st.last, nil, func(e *format.Entry, loc index.Loc) bool {
 		r := raftEntry(e)
-		kept, err := format.DecodePayload(r) // the entry aliases r, not the memory that was read
+		kept, err := format.DecodePayload(r) // the decoded entry aliases r, and not the memory of the reader
 		if err != nil {
 			bad = err
 			return false
@@ -171,8 +171,8 @@ func (ld *loading) readTail() error {
 	return ld.placeTail()
 }
 
-// placeTail sets the places of the tail's entries to the places in rows and hints. An entry that was made void and
-// later appended again has two frames in a segment. Rows and hints have the place of the second frame, which counts.
+// placeTail takes the places of the entries in the tail from rows and hints. An entry that was made void and appended
+// again later has two frames in a segment. The second frame counts, and rows and hints have its place.
 func (ld *loading) placeTail() error {
 	t := &ld.state.tail
 	views := ld.reader.views(t.first, ld.state.last)
@@ -192,7 +192,7 @@ func (ld *loading) placeTail() error {
 	return nil
 }
 
-// conclude determines the outcome, makes the report of the load, and returns memory that was not needed.
+// conclude determines the outcome, completes the report of the load, and returns memory that was not needed.
 func (ld *loading) conclude() error {
 	ld.memory.release()
 	for _, d := range ld.found {
@@ -202,7 +202,7 @@ func (ld *loading) conclude() error {
 		ld.damages.noteID(id)
 	}
 	for i, part := range ld.loaded {
-		if part.hintGone { // the hint is written only now, because it is made from the results of the load
+		if part.hintGone { // not earlier, because the hint is made from the results of the load
 			ld.hints.writeLater(ld.state.segments[i])
 		}
 	}
@@ -219,8 +219,8 @@ func (ld *loading) conclude() error {
 	return nil
 }
 
-// removeBlobs finds the blobs that entries refer to and removes the others. It keeps blobs to which an unreadable
-// entry may refer, because the device may be able to read that entry the next time.
+// removeBlobs finds the blobs to which entries refer, and removes the others. If there is damage it removes none,
+// because an unreadable entry may refer to a blob, and the device may be able to read that entry later.
 func (ld *loading) removeBlobs() error {
 	for _, part := range ld.loaded {
 		for _, b := range part.blobs {
@@ -239,7 +239,7 @@ func (ld *loading) removeBlobs() error {
 	return ld.folder.clear(garbage)
 }
 
-// SetConf records the membership after an applied membership change; it is durable on return.
+// SetConf durably records the membership after a membership change that was applied.
 func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	return l.write("membership", func() error {
 		if err := l.w.amend(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at }); err != nil {
@@ -253,9 +253,9 @@ func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	})
 }
 
-// endInstall completes an Install that crashed after its commit point, and removes the files gathered for an install
-// that the log does not need any more. Errors are ignored: a replica file that still says joining counts as that of a
-// member if there is a manifest, and the other files only take space.
+// endInstall completes an Install that has crashed after its commit point, and removes files that were gathered for an
+// install and that the log does not need. Errors are ignored, because a replica with a manifest counts as a member even
+// if its replica file still says that it is joining, and because the other files only take space.
 func (ld *loading) endInstall() error {
 	err := ld.endJoining()
 	if slices.Contains(ld.names, format.IncomingName) {
@@ -272,7 +272,7 @@ func (ld *loading) endInstall() error {
 
 func (ld *loading) endJoining() error {
 	if ld.plan != nil && ld.plan.Replica != nil {
-		return nil // it is not joining
+		return nil // the replica is not joining
 	}
 	b, err := format.ReadAll(ld.folder.fs, path.Join(ld.folder.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 )
 
 // Log is the ordered log of a group on disk, with its index in memory. It is both the Raft log of the group
-// (storage.go) and its state machine. Append, Sync, Apply and Seal are called by one goroutine at a time, the goroutine
-// of the replica. All other methods are safe for concurrent use with these four and with each other.
+// (storage.go) and its state machine. Calls of Append, Sync, Apply and Seal must not overlap. They are made by the
+// goroutine of the replica. All other methods are safe for concurrent use with these four and with each other.
 type Log struct {
 	opts   Options
 	now    func() time.Time
@@ -27,15 +27,14 @@ type Log struct {
 	parts
 	editor editor
 
-	changed signal // fired when an entry is applied, and when the log is closed
-	// received is the number of blobs that other replicas have begun to send. It is part of the name of an incomplete
-	// file.
+	changed signal // fires when an entry is applied, and when the log is closed
+	// received counts the blobs that were begun to be received. It is part of the names of incomplete files.
 	received   atomic.Uint64
-	compacting longlock.Mutex // held by Compact and by the methods of a repair, so that only one of them runs
+	compacting longlock.Mutex // held by Compact and by repairs, so that only one of them runs at a time
 }
 
 // parts are the components of a log. The fields of each component show what it uses. An operation gets only the parts
-// that it needs. loading initializes all of them.
+// that it needs. A Load initializes all of them.
 type parts struct {
 	gate
 	w       writer
@@ -52,8 +51,8 @@ type parts struct {
 	memory  memory
 }
 
-// write calls do with writer.mu held unless the log is closed. It adds the names of the group and of the operation to
-// the errors of do.
+// write calls do with writer.mu held, unless the log is closed. It adds the names of the group and of the operation to
+// the error of do.
 func (l *Log) write(operation string, do func() error) error {
 	return l.w.whileOpen(func() (err error) {
 		defer l.addNames(operation, &err)
@@ -131,7 +130,7 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 
 // release waits for the last reader of a closed log, and then frees the log's memory and closes its files.
 func (l *Log) release() {
-	for l.readers.Load() > 0 { // polling is enough, because reads are short and Close is rare
+	for l.readers.Load() > 0 { // polls, because reads are short and Close is rare
 		runtime.Gosched()
 	}
 	l.state.mu.Lock()
@@ -147,15 +146,15 @@ func (l *Log) release() {
 	l.memory.giveBack()
 }
 
-// gate lets Close wait for reads: a read enters the gate before it begins and leaves it when it has ended, and no read
-// can enter after Close has shut the gate. It is safe for concurrent use. A caller that has entered must not wait for
-// writer.mu, because Close holds writer.mu while it waits for the callers that have entered.
+// gate lets Close wait for reads. A read enters the gate before it begins, and leaves the gate when it has ended. No
+// read can enter after Close has shut the gate. It is safe for concurrent use. A caller that has entered must not wait
+// for writer.mu, because Close holds writer.mu while it waits for the callers that have entered.
 type gate struct {
 	closed  atomic.Bool
-	readers atomic.Int64 // reads in progress
+	readers atomic.Int64 // number of reads in progress
 }
 
-// usable returns an error unless the log is open.
+// usable returns an error if the log is closed.
 func (g *gate) usable() error {
 	if g.closed.Load() {
 		return format.ErrClosed
@@ -163,7 +162,7 @@ func (g *gate) usable() error {
 	return nil
 }
 
-// enter begins a read; the caller must call leave.
+// enter begins a read. If it returns no error, the caller must call leave.
 func (g *gate) enter() error {
 	g.readers.Add(1)
 	if g.closed.Load() {

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// smallBatchBytes is the size up to which a batch is small. A small batch is encoded in memory that the group keeps
-	// until its next batch, so the journal can take the batch from there. Larger batches share segio.FrameBuffers.
+	// smallBatchBytes is the size up to which a batch is small. The log encodes a small batch in memory of its own, in
+	// which the journal finds the batch until the next one. For larger batches it uses segio.FrameBuffers.
 	smallBatchBytes = 32 << 10
 	// writePieceBytes is the number of bytes of a batch that are written at a time. The device begins to write one piece
 	// while the next piece is encoded, and a piece remains in the processor's cache between encoding and writing. A
@@ -31,8 +31,8 @@ var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
 // Append writes entries with consecutive indexes, and the hard state unless it is nil. An entry at or below the last
 // index first truncates the log there, but never at or below the commit. Nothing is durable before Sync. If the segment
 // is full, Append seals it and begins a new one. After an error for which format.Passes is true, nothing was appended,
-// and the caller may try again. The log keeps the Data of entries until they are applied, so the caller must not change
-// the Data. The Data of a put is made by EncodePayload.
+// and the caller may try again. The caller must not change the Data of the entries, which the log keeps until they are
+// applied. The Data of a put must be a result of EncodePayload.
 func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	return l.write("append", func() error { return l.w.append(hs, entries) })
 }
@@ -60,7 +60,7 @@ func (w *writer) append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 }
 
 // decodeBatch checks the order of the entries against the log, decodes them, and adds them to batch. It also returns
-// the size of the entries on disk.
+// the number of bytes that the entries take on disk.
 func (w *writer) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailEntry, bytes int64, err error) {
 	if len(entries) == 0 {
 		return batch, 0, nil
@@ -92,14 +92,14 @@ func (w *writer) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []ta
 	return batch, bytes, nil
 }
 
-// commitFloor returns the index at or below which entries are never truncated.
+// commitFloor returns the index up to which entries are never truncated.
 func (w *writer) commitFloor() uint64 {
 	return max(min(w.hard.Commit, w.state.last), w.state.applied.Load(), w.state.floor)
 }
 
-// prepareActive prepares the active segment for the given number of bytes. It continues the log in a new segment
-// after a failure, removes segments that the batch makes void, seals a full segment, requests memory and allocates
-// disk space.
+// prepareActive prepares the active segment for the given number of bytes. It continues the log in a new segment after
+// a failure, removes segments that the batch makes void, and seals a full segment. It also requests memory and
+// allocates disk space.
 func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	if err := w.recover(); err != nil {
 		return err
@@ -111,7 +111,8 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	if err := w.memory.askMore(len(batch), bytes); err != nil {
 		return err
 	}
-	// A new segment may not be fit either: after a failed sync of the old one, it begins with the unsynced entries.
+	// The new segment may be unsuitable, too, because it begins with unsynced entries if the sync of the old one has
+	// failed.
 	for replaced := true; replaced; {
 		var err error
 		if replaced, err = w.replaceUnfit(first, len(batch), bytes); err != nil {
@@ -124,8 +125,8 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	return w.allocation.allocate(w.active.file.Load(), w.end, bytes)
 }
 
-// replaceUnfit begins a new active segment if the present one cannot hold entries from the index first on, which take
-// the given number of bytes. It reports whether it did.
+// replaceUnfit begins a new active segment if the present one cannot hold the given numbers of entries and bytes, from
+// the index first on. It reports whether it has begun one.
 func (w *writer) replaceUnfit(first uint64, entries int, bytes int64) (replaced bool, err error) {
 	s := w.active
 	empty := w.end == format.SegmentHeaderBytes
@@ -133,7 +134,7 @@ func (w *writer) replaceUnfit(first uint64, entries int, bytes int64) (replaced 
 	case first < s.first:
 		err = w.replaceSegments(first, bytes)
 	case empty && !s.holds(bytes):
-		// The image of an empty segment may be too small for this batch. The segment is then replaced by one with a larger
+		// The segment is empty, but its image is too small for this batch. The segment is replaced by one with a larger
 		// image.
 		err = w.replaceSegments(first, bytes)
 	case !empty && (w.end+bytes > w.segmentBytes || first+uint64(entries)-s.first >= math.MaxUint32):
@@ -159,8 +160,8 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 		if err := w.writeFailed(cause); err != nil {
 			return err
 		}
-		// The log was continued in a new segment that begins after the synced entries. A batch that truncates the log
-		// needs a segment that begins earlier.
+		// After the failure, the log was continued in a new segment that begins after the synced entries. A batch that
+		// truncates the log needs a segment that begins earlier.
 		if err := w.prepareActive(batch, bytes); err != nil {
 			return err
 		}
@@ -175,12 +176,12 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 }
 
 // writeFrames encodes the batch piece by piece, writes it at the end of the active segment, and sets the places of its
-// entries. It returns the new end. In Resident residency it encodes the frames where they belong in the image.
+// entries. It returns the new end. In Resident residency it encodes the frames at their offsets in the image.
 func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []tailEntry, bytes int64) (end int64,
 	err error) {
 	s, file := w.active, w.active.file.Load()
 	small := bytes <= smallBatchBytes
-	var buffer []byte // for one piece at a time; nil: the frames are encoded in the segment's image
+	var buffer []byte // memory for one piece; nil: the frames are encoded in the segment's image
 	switch {
 	case s.image != nil:
 	case small:
@@ -214,13 +215,13 @@ func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []ta
 		piece = format.AppendStateFrame(piece, s.id, at+int64(len(piece)), hard)
 	}
 	_, err = file.WriteAt(piece, at)
-	if small { // so there is only this piece
+	if small { // there is only one piece
 		w.share.batch, w.share.batchAt = piece, at
 	}
 	return at + int64(len(piece)), err
 }
 
-// emptyPiece returns the memory into which frames from an offset on are encoded: that place of the image, or the
+// emptyPiece returns the memory into which frames from an offset on are encoded. This is a part of the image, or the
 // buffer if there is no image.
 func (s *segment) emptyPiece(buffer []byte, at int64) []byte {
 	if s.image != nil {
@@ -233,7 +234,8 @@ func (s *segment) emptyPiece(buffer []byte, at int64) []byte {
 // write again.
 func (w *writer) writeFailed(cause error) error {
 	cause = format.MarkShortage(cause)
-	// Partly written frames must be removed. After a shorter batch they could be mistaken for a part of the log.
+	// Frames that were written must be removed, because after a shorter batch they could be mistaken for a part of the
+	// log.
 	file := w.active.file.Load()
 	err := w.allocation.truncate(file, w.end)
 	if err == nil {

@@ -78,7 +78,7 @@ func BenchmarkScan(b *testing.B) {
 					records++
 				}
 				d.log.CloseScan(id)
-				if records < 9900 { // the last batch is not applied yet
+				if records < 9900 { // the commit of the last batch is not on disk, so that batch is not applied
 					b.Fatalf("%d records", records)
 				}
 			}
@@ -114,7 +114,8 @@ func BenchmarkAppendSync(b *testing.B) {
 	}
 }
 
-// BenchmarkLoad loads a group of SHEAF_BENCH_RECORDS records of 100 bytes (1M by default) from hints, and from data.
+// BenchmarkLoad loads a group of SHEAF_BENCH_RECORDS records of 100 bytes (by default 1,000,000), once from hints and
+// once from data.
 func BenchmarkLoad(b *testing.B) {
 	records := 1 << 20
 	if n, err := strconv.Atoi(os.Getenv("SHEAF_BENCH_RECORDS")); err == nil {

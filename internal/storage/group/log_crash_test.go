@@ -25,27 +25,28 @@ type modelEntry struct {
 	blob  []byte // the data if it is in a blob
 }
 
-// model knows the operations on a log, and which of them the log must not lose.
+// model records the operations on a log, and which of their results the log must not lose.
 type model struct {
 	mu      sync.Mutex
-	byIndex map[uint64][]modelEntry // by index, all entries that were ever appended; the last one is valid
+	byIndex map[uint64][]modelEntry // all entries that were ever appended, by index; the last one of each index is valid
 	last    uint64
-	synced  uint64 // entries up to here were synced and not truncated since then
-	applied uint64 // entries up to here were acknowledged
+	synced  uint64 // entries up to this index were synced, and not truncated since then
+	applied uint64 // entries up to this index were acknowledged
 	written uint64 // term of the last appended hard state
 	term    uint64 // term of the last synced hard state
 }
 
 func newModel() *model { return &model{byIndex: make(map[uint64][]modelEntry)} }
 
-// needs returns what must exist after a crash at this moment.
+// needs returns what a crash at this moment must not lose: the indexes of synced and of acknowledged entries, and the
+// term.
 func (m *model) needs() (synced, applied, term uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.synced, m.applied, m.term
 }
 
-// workload is a random run of a log on a vfstest.Mem.
+// workload performs random operations on a log on a vfstest.Mem.
 type workload struct {
 	*logDriver
 	mem    *vfstest.Mem
@@ -53,14 +54,14 @@ type workload struct {
 	random *rand.Rand
 	ids    int64
 
-	valid []modelEntry // the log as it was appended, without void entries
-	other []modelEntry // entries that the last truncation made void, from index otherAt on
-	// otherAt is 0 if there are no entries that may be written again.
+	valid []modelEntry // the appended entries, without void ones
+	other []modelEntry // entries that the last truncation made void; the first one has the index otherAt
+	// otherAt is 0 if no entries may be appended again.
 	otherAt uint64
 }
 
 func newWorkload(t testing.TB, seed uint64, mem *vfstest.Mem, fs vfs.FS, residency Residency) *workload {
-	mem.SetCheapOverwrite(seed%2 == 1) // half of the seeds write zeros ahead
+	mem.SetCheapOverwrite(seed%2 == 1) // so half of the seeds write zeros ahead
 	w := &workload{mem: mem, model: newModel(), random: rand.New(rand.NewPCG(seed, 1)), ids: 6}
 	w.logDriver = newDriver(t, driverOptions(fs, residency, 4<<10))
 	return w
@@ -83,7 +84,8 @@ func (w *workload) randomEntry() modelEntry {
 	return modelEntry{entry: format.Entry{Kind: format.KindPut, ID: id, Data: data, Attributes: attributes, Timestamp: 7}}
 }
 
-// appendBatch appends a batch from an index on: the next index, or a lower one from which on no entry is applied.
+// appendBatch appends a batch whose first index is from. This is the next index, or a lower one from which on no entry
+// is applied.
 func (w *workload) appendBatch(from uint64, batch []modelEntry) error {
 	for i := range batch {
 		e := &batch[i].entry
@@ -125,7 +127,7 @@ func (w *workload) apply() error {
 	return nil
 }
 
-// step does one random thing.
+// step performs one random operation.
 func (w *workload) step() error {
 	switch w.random.IntN(14) {
 	case 0, 1, 2, 3:
@@ -141,7 +143,7 @@ func (w *workload) step() error {
 	case 11:
 		return w.putBlob()
 	case 12:
-		if w.model.last > w.model.applied { // a new leader has other entries
+		if w.model.last > w.model.applied { // as if a new leader had other entries
 			return w.conflict(w.model.applied + 1 + w.random.Uint64N(w.model.last-w.model.applied))
 		}
 	case 13:
@@ -169,7 +171,7 @@ func (w *workload) putBlob() error {
 	return w.appendBatch(w.model.last+1, []modelEntry{e})
 }
 
-// reload closes the log and loads it. Unsynced data still exists, because the machine did not crash.
+// reload closes the log and loads it. Unsynced data still exists, because the machine has not crashed.
 func (w *workload) reload() error {
 	if err := w.log.Close(w.random.IntN(2) == 0); err != nil {
 		return err
@@ -195,7 +197,8 @@ func (w *workload) reload() error {
 	return nil
 }
 
-// check compares a loaded log with what it must and may hold. synced, applied and term must not have been lost.
+// check checks the content of a loaded log. The entries up to synced and applied, and the term, must not be lost. Every
+// entry must be one that was appended.
 func (m *model) check(l *Log, synced, applied, term uint64) error {
 	last, err := l.LastIndex()
 	if err != nil {
@@ -250,8 +253,8 @@ func (m *model) check(l *Log, synced, applied, term uint64) error {
 	return m.compare(l, log)
 }
 
-// find returns the entry that was appended. If exact is true, because the entry was synced, only the newest entry
-// with its index counts.
+// find returns the appended entry that equals r. If exact is true, because the entry was synced, only the newest
+// appended entry with its index counts.
 func (m *model) find(r *raftpb.Entry, exact bool) (modelEntry, error) {
 	candidates := m.byIndex[r.GetIndex()]
 	for i := len(candidates) - 1; i >= 0; i-- {
@@ -266,7 +269,7 @@ func (m *model) find(r *raftpb.Entry, exact bool) (modelEntry, error) {
 	return modelEntry{}, fmt.Errorf("entry %d of term %d was not appended like this", r.GetIndex(), r.GetTerm())
 }
 
-// compare compares all reads with the applied entries.
+// compare compares the results of all reads with the applied entries.
 func (m *model) compare(l *Log, applied []modelEntry) error {
 	newest := make(map[int64]modelEntry)
 	versions := make(map[int64][]uint64)
@@ -375,8 +378,8 @@ func compareScan(l *Log, newest map[int64]modelEntry, live int) error {
 	return nil
 }
 
-// crashCheck loads and checks the state after a crash. Then the log must continue: it gets one more put and one more
-// crash.
+// crashCheck loads and checks the state after a crash. Then it makes one more put and crashes once more, to check that
+// the log can be continued.
 func crashCheck(w *workload, disk *vfstest.Mem, synced, applied, term uint64) error {
 	opts := w.opts
 	opts.FS = disk
@@ -424,7 +427,7 @@ func crashCheck(w *workload, disk *vfstest.Mem, synced, applied, term uint64) er
 	return l.Close(false)
 }
 
-var errNoGroup = errors.New("no group") // a crash inside Create, which is not part of the workloads
+var errNoGroup = errors.New("no group") // the crash happened in Create, which the workloads do not cover
 
 func TestCrashAtEveryOperation(t *testing.T) {
 	seeds, steps := uint64(3), 40
@@ -432,7 +435,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	case soaktest.Long():
 		seeds = 60
 	case testing.Short():
-		seeds, steps = 1, 18 // with the race detector each point is slow, and one goroutine does most of the work
+		seeds, steps = 1, 18 // with the race detector, each crash point takes long, and one goroutine does most of the work
 	}
 	var points atomic.Int64
 	t.Run("workloads", func(t *testing.T) {
@@ -465,7 +468,7 @@ func crashWorkload(t *testing.T, seed uint64, residency Residency, steps int, po
 		}
 		synced, applied, term := w.model.needs()
 		kinds := vfstest.SurvivalKinds
-		if op.Kind == vfstest.OpRename { // a commit point: the disk keeps some names and loses others
+		if op.Kind == vfstest.OpRename { // a rename may be a commit point, so the crash keeps some names and loses others
 			kinds = append(slices.Clone(kinds), slices.Repeat([]vfstest.SurvivalKind{vfstest.SurviveRandom}, 8)...)
 		}
 		for i, kind := range kinds {
@@ -482,7 +485,7 @@ func crashWorkload(t *testing.T, seed uint64, residency Residency, steps int, po
 		if err := w.step(); err != nil {
 			t.Fatalf("%s: %v", doing, err)
 		}
-		w.log.hints.writing.Wait() // so that each run does the same
+		w.log.hints.writing.Wait() // so that the operations are the same in each run
 		mu.Lock()
 		if failed != nil {
 			t.Fatal(failed)

@@ -20,14 +20,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// damageBed is a closed group of about 64 KiB on a vfstest.Mem, with its expected content. All of it is below the
+// damageBed is a closed group of about 64 KiB on a vfstest.Mem, with its expected content. All bytes are below the
 // synced mark.
 type damageBed struct {
 	mem    *vfstest.Mem
 	opts   Options
 	newest map[int64]modelEntry
 	model  *model
-	frames map[string][]bedFrame // for each file, in order
+	frames map[string][]bedFrame // by file, in order
 	sizes  map[string]int64
 	names  []string
 }
@@ -69,7 +69,7 @@ func newDamageBed(t testing.TB) *damageBed {
 	for i := range int64(3) {
 		put(format.Entry{Kind: format.KindPut, ID: 20 + i, Data: payload(i, 700)}, nil)
 	}
-	ok(t, d.append()) // the commit of all entries
+	ok(t, d.append()) // stores the commit of all entries
 	ok(t, d.log.Sync())
 	ok(t, d.log.Tick())
 	d.log.hints.writing.Wait()
@@ -79,7 +79,7 @@ func newDamageBed(t testing.TB) *damageBed {
 	return b
 }
 
-// learn finds the place of each frame.
+// learn finds the position of each frame.
 func (b *damageBed) learn(t testing.TB, m *format.Manifest) {
 	names, err := b.mem.List(b.opts.Dir)
 	ok(t, err)
@@ -119,7 +119,7 @@ func (b *damageBed) hit(name string, offset, length int64) map[int64]bool {
 	return out
 }
 
-// damaged returns a copy of the bed's disk with changed bytes in one file.
+// damaged returns a copy of the bed's disk in which change was applied to one file.
 func (b *damageBed) damaged(change func(f vfs.File) error, name string) (*vfstest.Mem, error) {
 	disk := b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	f, err := disk.OpenWrite(path.Join(b.opts.Dir, name))
@@ -129,14 +129,13 @@ func (b *damageBed) damaged(change func(f vfs.File) error, name string) (*vfstes
 	return disk, errors.Join(change(f), f.Close())
 }
 
-// verdict counts the answers of a damaged group.
+// verdict counts the answers of a group with damage.
 type verdict struct {
 	report Report
 	lost   int // number of records that answered DATA_LOSS
 }
 
-// scan checks that a scan returns the newest version of each record once, and leaves no record out without reporting
-// damage.
+// scan checks that a scan returns the newest version of each record once, and reports damage if it leaves out a record.
 func (b *damageBed) scan(l *Log) error {
 	id, err := l.OpenScan(time.Minute)
 	if err != nil {
@@ -168,7 +167,8 @@ func (b *damageBed) scan(l *Log) error {
 	return nil
 }
 
-// check loads a damaged group. Every record must be right or answer DATA_LOSS; none may be wrong or missing.
+// check loads a damaged group. The read of each record must return the right version or DATA_LOSS, and never another
+// version or nothing.
 func (b *damageBed) check(disk *vfstest.Mem, residency Residency) (l *Log, v verdict, err error) {
 	opts := b.opts
 	opts.FS, opts.Residency = disk, residency
@@ -193,15 +193,15 @@ func (b *damageBed) check(disk *vfstest.Mem, residency Residency) (l *Log, v ver
 			continue
 		}
 		if err != nil {
-			// The record is not found, or only its header is damaged. Only DATA_LOSS excuses a difference.
+			// Only DATA_LOSS excuses a wrong result, and this error is a different one.
 			return l, v, err
 		}
 	}
 	return l, v, b.scan(l)
 }
 
-// afterLoss accepts the loss. Every record that was not hit must be right, new indexes must jump ahead, and both must
-// still be true after a load.
+// afterLoss accepts the loss. After that, every record that was not hit must be right, and new indexes must jump ahead.
+// Both must still be true after another load.
 func (b *damageBed) afterLoss(l *Log, hit map[int64]bool) error {
 	before, err := l.LastIndex()
 	if err != nil {
@@ -267,7 +267,7 @@ func (b *damageBed) unhit(l *Log, hit map[int64]bool) error {
 	return nil
 }
 
-// each runs the cases in parallel.
+// each runs n cases in parallel.
 func each(t *testing.T, n int64, run func(i int64) error) {
 	t.Helper()
 	var next atomic.Int64
@@ -310,13 +310,13 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 		total += b.sizes[name]
 		for at := range b.sizes[name] {
 			if name == format.MarkName && at%512 > 64 || name == format.ManifestName && at%4096 > 600 {
-				continue // zeros, which the tests of the codec check
+				continue // zeros, which have tests in package format
 			}
 			places = append(places, place{name, at})
 		}
 	}
-	// One bit of every fourth byte is flipped, and the bit changes from byte to byte. `make soak-log` flips all bits,
-	// in half a million loads. The tests of the codec show that DecodeFrame notices each bit.
+	// One bit of every fourth byte is flipped, and which bit it is changes from byte to byte. `make soak-log` flips all
+	// bits, in half a million loads. The tests of package format show that DecodeFrame detects each flipped bit.
 	step, lossStep := int64(29), int64(31)
 	switch {
 	case soaktest.Long():
@@ -443,7 +443,7 @@ func TestRule4_EverySectorZeroedAndSwapped(t *testing.T) {
 	b := newDamageBed(t)
 	type swap struct {
 		name string
-		a, b int64 // sector a is exchanged with sector b; b < 0: sector a is zeroed
+		a, b int64 // sector a is exchanged with sector b; if b < 0, sector a is zeroed
 	}
 	var swaps []swap
 	for name := range b.frames {
@@ -507,7 +507,7 @@ func TestRule4_EverySectorZeroedAndSwapped(t *testing.T) {
 	}
 }
 
-// afterLossAny does what afterLoss does, but there may be no damage to accept.
+// afterLossAny is like afterLoss, except that there may be no damage to accept.
 func (b *damageBed) afterLossAny(l *Log, hit map[int64]bool) error {
 	if len(l.Stats().Damages) == 0 {
 		return b.unhit(l, nil)

@@ -20,8 +20,8 @@ import (
 )
 
 func TestRule6_EveryOperationThatFailsOnceIsSurvived(t *testing.T) {
-	// A failure makes one mutating operation of a workload fail once, with one effect. Everything that the log
-	// reported as done must be on the disk.
+	// A failure makes one mutating operation of a workload fail once, with one effect. Everything that the log has
+	// reported as done must be on the disk after that.
 	type failure struct {
 		kind   vfstest.OpKind
 		effect vfstest.Effect
@@ -70,10 +70,10 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 		batch := w.batch()
 		from := w.model.last + 1
 		if err := w.appendBatch(from, batch); err != nil {
-			continue // nothing was appended
+			continue // because nothing was appended
 		}
 		if err := w.sync(); err != nil {
-			ok(t, w.sync()) // the fault has passed
+			ok(t, w.sync()) // succeeds, because the fault is over
 		}
 		ok(t, w.apply())
 		if i%4 == 3 {
@@ -82,7 +82,7 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 			}
 			w.log.hints.writing.Wait()
 		}
-		_ = w.log.Tick() // Tick may fail once; the mark is then older
+		_ = w.log.Tick() // Tick may fail once, which only leaves an older mark
 		if i%3 != 2 && fault.Fired() == 0 {
 			continue
 		}
@@ -100,10 +100,10 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 
 func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 	b := newDamageBed(t)
-	// The damage hits the header of the very last entry, whose index a client has seen.
+	// The damage hits the header of the last entry, whose index a client has seen.
 	name := format.SegmentName(3)
 	frames := b.frames[name]
-	last := frames[len(frames)-2] // the last put, which a state record follows
+	last := frames[len(frames)-2] // the last put, after which there is only a state record
 	if !last.kind.IsVersion() {
 		last = frames[len(frames)-3]
 	}
@@ -112,7 +112,7 @@ func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 		return err
 	}, name)
 	ok(t, err)
-	ok(t, disk.Remove(path.Join(b.opts.Dir, format.ActiveHintName))) // with the hint, the segment would not be read
+	ok(t, disk.Remove(path.Join(b.opts.Dir, format.ActiveHintName))) // with the hint, the load would not read the segment
 	l, v, err := b.check(disk, Index)
 	ok(t, err)
 	if v.report.Outcome != Damaged {
@@ -211,7 +211,7 @@ func TestRule8_ACrashWhileLossIsAcceptedLosesNothingMore(t *testing.T) {
 	ok(t, sealAndClose(l))
 }
 
-// unhitOrDamaged does what unhit does, but a record that was hit may answer DATA_LOSS.
+// unhitOrDamaged is like unhit, except that a record that was hit may answer DATA_LOSS.
 func (b *damageBed) unhitOrDamaged(l *Log, hit map[int64]bool) error {
 	err := b.unhit(l, hit)
 	var damage *format.DamageError
@@ -251,7 +251,7 @@ func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 			d.wants(id, nil)
 			d.wants(3, payload(3, 300))
 			if full == 20 {
-				mem.SetCapacity(0) // space is freed
+				mem.SetCapacity(0) // frees space
 			}
 		}
 		if full != 20 {
@@ -273,8 +273,8 @@ func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 }
 
 func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
-	// The disk becomes full after a batch was written completely. The second entry of that batch must not appear
-	// after a shorter batch.
+	// The disk becomes full after a batch was written completely. The second entry of that batch must not appear in the
+	// log after a shorter batch was appended.
 	mem := vfstest.NewMem()
 	fs := vfstest.NewFaulty(mem)
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
@@ -304,14 +304,14 @@ func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
 }
 
 func TestRule8_TheVersionThatIsLeftAnswersAfterAcceptedLoss(t *testing.T) {
-	// The hint says that the older version is superseded. The entry that superseded it is then lost.
+	// The hint says that the older version is superseded, but the entry that superseded it is lost.
 	residencies(t, func(t *testing.T, residency Residency) {
 		mem := vfstest.NewMem()
 		d := newDriver(t, driverOptions(mem, residency, 64<<10))
 		d.put(format.Entry{ID: 1, Data: []byte("older")}, format.Entry{ID: 2, Data: []byte("two")})
 		ok(t, d.log.Seal())
 		d.put(format.Entry{ID: 1, Data: payload(1, 100)}, format.Entry{ID: 3, Data: []byte("three")})
-		ok(t, sealAndClose(d.log)) // rewrites the hint of the first segment
+		ok(t, sealAndClose(d.log)) // this writes the hint of the first segment again
 		m, err := format.ReadManifest(mem, d.opts.Dir)
 		ok(t, err)
 		h, err := format.ReadHint(mem, d.opts.Dir, m.Segments[0])

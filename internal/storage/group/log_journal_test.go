@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// journaled is a log with a journal on a disk.
+// journaled is a log that uses a journal on the same disk.
 type journaled struct {
 	t       *testing.T
 	disk    vfs.FS
@@ -45,7 +45,7 @@ func (j *journaled) load() {
 	j.t.Cleanup(func() { _ = log.Close(false) })
 }
 
-// append appends one put; the id of the record is the index.
+// append appends one put. The id of the record is the index of the put.
 func (j *journaled) append() uint64 {
 	j.t.Helper()
 	e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1,
@@ -63,7 +63,7 @@ func (j *journaled) shared() {
 }
 
 // after loads the log from the disk after a power cut, and returns the log's last index. If redo is true, it first
-// writes the data in the journal back.
+// writes the data in the journal to the segments.
 func (j *journaled) after(redo bool) uint64 {
 	j.t.Helper()
 	disk := mem(j.disk).CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
@@ -72,7 +72,7 @@ func (j *journaled) after(redo bool) uint64 {
 		must.OK(j.t, err)
 		share := found.Share(j.opts.Identity.Group)
 		must.OK(j.t, Redo(disk, "/v/g", share))
-		must.OK(j.t, Redo(disk, "/v/g", share)) // Redo may be repeated
+		must.OK(j.t, Redo(disk, "/v/g", share)) // Redo may be called again
 	}
 	opts := j.opts
 	opts.FS, opts.Journal = disk, nil
@@ -103,7 +103,7 @@ func TestSyncSharedIsDurable(t *testing.T) {
 			j.append()
 			j.shared()
 		}
-		j.shared() // nothing new was appended
+		j.shared() // returns false, because nothing new was appended
 		if with, without := j.after(true), j.after(false); with != 4 || without != 1 {
 			t.Errorf("last index %d with the journal, %d without; want 4 and 1", with, without)
 		}
@@ -112,7 +112,7 @@ func TestSyncSharedIsDurable(t *testing.T) {
 			t.Errorf("last index %d after the segment was synced", last)
 		}
 		j.append()
-		j.append() // the bytes of the two appends are not in one buffer
+		j.append() // the bytes of the two appends are in different buffers
 		if j.log.SyncShared() {
 			t.Error("two appends were taken")
 		}
@@ -161,8 +161,8 @@ func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 	}
 }
 
-// TestRedoLeavesOtherSegmentsAlone continues the log in another segment after a failed sync. The journal's data of
-// the abandoned segment is void then.
+// TestRedoLeavesOtherSegmentsAlone continues the log in another segment after a failed sync. The journal's data for the
+// abandoned segment is then void.
 func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	j := newJournaled(t, faulty, Index)
@@ -194,8 +194,8 @@ func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	must.OK(t, Redo(j.disk, "/v/absent", journal.Share{Ranges: []journal.Range{{Offset: 64}}}))
 }
 
-// TestALogIsLoadedWithWhatTheJournalHas loads a log after the previous log in the same process could not sync its
-// segment when it was closed.
+// TestALogIsLoadedWithWhatTheJournalHas loads a log whose predecessor in the same process could not sync its segment
+// when it was closed. The journal has the missing data.
 func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	j := newJournaled(t, faulty, Index)
@@ -218,7 +218,7 @@ func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	planned.Plan = plan
 	j.log, _, err = Load(t.Context(), planned, nil)
 	must.OK(t, err)
-	// What the journal holds raises the mark, so the load must not use the one that the plan has read.
+	// The data in the journal raises the mark, so the load must not use the mark that the plan has read.
 	mark, _, _, err := format.ReadMark(faulty, j.opts.Dir)
 	if err != nil || mark == plan.mark.Mark || j.log.marks.last != mark || j.log.marks.sequence != mark.Sequence {
 		t.Errorf("the log has the mark %+v of sequence %d, the file has %+v: %v", j.log.marks.last, j.log.marks.sequence,

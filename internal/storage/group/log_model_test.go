@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestReloadEqualsTheModel appends, applies, seals and reloads at random, in alternating residencies. Every read
-// equals that of the model, before and after a reload.
+// TestReloadEqualsTheModel performs random operations on a log (append, apply, seal, reload), in alternating
+// residencies. Every read must return the same as the model, before and after a reload.
 func TestReloadEqualsTheModel(t *testing.T) {
 	soaktest.Check(t, func(rt *rapid.T) {
 		mem := vfstest.NewMem()

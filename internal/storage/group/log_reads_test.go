@@ -18,8 +18,9 @@ import (
 )
 
 func TestStaleBlocksOfAnOlderSegmentDoNotPass(t *testing.T) {
-	// Another segment has the same entries at the same offsets, with correct CRCs, as if a file system had lost a
-	// write and returned an old block. Only the segment id differs.
+	// A block of the segment is replaced by a block of another segment, as if a file system had lost a write and returned
+	// an old block. The other segment has the same entries at the same offsets, with correct CRCs, but a different segment
+	// id.
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 8<<10))
 	for range 3 {
@@ -71,7 +72,7 @@ func TestRaftConflictTruncatesTheLog(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 4<<10))
 		d.put(format.Entry{ID: 1, Data: []byte("old")})
-		for i := range int64(20) { // in several segments, not committed
+		for i := range int64(20) { // these are in several segments, and not committed
 			ok(t, d.append(format.Entry{ID: 100 + i, Data: payload(i, 200)}))
 			ok(t, d.log.Sync())
 		}

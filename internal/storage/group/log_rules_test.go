@@ -17,7 +17,7 @@ func isSegmentFile(name string) bool {
 	return ok
 }
 
-// residencies runs a test in both residencies.
+// residencies runs a test in each of the two residencies.
 func residencies(t *testing.T, run func(t *testing.T, residency Residency)) {
 	for name, r := range map[string]Residency{"index": Index, "resident": Resident} {
 		t.Run(name, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 		ok(t, d.append(format.Entry{ID: 1, Data: []byte("not yet")}, format.Entry{ID: 2, Kind: format.KindDelete},
 			format.Entry{ID: 3, Data: []byte("not yet")}))
 		ok(t, d.log.Sync())
-		ok(t, d.log.Seal()) // no read may see uncommitted entries, even in a sealed segment
+		ok(t, d.log.Seal()) // even in a sealed segment, no read may see uncommitted entries
 		see := func() {
 			t.Helper()
 			d.wants(1, []byte("committed"))
@@ -72,7 +72,7 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 		d.log.hints.writing.Wait()
 		ok(t, d.log.Close(false))
 		d.load()
-		// The commit on disk may lag behind, but must never be ahead.
+		// The commit on disk may be too low, but must never be too high.
 		ok(t, d.log.Apply(max(2, d.log.AppliedIndex()), nil))
 		see()
 		ok(t, d.log.Apply(5, nil))
@@ -96,7 +96,7 @@ func TestRule3_TornTailIsTruncatedAndNothingBehindIsRevived(t *testing.T) {
 	disk := mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	f, err := disk.OpenWrite(name)
 	ok(t, err)
-	_, err = f.WriteAt(make([]byte, 8), at[1]) // a hole; two whole entries follow it
+	_, err = f.WriteAt(make([]byte, 8), at[1]) // makes a hole, which two whole entries follow
 	ok(t, err)
 	ok(t, f.Close())
 	d.opts.FS = disk
@@ -104,7 +104,7 @@ func TestRule3_TornTailIsTruncatedAndNothingBehindIsRevived(t *testing.T) {
 	if report.Outcome != Truncated || report.TornTailBytes == 0 || d.last() != 2 {
 		t.Fatalf("%+v, last index %d", report, d.last())
 	}
-	// The new entry is shorter than the truncated ones. None of their bytes after it may come back.
+	// The new entry is shorter than the truncated ones. Their bytes after it must not become entries again.
 	ok(t, d.append(format.Entry{ID: 20, Data: []byte("short")}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Close(false))
@@ -125,7 +125,7 @@ func TestRule3_TornTailIsTruncatedAndNothingBehindIsRevived(t *testing.T) {
 }
 
 func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
-	// The hole is the same as in a torn tail. But the Tick of an idle group, or the state record of the next batch,
+	// The hole is the same as in a torn tail. However, the Tick of an idle group or the state record of the next batch
 	// shows that the bytes were synced.
 	for name, settle := range map[string]func(d *logDriver){
 		"tick":         func(d *logDriver) { ok(d.t, d.log.Tick()) },
@@ -161,7 +161,7 @@ func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.fill(50, 30, payload)
 	synced, last := d.log.w.end, d.last()
-	// This entry is not synced yet, so it is not part of the mark, and no reason to wait.
+	// This entry is not synced yet. So the mark does not cover it, and Tick does not have to wait for it.
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 30)}))
 	ok(t, d.log.Tick())
 	mark, found, _, err := format.ReadMark(d.opts.FS, d.opts.Dir)
@@ -175,7 +175,7 @@ func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
-	// Then the process is killed, but the machine keeps running.
+	// After this append, the process is killed, but the machine keeps running.
 	ok(t, d.append(format.Entry{ID: 1, Data: []byte("written, not synced")}))
 	ok(t, d.log.Close(false))
 	d.load()
@@ -189,8 +189,8 @@ func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 	}
 }
 
-// A start syncs the volume once for all groups. If that fails, it syncs the group's own file. Without either sync,
-// the write is lost.
+// TestRule3_TheRecoveredTailIsSyncedWithTheVolume checks that a start syncs the volume once for all groups, and that it
+// syncs the group's own file if that fails. Without either sync, the write is lost.
 func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 	for name, c := range map[string]struct {
 		durable         func(*vfstest.Mem) error
@@ -198,7 +198,7 @@ func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 	}{
 		"with the volume": {func(m *vfstest.Mem) error { return m.SyncAll(".") }, false, true},
 		"by itself":       {func(*vfstest.Mem) error { return syscall.EIO }, true, true},
-		// This case shows that the write is really lost without a sync.
+		// This case proves that the write is lost without a sync.
 		"not at all": {func(*vfstest.Mem) error { return nil }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -235,7 +235,7 @@ func TestRule5_AFailedSyncIsNeverAcknowledgedFrom(t *testing.T) {
 			Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && path.Base(op.Name) == poisoned },
 			Effect: vfstest.EffectDrop,
 		})
-		// The data that the failed sync dropped can still be read from the page cache, but is not on the disk.
+		// The failed sync has dropped this data. It can still be read from the page cache, but is not on the disk.
 		d.put(format.Entry{ID: 2, Data: payload(2, 100)}, format.Entry{ID: 1, Data: payload(3, 100)})
 		if fault.Fired() != 1 {
 			t.Fatalf("the fault fired %d times: the file was synced again", fault.Fired())
@@ -259,7 +259,7 @@ func TestRule5_AFailedSyncIsNeverAcknowledgedFrom(t *testing.T) {
 }
 
 func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
-	// A follower may apply entries that a quorum has before its own sync. If that sync fails, the locations of these
+	// A follower may apply committed entries before it has synced them itself. If that sync fails, the places of these
 	// entries change.
 	residencies(t, func(t *testing.T, residency Residency) {
 		mem := vfstest.NewMem()
@@ -280,7 +280,7 @@ func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
 		}
 		d.wants(1, payload(2, 100))
 		d.wants(2, payload(3, 100))
-		for id := int64(1); id <= 2; id++ { // not from the page cache of the file whose sync failed
+		for id := int64(1); id <= 2; id++ { // the file whose sync failed must not be read, even from the page cache
 			if r, err := d.log.Get(id, GetOptions{}); err != nil || r.Location.Segment != 2 {
 				t.Errorf("record %d is read from %s, %v", id, r.Location, err)
 			}

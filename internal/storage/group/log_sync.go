@@ -6,8 +6,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Sync makes everything appended durable (fdatasync). If a sync fails, Sync abandons the segment at its synced mark,
-// and writes and syncs the unsynced entries in a new segment. An error means that this attempt failed too.
+// Sync makes everything appended durable (fdatasync). If the sync of the segment fails, Sync abandons the segment at
+// its synced mark, and writes and syncs the unsynced entries in a new segment. Sync returns an error if this attempt
+// fails, too.
 func (l *Log) Sync() error { return l.write("sync", l.w.sync) }
 
 // sync implements Sync. The caller holds mu.
@@ -31,16 +32,16 @@ func (w *writer) sync() error {
 	return nil
 }
 
-// syncedTo records that the active segment is on disk up to end; last is the index of the last entry before end. The
-// caller holds mu.
+// syncedTo records that the active segment is on disk up to end. The argument last is the index of the last entry
+// before end. The caller holds mu.
 func (w *writer) syncedTo(end int64, last uint64) {
 	w.clean()
 	w.state.synced(w.active, end, last)
 }
 
-// recover completes what an earlier failure left unfinished: a manifest that may have been replaced, or an active
-// segment that must not be continued. After recover, the active segment and the manifest can be used again. The
-// caller holds mu.
+// recover resolves an earlier failure. If a manifest may have been replaced, it writes the manifest again. If the
+// active segment must not be continued, it begins a new one. If recover returns no error, the active segment and the
+// manifest can be used. The caller holds mu.
 func (w *writer) recover() error {
 	if w.folder.unsure {
 		if err := w.folder.writeManifest(func(*format.Manifest) {}); err != nil {
@@ -72,9 +73,9 @@ func (w *writer) amend(change func(*format.Manifest)) error {
 	})
 }
 
-// continueLog abandons the active file (rule 5): it seals the file at its synced mark, and writes the unsynced
-// entries from memory to a new segment, which it syncs. It never reads the file to find out which bytes are on disk.
-// The caller holds mu.
+// continueLog abandons the active file (rule 5). It seals the file at its synced mark, and writes the unsynced entries
+// from memory to a new segment, which it syncs. It never reads the file to find out which bytes are on disk. The caller
+// holds mu.
 func (w *writer) continueLog() error {
 	old := w.active
 	w.state.mu.RLock()
@@ -115,8 +116,8 @@ func (w *writer) continueLog() error {
 	return nil
 }
 
-// rewriteUnsynced writes entries into a new segment, sets their places, and syncs the segment. It returns the end of
-// the entries, or ErrNoSpace if the disk is full.
+// rewriteUnsynced writes entries into a new segment, sets their places, and syncs the segment. It returns the offset at
+// which the entries end. It returns ErrNoSpace if the disk is full.
 func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error) {
 	var buf []byte
 	for i := range unsynced {

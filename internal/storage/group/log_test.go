@@ -18,7 +18,7 @@ import (
 
 var logIdentity = format.Identity{Store: uuid.UUID{1}, Group: uuid.UUID{2}, Name: "7"}
 
-// logDriver drives a log as a replica with one voter would.
+// logDriver calls a log in the way that a replica with one voter does.
 type logDriver struct {
 	t    testing.TB
 	opts Options
@@ -61,7 +61,7 @@ func (d *logDriver) last() uint64 {
 	return last
 }
 
-// entry makes the Raft entry of a put or delete with the given index.
+// entry returns the Raft entry of a put or delete with the given index.
 func (d *logDriver) entry(at uint64, e format.Entry) *raftpb.Entry {
 	d.time++
 	e.Index, e.Term, e.CommitTime = at, d.term, d.time
@@ -83,7 +83,7 @@ func (d *logDriver) append(entries ...format.Entry) error {
 	return d.log.Append(&raftpb.HardState{Term: &d.term, Vote: &vote, Commit: &commit}, batch)
 }
 
-// put appends, syncs and applies.
+// put appends, syncs and applies entries.
 func (d *logDriver) put(entries ...format.Entry) {
 	d.t.Helper()
 	ok(d.t, d.append(entries...))
@@ -91,7 +91,7 @@ func (d *logDriver) put(entries ...format.Entry) {
 	ok(d.t, d.log.Apply(d.last(), nil))
 }
 
-// fill puts the records 0 to n-1, each with its content of size.
+// fill puts the records 0 to n-1. The function content returns the data of each record.
 func (d *logDriver) fill(n int64, size int, content func(id int64, size int) []byte) {
 	d.t.Helper()
 	for id := range n {
@@ -122,7 +122,7 @@ func payload(id int64, size int) []byte {
 	return bytes.Repeat([]byte(fmt.Sprintf("%d.", id)), size)
 }
 
-// random returns size bytes that do not compress, always the same for an id.
+// random returns size bytes that do not compress. They are always the same for an id.
 func random(id int64, size int) []byte { return grouptest.RandomBytes(uint64(id), size) }
 
 // mustLoad loads a log.

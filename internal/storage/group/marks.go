@@ -18,13 +18,13 @@ type markFile struct {
 	file     vfs.File   // nil if the file is not open
 	broken   bool       // a write or sync failed, so the file must be created again
 	sequence uint64
-	last     format.Mark // the mark that was written last
+	last     format.Mark // the mark that is in the file
 }
 
-// Tick makes the synced mark durable: on return the mark on disk covers everything that was synced before the call. The
-// volume calls it within 100 ms of a group's last sync; while a group is busy, its state records carry the mark. Tick
-// also frees the space in the active segment that the previous process has allocated and this process has not filled
-// yet.
+// Tick makes the synced mark durable. When it returns, the mark on disk covers everything that was synced before the
+// call. The replica calls Tick within 100 ms of a group's last sync. While a group is busy, its state records contain
+// the mark. Tick also frees the space in the active segment that the previous process has allocated and this process
+// has not used yet.
 func (l *Log) Tick() error {
 	l.w.mu.Lock() // locked before enter, because Close holds mu while it waits for the callers that have entered
 	if !l.closed.Load() {
@@ -41,8 +41,9 @@ func (l *Log) Tick() error {
 	return nil
 }
 
-// releasePreallocated frees the space after the end of the log that the load found there, because the next write may
-// come much later. The load does not free that space, because freeing blocks takes time. The caller holds mu.
+// releasePreallocated frees the preallocated space that the load has found after the end of the log, because the next
+// write may come much later. The load itself does not free that space, because freeing blocks takes time. The caller
+// holds mu.
 func (w *writer) releasePreallocated() {
 	if !w.allocation.inherited || w.suspect != nil {
 		return
@@ -54,7 +55,8 @@ func (w *writer) releasePreallocated() {
 	}
 }
 
-// follow makes the mark of the synced data durable, unless it equals the last written mark, or nothing is synced.
+// follow makes the mark of the synced data durable. It does nothing if that mark was written already, or if no data is
+// synced.
 func (f *markFile) follow(st *state) error {
 	mark := st.syncedMark()
 	if mark.Offset <= format.SegmentHeaderBytes {
@@ -109,7 +111,7 @@ func (f *markFile) open() error {
 
 func (f *markFile) closeFile() {
 	if f.file != nil {
-		_ = f.file.Close() // the content of the file is synced, or given up
+		_ = f.file.Close() // the content is synced, or must not be trusted anyway
 		f.file = nil
 	}
 }

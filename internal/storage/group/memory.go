@@ -2,8 +2,9 @@ package group
 
 import "sync"
 
-// memory requests memory for index, images and rows of a log from the budget. It reads the sizes of these parts, but
-// changes none of them. It is safe for concurrent use. It locks state.mu briefly, and never together with mu.
+// memory requests memory from the budget for the index, the images and the rows of a log. It reads the sizes of these
+// parts, and changes none of them. It is safe for concurrent use. It locks state.mu only briefly, and never together
+// with mu.
 type memory struct {
 	state  *state
 	places *places
@@ -11,10 +12,10 @@ type memory struct {
 
 	mu     sync.Mutex // guards taken
 	budget Budget     // nil if there is no limit
-	taken  int64      // bytes
+	taken  int64      // number of bytes taken from the budget
 }
 
-const memorySlackBytes = 1 << 20 // unused memory up to this size is not returned to the budget
+const memorySlackBytes = 1 << 20 // up to this amount, memory that is not used is kept
 
 // used returns the number of bytes that index, images and rows take now.
 func (m *memory) used() int64 {
@@ -37,10 +38,12 @@ func (m *memory) used() int64 {
 	return bytes
 }
 
-// askMore ensures that the budget has memory for additional entries that take the given number of bytes on disk: a
-// row for each entry, its part of the index, and the image. It returns ErrMemory if the budget is too small.
+// askMore takes memory from the budget for additional entries that take the given number of bytes on disk. Each entry
+// needs a row, a slot of the index and its part of the image. askMore returns ErrMemory if the budget is too small.
 func (m *memory) askMore(entries int, bytes int64) error {
-	const perEntry = 20 + 32 // a row and a slot of the index, both in tables that grow
+	// perEntry is the size of a row and of a slot of the index. It is more than each of them takes, because both tables
+	// grow in steps.
+	const perEntry = 20 + 32
 	more := int64(entries) * perEntry
 	if m.images.resident {
 		more += bytes
@@ -48,7 +51,8 @@ func (m *memory) askMore(entries int, bytes int64) error {
 	return m.ask(m.used() + more)
 }
 
-// ask ensures that want bytes in total are taken from the budget. It returns ErrMemory if the budget is too small.
+// ask takes memory from the budget until the log has at least want bytes. It returns ErrMemory if the budget is too
+// small.
 func (m *memory) ask(want int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,7 +66,7 @@ func (m *memory) ask(want int64) error {
 	return nil
 }
 
-// release returns memory that was taken but is not in use to the budget, if it is more than memorySlackBytes.
+// release returns memory that is not in use to the budget, if it is more than memorySlackBytes.
 func (m *memory) release() {
 	used := m.used()
 	m.mu.Lock()

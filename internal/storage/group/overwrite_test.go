@@ -13,10 +13,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overwritten makes the log of a follower to which three leaders write index 3. The leader of term 1 writes an entry
-// that no majority has. The leader of term 2, which does not have that entry, writes another one. Then the first
-// leader leads again in term 3, and sends its old entry again. The void entries include one with a greater term, and
-// one entry is in the log twice.
+// overwritten writes the log of a follower to which three leaders write index 3. The leader of term 1 writes an entry
+// that no majority has. The leader of term 2, which does not have that entry, writes another one. Then the first leader
+// leads again in term 3, and sends its old entry again. So the void entries include one with a greater term, and the
+// log has one entry twice.
 func overwritten(t *testing.T, d *logDriver) {
 	t.Helper()
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
@@ -31,7 +31,7 @@ func overwritten(t *testing.T, d *logDriver) {
 	d.write(first[0], d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))
 }
 
-// write appends entries that already have index and term, and syncs.
+// write appends and syncs entries that already have an index and a term.
 func (d *logDriver) write(entries ...*raftpb.Entry) {
 	d.t.Helper()
 	commit, vote := d.log.AppliedIndex(), uint64(1)
@@ -39,7 +39,7 @@ func (d *logDriver) write(entries ...*raftpb.Entry) {
 	ok(d.t, d.log.Sync())
 }
 
-// wantsOverwritten checks which records and terms are visible after entries were overwritten.
+// wantsOverwritten checks the visible records and terms after entries were overwritten.
 func (d *logDriver) wantsOverwritten() {
 	d.t.Helper()
 	for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 3: payload(3, 20), 5: payload(5, 20),
@@ -53,8 +53,8 @@ func (d *logDriver) wantsOverwritten() {
 	}
 }
 
-// An entry of an older term makes an entry of a newer term void if the leader of the older term was elected again.
-// This is not damage.
+// TestAnOlderTermTruncatesANewerOne checks that an entry makes entries of a newer term void if the leader of the older
+// term was elected again. This is not damage.
 func TestAnOlderTermTruncatesANewerOne(t *testing.T) {
 	for _, seal := range []string{"never", "before", "between", "behind"} {
 		mem := vfstest.NewMem()
@@ -95,11 +95,11 @@ func TestAnOlderTermTruncatesANewerOne(t *testing.T) {
 	}
 }
 
-// The location of an entry that was written twice is that of its last frame, even if the entry was not applied before
-// the load. Compaction leaves out the first frame, which is void.
+// TestCompactionKeepsAnEntryThatCameAgain checks an entry that was written twice. Its place is that of its last frame,
+// even if the entry was not applied before the load. Compaction drops the first frame, which is void.
 func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		// With the seal, the tail is read from a hint; without it, from rows.
+		// If the segment is sealed, the load takes the places of the tail from a hint, and otherwise from rows.
 		for _, seal := range []bool{false, true} {
 			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 			overwritten(t, d)
@@ -112,7 +112,7 @@ func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 			ok(t, d.log.Seal())
 			_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
 			ok(t, err)
-			d.put(format.Entry{ID: 1, Data: payload(11, 10)}) // so that compaction has something to drop
+			d.put(format.Entry{ID: 1, Data: payload(11, 10)}) // gives the compaction something to drop
 			ok(t, d.log.Seal())
 			_, err = d.log.Compact(t.Context(), CompactOptions{All: true})
 			ok(t, err)
@@ -125,7 +125,8 @@ func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	})
 }
 
-// ReadRange returns only one entry for each index, even if several entries were written with this index.
+// TestAnEntryThatCameAgainIsGivenOnce checks that ReadRange returns one entry for each index, even if several entries
+// were written with that index.
 func TestAnEntryThatCameAgainIsGivenOnce(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	overwritten(t, d)
@@ -143,8 +144,8 @@ func TestAnEntryThatCameAgainIsGivenOnce(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// If bad bytes hide the entry of an older term, the entries before it with a newer term are void, and must never be
-// read.
+// TestBadBytesThatHideAnOlderTerm checks that entries with a newer term are never read if bad bytes after them hide the
+// entry of an older term that has made them void.
 func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	mem := vfstest.NewMem()
 	opts := driverOptions(mem, Index, 64<<10)
@@ -160,7 +161,7 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	d.write(append(first, d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))...)
 	hit, name := d.log.state.tail.at(2).loc.Offset(), d.log.w.active.path
 	ok(t, d.log.Apply(4, nil))
-	d.write() // writes only the commit
+	d.write() // this writes only the commit
 	ok(t, d.log.Tick())
 	ok(t, d.log.Close(false))
 	f, err := mem.OpenWrite(name)
@@ -172,7 +173,7 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 		t.Fatalf("%s: %+v", path.Base(name), report)
 	}
 	var damage *format.DamageError
-	if _, err := d.log.Get(9, GetOptions{}); !errors.As(err, &damage) { // this may be the entry that was hit
+	if _, err := d.log.Get(9, GetOptions{}); !errors.As(err, &damage) { // the damaged entry may be one of this record
 		t.Errorf("a record that was never committed: %v", err)
 	}
 	d.wants(4, payload(4, 20))
@@ -189,7 +190,7 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 }
 
 // conflict makes a new leader overwrite entries that are not applied. At random, the leader has the entries that the
-// last conflict made void: it then writes them again, over entries of a newer term.
+// last conflict made void. It then writes these again, over entries of a newer term.
 func (w *workload) conflict(from uint64) error {
 	w.term++
 	n := 0
@@ -208,7 +209,7 @@ func (w *workload) conflict(from uint64) error {
 	return w.appendBatch(at+uint64(n), w.batch())
 }
 
-// appendStamped does what appendBatch does, for entries that already have index and term.
+// appendStamped is like appendBatch, for entries that already have an index and a term.
 func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 	m := w.model
 	raftEntries := make([]*raftpb.Entry, len(batch))
@@ -236,10 +237,11 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 	return err
 }
 
-// The file returns an error before, or halfway through, a batch that makes synced entries void. The log continues in
-// a new segment. That segment must begin with the batch, not after the entries that the batch makes void.
+// TestABatchThatTruncatesTheLogIsWrittenToANewSegmentWhole makes the file return an error before or during the write of
+// a batch that makes synced entries void. The log must continue in a new segment that begins with the batch, and not
+// after the entries that the batch makes void.
 func TestABatchThatTruncatesTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
-	t.Run("halfway", func(t *testing.T) { // truncating the written half fails too
+	t.Run("halfway", func(t *testing.T) { // the truncation of the half-written batch fails, too
 		truncatesInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)
 	})
 	t.Run("before", func(t *testing.T) { // the old segment has no space for the batch, and is synced first

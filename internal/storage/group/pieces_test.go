@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// largeBatch returns a batch that is written in several pieces. Its records include the largest possible ones, with
+// largeBatch returns a batch that is written in several pieces. Its records include the largest possible ones, and
 // small ones between them.
 func largeBatch() (entries []format.Entry) {
 	for i := range int64(60) {
@@ -57,13 +57,13 @@ func TestABatchOfSeveralPieces(t *testing.T) {
 		if report := d.load(); report.Outcome != Loaded {
 			t.Errorf("loaded again: %+v", report)
 		}
-		ok(t, d.log.Apply(d.last(), nil)) // the last batch is not known to be committed
+		ok(t, d.log.Apply(d.last(), nil)) // after a load, the last batch is not known to be committed
 		d.wantAll(append(largeBatch(), format.Entry{ID: 1000, Data: []byte("before")}))
 	})
 }
 
-// TestAPieceThatCannotBeWritten makes a piece in the middle fail. No entry of the batch may remain, and a second
-// attempt to append the batch must succeed.
+// TestAPieceThatCannotBeWritten makes the write of a piece in the middle fail. No entry of the batch may remain, and a
+// second attempt to append the batch must succeed.
 func TestAPieceThatCannotBeWritten(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		fs := vfstest.NewFaulty(vfstest.NewMem())
@@ -86,14 +86,14 @@ func TestAPieceThatCannotBeWritten(t *testing.T) {
 		if report := d.load(); report.Outcome != Loaded {
 			t.Errorf("loaded again: %+v", report)
 		}
-		ok(t, d.log.Apply(d.last(), nil)) // the last batch is not known to be committed
+		ok(t, d.log.Apply(d.last(), nil)) // after a load, the last batch is not known to be committed
 		d.wantAll(append(largeBatch(), format.Entry{ID: 1000, Data: []byte("before")},
 			format.Entry{ID: 1001, Data: []byte("behind")}))
 	})
 }
 
-// TestScanOfAnImagePassesOverHistory changes bytes in memory. A scan does not check the bytes of a superseded
-// version, but it checks those of a current record.
+// TestScanOfAnImagePassesOverHistory changes bytes in memory. A scan must not check the bytes of a superseded version,
+// but must check those of a current record.
 func TestScanOfAnImagePassesOverHistory(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Resident, 64<<20))
 	d.put(format.Entry{ID: 1, Data: []byte("old one")})
@@ -127,7 +127,7 @@ func TestScanOfAnImagePassesOverHistory(t *testing.T) {
 	if ids, damages := scan(); len(ids) != 1 || ids[0] != 1 || damages != 1 {
 		t.Errorf("with a bad record: records %v, %d damages", ids, damages)
 	}
-	if _, damages := scan(); damages != 2 { // there is damage now, so the scan checks everything
+	if _, damages := scan(); damages != 2 { // because of the known damage, this scan checks everything
 		t.Errorf("with damage that is known: %d damages", damages)
 	}
 }
@@ -178,7 +178,7 @@ func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 	check("active segment")
 	ok(t, sealAndClose(d.log))
 	d.load()
-	ok(t, d.log.Apply(d.last(), nil)) // the last batch is not known to be committed
+	ok(t, d.log.Apply(d.last(), nil)) // after a load, the last batch is not known to be committed
 	check("sealed segment, cold")
 	check("sealed segment, once more")
 }

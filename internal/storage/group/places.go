@@ -9,24 +9,24 @@ import (
 )
 
 // places maps each record to the place of its newest version, and records which frames of the segments are superseded.
-// It is safe for concurrent use. After a swap the same place may hold a different frame; no swap happens while state.mu
-// is held.
+// It is safe for concurrent use. After a swap, the same place may be that of a different frame. There is no swap while
+// state.mu is held.
 type places struct {
-	table *index.Table // id -> place of the newest applied entry
-	// published holds the segments by ordinal, and nil for an unused ordinal. The slice is replaced as a whole, so
-	// that readers need no lock.
+	table *index.Table // by record id: place of the newest applied entry
+	// published holds the segments by ordinal. The element of an unused ordinal is nil. The slice is replaced as a whole,
+	// so that readers need no lock.
 	published  atomic.Pointer[[]*segment]
 	superseded atomic.Int64 // bytes of superseded frames, estimated
 	swapping   sync.RWMutex // held while places move from one segment to another; taken before state.mu
 }
 
-// awaitSwap waits until the current swap is done.
+// awaitSwap waits until no swap is in progress.
 func (p *places) awaitSwap() {
 	p.swapping.RLock()
 	p.swapping.RUnlock() //nolint:staticcheck // taking the lock waits for the swap, which holds it
 }
 
-// publish makes the segments visible to readers without a lock. The caller holds state.mu.
+// publish makes the segments visible to readers that hold no lock. The caller holds state.mu.
 func (p *places) publish(segments []*segment) {
 	var top uint32
 	for _, s := range segments {
@@ -39,7 +39,7 @@ func (p *places) publish(segments []*segment) {
 	p.published.Store(&table)
 }
 
-// segment returns the segment with an ordinal; nil if there is none any more.
+// segment returns the segment with an ordinal. It returns nil if there is no such segment.
 func (p *places) segment(ordinal uint32) *segment {
 	table := *p.published.Load()
 	if int(ordinal) >= len(table) {
@@ -48,9 +48,9 @@ func (p *places) segment(ordinal uint32) *segment {
 	return table[ordinal]
 }
 
-// pin pins the segment of the place that the index has for a record. It returns nil if the index has a different place
-// by now. Ordinals are reused, so a reader that was delayed between the two lookups could find a different segment
-// under the same ordinal. Therefore pin reads the index again after it has pinned the segment.
+// pin pins the segment of the place that the index has for a record. It returns nil if the index now has a different
+// place. Ordinals are reused, so a reader that was delayed after it read the index could find a different segment with
+// the same ordinal. Therefore pin reads the index again after it has pinned the segment.
 func (p *places) pin(id int64, loc index.Loc) *segment {
 	s := p.segment(loc.Ordinal())
 	if s == nil || !s.pin() {
@@ -63,8 +63,8 @@ func (p *places) pin(id int64, loc index.Loc) *segment {
 	return nil
 }
 
-// isNewest reports whether the frame at a place of a segment is the newest version of a record. moved says that the
-// segment was swapped, so that places in it are no longer valid. The caller holds state.mu.
+// isNewest reports whether the frame at a place of a segment is the newest version of a record. The result moved says
+// that the segment was swapped, so that places in it are no longer valid. The caller holds state.mu.
 func (p *places) isNewest(s *segment, id int64, loc index.Loc) (newest, moved bool) {
 	if s.moving || p.segment(s.ordinal) != s {
 		return false, true
@@ -73,7 +73,8 @@ func (p *places) isNewest(s *segment, id int64, loc index.Loc) (newest, moved bo
 	return ok && at == loc, false
 }
 
-// insert adds a place to the index. The later of two places of a record remains, and the other is superseded.
+// insert adds a place to the index. If the index already has a place of the record, the later one of the two remains,
+// and the other is superseded.
 func (p *places) insert(id int64, loc index.Loc) error {
 	old, won, err := p.table.Max(id, loc)
 	switch {
@@ -87,17 +88,17 @@ func (p *places) insert(id int64, loc index.Loc) error {
 	return nil
 }
 
-// clearUsed clears the used flag of the frame at a place. It finds the segment by the ordinal in the place.
+// clearUsed clears the used flag of the frame at a place, in the segment whose ordinal is in the place.
 func (p *places) clearUsed(loc index.Loc) { p.supersede(p.segment(loc.Ordinal()), loc) }
 
-// supersede clears the used flag of a frame.
+// supersede clears the used flag of the frame at a place in a segment.
 func (p *places) supersede(s *segment, loc index.Loc) {
 	if s != nil && s.used.supersede(loc) {
 		p.superseded.Add(loc.LengthBound())
 	}
 }
 
-// supersedeKnown does what supersede does, for a flag that is already in the hint on disk.
+// supersedeKnown is like supersede, for a flag that is already cleared in the hint on disk.
 func (p *places) supersedeKnown(s *segment, loc index.Loc) {
 	if s.used.supersede(loc) {
 		p.superseded.Add(loc.LengthBound())
@@ -105,7 +106,7 @@ func (p *places) supersedeKnown(s *segment, loc index.Loc) {
 	}
 }
 
-// moved updates the index and the used flags for an applied version that is at a new place, or that was dropped. The
+// moved updates the index and the used flags for an applied version that has a new place, or that was dropped. The
 // argument to is 0 if the version was dropped.
 func (p *places) moved(id int64, from, to index.Loc) {
 	if to == 0 {

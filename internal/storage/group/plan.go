@@ -12,17 +12,17 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Plan holds the parts of a group's folder that were read before its load.
+// Plan holds those parts of a group's folder that were read before the load.
 type Plan struct {
 	Need
 	Manifest *format.Manifest
-	// Replica is the replica file of a replica that is not joining. Without such a file its RaftID is 0. It is nil if the
-	// file was not read.
+	// Replica is the content of the replica file. It is nil if the file was not read, or if the replica is joining. If
+	// there is no replica file, its RaftID is 0.
 	Replica *format.ReplicaFile
-	mark    *foundMark // nil: only the manifest was read
+	mark    *foundMark // nil if only the manifest was read
 }
 
-// PlanLoad computes the Need of the group in opts.Dir. If opts.Plan has the manifest, PlanLoad does not read it again.
+// PlanLoad computes the Need of the group in opts.Dir. It does not read the manifest again if opts.Plan has it.
 func PlanLoad(opts Options) (plan *Plan, err error) {
 	opts = opts.withDefaults()
 	defer func() {
@@ -49,7 +49,7 @@ func PlanLoad(opts Options) (plan *Plan, err error) {
 	return plan, err
 }
 
-// readManifest reads the manifest of the group, unless the plan has it, and compares it with the identity.
+// readManifest reads the manifest of the group, or takes it from the plan, and compares it with the identity.
 func readManifest(opts Options) (*format.Manifest, error) {
 	var m *format.Manifest
 	var err error
@@ -61,7 +61,7 @@ func readManifest(opts Options) (*format.Manifest, error) {
 	return m, format.CheckIdentity(m.Identity, opts.Identity)
 }
 
-// needOf computes the Need from the sizes of the files. It also reads parts of an unsealed segment above the mark.
+// needOf computes the Need from the sizes of the files. It also reads parts of the active segment above the mark.
 func needOf(opts Options, m *format.Manifest, active *activeFile) (Need, error) {
 	var need Need
 	for _, s := range m.Segments {
@@ -91,7 +91,7 @@ func needOf(opts Options, m *format.Manifest, active *activeFile) (Need, error) 
 			}
 			need.MemoryBytes += records * hintRowBytes
 		case hint == 0:
-			// The manifest gives a bound for the number of entries if there is no hint.
+			// Without a hint, the manifest gives an upper bound for the number of entries.
 			records = min(entriesThatFit(bytes), int64(s.LastIndex-s.FirstIndex+1))
 			need.LoadBytes += end
 			need.MemoryBytes += records * hintRowBytes
@@ -114,13 +114,13 @@ const hintRowBytes = 8 + 8 + 4
 
 func hintBytesFor(rows int64) int64 { return format.HintBytes(rows, 1, 0) }
 
-// entriesThatFit returns the greatest number of entries that a segment can have.
+// entriesThatFit returns the maximum number of entries in a segment of the given size.
 func entriesThatFit(bytes int64) int64 {
 	return max(0, bytes-format.SegmentHeaderBytes) / (format.FrameHeaderBytes + 8)
 }
 
-// entriesOfActive estimates the number of entries in the active segment. The mark or the hint gives an offset, and the
-// number of entries before that offset. The entries after the offset are counted if they take many bytes.
+// entriesOfActive estimates the number of entries in the active segment. The mark or the hint gives an offset and the
+// number of entries before it. The entries after that offset are counted if there may be many of them.
 func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile, hint format.HintPart) (int64, error) {
 	from, known := int64(format.SegmentHeaderBytes), int64(0)
 	if mark := active.mark.Mark; mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from &&
@@ -140,21 +140,21 @@ func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile,
 	return max(0, min(fit, known+above)), nil
 }
 
-// countedMin is the least number of possible entries above the mark for which these entries are counted. Fewer entries
-// cost little memory, and the plan of all groups should not wait for a read in each group.
+// countedMin is the minimum number of possible entries above the mark for which these entries are counted. Fewer
+// entries take little memory, and the plan of all groups should not have to wait for a read in each group.
 const countedMin = 8192
 
 const (
-	countPieceBytes = 16 << 10 // size of one read; small, because only headers are needed
-	countPieces     = 64       // greatest number of pieces that are read from a segment
-	countPiecesMin  = 2        // least number of pieces that are read from a segment
-	// countShare is a divisor: the bytes that are read are about the bytes above the mark divided by countShare. They
-	// are few because the load reads all bytes above the mark again.
+	countPieceBytes = 16 << 10 // bytes of one read; few, because only headers are needed
+	countPieces     = 64       // maximum number of pieces that are read from a segment
+	countPiecesMin  = 2        // minimum number of pieces that are read from a segment
+	// countShare determines how many bytes are read: about the number of bytes above the mark divided by countShare. They
+	// are few, because the load reads all bytes above the mark again.
 	countShare = 64
 )
 
-// countFrames estimates from samples how many entries there are between an offset and the end of the data. The
-// estimate tends to be too high.
+// countFrames estimates from samples how many entries there are between an offset and the end of the data. The estimate
+// is rather too high than too low.
 func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entries int64, err error) {
 	f, err := opts.FS.OpenDirect(path.Join(opts.Dir, format.SegmentName(s.Number)))
 	if err != nil {
@@ -163,7 +163,7 @@ func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entri
 	defer func() { err = errors.Join(err, f.Close()) }()
 	buffer := vfs.AlignedBytes(countPieceBytes)
 	pieces := min(max((end-from)/(countShare*countPieceBytes), countPiecesMin), countPieces)
-	var seen int64 // number of bytes examined
+	var seen int64 // number of bytes that were examined
 	for i := range pieces {
 		at := (from + (end-from)/pieces*i) &^ (format.BlockBytes - 1)
 		n, bytes, err := countHeaders(f, s.ID, buffer, max(at, from), min(at+countPieceBytes, end))
@@ -175,11 +175,11 @@ func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entri
 	return int64(float64(entries)*float64(end-from)/float64(max(seen, 1))*countReserve) + countPieces, nil
 }
 
-// countReserve is a factor by which an estimate is raised, because sizes of records differ from piece to piece.
+// countReserve is the factor by which an estimate is raised, because the sizes of records differ from piece to piece.
 const countReserve = 1.25
 
-// countHeaders counts the entries that begin in a part of a segment. It also returns the number of bytes that it
-// examined: up to the end of the part, or up to the first bytes after a frame that are not a frame.
+// countHeaders counts the entries that begin in a part of a segment. It also returns the number of bytes that it has
+// examined. These end at the end of the part, or at the first bytes after a frame that are not a frame.
 func countHeaders(f vfs.File, id format.SegmentID, buffer []byte, from, end int64) (entries, bytes int64, err error) {
 	w := segio.OpenWindow(f, from, end)
 	w.UseBuffer(buffer)
@@ -202,7 +202,7 @@ func countHeaders(f vfs.File, id format.SegmentID, buffer []byte, from, end int6
 	return entries, end - from, w.Err()
 }
 
-// sizeOf returns the size of a file in the group's folder; 0 if it does not exist.
+// sizeOf returns the size of a file in the group's folder. It returns 0 if the file does not exist.
 func sizeOf(opts Options, name string) (int64, error) {
 	info, err := opts.FS.Stat(path.Join(opts.Dir, name))
 	if errors.Is(err, iofs.ErrNotExist) {

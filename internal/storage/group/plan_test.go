@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The need of a group that was not closed is computed from the group's records, without the free space at the end of
-// the active segment.
+// TestPlanLoadOfAnUnsealedSegment checks that the need of a group that was not closed is computed from the group's
+// records, without the free space at the end of the active segment.
 func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		fs := vfstest.NewMem()
@@ -40,12 +40,14 @@ func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 		}
 		d.load()
 		defer func() { ok(t, d.log.Close(false)) }()
-		d.wants(records-1, nil) // the log does not know that the last entry is committed, but the plan counts the entry
+		// The log does not know that the last entry is committed, so the record of that entry is not visible. The plan counts
+		// the entry nevertheless.
+		d.wants(records-1, nil)
 	})
 }
 
-// The number of entries above the mark is estimated from a small part of them. The estimate must never be much too
-// small, whatever the sizes of the records are.
+// TestPlanLoadEstimatesWhatIsAboveTheMark checks the estimate of the number of entries above the mark, which is made
+// from a small part of them. It must never be much too small, whatever the sizes of the records are.
 func TestPlanLoadEstimatesWhatIsAboveTheMark(t *testing.T) {
 	for _, c := range []struct {
 		what    string

@@ -14,7 +14,7 @@ import (
 
 // records reads the versions of single records. It looks up the place of a version in the index or in the history of
 // the segments, and reads the frame there. It uses neither the list of files nor the end of the log. It records the
-// damage that it finds. It is safe for concurrent use while the log is open; its callers have entered the gate.
+// damage that it finds. It is safe for concurrent use. Its callers must have entered the gate.
 type records struct {
 	group   string
 	state   *state
@@ -23,14 +23,14 @@ type records struct {
 	damages *damages
 }
 
-// readTries is the number of times that a read looks up its entry before it fails because compaction moves the entry
-// between each lookup and the read.
+// readTries is the maximum number of lookups of an entry for one read. If compaction has moved the entry after each
+// lookup and before the read, the read fails.
 const readTries = 1000
 
-// Get reads a committed version. All returned data is copied, into opts.Buffer if the whole frame fits. The entry CRC
-// is checked on every read that uses the data. For resident images, it is checked at the load instead. Get returns
-// ErrNotFound if there is no such record or its newest version is a delete. It also returns ErrVersionNotFound and
-// *DamageError.
+// Get reads a committed version. All returned data is copied, into opts.Buffer if the whole frame fits into it. The
+// entry CRC is verified by every read that uses the data. For resident images, the load verifies it instead. Get
+// returns ErrNotFound if there is no such record or its newest version is a delete, ErrVersionNotFound if there is no
+// such version, and *DamageError if the version is damaged or damage may have hit a newer one.
 func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	if err := l.enter(); err != nil {
 		return Record{}, err
@@ -48,14 +48,14 @@ func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	return l.records.version(id, &opts)
 }
 
-// Has reports whether the index has the record and the record is not deleted. It reads no file.
+// Has reports whether the record exists according to the index. It reads no file.
 func (l *Log) Has(id int64) bool {
 	loc, ok := l.places.table.Get(id)
 	return ok && !loc.Tombstone()
 }
 
-// Head returns the index of the newest committed version and whether that version is a delete. It returns ErrNotFound
-// if there is no version, and *DamageError if damage makes the answer uncertain.
+// Head returns the index of the newest committed version, and whether that version is a delete. It returns ErrNotFound
+// if there is no version, and *DamageError if the answer is uncertain because of damage.
 func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 	if err := l.enter(); err != nil {
 		return 0, false, err
@@ -77,7 +77,7 @@ func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 }
 
 // Versions lists at most n committed versions of a record, newest first, without data. If the argument before is not 0,
-// it lists only versions with an index below it. Versions returns ErrNotFound if the record has no version at all.
+// it lists only versions with an index below it. Versions returns ErrNotFound if the record has no version.
 func (l *Log) Versions(id int64, before uint64, n int) ([]Record, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (l *Log) Versions(id int64, before uint64, n int) ([]Record, error) {
 }
 
 // pin pins the segment that holds the newest version of a record, and returns the place of the version. It returns
-// ErrNotFound if there is no version, and *DamageError if damage makes the answer uncertain.
+// ErrNotFound if there is no version, and *DamageError if the answer is uncertain because of damage.
 func (r *records) pin(id int64) (*segment, index.Loc, error) {
 	for range readTries {
 		loc, ok := r.places.table.Get(id)
@@ -128,8 +128,8 @@ func (r *records) pin(id int64) (*segment, index.Loc, error) {
 	return nil, 0, fmt.Errorf("group %s: record %d moves faster than it can be read", r.group, id)
 }
 
-// newest reads the newest version. If that version is certainly a delete, newest does not read it: the Record then
-// only has Deleted set.
+// newest reads the newest version. If that version is certainly a delete, newest does not read it, and only sets
+// Deleted in the Record.
 func (r *records) newest(id int64, opts *GetOptions) (Record, error) {
 	s, loc, err := r.pin(id)
 	if err != nil {
@@ -150,7 +150,7 @@ func (r *records) newest(id int64, opts *GetOptions) (Record, error) {
 	return rec, nil
 }
 
-// version reads a version that is not the newest, or not known to be the newest.
+// version reads a version that is not the newest one, or is not known to be.
 func (r *records) version(id int64, opts *GetOptions) (rec Record, err error) {
 	found := false
 	if opts.Index <= r.state.applied.Load() {
@@ -172,7 +172,7 @@ func (r *records) version(id int64, opts *GetOptions) (rec Record, err error) {
 	return rec, nil
 }
 
-// read reads the frame at a place; the frame must belong to the record. The caller has pinned the segment.
+// read reads the frame at a place, and checks that the frame belongs to the record. The caller has pinned the segment.
 func (r *records) read(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
 	if s.image != nil {
 		return r.readImage(s, loc, id, opts)
@@ -220,7 +220,7 @@ func (r *records) read(s *segment, loc index.Loc, id int64, opts *GetOptions) (R
 	return rec, rec.finish(&e, opts.MetadataOnly)
 }
 
-// decode decodes a frame that was read from a place, and checks all of it.
+// decode decodes and verifies a whole frame that was read from a place.
 func (r *records) decode(s *segment, frame []byte, loc index.Loc, id int64) (format.Entry, error) {
 	e, _, err := format.DecodeFrame(frame, s.id, loc.Offset())
 	if err == nil && (e.ID != id || !e.Kind.IsVersion()) {
@@ -275,7 +275,7 @@ func (r *records) readImage(s *segment, loc index.Loc, id int64, opts *GetOption
 	return copyRecord(s, loc, &e, opts)
 }
 
-// recordOf returns the record of an entry; it aliases the entry.
+// recordOf returns the record of an entry. The record aliases the entry.
 func recordOf(s *segment, loc index.Loc, e *format.Entry) Record {
 	return Record{
 		ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Timestamp: e.Timestamp,
@@ -284,8 +284,8 @@ func recordOf(s *segment, loc index.Loc, e *format.Entry) Record {
 	}
 }
 
-// finish moves the reference to a blob from the data to Blob. It drops the data of a delete, and all data if the
-// caller only wants metadata.
+// finish moves the reference to a blob from Data to Blob. It also drops the data of a delete, and any data if
+// metadataOnly is true.
 func (r *Record) finish(e *format.Entry, metadataOnly bool) error {
 	ref, err := e.BlobRef()
 	if err != nil {
@@ -300,7 +300,7 @@ func (r *Record) finish(e *format.Entry, metadataOnly bool) error {
 	return nil
 }
 
-// badFrame records damage that a read has found, and returns its error.
+// badFrame records damage that a read has found, and returns the error for it.
 func (r *records) badFrame(s *segment, loc index.Loc, id int64, err error) error {
 	return r.damages.found(format.Damage{
 		Group: r.group, File: format.SegmentName(s.number), Offset: loc.Offset(), Length: loc.LengthBound(),
@@ -308,8 +308,8 @@ func (r *records) badFrame(s *segment, loc index.Loc, id int64, err error) error
 	}, id)
 }
 
-// readFailed returns the error for a failed read: damage if the device reports an I/O error or the file is missing,
-// otherwise an error that may be temporary.
+// readFailed returns the error for a failed read. It counts as damage if the device reports an I/O error or the file is
+// missing. Any other error may be temporary.
 func (r *records) readFailed(s *segment, loc index.Loc, id int64, err error) error {
 	if errors.Is(err, syscall.EIO) || errors.Is(err, iofs.ErrNotExist) {
 		return r.badFrame(s, loc, id, err)
@@ -319,7 +319,8 @@ func (r *records) readFailed(s *segment, loc index.Loc, id int64, err error) err
 
 var headers = sync.Pool{New: func() any { return new([format.FrameHeaderBytes]byte) }}
 
-// indexAt returns the index of the entry at a place: from memory if possible, otherwise from the header of the frame.
+// indexAt returns the index of the entry at a place. If the index is not known in memory, indexAt reads the header of
+// the frame.
 func (r *records) indexAt(s *segment, loc index.Loc, id int64) (uint64, error) {
 	if s.image == nil {
 		r.state.mu.RLock()

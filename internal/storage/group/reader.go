@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// reader reads the segments of a log: entries in order, the versions of a record, and the blobs that these refer to.
+// reader reads the segments of a log: entries in order, the versions of a record, and the blobs to which these refer.
 // It is safe for concurrent use while the log is open.
 type reader struct {
 	group   string
@@ -22,18 +22,18 @@ type reader struct {
 	hints   *hints
 }
 
-// view is a pinned segment and its state at one moment.
+// view is a pinned segment, and the state of the segment at one moment.
 type view struct {
 	*segment
 	m       format.ManifestSegment
 	through uint64 // entries above this index are void, or do not exist
-	end     int64  // offset after the last frame
+	end     int64  // offset at which the last frame ends
 	rows    *format.Rows
 	active  bool
-	scan    bool // the view is read by a scan, so perhaps only once
+	scan    bool // a scan reads the view, perhaps only once
 }
 
-// views pins the segments that hold indexes from lo to hi. The caller must call unpin on each.
+// views pins the segments that hold indexes from lo to hi. The caller must call unpin on each view.
 func (r *reader) views(lo, hi uint64) []view {
 	r.state.mu.RLock()
 	defer r.state.mu.RUnlock()
@@ -47,7 +47,7 @@ func (r *reader) views(lo, hi uint64) []view {
 			continue
 		}
 		if s.rows != nil {
-			rows := *s.rows // later additions do not change the copy
+			rows := *s.rows // rows that are added later do not change this copy
 			v.rows = &rows
 		}
 		out = append(out, v)
@@ -61,13 +61,13 @@ func unpinAll(views []view) {
 	}
 }
 
-// frames walks the frames from an offset on until fn returns false.
+// frames calls fn for each frame from an offset on, until fn returns false.
 func (v view) frames(from int64, fn func(step *segio.FrameStep) bool) error {
 	return v.framesOf(from, v.end, nil, fn)
 }
 
-// framesOf does what the method frames does, up to an end offset, which must be the end of a frame. If pass is not nil,
-// framesOf does not read the content of the frames for which pass returns true.
+// framesOf is like the method frames, up to an offset at which a frame must end. If pass is not nil, framesOf does not
+// read the content of the frames for which pass returns true.
 func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool) error {
 	var r *segio.FrameReader
 	var size int64
@@ -102,13 +102,13 @@ func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool
 			return nil
 		}
 	}
-	if r.Err() == nil && missing.Bytes > 0 { // the file is shorter than it was before
+	if r.Err() == nil && missing.Bytes > 0 { // the file has become shorter
 		fn(&missing)
 	}
 	return r.Err()
 }
 
-// damage converts a step of a walk to damage.
+// damage returns the damage that a step of a walk has found.
 func (v view) damage(group string, step *segio.FrameStep) format.Damage {
 	d := format.Damage{Group: group, File: format.SegmentName(v.number), Offset: step.Offset, Length: step.Bytes,
 		What: step.Status.String()}
@@ -118,10 +118,10 @@ func (v view) damage(group string, step *segio.FrameStep) format.Damage {
 	return d
 }
 
-// walkEntries passes the entries with indexes from lo to hi to fn in order until fn returns false. An entry is valid
-// until the next call of fn. If pass is nil, bad bytes between the entries and missing entries are an error. Otherwise
-// walkEntries skips missing entries, and calls pass with bad bytes. It then also continues after a file that cannot be
-// read at all, and returns that error at the end.
+// walkEntries calls fn for the entries with indexes from lo to hi in order, until fn returns false. An entry is valid
+// until the next call of fn. If pass is nil, bad bytes between the entries and missing entries are errors. Otherwise
+// walkEntries calls pass for bad bytes, and skips missing entries. It then also continues after a file that cannot be
+// read, and returns that error at the end.
 func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*format.Entry, index.Loc) bool) error {
 	if lo > hi {
 		return nil
@@ -150,12 +150,12 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 				} else if step.Status != segio.FrameContent || e.Index == next {
 					damage = &format.DamageError{Damage: v.damage(r.group, step)}
 				}
-				return true // the bad entry may be void, and the valid entry may follow
+				return true // the damaged entry may be void, and the valid one may follow
 			case step.Status != segio.FrameWhole || e.Kind == format.KindState || e.Index < next || e.Index > through ||
 				!r.isValid(e):
 				return true
 			case (e.Index > next || e.Kind == format.KindRequest) && !gaps:
-				return false // a gap, because compaction has left no entry here
+				return false // compaction has dropped an entry here
 			}
 			damage = nil
 			next = e.Index + 1
@@ -181,9 +181,9 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 }
 
 // isValid reports whether an entry that was read from a segment is not void. A void entry has a different term than the
-// valid entry with the same index. The only exception is an entry that was appended again later: its two frames hold
-// equal entries, so either may be used. Compaction leaves void entries in segments that it skips, so isValid also
-// compares entries below Raft's floor.
+// valid entry with the same index. The only exception is an entry that was appended again later. Its two frames hold
+// equal entries, so either may be used. isValid also compares entries below Raft's floor, because compaction leaves
+// void entries in segments that it skips.
 func (r *reader) isValid(e *format.Entry) bool {
 	r.state.mu.RLock()
 	defer r.state.mu.RUnlock()
@@ -193,7 +193,7 @@ func (r *reader) isValid(e *format.Entry) bool {
 
 const checkpointBytes = 1 << 20
 
-// startOf returns an offset in a view that is not after the entry with the given index.
+// startOf returns the offset of a frame in a view that is not after the frame of the entry with the given index.
 func (r *reader) startOf(v view, at uint64) int64 {
 	if v.rows != nil {
 		if i := v.rows.AtOrBelow(v.first, at); i >= 0 {
@@ -209,8 +209,8 @@ func (r *reader) startOf(v view, at uint64) int64 {
 	return points[i].offset
 }
 
-// boundOf returns an offset in a view that is after all non-void entries up to an index. It relies on the fact that the
-// indexes of non-void entries rise with their places.
+// boundOf returns an offset in a view before which all entries up to an index are that are not void. It relies on the
+// fact that such entries are in the order of their indexes.
 func (r *reader) boundOf(v view, through uint64) int64 {
 	if through >= v.through {
 		return v.end
@@ -228,7 +228,8 @@ func (r *reader) boundOf(v view, through uint64) int64 {
 	return v.end
 }
 
-// checkpointsOf makes the checkpoints of a sealed segment from its hint, once. It returns none if there is no hint.
+// checkpointsOf returns the checkpoints of a sealed segment. The first call makes them from the hint. There are none if
+// there is no hint.
 func (r *reader) checkpointsOf(v view) []checkpoint {
 	v.checkpointsOnce.Lock()
 	defer v.checkpointsOnce.Unlock()
@@ -255,8 +256,7 @@ func (r *reader) checkpointsOf(v view) []checkpoint {
 	return v.checkpoints
 }
 
-// history passes the places of a record's versions with an index from lo to hi to fn, newest first, until fn returns
-// false.
+// history calls fn for each version of a record with an index from lo to hi, newest first, until fn returns false.
 func (r *reader) history(id int64, lo, hi uint64, fn func(v view, at uint64, loc index.Loc) (bool, error)) error {
 	views := r.views(lo, hi)
 	defer unpinAll(views)
@@ -305,8 +305,8 @@ func (r *reader) versionsIn(v view, id int64) ([]row, error) {
 	return out, nil
 }
 
-// rowsOf returns the puts and deletes of a segment, and the blobs that they refer to. The versions of one record are in
-// order of place.
+// rowsOf returns the puts and deletes of a segment, and the blobs to which they refer. The versions of one record are
+// in the order of their places.
 func (r *reader) rowsOf(v view) (format.Rows, error) {
 	if v.rows != nil {
 		return *v.rows, nil

@@ -13,25 +13,25 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// redo writes a group's share of a journal into the group's active segment.
+// redo writes a group's share of a journal to the group's active segment.
 type redo struct {
 	fs     vfs.FS
 	dir    string
 	active format.ManifestSegment
-	// The field end is the end of the last range. The field last is the index of the last entry in that range; 0 if the
-	// range has none.
+	// end is the offset at which the last range ends. last is the index of the last entry in that range, or 0 if the range
+	// has none.
 	end  int64
 	last uint64
-	// lostEnd is the end of the lost ranges, as far as their place is known; 0 if nothing is lost.
+	// lostEnd is the offset at which the lost ranges end whose place is known. It is 0 if there are none.
 	lostEnd int64
 }
 
 // Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs the segment.
-// It skips ranges of other segments: a sealed segment was synced before, and an unlisted one is void. Everything before
-// a range was durable when the range was written, so Redo raises the synced mark to the end of the range. The load then
-// reports missing bytes below the mark as damage, and does not mistake them for the end of the log. Redo also raises
-// the mark above everything that is lost, and further by as many bytes as may be lost at the end. If the folder does
-// not exist, Redo does nothing. It may be repeated.
+// It skips ranges of other segments, because a sealed segment was synced before, and a segment that the manifest does
+// not list is void. If the folder does not exist, Redo does nothing. Redo may be called again with the same share.
+// Everything in a segment before a range was durable when the range was written, so Redo raises the synced mark to the
+// end of the range. The load then reports missing bytes below the mark as damage, and does not mistake them for the end
+// of the log. Redo also raises the mark above all bytes that are lost or may be lost.
 func Redo(fs vfs.FS, dir string, share journal.Share) error {
 	m, err := format.ReadManifest(fs, dir)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -74,8 +74,8 @@ func (r *redo) isOfActive(m *format.Manifest, at *journal.Range) bool {
 		at.Offset >= format.SegmentHeaderBytes
 }
 
-// write durably writes the ranges of the active segment. If the segment is missing, write leaves that to the load,
-// which finds it as damage.
+// write durably writes the ranges of the active segment. If the segment is missing, write does nothing, because the
+// load will report this as damage.
 func (r *redo) write(m *format.Manifest, ranges []journal.Range) (err error) {
 	var file vfs.File
 	for i := range ranges {
@@ -107,7 +107,7 @@ func (r *redo) write(m *format.Manifest, ranges []journal.Range) (err error) {
 	return file.Sync()
 }
 
-// lastIndexOf returns the index of the last entry in a sequence of whole frames; 0 if there is none.
+// lastIndexOf returns the index of the last entry in a sequence of whole frames. It returns 0 if there is none.
 func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last uint64) {
 	for len(frames) > 0 {
 		e, n, err := format.DecodeFrame(frames, segment, offset)
@@ -122,8 +122,8 @@ func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last ui
 	return last
 }
 
-// above returns a mark that is after everything that is lost. The argument doubt is the number of further bytes that
-// may be lost at the end. The mark is after these bytes too.
+// above returns a mark that is above all bytes that are lost. The argument doubt is the number of further bytes at the
+// end that may be lost. The mark is above these, too.
 func (r *redo) above(doubt int64) (format.Mark, error) {
 	f, err := r.fs.OpenDirect(path.Join(r.dir, format.SegmentName(r.active.Number)))
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -140,7 +140,7 @@ func (r *redo) above(doubt int64) (format.Mark, error) {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return format.Mark{}, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	end := w.Zeros // end of the whole frames
+	end := w.Zeros // offset at which the whole frames end
 	for i := len(w.Bad) - 1; i >= 0 && w.Bad[i].After == 0; i-- {
 		end = w.Bad[i].Offset
 	}

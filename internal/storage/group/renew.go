@@ -11,11 +11,11 @@ import (
 )
 
 // An open log does not read its small files again. Manifest, replica file and mark are stored twice, and a hint can be
-// made again. So one bad sector in such a file loses nothing, but a second bad sector may lose data. For this reason,
-// bad copies are rewritten when a check reads everything.
+// made again. So one bad sector in such a file loses nothing, but a second one may lose data. For this reason, a check
+// of the whole log rewrites the copies that it finds to be bad.
 
 // renewal reads the small files, and rewrites the bad ones. It writes no segment, and does not change the content of
-// the log. For each file it takes writer.mu or enters the gate.
+// the log. For each file it locks writer.mu or enters the gate.
 type renewal struct {
 	gate   *gate
 	w      *writer
@@ -25,8 +25,8 @@ type renewal struct {
 	reader *reader
 }
 
-// run reads the small files and rewrites bad ones. The argument found is the damage that has been found so far,
-// including damage of hints. The result is the additional damage.
+// run reads the small files and rewrites bad ones. The argument found is the damage that was found so far, including
+// damage of hints. The result is the damage of the small files.
 func (r *renewal) run(found []format.Damage) ([]format.Damage, error) {
 	var bad []format.Damage
 	for _, do := range []func() ([]format.Damage, error){r.manifest, r.replica, r.mark} {
@@ -116,7 +116,8 @@ func (r *renewal) mark() ([]format.Damage, error) {
 	return bad, err
 }
 
-// renew rewrites the file with the newest known mark if a slot is bad.
+// renew rewrites the mark file with the newest known mark if a slot is bad. The result bad says why each slot is not
+// valid.
 func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,7 +130,7 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	}
 	content := make([]byte, format.MarkFileBytes)
 	if found {
-		mark.Sequence = f.sequence // the next mark goes into the other slot
+		mark.Sequence = f.sequence // so that the next mark goes into the other slot
 		copy(content[mark.Sequence%format.MarkSlots*format.BlockBytes:], format.EncodeMark(mark))
 	}
 	f.closeFile()
@@ -138,8 +139,8 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	return bad, err
 }
 
-// activeHint rewrites the hint of the active segment if its file has fewer whole pieces than were written, or if found
-// contains damage of the hint.
+// activeHint rewrites the hint of the active segment if its file has fewer whole pieces than were written, or if the
+// damage in found includes damage of that hint.
 func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	r.w.mu.Lock()
 	part, s := r.w.hint.covered, r.w.active.manifest()
@@ -155,7 +156,7 @@ func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	r.w.mu.Lock()
 	defer r.w.mu.Unlock()
 	if r.gate.closed.Load() || r.w.active.id != s.ID || r.w.hint.covered.End < part.End || whole() {
-		return nil // the hint is gone, or was rewritten meanwhile
+		return nil // the hint was removed or rewritten in the meantime
 	}
 	r.w.hint.covered, r.w.hint.tried = format.HintPart{}, 0
 	r.w.growHint()
@@ -184,7 +185,7 @@ func (r *renewal) sealedHints(found []format.Damage) error {
 		err := r.hints.write(v.segment)
 		r.hints.turn.Unlock()
 		if errors.Is(err, format.ErrCorrupt) {
-			continue // the segment's bytes are bad too, and their repair makes a new segment
+			continue // the segment is damaged, too, and its repair makes a new segment
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)

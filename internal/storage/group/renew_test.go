@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// Bytes of small files go bad under an open log. The bad bytes must be reported, the file must be durably rewritten,
-// and no entry may count as damaged.
+// TestVerifyWritesBadSmallFilesAnew damages bytes of small files while a log is open. A verify must report the damage
+// and durably rewrite the file, and no entry may count as damaged.
 func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 	for _, kind := range []string{format.ManifestName, format.MarkName, format.ReplicaName, format.HintPrefix} {
 		t.Run(kind, func(t *testing.T) {
@@ -44,7 +44,8 @@ func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 			}
 			for _, name := range names {
 				for third := range int64(4) {
-					info, err := mem.Stat(path.Join(w.opts.Dir, name)) // a rewritten hint may lack void entries
+					// A rewritten hint may be smaller, because it lacks void entries.
+					info, err := mem.Stat(path.Join(w.opts.Dir, name))
 					must.OK(t, err)
 					rotAndRenew(t, mem, w.log, name, third*(info.Size()-1)/3)
 				}
@@ -79,7 +80,8 @@ func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) 
 	}
 }
 
-// The hint of the active segment is also rewritten. It was not synced, so a power cut may remove it.
+// TestVerifyWritesTheHintOfTheActiveSegmentAnew checks that a damaged hint of the active segment is rewritten, too.
+// Because this hint is never synced, a power cut may remove it.
 func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
 	const records, size = 100, 10 << 10
@@ -103,7 +105,7 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 		if now := readTestPieces(t, d); len(now) != 1 || pieces < 3 {
 			t.Fatalf("%s: %d pieces were, %d are", what, pieces, len(now))
 		}
-		for id := range int64(records) { // the hint continues to grow
+		for id := range int64(records) { // so that the hint grows further
 			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
 		}
 		if now := readTestPieces(t, d); len(now) < 3 {
@@ -126,7 +128,7 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// renameFS calls before() once, just before a file is renamed.
+// renameFS calls before once, just before it renames a file.
 type renameFS struct {
 	*vfstest.Mem
 	name   string
@@ -141,8 +143,8 @@ func (fs *renameFS) Rename(from, to string) error {
 	return fs.Mem.Rename(from, to)
 }
 
-// Close is called while the mark is rewritten. Close waits for the write, and the write does not wait for Close, so
-// both end.
+// TestCloseWhileTheMarkIsWrittenAnew calls Close while the mark is rewritten. Close must wait for the write, and the
+// write must not wait for Close, so that both end.
 func TestCloseWhileTheMarkIsWrittenAnew(t *testing.T) {
 	mem := vfstest.NewMem()
 	fs := &renameFS{Mem: mem, name: format.MarkName}
@@ -156,7 +158,7 @@ func TestCloseWhileTheMarkIsWrittenAnew(t *testing.T) {
 	var closed, verified error
 	fs.before = func() {
 		both.Go(func() { closed = d.log.Close(false) })
-		for d.log.w.mu.TryLock() { // until Close holds the lock
+		for d.log.w.mu.TryLock() { // waits until Close holds the lock
 			d.log.w.mu.Unlock()
 			runtime.Gosched()
 		}

@@ -11,10 +11,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// take decodes and checks the entries of the peer. It drops entries that are whole here, and entries that became void
-// here after the request.
+// take decodes and checks the entries of the peer. It ignores entries that this log has undamaged, and entries that
+// have become void in this log since the request.
 func (p *rangeRepair) take(entries []*raftpb.Entry) error {
-	for _, lost := range p.s.lost { // the peer would seem to have compacted away an index that was not requested
+	for _, lost := range p.s.lost { // an index that was not requested would look as if the peer had compacted it away
 		if !slices.ContainsFunc(p.asked, func(r IndexRange) bool { return r.First <= lost.First && lost.Last <= r.Last }) {
 			return fmt.Errorf("%w: indexes %d to %d were hit since the peer was asked", ErrRepairLater, lost.First, lost.Last)
 		}
@@ -44,7 +44,7 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 		}
 		if p.isOnlyRequest(&e) {
 			if e.RequestID == [16]byte{} {
-				continue // compaction has dropped the entry here
+				continue // compaction has dropped the entry from this log
 			}
 			e = format.RequestEntry(&e)
 		}
@@ -57,15 +57,15 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 	return nil
 }
 
-// isOnlyRequest reports whether a version that the peer has is no longer a version here, because compaction has kept
-// only its request, or nothing.
+// isOnlyRequest reports whether the peer has an entry as a version of which this log's compaction has kept only the
+// request, or nothing.
 func (p *rangeRepair) isOnlyRequest(e *format.Entry) bool {
 	k, known := p.s.known[e.Index]
 	return e.Kind.IsVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)
 }
 
-// checkKnown compares an entry with what the header and the hint say about it. Its errors become problems of the shard,
-// which are visible over HTTP, so they must not contain record ids.
+// checkKnown compares an entry of the peer with the description of the entry in the header and the hint. Its errors
+// must not contain record ids, because they become problems of the shard that are visible over HTTP.
 func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	k, known := p.s.known[e.Index]
 	what := ""
@@ -77,7 +77,7 @@ func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	case !known:
 	case k.term != 0 && k.term != e.Term:
 		what = fmt.Sprintf("term %d was %d", e.Term, k.term)
-	// Compaction at the peer has replaced the version by its request.
+	// The peer's compaction has replaced this version by its request.
 	case k.version && e.Kind == format.KindRequest && k.id == e.ID && k.tombstone == format.RequestOf(e).Delete:
 	case k.version != e.Kind.IsVersion() || k.id != e.ID || k.version && k.tombstone != (e.Kind == format.KindDelete):
 		what = fmt.Sprintf("it is a %s now, and was another entry or of another record", e.Kind)
@@ -110,14 +110,14 @@ func entryChecksum(e *format.Entry) uint32 {
 	return format.Checksum(b[format.AtKind : format.FrameHeaderBytes+len(e.Attributes)+len(e.Data)])
 }
 
-// checkAbsent decides whether entries that the peer has compacted away may be dropped here too. A put that the peer
-// does not have was superseded there by an entry that is applied here, so it may be dropped. The peer drops a
-// tombstone when it holds no older version; but an older version that is stored here would come back without the
-// tombstone. A whole entry that may be void, and that the peer does not have, is also dropped, because it is unknown
-// which entry replaced it.
+// checkAbsent decides whether entries that the peer has compacted away may be dropped from this log, too. A put that
+// the peer does not have was superseded by an entry that this log has applied, so the put may be dropped. A tombstone
+// may be dropped only if this log stores no older version of the record, because that version would become visible
+// again. A whole entry that may be void and that the peer does not have is also dropped, because it is not known which
+// entry replaced it.
 func (p *rangeRepair) checkAbsent() error {
-	// given holds the indexes of given entries, except versions of which the peer has only the request: such a
-	// version counts as absent.
+	// given contains the indexes of the entries that the peer has. A version of which the peer has only the request counts
+	// as absent.
 	given := make(map[uint64]bool)
 	for i := range p.given {
 		e := &p.given[i]
@@ -165,8 +165,7 @@ func (p *rangeRepair) checkAbsent() error {
 	return p.checkDeleted(deleted)
 }
 
-// raiseFloor raises Raft's floor to an index that is at or above the last absent index, and whose term is known for
-// certain.
+// raiseFloor raises Raft's floor to an index that is at or above the last absent index and whose term is certain.
 func (p *rangeRepair) raiseFloor(absent uint64, given map[uint64]bool) error {
 	if absent <= p.floor {
 		return nil
@@ -185,7 +184,7 @@ func (p *rangeRepair) raiseFloor(absent uint64, given map[uint64]bool) error {
 		absent)
 }
 
-// checkDeleted searches for older versions of records whose tombstone is lost.
+// checkDeleted returns an error if this log stores an older version of a record whose tombstone is lost.
 func (p *rangeRepair) checkDeleted(deleted []row) error {
 	for _, d := range deleted {
 		newest := uint64(0)
@@ -212,14 +211,15 @@ func (p *rangeRepair) checkDeleted(deleted []row) error {
 	return nil
 }
 
-// checkOrder drops entries that a given entry overrides, and checks that the result is a valid log.
+// checkOrder drops entries of this log for which the peer has given an entry, and checks that the result is a valid
+// log.
 func (p *rangeRepair) checkOrder() error {
 	given := make(map[uint64]bool)
 	for i := range p.given {
 		given[p.given[i].Index] = true
 	}
 	p.s.kept = slices.DeleteFunc(p.s.kept, func(k keptFrame) bool { return given[k.index] || p.s.have[k.index] == nil })
-	all := make([]format.TermRun, 0, len(p.s.kept)+len(p.given)) // one for each entry
+	all := make([]format.TermRun, 0, len(p.s.kept)+len(p.given)) // one element for each entry
 	for _, k := range p.s.kept {
 		all = append(all, format.TermRun{FirstIndex: k.index, Term: k.term})
 	}
@@ -227,7 +227,7 @@ func (p *rangeRepair) checkOrder() error {
 		all = append(all, format.TermRun{FirstIndex: p.given[i].Index, Term: p.given[i].Term})
 	}
 	slices.SortFunc(all, func(a, b format.TermRun) int { return cmp.Compare(a.FirstIndex, b.FirstIndex) })
-	next := max(p.v.first, p.floor+1) // the next index that must exist
+	next := max(p.v.first, p.floor+1) // the lowest index that must exist and was not found yet
 	term := uint64(0)
 	for _, e := range all {
 		if e.Term < term {

@@ -14,11 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// repairTwin repairs from an intact log.
+// repairTwin supplies a repair from an undamaged log.
 type repairTwin struct {
 	peer, log *Log
 	blobs     int
-	gone      bool // the twin no longer has the blob
+	gone      bool // true: the twin no longer has the blob
 	through   uint64
 }
 
@@ -35,8 +35,8 @@ func (m *repairTwin) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	return fetchBlob(m.peer, m.log, ref)
 }
 
-// spoil damages all entries of a record, either while the log is open, or before it is loaded without hints. All
-// damage is found.
+// spoil damages all entries of a record. It does so either while the log is open, or before it loads the log without
+// hints. All damage is found when it returns.
 func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	t.Helper()
 	opts := b.opts
@@ -56,7 +56,7 @@ func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 		for _, f := range frames {
 			at := f.offset + f.bytes - 1
 			if f.kind == format.KindDelete {
-				at = f.offset + 30 // the frame of a delete is only a header
+				at = f.offset + 30 // the frame of a delete consists only of a header
 			}
 			if (f.kind == format.KindPut || f.kind == format.KindDelete) && f.id == id {
 				ok(t, b.inflict(disk, name, func(file vfs.File) error { return flip(file, at) }, false))
@@ -76,11 +76,12 @@ func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	return l
 }
 
-// The index knows only the newest version, and that version must come back at its place.
+// TestRepairOfAllVersionsOfARecord damages all versions of a record. The index has only the newest version, which must
+// be found at its new place after the repair.
 func TestRepairOfAllVersionsOfARecord(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
-	l := b.spoil(t, 3, true) // this record was put and deleted in one segment
+	l := b.spoil(t, 3, true) // this record has a put and a delete in one segment
 	repairs, err := l.Repairs(t.Context())
 	ok(t, err)
 	if !slices.ContainsFunc(repairs, func(r Repair) bool { return len(r.Ranges) == 2 }) {
@@ -98,7 +99,8 @@ func TestRepairOfAllVersionsOfARecord(t *testing.T) {
 	ok(t, errors.Join(l.Close(false), twin.Close(false)))
 }
 
-// The blob of an entry that could not be read may be missing too.
+// TestRepairFetchesTheBlobsOfEntries checks that a repair fetches the blob of an unreadable entry if the blob is
+// missing, too.
 func TestRepairFetchesTheBlobsOfEntries(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -140,8 +142,8 @@ func TestRepairOfABlobThatIsNowhere(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
-// A load that cannot read an entry keeps the blob to which the entry may refer, because the device may be able to
-// read the entry the next time. A compaction keeps it too.
+// TestTheBlobOfAnEntryThatCannotBeReadStays checks that neither a load nor a compaction removes the blob to which an
+// unreadable entry may refer, because the device may be able to read the entry later.
 func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for _, repaired := range []bool{false, true} {
@@ -150,7 +152,7 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 			d := newDriver(t, driverOptions(disk, residency, 1<<20))
 			data := payload(1, 5000)
 			ref := d.putBlob(1, data)
-			d.put(format.Entry{ID: 3, Data: payload(3, 9000)}) // so that only a part of the segment is unreadable
+			d.put(format.Entry{ID: 3, Data: payload(3, 9000)}) // so large that only a part of the segment is unreadable
 			ok(t, d.log.Seal())
 			d.put(format.Entry{ID: 2, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})
 			ok(t, d.log.Seal())
@@ -198,7 +200,8 @@ func isDamageError(err error) bool {
 	return errors.As(err, &damage)
 }
 
-// A log that has compacted a blob away is not damaged if a peer asks for the blob, even after a restart.
+// TestABlobThatWasCompactedAwayIsNoDamage checks that a log does not count as damaged if a peer requests a blob that
+// was compacted away, even after a restart.
 func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	ref := d.putBlob(1, payload(1, 5000))
@@ -225,7 +228,8 @@ func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A leader that cannot read entries that a follower needs must learn that it is damaged, and transfer the leadership.
+// TestDamageThatAPeerMeetsIsKnown checks that a leader that cannot read the entries for a follower learns that it is
+// damaged, and transfers the leadership.
 func TestDamageThatAPeerMeetsIsKnown(t *testing.T) {
 	b := newDamageBed(t)
 	for what, read := range map[string]func(*Log) error{

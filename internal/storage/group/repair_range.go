@@ -16,30 +16,33 @@ import (
 
 // These are the errors of RepairRange and Load.
 var (
-	// ErrRepairLater asks the caller to try again when more entries are applied here.
+	// ErrRepairLater says that the caller has to try again when this log has applied more entries.
 	ErrRepairLater = errors.New("the entries around the damage, or those that supersede them, are not applied here yet")
-	// ErrRepairByInstall says that entries which the peer has compacted away may have deleted records that are still
-	// stored here. The caller has to install an export instead.
+	// ErrRepairByInstall says that entries which the peer has compacted away may have deleted records that this log still
+	// stores. The caller has to install an export instead.
 	ErrRepairByInstall = errors.New("the damage cannot be repaired by entries: install the group from a peer")
-	// ErrTailDamaged is returned by Load if entries above the commit, or a vote, are bad in a group with several
-	// voters. The entries may have formed a quorum, and cannot be given to Raft. The caller has to install an export
-	// that ends after them, or to let the replica join again.
+	// ErrTailDamaged is returned by Load if entries above the commit, or a vote, are bad in a group with several voters.
+	// These entries may have been acknowledged for a quorum, and cannot be passed to Raft. The caller has to install an
+	// export that ends after them, or to let the replica join again.
 	ErrTailDamaged = errors.New(
 		"entries above the commit, or the vote, are damaged: install an export, or join again as another replica")
 )
 
-// IndexRange is the range of indexes from First to Last, inclusive.
+// IndexRange is the range of indexes from First to Last, both included.
 type IndexRange struct{ First, Last uint64 }
 
 // Repair lists the data that the repair of one damaged file needs.
 type Repair struct {
-	File   string
-	Ranges []IndexRange    // for a segment: entries to be fetched by Log.ReadRange of a peer; empty if no entry was hit
-	Blob   *format.BlobRef // for a blob: the reference of the blob, which is fetched whole, through Log.BlobWriter
+	File string
+	// Ranges, for a segment, are the indexes of the entries that Log.ReadRange of a peer must supply. It is empty if no
+	// entry was hit.
+	Ranges []IndexRange
+	Blob   *format.BlobRef // for a blob: the reference to the blob, all of which Log.BlobWriter must receive
 }
 
-// Repairs reads the damaged files and returns what each file needs: RepairRange for a segment, BlobWriter for a blob.
-// If the active segment is damaged, Repairs seals it. The result is nil if there is no damage.
+// Repairs reads the damaged files and returns the data that the repair of each file needs. A segment is repaired by
+// RepairRange, and a blob by BlobWriter. If the active segment is damaged, Repairs seals it. The result is nil if there
+// is no damage.
 func (l *Log) Repairs(ctx context.Context) (out []Repair, err error) {
 	defer l.addNames("repair", &err)
 	l.compacting.Lock()
@@ -67,7 +70,7 @@ func (l *Log) Repairs(ctx context.Context) (out []Repair, err error) {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		case found:
 			out = append(out, r)
-		default: // the file does not belong to the log any more
+		default: // the file no longer belongs to the log
 			l.damages.forget(func(d *format.Damage) bool { return d.File == file })
 		}
 	}
@@ -84,7 +87,7 @@ func (e *editor) sealDamaged(files []string) error {
 		if err := e.w.seal(); err != nil || e.w.active != active {
 			return err
 		}
-		return e.w.replaceSegments(e.state.last+1, 0) // the segment has only a header
+		return e.w.replaceSegments(e.state.last+1, 0) // seal did nothing, because the segment has only a header
 	})
 }
 
@@ -122,16 +125,16 @@ func (r *reader) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, err
 	return format.BlobRef{}, false, nil
 }
 
-// RangeAnswer is the part of a range that a peer has.
+// RangeAnswer is the part of a range of entries that a peer has.
 type RangeAnswer struct {
-	Entries []*raftpb.Entry // entries with an index from First to Through that the peer has
-	Through uint64          // indexes up to this one that are not in Entries hold no entry that counts
-	Applied uint64          // applied index of the peer when it answered
+	Entries []*raftpb.Entry // the peer's entries with an index from First to Through
+	Through uint64          // no entry that counts has an index up to this one, except those in Entries
+	Applied uint64          // applied index of the peer at the time of the answer
 }
 
-// ReadRange is the peer's side of a repair. It returns the applied entries of a range, with at most maxBytes of data
-// (but at least one entry). The caller continues after Through for the rest. Through is below First if no entry of the
-// range is applied. ReadRange returns *DamageError if the peer's own bytes are bad.
+// ReadRange is the peer's side of a repair. It returns the applied entries of a range, with at most maxBytes bytes of
+// data, but at least one entry. The caller has to request the rest of the range from Through + 1 on. Through is below
+// First if no entry of the range is applied. ReadRange returns *DamageError if the peer's own bytes are bad.
 func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 	if err := l.enter(); err != nil {
 		return RangeAnswer{}, err
@@ -158,7 +161,7 @@ func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 	return a, nil
 }
 
-// readRange adds the entries of a view. It returns false if no more entries fit.
+// readRange adds the entries of a view to the answer. It returns false if no more entries fit.
 func (r *reader) readRange(v view, from uint64, a *RangeAnswer, budget *uint64) (more bool, err error) {
 	through := min(a.Through, v.through)
 	if err := r.damages.inRange(v, from, through); err != nil {
@@ -171,7 +174,7 @@ func (r *reader) readRange(v view, from uint64, a *RangeAnswer, budget *uint64) 
 		e := &step.Entry
 		switch {
 		case step.Status == segio.FrameZeros && v.active && step.Offset+step.Bytes >= v.end:
-			return true // allocated and not written yet; zeros with frames after them are damage
+			return true // space that was not written yet; if frames follow the zeros, these are damage
 		case step.Status != segio.FrameWhole:
 			damage = &format.DamageError{Damage: v.damage(r.group, step)}
 			return false
@@ -196,22 +199,22 @@ func (l *Log) SetTombstoneLimit(through uint64) { l.state.tombstoneLimit.Store(t
 
 // RepairSource is another member that supplies data for a repair.
 type RepairSource interface {
-	// Entries returns all entries of a range; ReadRange returns them piece by piece. Through is below Last if the
-	// source has not applied the whole range.
+	// Entries returns all entries of a range, which the source gets piece by piece from ReadRange. Through is below Last
+	// if the source has not applied the whole range.
 	Entries(ctx context.Context, r IndexRange) (RangeAnswer, error)
-	// FetchBlob receives a blob through the log's BlobWriter. It returns ErrVersionNotFound if the source does not
-	// have the blob.
+	// FetchBlob receives a blob and writes it to the log's BlobWriter. It returns ErrVersionNotFound if the source does
+	// not have the blob.
 	FetchBlob(ctx context.Context, ref format.BlobRef) error
 }
 
-// RepairFrom repairs a damaged file with data of another member; r is a result of Repairs. It returns the errors of
-// RepairRange and of the source.
+// RepairFrom repairs a damaged file with data of another member. The argument r is a result of Repairs. The errors are
+// those of RepairRange and of the source.
 func (l *Log) RepairFrom(ctx context.Context, r Repair, from RepairSource) error {
 	if r.Blob != nil {
 		err := from.FetchBlob(ctx, *r.Blob)
 		if errors.Is(err, ErrVersionNotFound) {
-			// The source has compacted the blob away. This log keeps the blob as long as its entry, and a
-			// log with damage is not compacted.
+			// The source has compacted the blob away. But the entry of the blob is still in this log, because a log with damage
+			// is not compacted.
 			err = ErrRepairByInstall
 		}
 		return err
@@ -230,7 +233,7 @@ func (l *Log) RepairFrom(ctx context.Context, r Repair, from RepairSource) error
 		}
 		entries, applied = append(entries, got.Entries...), max(applied, got.Applied)
 	}
-	// Load has removed blobs that no whole entry refers to.
+	// A blob may be missing, because Load removes blobs to which no whole entry refers.
 	missing, err := l.MissingBlobs(entries)
 	if err != nil {
 		return err
@@ -238,7 +241,7 @@ func (l *Log) RepairFrom(ctx context.Context, r Repair, from RepairSource) error
 	for _, ref := range missing {
 		err := from.FetchBlob(ctx, ref)
 		if errors.Is(err, ErrVersionNotFound) {
-			err = ErrRepairLater // the source compacted the blob away after it had sent the entries
+			err = ErrRepairLater // the source has compacted the blob away after it sent the entries
 		}
 		if err != nil {
 			return err

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// repairFrom repairs a log from a healthy one.
+// repairFrom repairs a log with data of an undamaged one.
 func repairFrom(peer, l *Log) error {
 	for range 10 {
 		repairs, err := l.Repairs(context.Background())
@@ -96,7 +96,7 @@ func (b *damageBed) twin(t testing.TB) *Log {
 	return l
 }
 
-// repaired loads a damaged group, finds all damage, and repairs it.
+// repaired loads a damaged group, finds all damage, and repairs it. It reports whether there was any damage.
 func (b *damageBed) repaired(twin *Log, disk *vfstest.Mem, residency Residency) (seen bool, err error) {
 	opts := b.opts
 	opts.FS, opts.Residency = disk, residency
@@ -109,7 +109,7 @@ func (b *damageBed) repaired(twin *Log, disk *vfstest.Mem, residency Residency) 
 	if err := l.Apply(max(last, l.AppliedIndex()), nil); err != nil {
 		return false, err
 	}
-	if residency == Index { // a load from hints does not read the entries
+	if residency == Index { // because a load from hints does not read the entries
 		if _, err := l.Verify(context.Background(), 0); err != nil {
 			return false, err
 		}
@@ -149,7 +149,7 @@ func (b *damageBed) repaired(twin *Log, disk *vfstest.Mem, residency Residency) 
 	return seen, err
 }
 
-// TestRule4_EveryDamageIsRepairedFromATwin covers flipped bits, truncations, sectors that are zeroed or swapped, and
+// TestRule4_EveryDamageIsRepairedFromATwin repairs flipped bits, truncations, sectors that are zeroed or exchanged, and
 // missing files, with hints and without.
 func TestRule4_EveryDamageIsRepairedFromATwin(t *testing.T) {
 	b := newDamageBed(t)
@@ -241,7 +241,7 @@ func swapSectors(f vfs.File, a, b int64) error {
 	return err
 }
 
-// inflict changes or removes a file. If hintless is true, it also removes all hints.
+// inflict changes a file, or removes it if change is nil. If hintless is true, it also removes all hints.
 func (b *damageBed) inflict(disk *vfstest.Mem, name string, change func(vfs.File) error, hintless bool) error {
 	if hintless {
 		for _, hint := range b.names {
@@ -272,7 +272,7 @@ func (b *damageBed) damagedEntry(t *testing.T, at uint64) (*vfstest.Mem, *Log) {
 			}
 			disk, err := b.damaged(func(file vfs.File) error { return flip(file, f.offset+f.bytes-1) }, name)
 			ok(t, err)
-			if f.kind == format.KindDelete { // the frame of a delete is only a header
+			if f.kind == format.KindDelete { // the frame of a delete consists only of a header
 				disk, err = b.damaged(func(file vfs.File) error { return flip(file, f.offset+30) }, name)
 				ok(t, err)
 			}
@@ -327,9 +327,9 @@ func TestRepairRefusesOtherEntries(t *testing.T) {
 	if err := sameLogs(twin, l); err != nil {
 		t.Error(err)
 	}
-	ok(t, l.RepairRange(t.Context(), repairs[0], good, applied)) // the second repair finds nothing to do
+	ok(t, l.RepairRange(t.Context(), repairs[0], good, applied)) // does nothing, because the damage is repaired already
 	l.hints.writing.Wait()
-	for range 2 { // each further damage and repair moves the places from one segment to the other
+	for range 2 { // each further damage and repair moves the entries to another segment
 		name := format.SegmentName(l.state.segments[0].number)
 		f, err := l.folder.fs.OpenWrite(path.Join(l.folder.dir, name))
 		ok(t, err)
@@ -351,7 +351,7 @@ func TestRepairRefusesOtherEntries(t *testing.T) {
 func TestRepairSurvivesACrashAtEveryOperation(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
-	for _, at := range []uint64{5, 25} { // one in a sealed segment, and one in the active one
+	for _, at := range []uint64{5, 25} { // one entry in a sealed segment, and one in the active segment
 		disk, l := b.damagedEntry(t, at)
 		var mu sync.Mutex // hints are written concurrently
 		var failed error
@@ -389,8 +389,8 @@ func TestRepairSurvivesACrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// TestRepairFromAPeerThatHasCompacted checks that entries which the peer has dropped are dropped here too, unless
-// that would bring deleted records back.
+// TestRepairFromAPeerThatHasCompacted checks that a repair drops the entries which the peer has dropped, unless deleted
+// records would become visible again.
 func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -415,8 +415,8 @@ func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 	}
 	ok(t, l.Close(false))
 
-	// The delete of record 3 is damaged, and an older version of the record is stored here. In the first case nothing
-	// is known about the entry, in the second case the hint knows it.
+	// The delete of record 3 is damaged, and the log stores an older version of the record. In the first case nothing is
+	// known about the damaged entry. In the second case the hint describes it.
 	for _, bed := range []*damageBed{b, b.sealed(t)} {
 		_, l = bed.damagedEntry(t, 21)
 		err := repairFrom(twin, l)
@@ -429,14 +429,14 @@ func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 		}
 		ok(t, l.Close(false))
 	}
-	// The other damaged entry is known to be a put, which was superseded.
+	// The damaged entry in this case is known to be a put that was superseded.
 	_, l = b.sealed(t).damagedEntry(t, 3)
 	ok(t, repairFrom(twin, l))
 	ok(t, l.Close(false))
 	ok(t, twin.Close(false))
 }
 
-// sealed returns the bed with all segments sealed, and with hints.
+// sealed returns the bed after all segments were sealed, so that they have hints.
 func (b *damageBed) sealed(t *testing.T) *damageBed {
 	t.Helper()
 	l := b.twin(t)
@@ -455,7 +455,7 @@ func TestRepairWaitsForWhatSupersedes(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
 	peer := &logDriver{t: t, opts: twin.opts, log: twin, term: 1, time: 1 << 40}
-	_, l := b.damagedEntry(t, 20) // the newest version of a record on this member
+	_, l := b.damagedEntry(t, 20) // the newest version of its record in this log
 	id := b.frames[format.SegmentName(1)][0].id
 	for _, frames := range b.frames {
 		for _, f := range frames {
@@ -471,7 +471,7 @@ func TestRepairWaitsForWhatSupersedes(t *testing.T) {
 	if err := repairFrom(twin, l); !errors.Is(err, ErrRepairLater) {
 		t.Fatalf("%v", err)
 	}
-	// The newer version arrives here.
+	// Now this log receives the newer version.
 	newer := peer.last()
 	e := format.Entry{Kind: format.KindPut, Index: newer, Term: 1, ID: id, CommitTime: peer.time, Data: []byte("newer")}
 	ok(t, l.Append(nil, []*raftpb.Entry{format.RaftEntry(&e)}))
@@ -503,8 +503,8 @@ func TestReadRangeAnswersNothingThatIsBad(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
-// TestRepairForgetsATombstoneThatThePeerHasNotAnyMore repairs a log in which, as on the peer, no older version is
-// stored, so that nothing comes back without the tombstone.
+// TestRepairForgetsATombstoneThatThePeerHasNotAnyMore repairs a log that, like the peer, stores no older version of the
+// record. So nothing becomes visible again without the tombstone.
 func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)}, format.Entry{ID: 7, Data: payload(7, 200)})
@@ -512,7 +512,7 @@ func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	at, last := d.last(), format.Entry{ID: 2, Data: payload(2, 200)}
 	d.put(last)
 	ok(t, d.log.Seal())
-	// The first compaction drops the version; the next one drops the tombstone.
+	// The first compaction drops the older version, and the next one drops the tombstone.
 	_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
 	ok(t, err)
 	d.log.hints.writing.Wait()

@@ -20,30 +20,31 @@ type rangeRepair struct {
 	sealed
 	ctx   context.Context
 	v     view
-	asked []IndexRange // ranges requested from the peer
+	asked []IndexRange // the ranges that were requested from the peer
 	s     *survey
-	given []format.Entry  // the lost entries that the peer has, in order
-	same  map[uint64]bool // indexes of entries that the peer has too
+	given []format.Entry  // the peer's entries that this log has lost, in order
+	same  map[uint64]bool // indexes of the entries that both logs have
 	peer  uint64          // applied index of the peer
-	floor uint64          // the new value of Raft's compaction floor
-	// dropped says that entries are left out that the peer has compacted away: entries up to its applied index, which
-	// is applied here too, superseded them.
+	floor uint64          // the new compaction floor of Raft
+	// dropped says that entries are left out because the peer has compacted them away. They were superseded by entries up
+	// to the peer's applied index, which this log has applied, too.
 	dropped bool
 	terms   []format.TermRun
 	out     *rewrite
-	// returns holds the versions that the index did not have, or had at a different place.
+	// returns holds the restored versions that the index does not have, or has at a different place.
 	returns []move
-	gone    []int64 // records with a version that was dropped
+	gone    []int64 // records of which a version was dropped
 }
 
-// RepairRange replaces a damaged segment by one without damage; r is a result of Repairs. The argument entries has the
-// peer's entries in all ranges of r, in order; peerApplied is the greatest RangeAnswer.Applied. RepairRange checks the
-// entries against what is known: index, term, checksum, id. The blobs that they refer to must exist here already
-// (MissingBlobs). The damage is forgotten when the new segment is durable. If RepairRange returns ErrRepairLater,
-// ErrRepairByInstall, ErrCorrupt (these are not the entries that were here) or ErrNoSpace, nothing has changed.
+// RepairRange replaces a damaged segment by one without damage. The argument r is a result of Repairs. The argument
+// entries has the peer's entries in all ranges of r, in order, and peerApplied is the greatest RangeAnswer.Applied.
+// This log must already have the blobs to which the entries refer (MissingBlobs). RepairRange compares index, term,
+// checksum and id of each entry with those that are known. It returns ErrCorrupt if they differ. The other errors are
+// ErrRepairLater, ErrRepairByInstall and ErrNoSpace. After any of these errors, nothing has changed. The damage is
+// forgotten when the new segment is durable.
 func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) (err error) {
 	defer l.addNames("repair of "+r.File, &err)
-	l.compacting.Lock() // Close ends l.ctx first, and then waits for this lock
+	l.compacting.Lock() // Close first ends l.ctx, and then waits for this lock
 	defer l.compacting.Unlock()
 	if err := l.enter(); err != nil {
 		return err
@@ -54,7 +55,7 @@ func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 	i := slices.IndexFunc(views, func(v view) bool { return format.SegmentName(v.number) == r.File })
 	switch {
 	case i < 0 && !slices.Contains(l.damages.files(), r.File):
-		return nil // repaired already
+		return nil // the segment was repaired already
 	case i < 0 || views[i].active:
 		return ErrRepairLater
 	}
@@ -82,7 +83,7 @@ func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 	return p.swapIn()
 }
 
-// rewrite writes the new segment, which is durable on return.
+// rewrite durably writes the new segment.
 func (p *rangeRepair) rewrite() error {
 	if err := p.checkSpace(); err != nil {
 		return err
@@ -93,7 +94,7 @@ func (p *rangeRepair) rewrite() error {
 	}
 	p.out.next.terms = p.terms
 	if p.dropped {
-		p.out.history = everything // nobody asked the peer up to which index its history is complete
+		p.out.history = everything // it is not known up to which index the peer's history is complete
 	}
 	if err = p.copyAll(); err == nil {
 		err = p.editor.finish(p.ctx, p.out, p.v.m.LastIndex)
@@ -131,7 +132,7 @@ func (p *rangeRepair) copyAll() error {
 		if k == len(p.s.kept) || step.Offset != p.s.kept[k].offset {
 			return true
 		}
-		if step.Status != segio.FrameWhole { // the frame was whole when the survey read it
+		if step.Status != segio.FrameWhole { // the survey has read this frame without an error
 			failed = &format.DamageError{Damage: p.v.damage(p.group, step)}
 			return false
 		}
@@ -143,7 +144,7 @@ func (p *rangeRepair) copyAll() error {
 		return failed == nil
 	})
 	if errors.Is(err, iofs.ErrNotExist) {
-		err = nil // no entry of the segment is left
+		err = nil // the new segment has no entries
 	}
 	if err := errors.Join(err, failed); err != nil {
 		return err
@@ -155,7 +156,7 @@ func (p *rangeRepair) copyAll() error {
 	return failed
 }
 
-// put copies a whole frame to the new segment.
+// put copies a whole frame of the damaged segment to the new segment.
 func (p *rangeRepair) put(step *segio.FrameStep) error {
 	e := &step.Entry
 	offset, err := p.out.to.Copy(step, e.Used)
@@ -164,13 +165,13 @@ func (p *rangeRepair) put(step *segio.FrameStep) error {
 	case !e.Kind.IsVersion():
 	case p.s.rows:
 		p.out.moves = append(p.out.moves, move{e.ID, e.Index, p.v.place(step.Offset, step.Bytes, tombstone), to})
-	default: // the load may have left out the version, perhaps because it seemed void
+	default: // the load may have ignored this version, perhaps because it seemed to be void
 		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: to})
 	}
 	return errors.Join(err, context.Cause(p.ctx))
 }
 
-// putGiven writes an entry of the peer.
+// putGiven writes an entry of the peer to the new segment.
 func (p *rangeRepair) putGiven(e *format.Entry) error {
 	offset, err := p.out.to.Append(e)
 	if e.Kind.IsVersion() {
@@ -180,7 +181,7 @@ func (p *rangeRepair) putGiven(e *format.Entry) error {
 	return errors.Join(err, context.Cause(p.ctx))
 }
 
-// swapIn replaces the damaged segment by the new one, updates the index for the returning versions, and forgets the
+// swapIn replaces the damaged segment by the new one, updates the index for the restored versions, and forgets the
 // damage.
 func (p *rangeRepair) swapIn() error {
 	p.state.mu.Lock()
@@ -194,14 +195,14 @@ func (p *rangeRepair) swapIn() error {
 		return err
 	}
 	p.findOld()
-	// This includes blobs of entries that the load could not read and that exist after all.
+	// These include the blobs of entries that the load could not read.
 	blobs := p.out.next.rows.Blobs
 	if err := p.editor.swap(p.out, p.floor, term, p.v.through); err != nil {
 		return err
 	}
 	for _, m := range p.returns {
 		if m.from != 0 {
-			continue // this version has moved with the others
+			continue // the swap has already moved this version
 		}
 		if err := p.places.insert(m.id, m.to); err != nil {
 			return err
@@ -214,9 +215,9 @@ func (p *rangeRepair) swapIn() error {
 	return nil
 }
 
-// findOld finds the places of returning versions that the index still has, so that these versions are moved like all
-// others. It also finds the places of versions that the peer does not have any more. The index has at most one version
-// of each record: the newest version replaces it, and the other versions are compared with it.
+// findOld looks up in the index the places of restored versions, so that these versions are moved like the others. It
+// also looks up the places of versions that the peer has dropped. The index has at most one version of each record, so
+// only the newest restored version of a record can have that place.
 func (p *rangeRepair) findOld() {
 	kept := make(map[index.Loc]bool, len(p.out.moves))
 	for _, m := range p.out.moves {

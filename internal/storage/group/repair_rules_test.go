@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestRepairOfRandomLogs damages logs at random places and repairs them from a twin. The logs have several terms,
-// entries that a new leader truncated, and segments that compaction has rewritten.
+// TestRepairOfRandomLogs damages random logs at random offsets and repairs them from a twin. The logs have several
+// terms, entries that a new leader truncated, and segments that compaction has rewritten.
 func TestRepairOfRandomLogs(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() {
@@ -43,9 +43,9 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 	w := randomState(t, seed, Index, 120)
 	ok(t, w.sync())
 	ok(t, w.apply())
-	// There were other voters once, which may have truncated the log.
+	// The group once had other voters, which may have truncated the log.
 	ok(t, w.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
-	ok(t, w.appendBatch(w.model.last+1, nil)) // the commit of all entries
+	ok(t, w.appendBatch(w.model.last+1, nil)) // stores the commit of all entries
 	ok(t, w.log.Sync())
 	ok(t, w.log.Tick())
 	ok(t, w.log.Close(false))
@@ -80,12 +80,12 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 }
 
 // TestRule4_NoHintHidesDamage checks that no hint is made from only the readable entries, because the next load would
-// then believe that nothing is missing.
+// then not find the damage.
 func TestRule4_NoHintHidesDamage(t *testing.T) {
 	b := newDamageBed(t)
 	ok(t, b.mem.Remove(path.Join(b.opts.Dir, format.ActiveHintName))) // this hint was made before the damage
 	b.names = slices.DeleteFunc(b.names, func(name string) bool { return name == format.ActiveHintName })
-	for _, at := range []uint64{25, 5} { // one in the active segment, and one in a sealed segment without a hint
+	for _, at := range []uint64{25, 5} { // one entry in the active segment, and one in a sealed segment without a hint
 		disk, l := b.damagedEntry(t, at)
 		ok(t, l.Close(false))
 		ok(t, b.inflict(disk, format.MarkName, func(vfs.File) error { return nil }, true))
@@ -95,7 +95,7 @@ func TestRule4_NoHintHidesDamage(t *testing.T) {
 		d.load()
 		ok(t, d.log.Apply(d.last(), nil))
 		for i := range int64(30) {
-			d.put(format.Entry{ID: 100 + i%3, Data: payload(i, 400)}) // seals the active segment
+			d.put(format.Entry{ID: 100 + i%3, Data: payload(i, 400)}) // so that the active segment is sealed
 		}
 		ok(t, sealAndClose(d.log))
 		if report := d.load(); report.Outcome != Damaged {

@@ -14,20 +14,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// survey describes a damaged segment: the entries that are whole, and the entries that are, or may be, missing.
+// survey describes a damaged segment: the entries that are whole, and the entries that are missing or may be missing.
 type survey struct {
 	kept  []keptFrame           // whole frames of entries that count, in order
-	known map[uint64]knownEntry // by index, known entries that are not in kept
-	// told holds, by index, entries that are known only from the headers of bad frames. It has no entries that may have
-	// been made void.
+	known map[uint64]knownEntry // by index: entries that are not in kept but are known from rows, the hint or headers
+	// told holds, by index, entries that are known only from the headers of bad frames. It does not contain entries that
+	// may be void.
 	told map[uint64]knownEntry
-	lost []IndexRange // ranges in which entries are, or may be, missing; in order and not adjacent
-	// rows says that the field known has every version of the segment, and that the field terms is right. If rows is
-	// set, a version that is not in known is void.
+	lost []IndexRange // ranges in which entries are missing or may be missing; in order, and not adjacent
+	// rows says that the field known has every version of the segment that counts, and that the field terms is right. A
+	// version that is not in known is then void.
 	rows bool
-	// requests says that there are entries of KindRequest, which have no rows.
+	// requests says that the segment has entries of KindRequest, for which there are no rows.
 	requests bool
-	terms    []format.TermRun      // set if rows is true
+	terms    []format.TermRun      // term runs of the segment; only if rows is true
 	have     map[uint64]*keptFrame // the frames in kept, by index
 }
 
@@ -36,24 +36,24 @@ type keptFrame struct {
 	knownEntry
 	index uint64
 	bytes int64
-	sure  bool // rows or terms prove that the entry counts
+	sure  bool // rows or terms prove that the entry is not void
 }
 
-// knownEntry describes an entry. If the frame is not whole, the description comes from its header or from the hint.
+// knownEntry describes an entry. If the frame is not whole, the description is taken from its header or from the hint.
 type knownEntry struct {
 	id        int64
 	version   bool // a put or delete
 	tombstone bool
-	offset    int64   // offset of the frame, as in a place; 0: not known
-	length    int64   // length of the frame, as in a place; 0: not known
+	offset    int64   // offset of the frame, as in a place; 0 if not known
+	length    int64   // length of the frame, as in a place; 0 if not known
 	term      uint64  // 0 if not known
-	crc       *uint32 // checksum of the entry; nil: not known
+	crc       *uint32 // checksum of the entry; nil if not known
 }
 
-// survey reads a sealed segment, and finds out which entries are missing.
+// survey reads a sealed segment, and determines which entries are missing.
 func (r *reader) survey(v view) (*survey, error) {
 	s := &survey{known: make(map[uint64]knownEntry), told: make(map[uint64]knownEntry)}
-	// After an accepted loss the next segment may begin at a much higher index.
+	// v.through may be too high, because the next segment may begin at a much higher index after an accepted loss.
 	v.through = min(v.through, v.m.LastIndex)
 	r.state.mu.RLock()
 	floor := r.state.floor
@@ -61,7 +61,7 @@ func (r *reader) survey(v view) (*survey, error) {
 	r.learnRows(s, v)
 	w := replay.New(v.first, true)
 	w.KeepOthers, w.Zeros = true, v.end
-	headers := make(map[int64]knownEntry) // by offset
+	headers := make(map[int64]knownEntry) // by offset of the frame
 	err := v.frames(format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
 		switch e := &step.Entry; {
 		case e.Kind == format.KindState:
@@ -87,7 +87,7 @@ func (r *reader) survey(v view) (*survey, error) {
 	return s, nil
 }
 
-// learnRows adds the versions and the terms in the rows or in the hint of a segment to a survey.
+// learnRows adds the versions and the terms that are known from a segment's rows or hint to a survey.
 func (r *reader) learnRows(s *survey, v view) {
 	add := func(id int64, at uint64, place uint64, term uint64) {
 		if at <= v.through {
@@ -111,7 +111,7 @@ func (r *reader) learnRows(s *survey, v view) {
 	}
 	h, err := format.ReadHint(r.hints.folder.fs, r.hints.folder.dir, v.m)
 	if err != nil {
-		return // the survey then has only whole frames and headers
+		return // then only whole frames and headers are known
 	}
 	s.rows, s.terms, s.requests = true, h.Terms, h.Requests > 0
 	for i, id := range h.IDs {
@@ -120,7 +120,7 @@ func (r *reader) learnRows(s *survey, v view) {
 	}
 }
 
-// knownByHeader describes an entry by the intact header of its bad frame.
+// knownByHeader describes an entry by the valid header of a frame whose content is damaged.
 func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	e := &step.Entry
 	k := knownEntry{id: e.ID, version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete, term: e.Term}
@@ -132,7 +132,8 @@ func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	return k
 }
 
-// learnHeader adds an entry that is described by the header of its bad frame at an offset.
+// learnHeader adds the entry with the index at to a survey. The valid header of its damaged frame, at the given offset,
+// describes the entry.
 func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 	row, ok := s.known[at]
 	switch {
@@ -140,10 +141,10 @@ func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 		s.told[at] = k
 	case row.offset == offset:
 		s.known[at] = k
-	} // otherwise the entry is void, because its row is for a different place
+	} // otherwise the entry is void, because its row has a different place
 }
 
-// finish completes a survey: it drops void entries, and determines which entries are lost.
+// finish completes a survey. It drops void entries, and determines which entries are lost.
 func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]knownEntry, damages []*format.Damage) {
 	for _, h := range w.Headers {
 		mayBeVoid := func(d *format.Damage) bool { return d.MayVoid(format.SegmentName(v.number), h.Offset, h.Index) }
@@ -161,14 +162,14 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 	}
 	through := v.through
 	if s.rows {
-		// If all versions are known, the missing versions and all missing entries above Raft's floor are lost. Other
-		// entries below the floor do not matter.
+		// If all versions are known, all missing versions and all missing entries above Raft's floor are lost. Below the
+		// floor, only versions and requests matter.
 		for at := max(v.first, floor+1); at <= v.through; at++ {
 			if s.have[at] == nil {
 				s.lost = append(s.lost, IndexRange{at, at})
 			}
 		}
-		// Bad bytes may have held remembered requests, which have no rows.
+		// Below the floor, bad bytes may have held requests, for which there are no rows.
 		through = floor
 	}
 	for _, d := range damages {
@@ -193,7 +194,8 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 
 // dropVoid drops void entries whose replacements are in bad bytes. A version is void if its index has no row, or if
 // that row is for a different place. Any other entry is void if its index has a row, or if its term differs from the
-// known term of its index. The same holds for entries in told: a version there has no row, so it is void.
+// known term of its index. A version in told is void, because it has no row. For other entries in told, the rule about
+// terms applies.
 func (s *survey) dropVoid() {
 	otherTerm := func(at, term uint64) bool {
 		is := format.TermAt(s.terms, at)
@@ -210,7 +212,7 @@ func (s *survey) dropVoid() {
 	maps.DeleteFunc(s.told, func(at uint64, k knownEntry) bool { return k.version || otherTerm(at, k.term) })
 }
 
-// joinRanges joins adjacent ranges; they are sorted by First.
+// joinRanges joins overlapping and adjacent ranges. The ranges must be sorted by First.
 func joinRanges(ranges []IndexRange) []IndexRange {
 	var out []IndexRange
 	for _, r := range ranges {
@@ -223,7 +225,7 @@ func joinRanges(ranges []IndexRange) []IndexRange {
 	return out
 }
 
-// term returns the term of an entry whose frame is not whole; 0 if the term is not known.
+// term returns the term of an entry whose frame is not whole. It returns 0 if the term is not known.
 func (s *survey) term(at uint64) uint64 {
 	if k := s.known[at]; k.term != 0 {
 		return k.term
@@ -231,7 +233,7 @@ func (s *survey) term(at uint64) uint64 {
 	return format.TermAt(s.terms, at)
 }
 
-// replaceTerms replaces the runs from first to through by the runs in other.
+// replaceTerms replaces the term runs from index first to index through by the runs in other.
 func replaceTerms(runs, other []format.TermRun, first, through uint64) []format.TermRun {
 	out := slices.Clone(format.TruncateTerms(runs, first))
 	for _, r := range other {

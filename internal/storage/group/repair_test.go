@@ -32,7 +32,7 @@ func loadFolder(t testing.TB, g *foldertest.Folder) (*Log, Report) {
 	return l, report
 }
 
-// checkReadsFolder expects that the log returns exactly the newest remaining versions, byte for byte.
+// checkReadsFolder checks that the log returns exactly the newest remaining version of each record, byte for byte.
 func checkReadsFolder(t testing.TB, g *foldertest.Folder, l *Log, gone map[uint64]bool) {
 	t.Helper()
 	left := g.NewestLeft(gone)
@@ -67,7 +67,8 @@ func TestRepairOfAWholeGroupChangesNothing(t *testing.T) {
 	}
 }
 
-// Rule 8: after a loss was accepted, an index that a client may have seen is never used again.
+// TestRule8_RepairGivesUpWhatIsHitAndJumpsAhead checks that an index that a client may have seen is never used again
+// after a loss was accepted.
 func TestRule8_RepairGivesUpWhatIsHitAndJumpsAhead(t *testing.T) {
 	for _, name := range []string{format.SegmentName(1), format.SegmentName(2), format.SegmentName(3)} {
 		for at := range 31 {
@@ -104,7 +105,7 @@ func TestRule8_RepairGivesUpWhatIsHitAndJumpsAhead(t *testing.T) {
 	}
 }
 
-// checkQuarantineFolder expects the damaged file and the bad range in quarantine.
+// checkQuarantineFolder checks that the damaged file and the bad range are in quarantine.
 func checkQuarantineFolder(t *testing.T, g *foldertest.Folder, name string, f foldertest.Frame, original []byte) {
 	t.Helper()
 	folder := path.Join(g.Dir, format.QuarantineName)
@@ -157,7 +158,7 @@ func TestRepairOfManyBadPlacesLeavesAllThatWasWhole(t *testing.T) {
 	}
 }
 
-// verifyUsedBytesFolder verifies the group without hints, so that the used bytes of the frames count.
+// verifyUsedBytesFolder verifies the group without hints, so that the used bytes in the frames matter.
 func verifyUsedBytesFolder(t *testing.T, g *foldertest.Folder) {
 	t.Helper()
 	bare := &foldertest.Folder{FS: g.FS.(*vfstest.Mem).CrashClone(vfstest.Survival{}),
@@ -287,8 +288,8 @@ func TestRepairRefusesWithoutAChange(t *testing.T) {
 	}
 }
 
-// The power may fail at every operation. The group must then be in its old state, or repaired, and a second attempt
-// must succeed.
+// TestRepairSurvivesAPowerCutAtEveryOperation cuts the power at every operation of a repair. After that, the group must
+// be in its old state or be repaired, and a second attempt must succeed.
 func TestRepairSurvivesAPowerCutAtEveryOperation(t *testing.T) {
 	build := func() (*vfstest.Mem, *foldertest.Folder, map[uint64]bool) {
 		mem := vfstest.NewMem()
@@ -309,7 +310,7 @@ func TestRepairSurvivesAPowerCutAtEveryOperation(t *testing.T) {
 		for _, kind := range vfstest.SurvivalKinds {
 			mem, g, gone := build()
 			mem.CrashAfter(n)
-			_, _ = fsck.RepairDir(t.Context(), mem, g.Dir, nil) // interrupted by the power cut
+			_, _ = fsck.RepairDir(t.Context(), mem, g.Dir, nil) // the power cut interrupts this repair
 			g.FS = mem.CrashClone(vfstest.Survival{Kind: kind, Seed: uint64(n)})
 			if _, err := fsck.RepairDir(t.Context(), g.FS, g.Dir, nil); err != nil {
 				t.Fatalf("cut after %d of %d, %v: %v", n, operations, kind, err)

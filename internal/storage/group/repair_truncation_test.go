@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestRule4_DamageThatHidesACut damages the entry that made another one void. The void entry must not count again:
-// the record answers DATA_LOSS until it is repaired.
+// TestRule4_DamageThatHidesACut damages the entry that made another one void. The void entry must not become valid
+// again. Until a repair, reads of its record must return DATA_LOSS.
 func TestRule4_DamageThatHidesACut(t *testing.T) {
 	step := 1
 	if testing.Short() {
@@ -35,14 +35,14 @@ func (d *logDriver) placeOf(at uint64) int64 { return d.log.state.tail.at(at).lo
 
 // hiddenTruncation is one case of a hidden truncation.
 type hiddenTruncation struct {
-	hint  bool // there is a hint
-	void  bool // the content of the void entry is damaged too
+	hint  bool // the segment has a hint
+	void  bool // the content of the void entry is damaged, too
 	end   bool // no entry follows the damaged one in the same batch
 	same  bool // another entry follows in the same segment
 	next  bool // another entry follows in the next segment
-	gone  bool // the member that supplies the repair has compacted the damaged entry away
-	none  bool // the damaged entry is not a version of a record, but a new leader's first entry
-	two   bool // two entries are void, and the entry that replaced the second one is damaged too
+	gone  bool // the member that supplies the repair no longer has the damaged entry, because of compaction
+	none  bool // the damaged entry is not a version of a record, but the first entry of a new leader
+	two   bool // two entries are void, and the entry that replaced the second one is damaged, too
 	older bool // another segment has a version of the record that the void version would have superseded
 }
 
@@ -54,7 +54,7 @@ func (c hiddenTruncation) test(t *testing.T) {
 		ok(t, d.log.Seal())
 	}
 	file := path.Base(d.log.w.active.path)
-	// There were other voters once.
+	// The group once had other voters.
 	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
 	ok(t, d.append(format.Entry{ID: 2, Data: []byte("void")}))
 	at, right := d.last(), payload(7, 200)
@@ -81,7 +81,7 @@ func (c hiddenTruncation) test(t *testing.T) {
 		second = d.placeOf(at + 1)
 	}
 	ok(t, d.log.Apply(d.last(), nil))
-	ok(t, d.append()) // the commit of all entries
+	ok(t, d.append()) // stores the commit of all entries
 	if c.same {
 		d.put(format.Entry{ID: 4, Data: payload(4, 200)})
 		ok(t, d.append())
@@ -125,7 +125,7 @@ func (c hiddenTruncation) test(t *testing.T) {
 	_, err := l.Verify(t.Context(), 0)
 	ok(t, err)
 	var damage *format.DamageError
-	newest := func(r Record, err error) bool { // as if the entry had never been void
+	newest := func(r Record, err error) bool { // accepts the newest version, as if the entry had never been void
 		switch {
 		case c.gone || !c.none:
 			return err == nil && bytes.Equal(r.Data, right)
@@ -149,7 +149,7 @@ func (c hiddenTruncation) test(t *testing.T) {
 	if c.gone && !c.hint && errors.Is(err, ErrRepairByInstall) {
 		ok(t, l.Close(false))
 		ok(t, twin.Close(false))
-		return // nothing is known about the lost entry
+		return // because nothing is known about the lost entry
 	}
 	ok(t, err)
 	if r, err := l.Get(2, GetOptions{}); !newest(r, err) {
@@ -180,8 +180,8 @@ func (c hiddenTruncation) test(t *testing.T) {
 	})
 }
 
-// givenUp checks that the void entry does not come back when the damage is given up. The older version must be back
-// instead.
+// givenUp checks that the void entry does not become valid when the damage is given up. The older version must be
+// visible instead.
 func (c hiddenTruncation) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(Options) error) {
 	opts.FS = disk
 	ok(t, giveUp(opts))
@@ -201,8 +201,8 @@ func (c hiddenTruncation) givenUp(t *testing.T, opts Options, disk vfs.FS, giveU
 	ok(t, l.Close(false))
 }
 
-// TestDamageThatHidesACutOfTheTail has whole entries above the commit that may be void, and everything after them is
-// whole. Raft must not be given these entries.
+// TestDamageThatHidesACutOfTheTail damages an entry above the commit so that whole entries before it may be void.
+// Everything after it is whole. The log must not pass these entries to Raft.
 func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
@@ -234,8 +234,9 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	}
 }
 
-// TestRepairOffersNoIndexOfAVoidEntry has void entries 2 to 5, and the segment that made them void has a bad header.
-// The repair seals that segment and begins another one, whose first index must follow the last entry that counts.
+// TestRepairOffersNoIndexOfAVoidEntry repairs a log in which entries 2 to 5 are void, and the segment that has made
+// them void has a bad header. The repair seals that segment and begins another one, whose first index must follow the
+// last entry that counts.
 func TestRepairOffersNoIndexOfAVoidEntry(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)})
@@ -271,7 +272,7 @@ func TestRepairOffersNoIndexOfAVoidEntry(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestRepairKnowsOnlyWhatWasAskedFor damages more entries between Repairs and RepairRange. An entry that was not
+// TestRepairKnowsOnlyWhatWasAskedFor damages more entries between Repairs and RepairRange. A damaged entry that was not
 // requested from the peer must not be mistaken for one that the peer has compacted away.
 func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 	b := newDamageBed(t)
@@ -307,7 +308,7 @@ func TestRepairOfWhatIsVoidSince(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	l := d.log
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)})
-	ok(t, l.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // there were other voters once
+	ok(t, l.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // the group once had other voters
 	ok(t, d.append(format.Entry{ID: 2, Data: payload(2, 200)}))
 	ok(t, l.Sync())
 	at := d.last()

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overwrite puts a record repeatedly, each time with a new request id.
+// overwrite puts a record the given number of times, each time with a new request id.
 func (d *logDriver) overwrite(times, dataBytes int) {
 	d.t.Helper()
 	for i := range times {
@@ -33,8 +33,9 @@ func (d *logDriver) onDisk() (bytes int64) {
 	return bytes
 }
 
-// When compaction drops a superseded version, it keeps the fields that answer a repeated write, but not the data. A
-// start reads these fields back, with and without hints, and also from an image.
+// TestWhatARepeatedWriteNeedsIsKeptWithoutItsData checks that compaction keeps the fields of a superseded version with
+// which a repeated write is answered, but not the data. A start must read these fields back, with and without hints,
+// and also from an image.
 func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		t.Run(residency.String(), func(t *testing.T) {
@@ -75,7 +76,7 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 					t.Errorf("%s: %+v", how, report)
 				}
 			}
-			d.compact() // merges the remaining entries, and keeps them
+			d.compact() // this merges the remaining entries, and keeps them
 			if got := d.requests(); !slices.Equal(got, want) {
 				t.Errorf("after another compaction: %d requests, want %d", len(got), len(want))
 			}
@@ -87,7 +88,8 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	}
 }
 
-// Remembered requests are dropped when they cannot be needed any more. So are segments that hold nothing else.
+// TestRememberedRequestsGoWithTheirTime checks that remembered requests are dropped when they are too old to be needed,
+// and that segments without other content are then dropped, too.
 func TestRememberedRequestsGoWithTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))

@@ -12,8 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// Damage to remembered requests is repaired like any other damage, whether the other member has compacted the same
-// entries or not. A version that is damaged here may be only a remembered request there.
+// TestRepairBringsRememberedRequestsBack checks that damage to remembered requests is repaired, whether the other
+// member has compacted the same entries or not. A version that is damaged in this log may be only a remembered request
+// at the other member.
 func TestRepairBringsRememberedRequestsBack(t *testing.T) {
 	for _, c := range []struct{ here, there bool }{{true, true}, {true, false}, {false, true}} {
 		for _, residency := range []Residency{Index, Resident} {

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// requests returns the requests from which a window is rebuilt, read with a correct clock.
+// requests returns the requests from which a window is rebuilt if the machine's clock is right.
 func (d *logDriver) requests() []format.Request {
 	return slices.Collect(d.log.RecentRequests(format.DefaultRequestWindow, d.log.LastCommitTime()))
 }
@@ -28,7 +28,7 @@ func (d *logDriver) requested() (ids string) {
 	return ids
 }
 
-// compact compacts everything and returns how many entries were dropped.
+// compact compacts the whole log and returns the number of dropped entries.
 func (d *logDriver) compact() int64 {
 	d.t.Helper()
 	ok(d.t, d.log.Seal())
@@ -45,7 +45,7 @@ func TestRequestsAreReadBackWithWhatDistinguishesThem(t *testing.T) {
 	d.put(format.Entry{ID: 1}, format.Entry{ID: 7, Data: content, RequestID: [16]byte{1}},
 		format.Entry{Kind: format.KindDelete, ID: 8, RequestID: [16]byte{2}},
 		format.Entry{ID: 9, Codec: format.CodecBlob, Data: ref.Encode(), RequestID: [16]byte{3}})
-	d.put(format.Entry{ID: 1}) // this entry says that the others are committed
+	d.put(format.Entry{ID: 1}) // the batch of this entry stores that the others are committed
 	for range 2 {
 		got, crc := d.requests(), format.Checksum(content)
 		want := []format.Request{
@@ -67,7 +67,8 @@ func TestRequestsAreReadBackWithWhatDistinguishesThem(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A segment that cannot be read hides its requests. The damage is recorded, and the other segments are read.
+// TestRequestsInASegmentThatCannotBeReadAreReported checks that the damage is recorded if a segment with requests
+// cannot be read, and that the requests in other segments are read.
 func TestRequestsInASegmentThatCannotBeReadAreReported(t *testing.T) {
 	var said bytes.Buffer
 	disk := vfstest.NewFaulty(vfstest.NewMem())
@@ -78,7 +79,7 @@ func TestRequestsInASegmentThatCannotBeReadAreReported(t *testing.T) {
 		d.put(format.Entry{ID: 1, Data: []byte("a"), RequestID: [16]byte{byte(i + 1)}})
 		ok(t, d.log.Seal())
 	}
-	d.put(format.Entry{ID: 1}) // this entry says that the others are committed
+	d.put(format.Entry{ID: 1}) // the batch of this entry stores that the others are committed
 	ok(t, d.log.Close(false))
 	d.load()
 	fault := disk.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
@@ -95,13 +96,16 @@ func TestRequestsInASegmentThatCannotBeReadAreReported(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// The commit times in the log determine how far back requests are read. A jump of these times does not make a request
-// old. If the times do not advance, the number of writes is the limit.
+// TestRequestsAreReadBackAsFarAsTheyMayBeRemembered checks that the commit times in the log determine how far back
+// requests are read. A jump of these times does not make a request old. If the times do not advance, the number of
+// writes is the limit.
 func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	for name, c := range map[string]struct {
-		step  func(i int) time.Duration // time that passes before write i of 200
-		first int                       // the writes from this one on must be read
-		above int                       // no write up to this one is read; parts of the log are read whole
+		step  func(i int) time.Duration // returns the time that passes before write i of 200
+		first int                       // this write and all later ones must be read
+		// above is the number of a write. This write and all earlier ones must not be read. Writes between above and first
+		// may be read, because parts of the log are read as a whole.
+		above int
 	}{
 		"a second each": {func(int) time.Duration { return time.Second }, 200 - 60, 200 - 60 - 64 - 128},
 		"a jump ahead": {func(i int) time.Duration {
@@ -132,8 +136,8 @@ func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	}
 }
 
-// RecentRequests leaves out a request, without reading it, only if the machine's clock says that the request is older
-// than the window by more than clockErrorMax.
+// TestRequestsOfLongAgoAreNotRead checks that RecentRequests does not read a request that, by the machine's clock, is
+// older than the window by more than clockErrorMax, and that it reads all other requests.
 func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})
@@ -160,7 +164,8 @@ func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A segment in which compaction left no entry does not say how old the segments before it are.
+// TestRequestsBeforeAnEmptySegment checks that a segment in which compaction has left no entry does not end the search
+// for requests in the segments before it, because its age is not known.
 func TestRequestsBeforeAnEmptySegment(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})
@@ -178,8 +183,8 @@ func TestRequestsBeforeAnEmptySegment(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// Compaction keeps what a repeated write needs of a superseded version as long as the request id may be repeated,
-// whatever the machine's clock says.
+// TestCompactKeepsRequestsThatMayBeAskedAgain checks that compaction keeps the request of a superseded version while
+// the request id may be repeated, whatever the machine's clock shows.
 func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
@@ -199,7 +204,7 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 			t.Fatalf("requests %s", d.requested())
 		}
 		ok(t, d.log.Close(false))
-		d.load() // the loaded log does not know how old the requests are
+		d.load() // a log that was just loaded does not know how old the requests are
 		d.put(format.Entry{ID: 3})
 		time.Sleep(format.DefaultRequestWindow.Age - time.Second)
 		if d.compact(); d.requested() != "12345" {
@@ -213,8 +218,8 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 	})
 }
 
-// Compaction keeps a delete with a request id as long as the delete may be repeated, because the repetition must not
-// delete a later put.
+// TestCompactKeepsTombstonesThatMayBeAskedAgain checks that compaction keeps a delete with a request id while the
+// delete may be repeated, because the repetition must not delete a later put.
 func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
@@ -238,7 +243,8 @@ func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 	})
 }
 
-// If many writes follow, older requests are forgotten, but not before the minimum time.
+// TestForgottenBoundsTheNumberOfRequests checks that requests are forgotten if many writes follow, but not before the
+// minimum time.
 func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
@@ -256,7 +262,7 @@ func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 			{8 * time.Minute, last},
 		} {
 			time.Sleep(c.after)
-			if got := d.log.state.forgotten(w); got > c.forgotten || got+6 < c.forgotten { // ages has a step of 5 s
+			if got := d.log.state.forgotten(w); got > c.forgotten || got+6 < c.forgotten { // ages records times in steps of 5 s
 				t.Errorf("%v later: forgotten up to %d of %d, want %d", c.after, got, last, c.forgotten)
 			}
 		}

@@ -12,44 +12,44 @@ import (
 )
 
 // A scan sees the newest version of every record at the index of its snapshot. Compaction keeps the versions that open
-// snapshots need. A snapshot expires if it holds back too much, or has not been used for its time to live. If free
-// space is low, the shard gives snapshots up earlier (Scans, CloseScan).
+// snapshots need. A snapshot expires if it holds back too many bytes, or if it was not used for its time to live. If
+// free space is low, the shard gives up snapshots earlier (Scans, CloseScan).
 
-// snapshotHeldPart and snapshotHeldMin limit how many bytes one snapshot may hold back: the stored bytes divided by
-// snapshotHeldPart, but at least snapshotHeldMin.
+// snapshotHeldPart and snapshotHeldMin limit the superseded bytes that one snapshot may hold back to the stored bytes
+// divided by snapshotHeldPart, but at least snapshotHeldMin.
 const (
 	snapshotHeldPart = 2
 	snapshotHeldMin  = 1 << 30
-	// snapshotsMax bounds the number of snapshots of a group. Each snapshot has an entry in memory for each
-	// superseded version.
+	// snapshotsMax bounds the number of snapshots of a group. Each snapshot has an entry in memory for each superseded
+	// version that it sees.
 	snapshotsMax = 256
-	// snapshotPlacesMax bounds the number of these entries for all snapshots of a group together. Each takes about 20
+	// snapshotPlacesMax bounds the number of such entries in all snapshots of a group together. Each entry takes about 20
 	// bytes.
 	snapshotPlacesMax = 4 << 20
 )
 
 // snapshot is the state of a group at one index. Guarded by state.mu.
 //
-// An entry is in the snapshot if its index is at or below the snapshot's index and one of two conditions holds: it is
-// still the newest version (according to the index), or it was superseded while the snapshot was open (according to
+// An entry is in the snapshot if its index is at or below that of the snapshot and it is still the newest version of
+// its record (according to the group's table of places), or was superseded while the snapshot was open (according to
 // held). All entries up to the snapshot's index were applied when the snapshot was taken, because that index was the
 // applied index.
 type snapshot struct {
 	index   uint64
-	edge    index.Loc // place of the last entry at or below index; only places up to it are in the snapshot
+	edge    index.Loc // place of the last entry at or below the field index; later places are not in the snapshot
 	held    map[index.Loc]struct{}
-	bytes   int64 // upper bound for the size of the entries in held
+	bytes   int64 // upper bound of the size of the entries in held
 	limit   int64
 	opened  time.Time
 	used    time.Time // time of the last use
-	readers int       // callers between EnterScan and LeaveScan
+	readers int       // number of callers between EnterScan and LeaveScan
 	ttl     time.Duration
-	gone    bool // held became too large, so the snapshot was given up
+	gone    bool // true: the snapshot was given up, because held became too large
 	info    ScanInfo
 }
 
-// supersede is called for a place that is no longer the newest of its record. If the snapshot sees the place, supersede
-// adds it to held.
+// supersede is called when a place is no longer the newest of its record. If the snapshot sees the place, supersede
+// adds the place to held.
 func (s *snapshot) supersede(old index.Loc) {
 	if s.gone || s.edge.Less(old) {
 		return
@@ -64,7 +64,7 @@ func (s *snapshot) supersede(old index.Loc) {
 	s.held[old] = struct{}{}
 }
 
-// moved updates the place of an entry that has moved.
+// moved updates the snapshot when an entry moves to another place.
 func (s *snapshot) moved(from, to index.Loc, at uint64) {
 	if _, ok := s.held[from]; ok && to != 0 {
 		delete(s.held, from)
@@ -76,14 +76,14 @@ func (s *snapshot) moved(from, to index.Loc, at uint64) {
 }
 
 // OpenScan takes a snapshot and returns its id. If there are snapshotsMax snapshots already, OpenScan gives up the
-// least recently used one. It prefers snapshots that have no readers.
+// least recently used one of those without readers, or of all if each has readers.
 func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	if err := l.enter(); err != nil {
 		return ScanID{}, err
 	}
 	defer l.leave()
 	var id ScanID
-	_, _ = rand.Read(id[:]) // never fails
+	_, _ = rand.Read(id[:]) // rand.Read never returns an error
 	now := l.now()
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -103,11 +103,11 @@ func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	return id, nil
 }
 
-// isOver reports whether the snapshot cannot be used any more.
+// isOver reports whether the snapshot can no longer be used.
 func (s *snapshot) isOver(now time.Time) bool { return s.gone || now.After(s.used.Add(s.ttl)) }
 
-// EnterScan registers a caller that reads a snapshot until LeaveScan. It returns ErrCursorExpired if the snapshot is
-// gone.
+// EnterScan registers a caller that reads a snapshot until it calls LeaveScan. It returns ErrCursorExpired if the
+// snapshot is gone.
 func (l *Log) EnterScan(id ScanID) error {
 	return l.state.useSnapshot(id, l.now(), func(s *snapshot) { s.readers++ })
 }
@@ -117,7 +117,7 @@ func (l *Log) LeaveScan(id ScanID) {
 	_ = l.state.useSnapshot(id, l.now(), func(s *snapshot) { s.readers-- })
 }
 
-// Scans returns the open snapshots in arbitrary order.
+// Scans returns the open snapshots, in no particular order.
 func (l *Log) Scans() (open []OpenScan) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -150,7 +150,7 @@ func (l *Log) CloseScan(id ScanID) {
 }
 
 // ScanSplits splits a snapshot into index ranges (first, last] of about splitBytes each. It returns the bounds of the
-// ranges, from 0 to the snapshot's index.
+// ranges in order. The first one is 0, and the last one is the index of the snapshot.
 func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 	info, err := l.ScanInfo(id)
 	if err != nil {
@@ -189,8 +189,8 @@ func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 	return bounds, nil
 }
 
-// splitPoints returns places of a view in order. Their distance is about splitBytes or checkpointBytes, whichever is
-// greater.
+// splitPoints returns positions in a view, in order. The distance between two of them is about splitBytes or
+// checkpointBytes, whichever is greater.
 func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
 	if v.rows == nil {
 		return r.checkpointsOf(v)
@@ -206,10 +206,10 @@ func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
 	return out
 }
 
-// Scan yields the records of the snapshot with an index in (after, through], in order of the index, without
-// superseded and deleted ones. A record is valid until the next step. A damaged entry is yielded as a *DamageError,
-// and the scan continues. If damage may have hit a newer version of a record, Scan yields this damage instead of the
-// record, because Get refuses to return such a record too. Scan holds no lock for long.
+// Scan yields the records of the snapshot whose index is in (after, through], in order of the index. It leaves out
+// superseded and deleted versions. A record is valid until the next step. For a damaged entry Scan yields a
+// *DamageError and continues. If damage may have hit a newer version of a record, Scan yields this damage instead of
+// the record, because Get also refuses to return such a record. Scan holds no lock for long.
 func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metadataOnly bool) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		c := &scanCursor{

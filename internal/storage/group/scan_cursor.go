@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// scanCursor is one run of Scan. It reads segments by the places of the snapshot. It changes nothing except the time
-// when the snapshot was last used. It is used by one goroutine, which locks state.mu only for moments.
+// scanCursor is one run of Scan. It reads segments by the places of the snapshot. It changes only the time at which the
+// snapshot was last used. It is used by one goroutine, which locks state.mu only briefly.
 type scanCursor struct {
 	group   string
 	gate    *gate
@@ -30,22 +30,22 @@ type scanCursor struct {
 	metadataOnly bool
 	yield        func(Record, error) bool
 	stopped      bool
-	again        bool // compaction swapped the segment during the read, so the segment must be looked up again
+	again        bool // compaction has swapped the segment during the read, so the scan has to look up the segment again
 	given        map[damagePlace]bool
-	seen         sight // result for the frame at seenAt
-	seenAt       int64 // 0 if there is no result
+	seen         sight // result of sees for the frame at seenAt
+	seenAt       int64 // offset of that frame; 0 if there is no result
 }
 
 type damagePlace struct {
-	file   string // name within the group's folder
+	file   string // name of the file in the group's folder
 	offset int64
 }
 
-// scanUseSteps is the number of frames after which the snapshot's time to live starts again.
+// scanUseSteps is the number of frames after which a scan records that the snapshot is in use.
 const scanUseSteps = 4096
 
-// run reads one segment after the other. It pins each segment while it reads it, so a slow reader delays nothing
-// except the removal of files.
+// run reads one segment after another. It pins each segment while it reads the segment, so that a slow reader delays
+// only the removal of files.
 func (c *scanCursor) run(ctx context.Context) {
 	first := c.next
 	for !c.stopped && c.next <= c.through {
@@ -58,8 +58,8 @@ func (c *scanCursor) run(ctx context.Context) {
 	}
 }
 
-// rest yields the damage that the walk over the frames did not find, for example the missing end of a segment, if the
-// damage may have hit records of the scan.
+// rest yields damage that the walk over the frames has not found, for example the missing end of a segment. It leaves
+// out damage that cannot have hit records of the scan.
 func (c *scanCursor) rest(first uint64) {
 	if !c.damages.any() || !c.off.Keeps(rules.DamagedScan) {
 		return
@@ -90,8 +90,7 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	steps := 0
 	var pass func(*segio.FrameStep) bool
 	if v.image != nil && !c.damages.any() {
-		// All bytes in memory were checked when they were loaded, so a superseded version is not checked a second
-		// time.
+		// All bytes in memory were checked when they were loaded, so that a superseded version need not be checked again.
 		pass = func(step *segio.FrameStep) bool { return c.unwanted(v, step) }
 	}
 	err := v.framesOf(c.reader.startOf(v, max(c.next, v.first)), c.reader.boundOf(v, c.through), pass,
@@ -139,8 +138,8 @@ func (c *scanCursor) fail(err error) {
 	}
 }
 
-// unwanted reports whether the scan does not yield the entry of a frame. It uses only the header of the frame. The
-// content of an unwanted frame is not checked.
+// unwanted reports, by the header of a frame, that the scan will not yield the entry. The content of such a frame is
+// not checked.
 func (c *scanCursor) unwanted(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	if e.Kind != format.KindPut || e.Index < c.next || e.Index > c.through {
@@ -184,7 +183,7 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 		return true
 	}
 	if c.damages.any() && c.off.Keeps(rules.DamagedScan) {
-		// A record that Get refuses to return is not yielded, because bad bytes may hold a newer version.
+		// Get refuses to return this record, because bad bytes may hold a newer version. So the scan yields the damage.
 		if doubt, ok := errors.AsType[*format.DamageError](c.damages.newer(e.ID, e.Index)); ok {
 			c.next = e.Index + 1
 			return c.tell(doubt)
@@ -212,7 +211,7 @@ func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
 	return c.tell(damage)
 }
 
-// tell yields damage, once for each place. It returns false if the caller has stopped the scan.
+// tell yields damage, but only once for each place. It returns false if the caller has stopped the scan.
 func (c *scanCursor) tell(damage *format.DamageError) bool {
 	place := damagePlace{damage.Damage.File, damage.Damage.Offset}
 	if c.given[place] {
@@ -232,14 +231,14 @@ func (c *scanCursor) tell(damage *format.DamageError) bool {
 type sight int
 
 const (
-	sightNo    sight = iota // superseded before the snapshot, or void
-	sightYes                // in the snapshot
+	sightNo    sight = iota // it was superseded before the snapshot, or is void
+	sightYes                // it is in the snapshot
 	sightMoved              // the segment was swapped, so its places are no longer valid
 	sightGone               // the snapshot has expired
 )
 
-// sees determines whether the snapshot sees the put at a place of a segment. The index of the put is not above the
-// index of the snapshot.
+// sees determines whether the snapshot sees the put at a place of a segment. The index of the put must not be above
+// that of the snapshot.
 func (c *scanCursor) sees(s *segment, record int64, loc index.Loc) sight {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()

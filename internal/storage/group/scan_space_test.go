@@ -9,14 +9,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A group has a bounded number of snapshots. At the limit, the least recently used one is given up, unless it is being
-// read.
+// TestAGroupHasOnlySoManySnapshots checks that the number of snapshots of a group is bounded. At the limit, the least
+// recently used one is given up, unless it is being read.
 func TestAGroupHasOnlySoManySnapshots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
 		open := func() ScanID {
 			t.Helper()
-			time.Sleep(time.Second) // so that the times of use differ
+			time.Sleep(time.Second) // makes the times of use differ
 			id, err := d.log.OpenScan(time.Hour)
 			ok(t, err)
 			return id
@@ -46,7 +46,7 @@ func TestAGroupHasOnlySoManySnapshots(t *testing.T) {
 }
 
 // TestSnapshotsOfAGroupHoldOnlySoManyPlaces checks that the total number of places that the snapshots of a group hold
-// is bounded: beyond the bound, a snapshot is given up. Each snapshot holds a place for each record that is overwritten
+// is bounded. Beyond the bound, a snapshot is given up. Each snapshot holds a place for each record that is overwritten
 // after the snapshot was taken.
 func TestSnapshotsOfAGroupHoldOnlySoManyPlaces(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
@@ -59,7 +59,7 @@ func TestSnapshotsOfAGroupHoldOnlySoManyPlaces(t *testing.T) {
 		_, err := d.log.OpenScan(time.Hour)
 		ok(t, err)
 	}
-	for range 2 { // the snapshots hold the versions that they see, and none of the later ones
+	for range 2 { // the snapshots hold only the versions that they see, and not the later ones
 		write()
 		if st := d.log.Stats(); st.ScanPlaces != 9 || st.Scans != 3 {
 			t.Errorf("%d snapshots hold %d places", st.Scans, st.ScanPlaces)

@@ -22,16 +22,16 @@ func (w *writer) seal() error {
 	return w.roll(w.state.last+1, 0)
 }
 
-// roll seals the active segment and begins the next one. The next segment begins with index first, and has space for
-// at least the given number of bytes; entries from first on are void. The caller holds mu. The steps are those of the
-// write path in docs/format.md: (1) sync, (2) exact size, (3) next segment, (4) manifest.
+// roll seals the active segment and begins the next one. The next segment begins with index first, so entries from
+// first on become void. It has space for at least the given number of bytes. The caller holds mu. The steps are those
+// of the write path in docs/format.md: (1) sync, (2) exact size, (3) next segment, (4) manifest.
 func (w *writer) roll(first uint64, bytes int64) error {
 	old := w.active
 	if err := w.sync(); err != nil {
 		return err
 	}
 	if w.active != old {
-		return nil // a failed sync has already begun a new segment
+		return nil // the sync has failed, and has therefore begun a new segment already
 	}
 	if w.allocation.allocated != w.end {
 		file := old.file.Load()
@@ -65,9 +65,9 @@ func (w *writer) roll(first uint64, bytes int64) error {
 	return nil
 }
 
-// list writes the manifest that is the commit point of a new active segment. The new manifest lists the first keep
-// segments of the old manifest, then the segment that is sealed at the same time, if any, and then the new segment. If
-// the write fails, list discards the new segment. The caller holds mu.
+// list writes the manifest that makes a new segment the active one. This is the commit point. The new manifest lists
+// the first keep segments of the old manifest, then the segment that is sealed at the same time, if any, and then the
+// new segment. If the write fails, list discards the new segment. The caller holds mu.
 func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment) error {
 	err := w.folder.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(append(m.Segments[:keep], sealed...), next.manifest())
@@ -80,8 +80,8 @@ func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment)
 	return err
 }
 
-// goOn makes a segment the active one, which is then written from the offset end on. Everything before end is durable,
-// and last is the index of the last entry there. The caller holds mu.
+// goOn makes a segment the active one, in which the log continues at the offset end. Everything before end must be
+// durable. The argument last is the index of the last entry before end. The caller holds mu.
 func (w *writer) goOn(next *segment, end int64, last uint64) {
 	w.active, w.end, w.last = next, end, last
 	w.allocation.begin(end)
@@ -99,7 +99,7 @@ func (w *writer) begin(next *segment, first uint64) {
 }
 
 // createSegment creates the file of the next segment, with memory for a first batch of the given number of bytes. The
-// file is durable, but not in the manifest yet. The caller holds mu.
+// file is durable, but is not in the manifest yet. The caller holds mu.
 func (w *writer) createSegment(first uint64, bytes int64) (*segment, error) {
 	s, err := w.folder.create(first, w.active.ordinal&^1+ordinalStep, false)
 	if err != nil {
@@ -112,8 +112,8 @@ func (w *writer) createSegment(first uint64, bytes int64) (*segment, error) {
 	return s, nil
 }
 
-// replaceSegments truncates the log to entries before the active segment: segments that are completely void leave the
-// manifest, and a new segment begins. The caller holds mu.
+// replaceSegments truncates the log at the index first, which is before all entries of the active segment. It removes
+// segments that become completely void from the manifest, and begins a new segment. The caller holds mu.
 func (w *writer) replaceSegments(first uint64, bytes int64) error {
 	next, err := w.createSegment(first, bytes)
 	if err != nil {
@@ -140,12 +140,12 @@ func (w *writer) replaceSegments(first uint64, bytes int64) error {
 
 // Close ends the use of the files. If hints is true, Close first syncs everything, writes the mark, and writes hints,
 // including the hint of the active segment, so that the next load in Index residency reads little of it. If hints is
-// false, Close only closes the files (fast stop). The next load continues the active segment, so a start leaves no
-// additional file. Synced data is safe in both cases.
+// false, Close only closes the files. Synced data is safe in both cases. The next load continues the active segment, so
+// that restarts do not add files.
 func (l *Log) Close(hints bool) (err error) {
 	defer l.addNames("close", &err)
 	l.cancel()
-	l.compacting.Lock() // waits until Compact has seen that l.ctx has ended, and writes no more files
+	l.compacting.Lock() // waits until Compact has noticed the end of l.ctx, and writes no more files
 	defer l.compacting.Unlock()
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -164,7 +164,7 @@ func (l *Log) Close(hints bool) (err error) {
 	return err
 }
 
-// tidy prepares the files so that the next load has as little work as possible. The caller holds writer.mu.
+// tidy prepares the files so that the next load has little work. The caller holds writer.mu.
 func (l *Log) tidy() error {
 	if err := l.w.sync(); err != nil {
 		return err

@@ -16,12 +16,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// segment is one segment file while the log is open. The log's list of segments and the readers share it. Readers pin
-// the segment; the last holder that releases it closes the file and frees the memory.
+// segment is one segment file while the log is open. The log's list of segments and the readers share the object.
+// Readers pin it. The last holder that releases it closes the file and frees the memory.
 //
 // Each segment has an ordinal. A new segment takes an even ordinal, two above the ordinal of the segment before it. The
 // segment that replaces it in a compaction takes the odd ordinal above it, and the next rewrite takes the even one
-// again. So the old and the new place of an entry always differ, and places have the same order as the log.
+// again. So the old and the new place of an entry always differ, and the order of places is the order of the log.
 type segment struct {
 	number  uint64
 	id      format.SegmentID
@@ -30,8 +30,8 @@ type segment struct {
 	fs      vfs.FS
 	path    string
 
-	refs    atomic.Int64 // 1 for the log's list, 1 for each reader; freed at 0
-	retired func()       // called when freed; may be nil; set before the list releases the segment
+	refs    atomic.Int64 // 1 for the log's list, and 1 for each reader; the segment is freed at 0
+	retired func()       // called when the segment is freed; may be nil; set before the list releases the segment
 
 	fileMu longlock.Mutex
 	file   atomic.Pointer[openFile] // opened at the first read; for the active segment, opened when the segment begins
@@ -39,45 +39,44 @@ type segment struct {
 	// published.
 	cold *segio.ColdFile
 
-	// image is the content of the file in Resident residency, from its first byte to its end; for the active segment,
-	// with free space after the end. If it is nil, the file has to be read. It is set before the segment is
-	// published.
+	// image is the content of the whole file, in Resident residency. The image of the active segment has free space after
+	// the end. If image is nil, the file has to be read. It is set before the segment is published.
 	image []byte
 	free  func() // releases the memory of the image; nil if there is none
 
-	// last and bytes correspond to LastIndex and Bytes of ManifestSegment; they are 0 while the segment is active.
-	// Guarded by state.mu.
+	// last and bytes correspond to LastIndex and Bytes of ManifestSegment. They are 0 while the segment is active. Guarded
+	// by state.mu.
 	last  uint64
 	bytes int64
-	// rows are the puts and deletes in order of place, for the active segment, and for a sealed one until its hint is
-	// written. If rows is nil, the hint has them. Guarded by state.mu. Existing rows never change; only the length
-	// does.
+	// rows has the puts and deletes of the segment in the order of their places. It is nil for a sealed segment whose hint
+	// is written, because the hint has the rows. Existing rows never change, and only the length does. Guarded by
+	// state.mu.
 	rows *format.Rows
-	// incomplete says that rows lacks entries in bad bytes. A hint made from such rows would hide the damage from the
-	// next load. It is set before the segment is published.
+	// incomplete says that rows lacks entries that are in bad bytes. A hint made from such rows would hide the damage from
+	// the next load. It is set before the segment is published.
 	incomplete bool
-	moving     bool // the segment's entries are being moved to another segment. Guarded by state.mu
+	moving     bool // the entries are being moved to another segment; guarded by state.mu
 	// terms are the term runs of all entries if the load read the whole segment. If terms is nil, state.terms has them.
 	// Guarded by state.mu.
 	terms []format.TermRun
 	used  usedFlags
-	// rowCount is the number of puts and deletes; 0 until it is known.
+	// rowCount is the number of puts and deletes. It is 0 until the number is known.
 	rowCount atomic.Int64
 	// requestCount is the number of entries of KindRequest, as far as it is known.
 	requestCount atomic.Int64
-	// lastCommit is the greatest commit time of the entries, or a greater one. It is set when the segment is sealed,
-	// loaded or rewritten.
+	// lastCommit is an upper bound of the commit times of the entries. It is set when the segment is sealed, loaded or
+	// rewritten.
 	lastCommit atomic.Int64
 	held       heldBytes // guarded by state.mu
 
 	checkpointsOnce longlock.Mutex
-	checkpoints     []checkpoint // sparse; offsets at which to begin reading for an index; made when first needed
+	checkpoints     []checkpoint // some positions at which reading for an index can begin; made when they are first needed
 }
 
 // openFile wraps the interface vfs.File for an atomic pointer.
 type openFile struct{ vfs.File }
 
-// checkpoint says that the entry with this index, a put or delete, is at offset.
+// checkpoint says that the frame of the entry with this index, a put or delete, is at this offset.
 type checkpoint struct {
 	index  uint64
 	offset int64
@@ -104,7 +103,7 @@ func (s *segment) counted(r *format.Rows) {
 	s.requestCount.Store(int64(r.Requests))
 }
 
-// pin keeps the segment usable until unpin. It returns false if the segment is already freed.
+// pin keeps the segment usable until unpin. It returns false if the segment was already freed.
 func (s *segment) pin() bool {
 	for {
 		n := s.refs.Load()
@@ -117,13 +116,13 @@ func (s *segment) pin() bool {
 	}
 }
 
-// unpin releases the segment; the last holder frees it.
+// unpin releases the segment. The last holder frees it.
 func (s *segment) unpin() {
 	if s.refs.Add(-1) != 0 {
 		return
 	}
 	if f := s.file.Load(); f != nil {
-		_ = f.Close() // the file was only read, or is synced, so nothing is lost
+		_ = f.Close() // an error loses nothing, because the file was only read or is synced
 	}
 	if s.cold != nil {
 		s.cold.Close()
@@ -136,7 +135,7 @@ func (s *segment) unpin() {
 	}
 }
 
-// reader returns the open file. The caller has a pin.
+// reader returns the file, and opens it if necessary. The caller has a pin.
 func (s *segment) reader() (vfs.File, error) {
 	if f := s.file.Load(); f != nil {
 		return f, nil
@@ -174,15 +173,15 @@ func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// walkFile reads all frames of a segment's file up to an offset. It bypasses the page cache if possible, because
-// after a failed sync the cache can differ from the disk (rule 5). The argument rows has the same meaning as in
+// walkFile reads all frames of a segment's file up to an offset. It bypasses the page cache if possible, because the
+// cache can differ from the disk after a failed sync (rule 5). The argument rows has the same meaning as in
 // replay.Segment.
 func (s *segment) walkFile(through int64, rows bool) (*replay.Walk, error) {
 	w := replay.New(s.first, rows)
 	return w, s.walkFileOn(w, format.SegmentHeaderBytes, through)
 }
 
-// walkFileOn does what walkFile does, from an offset on. w holds the result for the frames before that offset.
+// walkFileOn is like walkFile, from an offset on. The walk w already has the frames before that offset.
 func (s *segment) walkFileOn(w *replay.Walk, from, through int64) error {
 	f, err := s.fs.OpenDirect(s.path)
 	if err != nil {
@@ -199,7 +198,7 @@ func (s *segment) walkFileOn(w *replay.Walk, from, through int64) error {
 	return nil
 }
 
-// holds reports whether the image has space for the given number of bytes of frames.
+// holds reports whether the image, if there is one, has space for the given number of bytes of frames.
 func (s *segment) holds(bytes int64) bool {
 	return s.image == nil || format.SegmentHeaderBytes+bytes <= int64(len(s.image))
 }
@@ -210,13 +209,13 @@ func (s *segment) place(offset, length int64, tombstone bool) index.Loc {
 }
 
 // usedFlags records which frames of a segment are superseded, with one bit for each 64 bytes of the file. At most one
-// frame can begin in 64 bytes, because the header of a frame is longer. The bitmap is allocated in pieces, where it
-// is needed.
+// frame can begin in 64 bytes, because the header of a frame is longer. Pieces of the bitmap are allocated when they
+// are needed.
 type usedFlags struct {
 	mu      sync.Mutex
-	pieces  map[int64]*[usedPieceWords]uint64 // by offset / usedPieceBytes. Guarded by mu
-	bytes   atomic.Int64                      // bytes of the superseded frames, estimated from index.Loc's length
-	unknown atomic.Int64                      // number of superseded frames that are not in the hint on disk yet
+	pieces  map[int64]*[usedPieceWords]uint64 // by offset divided by usedPieceBytes; guarded by mu
+	bytes   atomic.Int64                      // bytes of the superseded frames, estimated from the lengths in their places
+	unknown atomic.Int64                      // number of superseded frames whose flags in the hint on disk are outdated
 }
 
 const (
@@ -259,7 +258,7 @@ func (u *usedFlags) superseded(offset int64) bool {
 	return piece[bit/64]>>(bit%64)&1 != 0
 }
 
-// drop forgets all flags, and returns the bytes of the superseded frames.
+// drop forgets all flags, and returns the number of bytes of the superseded frames.
 func (u *usedFlags) drop() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()

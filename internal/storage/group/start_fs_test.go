@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// On real file systems, a start after a kill reads only the group's content, and takes memory only for this content.
-// The free space after the end of the active segment costs nothing, although each file system allocates it in its own
-// way.
+// TestAStartOnRealFileSystems checks that a start after a kill reads only the group's content, and takes memory only
+// for that content. The free space after the end of the active segment must cost nothing, although each file system
+// allocates it in its own way.
 func TestAStartOnRealFileSystems(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: makes file systems")
@@ -37,7 +37,7 @@ func TestAStartOnRealFileSystems(t *testing.T) {
 					t.Fatalf("the file has %d bytes for %d stored: no room at its end, so this test tests nothing", info.Size(),
 						stored)
 				}
-				_, err = os.ReadFile(name) // another program reads the file, so its free space is in the page cache now
+				_, err = os.ReadFile(name) // after this read by another program, the free space is in the page cache
 				ok(t, err)
 
 				seen := watchReads(t, &d.opts)

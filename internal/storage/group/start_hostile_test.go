@@ -37,7 +37,7 @@ func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Opti
 	return opts, disk, batch
 }
 
-// cannotRead returns a fault with which a disk cannot read one block of a file.
+// cannotRead returns a fault that makes reads of one block of a file fail.
 func cannotRead(name string, offset, times int64) *vfstest.Fault {
 	return &vfstest.Fault{Count: times, Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpRead && op.Name == name && op.Offset < offset+format.BlockBytes &&
@@ -45,12 +45,12 @@ func cannotRead(name string, offset, times int64) *vfstest.Fault {
 	}}
 }
 
-// TestAStartDoesNotTruncateWhatItCannotRead checks that a block which cannot be read is not mistaken for the end of the
-// log. Reads of a torn write never return an error.
+// TestAStartDoesNotTruncateWhatItCannotRead checks that a block that cannot be read is not mistaken for a torn write
+// and therefore for the end of the log. A torn write can always be read.
 func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for name, c := range map[string]struct {
-			times  int64 // number of failing reads of the block
+			times  int64 // how many reads of the block fail
 			atEnd  bool  // the block is the last one of the log
 			voters []uint64
 		}{
@@ -125,11 +125,11 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 				if refused == 0 {
 					t.Error("nothing is refused")
 				}
-				// Later writes get new indexes. They exist after the next start, when the device can read everything
+				// Later writes must get new indexes, and must still exist after the next start, when the device can read everything
 				// again.
 				d := &logDriver{t: t, opts: opts, log: log, term: 1, time: 1000}
 				d.put(format.Entry{ID: 1000, Data: payload(1000, 500)})
-				d.put(format.Entry{ID: -1}) // this entry says that the one before it is committed
+				d.put(format.Entry{ID: -1}) // the batch of this entry stores that the one before it is committed
 				must.OK(t, log.Close(false))
 				fault.Remove()
 				report = d.load()
@@ -137,7 +137,7 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 				for id := int64(0); id < 120 && !c.atEnd; id++ {
 					d.wants(id, payload(id, 500))
 				}
-				// Indexes were left free for entries that could not be counted.
+				// The log has left indexes free for entries that could not be counted.
 				if c.atEnd != (report.Outcome == Damaged) {
 					t.Errorf("at the next start: %+v", report)
 				}
@@ -146,8 +146,8 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// TestACommitAboveTheLastEntryIsALoss checks that a commit index above the last entry counts as proof of missing
-// entries.
+// TestACommitAboveTheLastEntryIsALoss checks that a commit index above the last entry is treated as proof that entries
+// are missing.
 func TestACommitAboveTheLastEntryIsALoss(t *testing.T) {
 	for _, voters := range [][]uint64{{1}, {1, 2, 3}} {
 		opts, disk, batch := hostileDisk(t, Index, voters...)

@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// These tests check how a start uses the file system: which files it opens and leaves, and which bytes it reads.
+// The tests in this file check which files a start opens and leaves behind, and which bytes it reads.
 
 // opsSeen records the operations on a file system.
 type opsSeen struct {
@@ -29,7 +29,7 @@ type opsSeen struct {
 	ops []vfstest.Op // guarded by mu
 }
 
-// watchReads wraps the file system in a log's options by one that records all later operations.
+// watchReads wraps the file system in a log's options by one that records all operations from now on.
 func watchReads(t testing.TB, opts *Options) *opsSeen {
 	t.Helper()
 	seen := new(opsSeen)
@@ -46,7 +46,7 @@ func watchReads(t testing.TB, opts *Options) *opsSeen {
 	return seen
 }
 
-// bytes returns how many bytes were requested from files whose names begin with prefix.
+// bytes returns how many bytes were requested from the files whose names begin with prefix.
 func (s *opsSeen) bytes(prefix string) (sum int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,9 +58,9 @@ func (s *opsSeen) bytes(prefix string) (sum int64) {
 	return sum
 }
 
-// transcript returns two lists of operations, without the requested sizes. The first list has the operations on all
-// files in their order. It has no reads and no syncs of files, because these run concurrently. The second list has all
-// operations of each file together, the syncs last.
+// transcript returns two lists of operations, without calls of Size and Stat. The first list has the operations on all
+// files in their order, except reads and syncs of files, because these run concurrently. The second list has all
+// operations of each file together, with the syncs last.
 func (s *opsSeen) transcript(dir string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,15 +113,15 @@ func (d *logDriver) leave(how leftHow) vfs.FS {
 	return d.opts.FS
 }
 
-// A start reads a group's content once, and does not read the free space after the end of the content, however the
-// previous process ended.
+// TestAStartReadsNoUnusedSpace checks that a start reads a group's content once, and does not read the free space after
+// the end of the content, however the previous process ended.
 func TestAStartReadsNoUnusedSpace(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, how := range []leftHow{killed, cutOff, stopped} {
 			for _, marked := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s, marked %v", how, marked), func(t *testing.T) {
 					disk := vfstest.NewMem()
-					disk.SetCheapOverwrite(true) // so that zeros are written ahead
+					disk.SetCheapOverwrite(true) // makes the log write zeros ahead
 					d := newDriver(t, driverOptions(disk, residency, 64<<20))
 					const records, size = 700, 10 << 10
 					d.fill(records, size, random)
@@ -143,7 +143,7 @@ func TestAStartReadsNoUnusedSpace(t *testing.T) {
 					defer func() { ok(t, d.log.Close(false)) }()
 					most := stored * 105 / 100
 					if !marked && how != stopped {
-						// The part above the mark is estimated first.
+						// A part of the bytes above the mark is read in addition, for the estimate of the plan.
 						most += stored/countShare + countPiecesMin*countPieceBytes
 					}
 					if residency == Index && how != cutOff {
@@ -171,8 +171,8 @@ func TestAStartReadsNoUnusedSpace(t *testing.T) {
 	})
 }
 
-// Data far after the end of a log is found before anything is truncated: a state frame there shows that the bad bytes
-// were synced.
+// TestAStartLooksBehindTheEnd checks that a start finds data far after the apparent end of a log before it truncates
+// anything. A state frame in that data shows that the bad bytes before it were synced.
 func TestAStartLooksBehindTheEnd(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		disk := vfstest.NewMem()
@@ -183,11 +183,11 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 		name := path.Join(d.opts.Dir, format.SegmentName(1))
 		f, err := disk.OpenWrite(name)
 		ok(t, err)
-		_, err = f.WriteAt(make([]byte, 1<<20), 1<<20) // the device has lost a MiB; the mark does not cover it
+		_, err = f.WriteAt(make([]byte, 1<<20), 1<<20) // the device has lost 1 MiB, which the mark does not cover
 		ok(t, err)
 		ok(t, f.Close())
 		if residency == Index {
-			// With the hint, no such byte would be read.
+			// With the hint, the load would read none of these bytes.
 			ok(t, disk.Remove(path.Join(d.opts.Dir, format.ActiveHintName)))
 		}
 		report := d.load()
@@ -204,12 +204,12 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 	})
 }
 
-// A process continues the active segment of the previous process, however that process ended, so restarts do not add
-// files.
+// TestRestartsLeaveNoFiles checks that a process continues the active segment of the previous process, however that
+// process ended, so that restarts do not add files.
 func TestRestartsLeaveNoFiles(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, how := range []leftHow{killed, cutOff, stopped} {
-			for _, size := range []int{100, 400 << 10} { // from 256 KiB on, a hint is written
+			for _, size := range []int{100, 400 << 10} { // a hint is written from 256 KiB on
 				t.Run(fmt.Sprintf("%s, %d bytes each time", how, size), func(t *testing.T) {
 					d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 256<<20))
 					restarts := int64(100)
@@ -222,7 +222,7 @@ func TestRestartsLeaveNoFiles(t *testing.T) {
 						d.opts.FS = d.leave(how)
 						names, err := d.opts.FS.List(d.opts.Dir)
 						ok(t, err)
-						if len(names) > 4 { // segment, hint, manifest and mark
+						if len(names) > 4 { // a segment, a hint, the manifest and the mark
 							t.Fatalf("after start %d there are %v", i+1, names)
 						}
 						if report := d.load(); report.Outcome == Damaged {
@@ -245,8 +245,8 @@ func TestRestartsLeaveNoFiles(t *testing.T) {
 
 var updateTranscripts = flag.Bool("update-transcripts", false, "write testdata/start anew; review the difference")
 
-// The operations of a start are compared with golden transcripts, file by file, so that a changed operation appears
-// as a difference.
+// TestTranscriptsOfAStart compares the operations of a start with golden transcripts, file by file, so that a changed
+// operation appears as a difference.
 func TestTranscriptsOfAStart(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for _, how := range []leftHow{killed, stopped} {
@@ -254,7 +254,7 @@ func TestTranscriptsOfAStart(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				disk := vfstest.NewMem()
 				disk.SetCheapOverwrite(true)
-				d := newDriver(t, driverOptions(disk, residency, 1<<20)) // a segment of this size is one read
+				d := newDriver(t, driverOptions(disk, residency, 1<<20)) // a segment of this size is read at a time
 				// One segment is sealed, and the next one is active and has free space.
 				d.fill(150, 10<<10, random)
 				d.log.hints.writing.Wait()
@@ -279,8 +279,8 @@ func TestTranscriptsOfAStart(t *testing.T) {
 	}
 }
 
-// The hint of the active segment is used only if it can be trusted. Without it, everything is read, and nothing is
-// lost.
+// TestHintOfTheActiveSegment checks that the hint of the active segment is used only if it is valid. Otherwise the load
+// must read everything, and nothing may be lost.
 func TestHintOfTheActiveSegment(t *testing.T) {
 	const records, size = 100, 10 << 10
 	fill := func(t *testing.T) *logDriver {
@@ -387,7 +387,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		ok(t, d.log.Close(false))
 		seen := watchReads(t, &d.opts)
 		d.load()
-		// The last batch, which is above the commit on disk, is read.
+		// The load reads the last batch, which is above the commit on disk.
 		if read := seen.bytes(format.SegmentName(1)); read > 4*large {
 			t.Errorf("%d bytes of the segment were read", read)
 		}
@@ -441,7 +441,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 	})
 }
 
-// changeFile changes the file with the hint of the active segment.
+// changeFile changes the file that has the hint of the active segment.
 func changeFile(t *testing.T, d *logDriver, change func([]byte) []byte) {
 	t.Helper()
 	name := path.Join(d.opts.Dir, format.ActiveHintName)

@@ -15,33 +15,34 @@ import (
 )
 
 // state is shared by the readers and the writer. It records which entries exist, where they are, and which of them are
-// on disk. The comment of a method says if the caller holds mu; the other methods lock mu.
+// on disk. If the caller of a method must hold mu, the comment of the method says so. The other methods lock mu
+// themselves.
 type state struct {
-	// mu guards all fields below that are not atomic. It is held for memory operations only, never during I/O. It is
-	// locked after writer.mu.
+	// mu guards all fields below that are not atomic. It is held only for operations in memory, and never during I/O. It
+	// is locked after writer.mu.
 	mu sync.RWMutex
 
-	segments  []*segment // in order of the log; the last one is active
+	segments  []*segment // in the order of the log; the last one is active
 	tail      tail
-	terms     []format.TermRun // terms of all entries above the compaction floor, and the term at the floor
+	terms     []format.TermRun // term runs of all entries above the compaction floor, and of the entry at the floor
 	last      uint64           // index of the last entry
-	end       int64            // end of the active segment: the offset after its last frame
+	end       int64            // offset at which the last frame of the active segment ends
 	floor     uint64           // Raft's compaction floor: first index - 1
 	floorTerm uint64
-	// syncedEnd is an offset: everything before it in the active segment is on disk. syncedIndex is the greatest
-	// index on disk, in any segment. syncedLast is the index of the last entry by place before syncedEnd.
+	// syncedEnd is an offset in the active segment before which everything is on disk. syncedIndex is the greatest index
+	// on disk, in any segment. syncedLast is the index of the last entry by position before syncedEnd.
 	syncedEnd   int64
 	syncedLast  uint64
 	syncedIndex uint64
-	lastCommit  int64 // greatest commit time of an entry; the leader continues from it
+	lastCommit  int64 // greatest commit time of an entry, which the leader's next commit time must not be below
 	conf        *raftpb.ConfState
 	confIndex   uint64
 	confsAhead  []uint64 // indexes of applied membership changes that have not been passed to SetConf yet
 	snapshots   map[ScanID]*snapshot
-	placesMax   int    // snapshotPlacesMax; tests use less
-	closed      uint64 // number of snapshots that were closed or have expired, and are no longer in snapshots
+	placesMax   int    // snapshotPlacesMax, or less in tests
+	closed      uint64 // number of snapshots that were closed or have expired, and are therefore not in snapshots
 	looked      looked
-	incoming    []*segment // segments of the current swap: published, but not in the list yet
+	incoming    []*segment // new segments of the current swap, which are published but not in segments yet
 
 	// applied is the index of the last applied entry. It is written with mu held.
 	applied atomic.Uint64
@@ -51,7 +52,7 @@ type state struct {
 	hold           atomic.Pointer[Hold] // value of the last SetHold; nil before the first one
 }
 
-// through returns the last index of segment i that is not void: a later segment may have truncated the log.
+// through returns the last index of segment i that is not void because of a later segment.
 func (st *state) through(i int) uint64 {
 	if i+1 < len(st.segments) {
 		return st.segments[i+1].first - 1
@@ -104,8 +105,8 @@ func (st *state) addTerm(at, term uint64) {
 	}
 }
 
-// truncate removes the entries from an index on from memory. These entries are not committed. The active segment
-// still holds them. The caller holds mu.
+// truncate removes the entries from an index on from memory. They must not be committed. The active segment still
+// contains them. The caller holds mu.
 func (st *state) truncate(from uint64) {
 	st.tail.truncate(from)
 	active := st.segments[len(st.segments)-1]
@@ -115,8 +116,8 @@ func (st *state) truncate(from uint64) {
 	st.syncedIndex = min(st.syncedIndex, from-1)
 }
 
-// push adds a batch that was written to the active segment; end is the segment's new end. Entries that the batch
-// makes void are dropped.
+// push adds a batch that was written to the active segment. The argument end is the new end of the segment. Entries
+// that the batch makes void are dropped.
 func (st *state) push(active *segment, batch []tailEntry, end int64) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -140,7 +141,8 @@ func (st *state) push(active *segment, batch []tailEntry, end int64) {
 	st.last = batch[len(batch)-1].entry.Index
 }
 
-// synced records that the active segment is on disk up to end; last is the index of the last entry before end.
+// synced records that the active segment is on disk up to end. The argument last is the index of the last entry before
+// end.
 func (st *state) synced(active *segment, end int64, last uint64) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -161,7 +163,7 @@ func (st *state) syncedMark() format.Mark {
 	return mark
 }
 
-// trimTail drops entries from memory that are both applied and synced. The caller holds mu.
+// trimTail removes entries that are both applied and synced from memory. The caller holds mu.
 func (st *state) trimTail() {
 	st.tail.trim(min(st.applied.Load(), st.syncedIndex))
 }
@@ -181,8 +183,8 @@ func (st *state) tailEntries(out []*raftpb.Entry, lo, hi uint64, budget *uint64)
 	return out, true
 }
 
-// exportIndex returns the greatest applied index whose membership is known: SetConf may be called some time after
-// Apply. The caller holds mu.
+// exportIndex returns the greatest applied index at which the membership is known. This may be below the applied index,
+// because SetConf may be called some time after Apply. The caller holds mu.
 func (st *state) exportIndex() uint64 {
 	if len(st.confsAhead) > 0 {
 		return st.confsAhead[0] - 1
@@ -190,8 +192,8 @@ func (st *state) exportIndex() uint64 {
 	return st.applied.Load()
 }
 
-// forgotten returns the last index up to which no replica that rebuilds its window from this log remembers a request
-// id.
+// forgotten returns the greatest index up to which all request ids are too old to be remembered, even by a replica that
+// rebuilds its window from this log.
 func (st *state) forgotten(w format.RequestWindow) uint64 {
 	applied := st.applied.Load()
 	behind := func(writes int) uint64 { return applied - min(applied, uint64(writes)) }
@@ -210,21 +212,22 @@ func (st *state) tombstoneMax() uint64 {
 	return st.tombstoneLimit.Load()
 }
 
-// edgeOf returns the place of the last entry of a segment at or below an index. The caller holds mu.
+// edgeOf returns a place that separates the entries of a segment at or below an index from later entries. The caller
+// holds mu.
 func (st *state) edgeOf(s *segment, at uint64) index.Loc {
-	for i := range st.tail.entries { // entries that are not applied yet are in memory
+	for i := range st.tail.entries { // entries that are not applied are in memory
 		if t := &st.tail.entries[i]; t.entry.Index > at && t.loc.Ordinal() == s.ordinal {
-			return t.loc - 1<<16 // just before the first entry that is not in the snapshot
+			return t.loc - 1<<16 // just before the first entry above the index
 		}
 	}
 	if s.bytes == 0 {
 		return index.MakeLoc(s.ordinal, st.end-8, 0, false)
 	}
-	// The odd ordinal includes the segment into which compaction rewrites this one.
+	// The odd ordinal is that of the segment into which compaction rewrites this one, so that this segment is included.
 	return index.MakeLoc(s.ordinal|1, index.OffsetMax, 0, false)
 }
 
-// expireSnapshots drops the snapshots that have not been used within their time to live. The caller holds mu.
+// expireSnapshots drops the snapshots that were not used within their time to live. The caller holds mu.
 func (st *state) expireSnapshots(now time.Time) {
 	for id, s := range st.snapshots {
 		if s.isOver(now) {
@@ -251,8 +254,8 @@ func (st *state) limitSnapshots() {
 	st.closed++
 }
 
-// superseded is called for a place that is no longer the newest of its record. It remembers the place for the snapshots
-// that see it. If the snapshots hold too many places, the snapshot that holds most is given up. The caller holds mu.
+// superseded is called when a place is no longer the newest of its record. The snapshots that see the place then hold
+// it. If the snapshots hold too many places, the one that holds the most is given up. The caller holds mu.
 func (st *state) superseded(old index.Loc) {
 	places := 0
 	var most *snapshot
@@ -278,8 +281,8 @@ func (st *state) closedSnapshots(now time.Time) uint64 {
 	return closed
 }
 
-// useSnapshot calls use for an open snapshot while mu is held, and records this call as the last use of the snapshot.
-// It returns ErrCursorExpired if the snapshot is gone.
+// useSnapshot calls use for an open snapshot with mu held, and records the present time as that of the snapshot's last
+// use. It returns ErrCursorExpired if the snapshot is gone.
 func (st *state) useSnapshot(id ScanID, now time.Time, use func(*snapshot)) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -301,21 +304,21 @@ func (st *state) moved(from, to index.Loc, at uint64) {
 	}
 }
 
-// tailEntry is an entry in memory that is not applied or not synced yet.
+// tailEntry is an entry in memory that is not applied yet or not synced yet.
 type tailEntry struct {
 	raft  *raftpb.Entry
-	entry format.Entry // decoded; aliases raft.Data
+	entry format.Entry // the decoded entry, which aliases raft.Data
 	loc   index.Loc    // place of the entry's frame
 }
 
-// tail is the end of the log in memory: consecutive entries from first on. Entries are added at its end and removed
-// from its beginning.
+// tail is the end of the log in memory. It holds consecutive entries from index first on. Entries are added at its end
+// and removed from its beginning.
 type tail struct {
 	first   uint64
 	entries []tailEntry
 }
 
-// push appends entries. If the tail is empty, they begin with index first.
+// push appends entries. The argument first is the index of the first of them.
 func (t *tail) push(first uint64, batch []tailEntry) {
 	if len(t.entries) == 0 {
 		t.first = first
@@ -323,7 +326,7 @@ func (t *tail) push(first uint64, batch []tailEntry) {
 	t.entries = append(t.entries, batch...)
 }
 
-// at returns an entry; nil if it is not in memory.
+// at returns the entry with an index. It returns nil if the entry is not in memory.
 func (t *tail) at(at uint64) *tailEntry {
 	if at < t.first || at-t.first >= uint64(len(t.entries)) {
 		return nil
@@ -345,12 +348,13 @@ func (t *tail) trim(through uint64) {
 		return
 	}
 	n := min(through-t.first+1, uint64(len(t.entries)))
-	clear(t.entries[:n]) // the array is still used, and must not keep the data of removed entries in memory
+	// The array is still used, and would keep the data of the removed entries in memory.
+	clear(t.entries[:n])
 	t.keep(t.entries[n:])
 	t.first = through + 1
 }
 
-// keep stores the remaining entries. The tail of an idle group keeps no array.
+// keep stores the remaining entries. If none remains, as in an idle group, the tail keeps no array.
 func (t *tail) keep(entries []tailEntry) {
 	if t.entries = entries; len(entries) == 0 {
 		t.entries = nil

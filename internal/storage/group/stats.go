@@ -49,9 +49,9 @@ func (l *Log) Stats() Stats {
 	return out
 }
 
-// Blank returns an error that says what the group holds besides Raft's own entries, or nil if it holds nothing else. It
-// counts records, and also tombstones, earlier versions and blobs until they are compacted, and writes that may be
-// repeated with their request id. A group with damaged bytes is not blank, because these bytes may have held records.
+// Blank returns nil if the group holds only Raft's own entries. Otherwise the error says what else the group holds.
+// This includes records, writes that may be repeated with their request id and, until a compaction, also tombstones,
+// superseded versions and blobs. A group with damage is not blank, because the damaged bytes may have held records.
 func (l *Log) Blank() error {
 	if err := l.enter(); err != nil {
 		return err
@@ -77,8 +77,8 @@ func (l *Log) Blank() error {
 }
 
 // Verify reads and checks every byte of the group's files, at a limited byte rate. A rate of 0 means that there is no
-// limit. Damage in hints, and in files that are stored twice, appears only in the report, and is repaired by writing
-// the file again.
+// limit. Damage in hints and in files that are stored twice appears only in the report, and Verify repairs it by
+// writing the file again.
 func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (report fsck.VerifyReport, err error) {
 	defer l.addNames("verify", &err)
 	if report, err = l.verify(ctx, rateBytesPerSecond); err != nil {
@@ -100,7 +100,7 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	views := l.reader.views(0, ^uint64(0)) // pinned, so that no segment file is removed meanwhile
+	views := l.reader.views(0, ^uint64(0)) // so that no segment file is removed during the check
 	m := *l.folder.manifest
 	l.state.mu.RLock()
 	end, last := l.state.syncedEnd, l.state.syncedLast
@@ -116,18 +116,18 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 		}
 	}
 	if err == nil {
-		err = ctx.Err() // the context ended during the wait for the rate, after the last read
+		err = ctx.Err() // the context may have ended after the last read, during the wait for the rate
 	}
 	return report, err
 }
 
-// ConfIndex returns the index of the membership change that made the present membership; 0 for the membership given
-// to Create.
+// ConfIndex returns the index of the membership change that made the present membership. It returns 0 for the
+// membership that was passed to Create.
 func (l *Log) ConfIndex() uint64 {
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
 	return l.state.confIndex
 }
 
-// Damaged reports whether there is damage that is neither repaired nor accepted as lost. It is cheap.
+// Damaged reports whether there is damage that has neither been repaired nor been accepted as lost. It is cheap.
 func (l *Log) Damaged() bool { return l.damages.any() }

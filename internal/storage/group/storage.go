@@ -16,8 +16,9 @@ import (
 
 var _ raft.Storage = (*Log)(nil)
 
-// InitialState implements raft.Storage. So do FirstIndex, LastIndex, Term, Entries and Snapshot. Requests for entries
-// below the compaction floor return raft.ErrCompacted. Entries that are not applied yet are served from memory.
+// InitialState implements raft.Storage. The other methods of raft.Storage are FirstIndex, LastIndex, Term, Entries and
+// Snapshot. For entries at or below the compaction floor they return raft.ErrCompacted. Entries that are not applied
+// yet are returned from memory.
 func (l *Log) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -90,7 +91,7 @@ func (l *Log) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 	return out, nil
 }
 
-// raftEntry returns the raftpb.Entry for an entry. The two share no memory.
+// raftEntry returns the raftpb.Entry for an entry. They share no memory.
 func raftEntry(e *format.Entry) *raftpb.Entry {
 	r := format.RaftEntry(e)
 	if e.Kind == format.KindConf {
@@ -99,8 +100,8 @@ func raftEntry(e *format.Entry) *raftpb.Entry {
 	return r
 }
 
-// take subtracts the size of an entry from the budget. It returns false if the entry does not fit. The first entry
-// always fits.
+// take subtracts the size of an entry from the budget. It returns false if the entry does not fit, unless it is the
+// first one.
 func take(budget *uint64, r *raftpb.Entry, first bool) bool {
 	size := uint64(len(r.Data)) + 24 // type, term and index take at most 24 bytes in protobuf
 	if size > *budget && !first {
@@ -111,8 +112,8 @@ func take(budget *uint64, r *raftpb.Entry, first bool) bool {
 	return true
 }
 
-// Snapshot implements raft.Storage. The data of the snapshot is empty: the snapshot only signals that a member is too
-// far behind and must be installed again (Export, Install).
+// Snapshot implements raft.Storage. The data of the snapshot is empty, because the snapshot only says that a member is
+// too far behind for entries and must be installed (Export, Install).
 func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
@@ -127,7 +128,8 @@ func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
 // AppliedIndex returns the index of the last applied entry.
 func (l *Log) AppliedIndex() uint64 { return l.state.applied.Load() }
 
-// LastCommitTime returns the commit time of the entry appended last. The leader continues from it.
+// LastCommitTime returns the greatest commit time of the appended entries. A new leader must not use an earlier commit
+// time.
 func (l *Log) LastCommitTime() int64 {
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
@@ -135,8 +137,8 @@ func (l *Log) LastCommitTime() int64 {
 }
 
 const (
-	// commitStepMax is the longest time that is counted between two entries of the log; see Log.RecentRequests. The
-	// commit times of a log jump if a leader's clock is set, or if a machine with a different clock becomes leader.
+	// commitStepMax is the longest time that counts between two entries of the log (see Log.RecentRequests). The commit
+	// times of a log jump if a leader's clock is set, or if a machine with a different clock becomes leader.
 	commitStepMax = 10 * time.Second
 	// clockErrorMax is the largest error of a machine's clock that does not make a start forget requests.
 	clockErrorMax = 24 * time.Hour
@@ -146,11 +148,11 @@ const (
 // that the replica can rebuild the window after a restart. It skips unreadable entries. The argument now is the time of
 // the machine's clock, in Unix ns.
 //
-// The age of a request is computed from the commit times in the log. Of the time between two entries, at most
-// commitStepMax is counted, so that a jump of the commit times, caused by a wrong clock, does not make requests old.
-// The result may therefore contain too many requests, but not too few. The machine's clock matters only if it is ahead
-// by more than clockErrorMax: segments are not read if, by this clock, they are older than the age of the window plus
-// clockErrorMax.
+// The age of a request is computed from the commit times in the log. The time between two entries counts as at most
+// commitStepMax, so that requests do not become old when a wrong clock makes the commit times jump. The result may
+// therefore contain too many requests, but not too few. Segments are not read if, by the machine's clock, they are
+// older than the age of the window plus clockErrorMax. So a clock that is wrong by less than clockErrorMax does no
+// harm.
 func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.Request] {
 	return func(yield func(format.Request) bool) {
 		if err := l.enter(); err != nil {
@@ -162,7 +164,7 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 		from := l.reader.firstSince(through-min(through, uint64(w.WritesMax))+1, through, since)
 		var pieces [][]format.Request // newest piece first
 		span, next := time.Duration(0), through+1
-		var begin int64 // commit time of the first write in the last piece; 0 if no write was seen
+		var begin int64 // commit time of the first write in the last piece; 0 if the piece has no write
 		for size := uint64(64); next > from && span < w.Age && (span < w.AgeMin ||
 			through-next < uint64(w.Writes)); size *= 2 {
 			hi := next - 1
@@ -193,13 +195,13 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 // requestPiece is the result of requestsIn.
 type requestPiece struct {
 	requests    []format.Request
-	first, last int64         // first and last commit time of all writes; 0 if there are none
-	span        time.Duration // time that passed between them in the log
+	first, last int64         // commit times of the first and the last write; 0 if there is no write
+	span        time.Duration // time between these two, in which each step counts as at most commitStepMax
 }
 
-// requestsIn reads the requests in a part of the log that were committed at or after a given time.
+// requestsIn returns the requests in a part of the log that were committed at or after a given time.
 func (r *reader) requestsIn(lo, hi uint64, since int64) (p requestPiece, err error) {
-	// The log records damage that this walk finds. When the damage is repaired, the replica reads the requests again.
+	// Damage that this walk finds is recorded. After the repair of the damage, the replica reads the requests again.
 	err = r.walkEntries(lo, hi, r.damages.note, func(e *format.Entry, _ index.Loc) bool {
 		if !e.Kind.IsVersion() && e.Kind != format.KindRequest || e.CommitTime < since {
 			return true
@@ -218,22 +220,23 @@ func (r *reader) requestsIn(lo, hi uint64, since int64) (p requestPiece, err err
 	return p, err
 }
 
-// commitStep returns how much of the time between two consecutive writes in the log counts towards the age of requests.
+// commitStep returns the time between two consecutive writes in the log, as far as it counts for the age of requests.
 func commitStep(before, after int64) time.Duration {
 	return min(max(0, time.Duration(after-before)), commitStepMax)
 }
 
-// firstSince returns the index at which the first segment begins that may hold an entry committed at or after the given
-// time, but at least the argument from. It relies on commit times never decreasing in a log.
+// firstSince returns an index from which on all entries are that were committed at or after the given time. The index
+// is that of the beginning of a segment, but at least from. It relies on the fact that commit times never decrease in a
+// log.
 func (r *reader) firstSince(from, through uint64, since int64) uint64 {
 	views := r.views(from, through)
 	defer unpinAll(views)
 	for i := len(views) - 1; i >= 0; i-- {
 		v := views[i]
 		if v.active || v.rows != nil {
-			continue // the segment is so young that it has no hint yet, so it is read
+			continue // the segment has no hint yet, so it was sealed recently and is read
 		}
-		// LastCommit is 0 if compaction left no such entry
+		// LastCommit is 0 if compaction has left no such entry.
 		if h, err := r.hints.of(v); err == nil && h.LastCommit != 0 && h.LastCommit < since {
 			return max(from, v.through+1)
 		}

@@ -10,20 +10,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// rewrite is one segment that replaces neighbouring segments, without some of their entries.
+// rewrite is a replacement of neighbouring segments by one segment that lacks some of their entries.
 type rewrite struct {
-	old []*segment // neighbours, in order
-	// next has the other ordinal of the pair (old[0]'s ^ 1), its file is durable, and its image is loaded. It is nil
-	// if no entry remains.
+	old []*segment // the neighbouring segments, in order
+	// next is the new segment, whose ordinal is that of old[0] with the lowest bit inverted. Its file is durable, and its
+	// image is loaded. It is nil if no entry remains.
 	next  *segment
 	moves []move // the fate of each version in the old segments, in order
-	// history is an index that the history floor must reach, at most the applied index; 0 if no superseded version is
-	// dropped. The greatest number stands for the applied index.
+	// history is the lowest possible history floor after the rewrite. It is 0 if no superseded version is dropped. Values
+	// above the applied index stand for the applied index.
 	history uint64
 	to      *segio.Writer
 }
 
-// place returns the segments that take the place of the old ones in the list.
+// place returns the segments that take the position of the old ones in the list.
 func (r *rewrite) place() []*segment {
 	if r.next == nil {
 		return nil
@@ -31,8 +31,7 @@ func (r *rewrite) place() []*segment {
 	return []*segment{r.next}
 }
 
-// move describes the fate of a version in a rewrite: the version was kept at a new place, or it was dropped. The field
-// to is 0 if it was dropped.
+// move says that a rewrite keeps a version at a new place, or drops it. The field to is 0 if the version is dropped.
 type move struct {
 	id       int64
 	index    uint64
@@ -40,7 +39,7 @@ type move struct {
 }
 
 // editor replaces old segments by rewritten ones. Compaction and the repair of a range use it, one of them at a time.
-// It first changes the manifest, then the memory. It takes writer.mu for moments, places.swapping while places
+// It changes first the manifest and then the state in memory. It locks writer.mu briefly, places.swapping while places
 // change, and state.mu while it holds either of these.
 type editor struct {
 	w      *writer
@@ -52,8 +51,8 @@ type editor struct {
 	memory *memory
 }
 
-// checkSpace checks that there is enough free disk space, and enough memory for a segment with the given numbers of
-// entries and bytes.
+// checkSpace returns an error unless there is enough free disk space, and enough memory for a segment with the given
+// numbers of entries and bytes.
 func (e *editor) checkSpace(disk int64, entries int, bytes int64) error {
 	if err := format.CheckFreeSpace(e.folder.fs, e.folder.dir, disk, "a new segment"); err != nil {
 		return err
@@ -79,15 +78,15 @@ func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	return floor, nil
 }
 
-// awaitHints waits until the pending hints are written, because a replaced segment takes disk space until its pending
-// hint is written.
+// awaitHints waits until all pending hints are written. A replaced segment takes disk space until its pending hint is
+// written.
 func (e *editor) awaitHints() {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
 	e.hints.writing.Wait()
 }
 
-// begin creates the file of the segment that replaces neighbours; old is the first of these.
+// begin creates the file of a segment that replaces neighbouring segments. The argument old is the first of these.
 func (e *editor) begin(old view) (*rewrite, error) {
 	e.w.mu.Lock()
 	next, err := e.folder.create(old.first, old.ordinal^1, true)
@@ -115,17 +114,17 @@ func (e *editor) finish(ctx context.Context, r *rewrite, last uint64) error {
 // it.
 const swapChunk = 1024
 
-// swap replaces the old segments by a rewritten one: first in the manifest (the commit point), then in memory. The
-// arguments floor and term are the new compaction floor of Raft and the term of the entry there. The argument applied
-// is an index: the entries up to it count as committed. Readers of an old segment continue undisturbed; scans look for
-// the new one. swap also handles entries that are superseded meanwhile. The caller does not hold writer.mu. If swap
-// fails, nothing has changed, and the new segment is discarded.
+// swap replaces the old segments by the new one, first in the manifest (the commit point), and then in memory. The
+// arguments floor and term are the new compaction floor of Raft and the term of the entry at the floor. The entries up
+// to the index applied count as committed. Readers of an old segment can continue, but scans look up the new one.
+// Entries may be superseded during the swap. The caller must not hold writer.mu. If swap fails, it changes nothing and
+// discards the new segment.
 func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	if err := e.swapManifest(r, floor, term, applied); err != nil {
 		return format.MarkShortage(err)
 	}
 	st := e.state
-	e.places.swapping.Lock() // scans wait until the swap is over
+	e.places.swapping.Lock() // so that scans wait until the swap is over
 	defer e.places.swapping.Unlock()
 	st.mu.Lock()
 	for _, old := range r.old {
@@ -174,8 +173,8 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 			if floor > m.CompactedThrough {
 				m.CompactedThrough, m.CompactedTerm = floor, term
 			}
-			// The commit is raised even if Raft has not reported it yet, because Load applies no more than the hard
-			// state says.
+			// The commit is raised even if Raft has not reported it yet, because Load applies only entries up to the commit in
+			// the hard state.
 			e.w.hard.Commit = max(e.w.hard.Commit, applied)
 			m.HardState = e.w.hardForManifest()
 			if m.HistoryKnown {

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// TestTailIsAList pushes, trims and truncates at random. The tail must hold the same entries as a list, and no array
-// when the list is empty.
+// TestTailIsAList pushes, trims and truncates at random, and compares the tail with a list. If the list is empty, the
+// tail must keep no array.
 func TestTailIsAList(t *testing.T) {
 	soaktest.Check(t, func(rt *rapid.T) {
 		var tail tail

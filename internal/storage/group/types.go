@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// These are the errors of a Log. Test for them with errors.Is, and for damage with errors.As on *DamageError.
+// These are the errors of a Log. Callers test for them with errors.Is, and for damage with errors.As and a
+// *DamageError.
 var (
 	ErrNotFound        = errors.New("no such record")
 	ErrVersionNotFound = errors.New("no such version: never written, or dropped by retention")
@@ -28,8 +29,8 @@ type Residency int
 
 // These are the residencies.
 const (
-	Index    Residency = iota // ids and places; data is read through the page cache
-	Resident                  // the image of every segment
+	Index    Residency = iota // ids and places; data is read from the files
+	Resident                  // the image of every segment, in addition
 )
 
 // String returns the residency in one word.
@@ -40,13 +41,13 @@ func (r Residency) String() string {
 	return "Index"
 }
 
-// Retention says which superseded versions compaction keeps: a version is kept if either rule keeps it.
+// Retention says which superseded versions compaction keeps. A version is kept if one of the two rules applies to it.
 type Retention struct {
-	Versions int           // number of newest versions kept, at least 1
-	MinAge   time.Duration // a version is kept for this time after it was superseded
+	Versions int           // number of newest versions of each record that are kept, at least 1
+	MinAge   time.Duration // time for which a version is kept after it was superseded
 }
 
-// Budget limits memory; all groups of a shard share it. Implementations are safe for concurrent use.
+// Budget limits the memory of all groups of a shard together. Implementations must be safe for concurrent use.
 type Budget interface {
 	// Take requests n more bytes, or returns memory if n < 0. It returns ErrMemory if the limit would be exceeded.
 	Take(n int64) error
@@ -55,29 +56,28 @@ type Budget interface {
 // Options are the options of a Log. FS, Dir and Identity are required.
 type Options struct {
 	FS           vfs.FS
-	Dir          string // the group's folder
+	Dir          string // folder of the group
 	Identity     format.Identity
 	Residency    Residency
-	SegmentBytes int64 // size at which a segment is sealed; 0 means 256 MiB; tests use less
+	SegmentBytes int64 // size at which a segment is sealed; 0: 256 MiB; tests use less
 	Retention    Retention
-	Budget       Budget // nil means no limit
+	Budget       Budget // nil: no limit
 	// Spare returns the number of free bytes that the volume has above its reserve. The reserve is not used for
 	// allocation in advance. If Spare is nil, allocation in advance is not limited.
 	Spare   func() int64
-	Loader  *segio.Loader    // shared by all logs of the volume; nil: the log makes its own small loader
-	Journal *journal.Journal // journal of the volume, for SyncShared; nil if there is none
-	// Durable makes the content that the files had at the start of this process durable, for all groups of the volume
-	// together. Load waits for it instead of syncing its own file; if Durable fails, Load syncs its file. This
-	// process must not have written to the group's files after Durable began. Every Load calls it, possibly
-	// concurrently. If it is nil, each Load syncs its own file.
+	Loader  *segio.Loader    // shared by all logs of the volume; nil: the log makes a small loader of its own
+	Journal *journal.Journal // the journal of the volume, which SyncShared uses; nil: there is none
+	// Durable makes the content that the files of all groups on the volume had at the start of this process durable. Every
+	// Load calls Durable, possibly concurrently. This process must not write to the group's files between the beginning of
+	// Durable and the Load. If Durable is nil or fails, Load syncs the group's file instead.
 	Durable func() error
-	// Plan is a result of PlanLoad, so that Load need not read the same files again. Nothing may change the folder between
-	// PlanLoad and Load. It may be nil.
+	// Plan is a result of PlanLoad. With it, Load need not read the same files again. Nothing may change the folder
+	// between PlanLoad and Load. Plan may be nil.
 	Plan   *Plan
-	Sealed func()           // called when the newest segment was sealed because it was full; must not wait; may be nil
-	Now    func() time.Time // nil means time.Now
+	Sealed func()           // called when the newest segment was sealed because it was full; must not block; may be nil
+	Now    func() time.Time // nil: time.Now
 	Logger *slog.Logger     // nil: messages are discarded
-	Off    rules.Off        // rules that a test switches off
+	Off    rules.Off        // rules that a test has switched off
 }
 
 // Progress is the progress of a load. It is updated while the load runs, and is safe for concurrent use.
@@ -86,11 +86,12 @@ type Progress struct {
 	BytesDone  atomic.Int64
 }
 
-// Need is what a group requires to be loaded. It is computed from manifest, headers and hints, without reading data.
+// Need describes the resources that the load of a group requires. It is computed from manifest, headers and hints,
+// without reading data.
 type Need struct {
-	LoadBytes   int64 // bytes that loading reads in the requested residency
-	MemoryBytes int64 // memory of index and images after the load
-	Records     int64 // upper bound for the number of records
+	LoadBytes   int64 // number of bytes that the load reads in the requested residency
+	MemoryBytes int64 // bytes of memory that index and images take after the load
+	Records     int64 // upper bound of the number of records
 }
 
 // Outcome is the result of a load.
@@ -115,11 +116,11 @@ type Report struct {
 // Record is one version of a record, as it was read.
 type Record struct {
 	ID         int64
-	Index      uint64 // the version
+	Index      uint64 // the version of the record
 	CommitTime int64
 	Timestamp  int64
-	Attributes []byte // encoded by format.EncodeAttributes
-	Size       int64  // size of the data in bytes
+	Attributes []byte // result of format.EncodeAttributes
+	Size       int64  // number of bytes of the data
 	Data       []byte // nil for a blob, or if the data was not requested
 	Deleted    bool
 	Blob       *format.BlobRef // nil unless the data is in a blob file
@@ -128,9 +129,9 @@ type Record struct {
 
 // GetOptions are the options of Get.
 type GetOptions struct {
-	Index        uint64 // version to be read; 0 means the newest
+	Index        uint64 // the version to read; 0: the newest one
 	MetadataOnly bool
-	Buffer       []byte // if it is large enough, data and attributes are copied into this buffer
+	Buffer       []byte // if the buffer is large enough, data and attributes are copied into it
 }
 
 // ScanID identifies an open snapshot of a group. It is unique across restarts.
@@ -140,36 +141,37 @@ type ScanID [16]byte
 type OpenScan struct {
 	ID     ScanID
 	Opened time.Time
-	Used   time.Time // time of the last use; the present time while a caller reads it
+	Used   time.Time // time of the last use; the present time while a caller has entered the snapshot
 	Read   bool      // a caller has entered the snapshot
-	Keeps  bool      // the snapshot sees data that was superseded after it was taken
+	Keeps  bool      // the snapshot sees versions that were superseded after it was taken
 }
 
 // ScanInfo describes an open snapshot.
 type ScanInfo struct {
 	Index   uint64 // applied index of the snapshot
-	Bytes   int64  // estimate
-	Records int64  // estimate
+	Bytes   int64  // estimated size of the records in bytes
+	Records int64  // estimated number of records
 }
 
 // CompactOptions are the options of Compact.
 type CompactOptions struct {
-	All                bool  // segments with little to drop are rewritten too
-	RateBytesPerSecond int64 // 0 means no limit
-	// Through is an index: segments with entries above it are not rewritten, so that members that do not have these
-	// entries yet can receive them one by one. 0 means that everything that is applied may be compacted.
+	All                bool  // true: segments from which little can be dropped are rewritten, too
+	RateBytesPerSecond int64 // 0: no limit
+	// Through is an index. Segments with entries above it are not rewritten, so that members that do not have these
+	// entries yet can receive them one by one. 0 means that all applied entries may be compacted.
 	Through uint64
-	// SpaceLow says that free space is low. Compact then merges only little data, seals the newest segment if much of
-	// it is superseded, and rewrites every segment of which a 16th can be dropped.
+	// SpaceLow says that free space is low. Compact then merges only little data, seals the newest segment if much of it
+	// is superseded, and rewrites every segment of which a sixteenth can be dropped.
 	SpaceLow bool
-	// IgnoreHold says that the hold is not obeyed, and that the history floor may rise above it. Tombstones above the
-	// hold are kept all the same, unless SpaceLow is set too.
+	// IgnoreHold says that the hold is not obeyed, and that the history floor may rise above it. Tombstones above the hold
+	// are still kept, unless SpaceLow is set, too.
 	IgnoreHold bool
-	// SealBytes is a number of superseded bytes: if the newest segment has at least so many, and they are at least
-	// half of it, it is sealed so that it can be rewritten. 0 means that the segment is active until it is full.
+	// SealBytes is a number of superseded bytes. If the newest segment has at least this many, and they are at least half
+	// of the segment, the segment is sealed so that it can be rewritten. 0 means that the segment remains active until it
+	// is full.
 	SealBytes int64
-	// LookOnly says that nothing is rewritten. Afterwards the figures of Stats are exact: the data that can be dropped,
-	// and the data that must be kept.
+	// LookOnly says that nothing is rewritten. Compact then only updates the figures of Stats about data that can be
+	// dropped and data that must be kept.
 	LookOnly bool
 }
 
@@ -181,7 +183,7 @@ type CompactReport struct {
 	BytesAfter        int64
 }
 
-// Stats are the figures of a Log, which are cheap to get.
+// Stats are the figures of a Log. They are cheap to get.
 type Stats struct {
 	Records         int64
 	StoredBytes     int64
@@ -190,19 +192,19 @@ type Stats struct {
 	Mergeable       int // number of small neighbouring or empty segments that Compact would merge into fewer ones
 	MemoryBytes     int64
 	// HeldBytes is an estimate of the superseded bytes, including blobs, that only the hold keeps (SetHold). It is 0
-	// until a Compact has determined it.
+	// before the first Compact.
 	HeldBytes  int64
 	Damages    []format.Damage
 	Reclaim    Reclaim
-	Scans      int // open snapshots
+	Scans      int // number of open snapshots
 	ScansRead  int // number of snapshots that a caller has entered
-	ScanPlaces int // places of superseded versions that the snapshots hold in memory
+	ScanPlaces int // number of places of superseded versions that the snapshots hold in memory
 }
 
-// Location is the place of a record, for messages. The text is made only on request, so that reads build no strings.
+// Location is the place of a record, for messages. Only its method String builds a text, so that reads need not.
 type Location struct {
-	Segment uint64 // number of the segment file
-	Offset  int64  // bytes
+	Segment uint64 // number of the segment's file
+	Offset  int64  // offset of the frame in bytes
 }
 
 // String returns a text like "segment 3 offset 4096".

@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The state of a real log after a power cut is never damage, wherever the cut occurs, and a repaired log can be
-// loaded.
+// TestVerifyPassesWhatAPowerCutLeavesOfALog checks that the files of a log after a power cut never count as damaged,
+// and that a repair leaves a log that can be loaded.
 func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 	seeds := uint64(2)
 	if soaktest.Long() {
@@ -77,8 +77,8 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 	}
 }
 
-// A real log with void entries, blobs and hints is repaired. Undamaged entries must remain, and no wrong data may be
-// read.
+// TestRepairOfARealLogLeavesWhatWasNotHit repairs a damaged log with void entries, blobs and hints. Undamaged entries
+// must remain, and no read may return wrong data.
 func TestRepairOfARealLogLeavesWhatWasNotHit(t *testing.T) {
 	hits := 0
 	for seed := range uint64(40) {
@@ -151,15 +151,15 @@ type hitRow struct {
 	loc   index.Loc
 }
 
-// hitSegment is a segment before it is damaged.
+// hitSegment describes a segment before it is damaged.
 type hitSegment struct {
 	name    string
-	end     int64 // end of the segment's frames
+	end     int64 // offset at which the segment's last frame ends
 	rows    []hitRow
-	lengths map[int64]int64 // lengths of frames, by offset
+	lengths map[int64]int64 // by offset of the frame
 }
 
-// readSegments reads the segments of a whole folder.
+// readSegments reads the segments of an undamaged folder.
 func readSegments(t *testing.T, mem *vfstest.Mem, dir string) []*hitSegment {
 	t.Helper()
 	m, err := format.ReadManifest(mem, dir)
@@ -190,7 +190,7 @@ func readSegments(t *testing.T, mem *vfstest.Mem, dir string) []*hitSegment {
 	return out
 }
 
-// hitSegments overwrites some bytes of the segments, and returns the newest undamaged row of each id.
+// hitSegments overwrites some bytes of the segments. It returns, for each id, the newest row that is not damaged.
 func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, segments []*hitSegment) map[int64]hitRow {
 	t.Helper()
 	type span struct{ begin, end int64 }
@@ -228,7 +228,7 @@ func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, segments []*hitSeg
 	return left
 }
 
-// compactsFirst compacts the log once, before the first blob is opened. Blobs are opened concurrently, and each open
+// compactsFirst compacts the log once, before the first blob is opened. Blobs are opened concurrently, so each open
 // waits for the compaction.
 type compactsFirst struct {
 	vfs.FS
@@ -243,8 +243,9 @@ func (c *compactsFirst) OpenDirect(name string) (vfs.File, error) {
 	return c.FS.OpenDirect(name)
 }
 
-// During a verify of the open log, compaction may drop a blob together with the entry that referred to it. This is
-// not damage, but any other missing blob is.
+// TestVerifyOfALogTakesNoDroppedBlobForDamage checks that a blob does not count as damaged if compaction has dropped
+// it, together with the entry that referred to it, during a verify of the open log. Any other missing blob must count
+// as damaged.
 func TestVerifyOfALogTakesNoDroppedBlobForDamage(t *testing.T) {
 	fs := &compactsFirst{FS: vfstest.NewMem()}
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))

@@ -12,21 +12,21 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// writtenLog is the simple model with which the walks over a log are compared. It has the frames as they were
-// written, in the order of the log, and the changes of their bytes.
+// writtenLog is the simple model with which the walks over a log are compared. It has the frames as they were written,
+// in the order of the log, and which of their bytes were changed.
 type writtenLog struct {
 	segments []*writtenSegment
 	floor    uint64
-	commit   uint64 // commit index in the manifest
-	mark     int64  // synced offset of the active segment according to only the mark file
+	commit   uint64 // commit index according to the manifest
+	mark     int64  // synced offset of the active segment according to the mark file
 }
 
 type writtenSegment struct {
 	m      format.ManifestSegment
 	frames []*writtenFrame
-	end    int64  // offset after the last frame
-	image  []byte // the bytes as written
-	now    []byte // the bytes with their damage
+	end    int64  // offset at which the last frame ends
+	image  []byte // the bytes as they were written
+	now    []byte // the present bytes
 	hinted bool
 }
 
@@ -34,13 +34,13 @@ type writtenFrame struct {
 	offset, bytes int64
 	entry         format.Entry
 	state         format.StateRecord
-	header        bool // the header is damaged: nothing is known about the frame
-	content       bool // only bytes after the header are damaged
+	header        bool // the header is damaged, so that nothing is known about the frame
+	content       bool // only bytes after the header are damaged, so that the entry is known
 }
 
 func (f *writtenFrame) isEntry() bool { return f.entry.Kind != format.KindState }
 
-// readWritten reads a log in which all bytes are as they were written.
+// readWritten returns the model of a log without damage.
 func readWritten(t testing.TB, fs vfs.FS, dir string) *writtenLog {
 	t.Helper()
 	m, err := format.ReadManifest(fs, dir)
@@ -83,7 +83,7 @@ func readWritten(t testing.TB, fs vfs.FS, dir string) *writtenLog {
 
 func (w *writtenLog) active() *writtenSegment { return w.segments[len(w.segments)-1] }
 
-// compare determines which frames are damaged, given the present bytes of the segment's file.
+// compare determines which frames are damaged if the segment's file has the bytes now.
 func (s *writtenSegment) compare(now []byte) {
 	for _, f := range s.frames {
 		behind := f.offset + format.FrameHeaderBytes
@@ -96,7 +96,7 @@ func (s *writtenSegment) compare(now []byte) {
 // badBytes is a range of frames about which nothing is known.
 type badBytes struct{ offset, bytes int64 }
 
-// badRanges returns the ranges of a segment that are not whole frames. Adjacent ranges are merged.
+// badRanges returns the ranges of a segment that contain no whole frames. Adjacent ranges are merged.
 func (s *writtenSegment) badRanges() []badBytes {
 	var out []badBytes
 	for _, f := range s.frames {
@@ -119,7 +119,8 @@ func joinBytes(ranges []badBytes) (out []badBytes) {
 	return out
 }
 
-// syncedMark returns the greatest synced offset of the active segment that a whole frame or the mark file contains.
+// syncedMark returns the greatest synced offset of the active segment that is known from a whole frame or the mark
+// file.
 func (w *writtenLog) syncedMark() int64 {
 	mark := max(w.mark, format.SegmentHeaderBytes)
 	for _, f := range w.active().frames {
@@ -131,8 +132,8 @@ func (w *writtenLog) syncedMark() int64 {
 }
 
 // truncateTail removes everything after the first bad bytes above the synced mark, because the log ends there. It
-// reports whether there are such bytes; zeros up to the end do not count, because they are free space that was never
-// written.
+// reports whether there are such bytes. Zeros up to the end do not count as bad bytes, because they are free space that
+// was never written.
 func (w *writtenLog) truncateTail() bool {
 	s, mark := w.active(), w.syncedMark()
 	for _, b := range s.badRanges() {
@@ -154,9 +155,9 @@ func (w *writtenLog) straddles() bool {
 	})
 }
 
-// counting returns the frames that count, by index. For each index it is the last frame, unless an entry with a lower
-// index was written later, or a segment that begins at or below the index. Damage is ignored: the result describes
-// the log as it was written.
+// counting returns the frames that count, by index. For each index this is the last frame with the index, unless a
+// later entry has a lower index, or a later segment begins at or below the index. The result describes the log as it
+// was written, so it does not depend on damage.
 func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	out := make(map[uint64]*writtenFrame)
 	cut := func(from uint64) {
@@ -178,8 +179,8 @@ func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	return out
 }
 
-// doubtful returns the indexes that damage puts in doubt according to docs/format.md. These are the indexes of bad
-// frames with a whole header, and the indexes of entries that bad bytes may have held. If bad bytes may hide a
+// doubtful returns the indexes that are in doubt because of damage, according to docs/format.md. These are the indexes
+// of bad frames with a valid header, and the indexes of entries that bad bytes may have held. If bad bytes may hide a
 // truncation, all indexes above the commit before them are in doubt. If the log was truncated after bad bytes, all
 // indexes from there to the end of the segment are in doubt. Every walk must return the entries of all other indexes.
 func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
@@ -196,7 +197,7 @@ func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 				last = max(last, f.entry.Index)
 			}
 		}
-		if s.hinted && hints { // the entries that count are known, so only damaged ones are in doubt
+		if s.hinted && hints { // the hint shows which entries count, so only damaged ones are in doubt
 			for _, f := range s.frames {
 				if (f.header || f.content) && f.isEntry() {
 					out[f.entry.Index] = true
@@ -239,14 +240,15 @@ func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 	return out
 }
 
-// writtenGap is bad bytes between two entries of a segment. It has the index and the term of the entry before the
-// bytes, and the commit at that place.
+// writtenGap describes bad bytes between two entries of a segment: the index and the term of the entry before them, and
+// the commit index at that position.
 type writtenGap struct {
 	before, term, commit uint64
 	bytes                int64
 }
 
-// close is called for the entry after the bad bytes. The argument last is the greatest index of the segment.
+// close is called for the entry after the bad bytes. It adds the indexes that are in doubt. The argument last is the
+// greatest index of the segment.
 func (g *writtenGap) close(after, term, last uint64, add func(first, last uint64)) {
 	switch {
 	case g.term != term && g.term != 0 && g.bytes >= format.FrameHeaderBytes:
@@ -259,7 +261,7 @@ func (g *writtenGap) close(after, term, last uint64, add func(first, last uint64
 	}
 }
 
-// asWritten compares all fields that a reader receives.
+// asWritten returns an error if two entries differ in a field that readers receive.
 func asWritten(a, b *format.Entry) error {
 	if a.Kind != b.Kind || a.ID != b.ID || a.Index != b.Index || a.Term != b.Term || a.CommitTime != b.CommitTime ||
 		!bytes.Equal(a.Data, b.Data) {
@@ -269,8 +271,8 @@ func asWritten(a, b *format.Entry) error {
 	return nil
 }
 
-// truncateBehindBad reports whether a segment has unknown bytes after which the log was truncated, either by the entry
-// after these bytes or by the next segment.
+// truncateBehindBad reports whether the log was truncated after bad bytes of a segment, either by the entry after these
+// bytes or by the next segment.
 func (w *writtenLog) truncateBehindBad(number uint64) bool {
 	for i, s := range w.segments {
 		before, bad := s.m.FirstIndex-1, false
@@ -293,13 +295,13 @@ func (w *writtenLog) truncateBehindBad(number uint64) bool {
 	return false
 }
 
-// voidTail reports whether an entry that counts is damaged above the known commit, while a void entry with the same
-// index is whole.
+// voidTail reports whether there is a damaged entry above the known commit that counts, while a void entry with the
+// same index is whole.
 //
-// Load gives a different answer for such logs, so the test leaves them out. Load looks for damage above the commit
-// before it knows the terms, mistakes the void entry for the entry that counts, and finds no gap. When it then reads
+// The answer of Load for such logs is wrong, so the test leaves them out. Load looks for damage above the commit before
+// it knows the terms. So it mistakes the void entry for the one that counts, and finds no gap. When it later reads
 // these entries with the terms, it fails with a plain *DamageError. It should instead load a group with one voter, and
-// return ErrTailDamaged for a group with more voters.
+// return ErrTailDamaged for a group with several voters.
 func (w *writtenLog) voidTail() bool {
 	commit := w.commit
 	for _, f := range w.active().frames {

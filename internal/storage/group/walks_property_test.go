@@ -22,16 +22,16 @@ import (
 // walkCase is one random log with its damage.
 type walkCase struct {
 	*workload
-	clean     *vfstest.Mem // the disk before the damage
+	clean     *vfstest.Mem // copy of the disk before the damage
 	disk      *vfstest.Mem
 	written   *writtenLog
 	residency Residency
 	hints     bool
-	cut       bool // a torn tail is removed
+	cut       bool // the load removes a torn tail
 	done      []string
 }
 
-// String returns the operations on the log as text.
+// String returns the operations that made the log as text.
 func (c *walkCase) String() string {
 	return fmt.Sprintf("residency %s, hints %t, tail cut %t, damage: %s", c.residency, c.hints, c.cut,
 		strings.Join(c.done, "; "))
@@ -44,7 +44,7 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 	c.residency, c.hints = Residency(c.random.IntN(2)), c.random.IntN(3) == 0
 	ok(t, c.appendBatch(1, []modelEntry{{entry: format.Entry{Kind: format.KindEmpty}}}))
 	ok(t, errors.Join(c.sync(), c.apply()))
-	// There were other voters once, so the log may have been truncated. Now there is one voter, so damage can be
+	// The group once had other voters, so the log may have been truncated. Now there is one voter, so that damage can be
 	// given up.
 	ok(t, c.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
 	for range c.random.IntN(41) {
@@ -56,7 +56,7 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 		ok(t, c.sync())
 	}
 	ok(t, c.log.Tick())
-	if c.random.IntN(2) == 0 { // so that the last entries are above the mark
+	if c.random.IntN(2) == 0 { // leaves the last entries above the mark
 		for range 1 + c.random.IntN(2) {
 			ok(t, c.appendBatch(c.model.last+1, c.small()))
 		}
@@ -70,7 +70,7 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 
 func (c *walkCase) close() { ok(c.t, c.log.Close(false)) }
 
-// small returns a batch of small entries, so that many fit into a segment.
+// small returns a batch of entries that are so small that many fit into a segment.
 func (c *walkCase) small() []modelEntry {
 	batch := make([]modelEntry, 1+c.random.IntN(4))
 	for i := range batch {
@@ -103,7 +103,7 @@ func (c *walkCase) truncateLog() error {
 	return c.appendBatch(at+uint64(n), c.small())
 }
 
-// change does one random thing to the log.
+// change performs one random operation on the log.
 func (c *walkCase) change() error {
 	switch c.random.IntN(12) {
 	case 0, 1, 2:
@@ -121,7 +121,7 @@ func (c *walkCase) change() error {
 			_, err := c.log.Compact(context.Background(), CompactOptions{All: true})
 			return err
 		}
-	case 7: // a new leader's first entry
+	case 7: // the first entry of a new leader
 		c.term++
 		return c.appendBatch(c.model.last+1, []modelEntry{{entry: format.Entry{Kind: format.KindEmpty}}})
 	default:
@@ -133,8 +133,8 @@ func (c *walkCase) change() error {
 	return nil
 }
 
-// agreesWithAppended checks the model against the appended entries. Above the floor each index has the entry appended
-// last for it; below the floor compaction may have dropped some.
+// agreesWithAppended compares the model with the appended entries. Above the floor, each index must have the entry that
+// was appended last for it. Below the floor, compaction may have dropped some.
 func (c *walkCase) agreesWithAppended() {
 	c.t.Helper()
 	frames := c.written.counting()
@@ -157,7 +157,7 @@ func (c *walkCase) agreesWithAppended() {
 	}
 }
 
-// damage changes bytes of a clone of the disk.
+// damage changes bytes on a copy of the disk.
 func (c *walkCase) damage() {
 	c.disk = c.clean.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	if !c.hints {
@@ -183,8 +183,7 @@ func (c *walkCase) damage() {
 	c.cut = c.written.truncateTail()
 }
 
-// aim picks a random frame. It prefers a frame that truncates the log or changes the term, and the frame before such
-// a frame.
+// aim picks a random frame. It prefers frames that truncate the log or change the term, and the frames before them.
 func (c *walkCase) aim(s *writtenSegment) int {
 	var cuts []int
 	last, term := uint64(0), uint64(0)
@@ -214,7 +213,7 @@ func (c *walkCase) hitFrame(s *writtenSegment, i int) {
 		}
 	case 1: // removes the frame
 		offset, length, zero = f.offset, f.bytes, true
-	case 2: // also removes the bytes after it
+	case 2: // removes the frame and the bytes after it
 		length, zero = 1+c.random.Int64N(900), true
 	case 3:
 		length = 1 + c.random.Int64N(100)
@@ -237,14 +236,14 @@ func (c *walkCase) hitFrame(s *writtenSegment, i int) {
 		f.entry.Index))
 }
 
-// fork returns the options with a disk of its own.
+// fork returns options with a new copy of the disk.
 func (c *walkCase) fork() Options {
 	opts := c.opts
 	opts.FS, opts.Residency = c.disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), c.residency
 	return opts
 }
 
-// check runs all walks.
+// check runs all walks over the log, and compares their answers with the model.
 func (c *walkCase) check() error {
 	if c.written.straddles() || c.written.voidTail() {
 		return nil
@@ -289,7 +288,7 @@ func (c *walkCase) sameRanges(damages []format.Damage) error {
 	return nil
 }
 
-// checkOpen loads the log and checks its reads, its verify, and the survey of its repair.
+// checkOpen loads the log, and checks its reads, its verify, and the survey of its repair.
 func (c *walkCase) checkOpen() (err error) {
 	opts := c.fork()
 	l, report, err := Load(context.Background(), opts, nil)
@@ -323,7 +322,7 @@ func (c *walkCase) checkOpen() (err error) {
 	return c.checkSurvey(l)
 }
 
-// checkEntries reads each index separately, in the way that Raft and other members do.
+// checkEntries reads the entry of each index separately, as Raft and other members do.
 func (c *walkCase) checkEntries(l *Log, last uint64) error {
 	counting, doubtful := c.written.counting(), c.written.doubtful(c.hints)
 	for at := c.written.floor + 1; at <= last; at++ {
@@ -345,7 +344,7 @@ func (c *walkCase) checkEntries(l *Log, last uint64) error {
 	return nil
 }
 
-// givesEntry checks the answer of a read. It must be the entry that counts, or an error if the entry may be damaged.
+// givesEntry checks the result of a read. It must be the entry that counts, or an error if that entry may be damaged.
 func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entry, err error, doubtful bool) error {
 	var damage *format.DamageError
 	switch {
@@ -363,7 +362,8 @@ func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entr
 	if f == nil {
 		return fmt.Errorf("index %d, where nothing counts: %v of id %d, term %d", at, e.Kind, e.ID, e.Term)
 	}
-	// This holds even if f is damaged, because the same entry may be before it: made void, and then written again.
+	// This must be true even if f is damaged, because an equal entry may be before it that was made void and then written
+	// again.
 	return asWritten(&e, &f.entry)
 }
 
@@ -393,7 +393,7 @@ func (c *walkCase) checkSurvey(l *Log) error {
 		if err := surveyKeeps(s, lost, counting); err != nil {
 			return fmt.Errorf("survey of %s: %w", format.SegmentName(v.number), err)
 		}
-		// If the log was truncated after bad bytes of a segment, the survey requests all entries of this segment.
+		// If the log was truncated after bad bytes of a segment, the survey may request all entries of this segment.
 		truncateBehindBad := c.written.truncateBehindBad(v.number)
 		for at, f := range counting {
 			if at < v.first || at > min(v.through, v.m.LastIndex) {
@@ -401,8 +401,8 @@ func (c *walkCase) checkSurvey(l *Log) error {
 			}
 			isHit := f.header || f.content
 			switch {
-			// Below the floor, only versions and requests count as missing. An entry that was made void and written
-			// again may still be whole at its first place.
+			// Below the floor, only versions and requests count as missing. An entry that was made void and written again may
+			// still be whole in its first frame.
 			case isHit && !lost(at) && s.have[at] == nil && (at > c.written.floor || f.entry.Kind.IsVersion()):
 				return fmt.Errorf("survey of %s: index %d is hit, and not asked for: %v", format.SegmentName(v.number), at, s.lost)
 			case !isHit && lost(at) && !doubtful[at] && !truncateBehindBad:
@@ -446,8 +446,8 @@ func acceptLoss(opts Options) error {
 	return errors.Join(err, l.Close(false))
 }
 
-// checkGivenUp gives up the damaged entries and checks two things: each remaining version belongs to the log as it was
-// written, and every version that the damage does not put in doubt is still there.
+// checkGivenUp gives up the damaged entries. Then each remaining version must be one that counted in the log as it was
+// written, and every version that is not in doubt because of the damage must remain.
 func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err error) {
 	opts := c.fork()
 	if err := giveUp(opts); err != nil {
@@ -489,8 +489,8 @@ func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err err
 			return fmt.Errorf("version %d of record %d is gone, and is whole", at, f.entry.ID)
 		}
 	}
-	// Rule 8: the next index of the log is above every index that a client has seen, or a whole jump (format.LossJump)
-	// above it. A client may also have seen entries that cannot be read.
+	// Rule 8: the next index must be above every index that a client has seen, or a whole jump (format.LossJump) above it.
+	// A client may also have seen entries that cannot be read.
 	const unread = 1000
 	if last < seen || last > seen+unread && last < seen+format.LossJump || last > seen+format.LossJump+unread {
 		return fmt.Errorf("index %d was seen, and the log goes on behind %d", seen, last)

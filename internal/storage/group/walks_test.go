@@ -10,11 +10,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// TestTheWalksAgree compares the answers to one question: which entries of a log count after leaders truncated it, and
-// which of them bad bytes may hide. Load, reads, verify, the survey of a repair, RepairDir and AcceptLoss ask this
-// question. On random logs with truncations, compaction, damage and torn tails they must give the same answer as a
-// simple model. By default the test uses the first logs, and those of the seeds in the variable telling.
-// SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS select other logs. `make soak-log` uses 10,000 logs.
+// TestTheWalksAgree checks that several walks over a log agree on which entries count after leaders have truncated the
+// log, and on which of them bad bytes may hide. These walks are in Load, reads, verify, the survey of a repair,
+// RepairDir and AcceptLoss. On random logs with truncations, compaction, damage and torn tails, their answers must
+// equal those of a simple model. By default the test uses the logs of the first seeds, and of the seeds in the variable
+// telling. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS select other logs. `make soak-log` uses 10,000 logs.
 func TestTheWalksAgree(t *testing.T) {
 	first, seeds := uint64(0), uint64(2400)
 	switch {
@@ -39,18 +39,19 @@ func TestTheWalksAgree(t *testing.T) {
 	}
 }
 
-// telling holds further seeds. Each of them makes a log that detects the loss of one fix, which the first logs do not
-// detect: the log of seed 2535 has a void bad frame that must not raise the last index.
+// telling holds further seeds. The log of each of them shows that a certain fix is needed, which the logs of the first
+// seeds do not show. The log of seed 2535 has a void bad frame that must not raise the last index.
 var telling = []uint64{2535}
 
-// For nine of 100,000 logs the answers are known to differ, mostly because Load refuses a log with several damages
-// above its commit. If more than differMax of differLogs random logs differ, the cause is a new fault.
+// For 9 of 100,000 logs the answers are known to differ, mostly because Load refuses a log with several damages above
+// its commit. If the answers differ for more than differMax of differLogs random logs, there is a new fault.
 const (
 	differLogs = 10_000
 	differMax  = 5
 )
 
-// TestTheWalksAgreeOnLogsDrawnAtRandom allows differMax differences. The report of the soak has the logs that differ.
+// TestTheWalksAgreeOnLogsDrawnAtRandom allows differMax differences. The report of the soak lists the logs for which
+// the answers differ.
 func TestTheWalksAgreeOnLogsDrawnAtRandom(t *testing.T) {
 	soaktest.Only(t, "log", "its logs are drawn at random")
 	differences := walksDiffer(t, soaktest.Seed(t, 0), differLogs)

@@ -13,13 +13,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// aheadFS records writes to segments: where zeros were written, and which writes of data overwrote only such zeros.
+// aheadFS counts writes of zeros to segments, and writes of data that overwrote only such zeros.
 type aheadFS struct {
 	*vfstest.Mem
-	fail bool // makes writes of zeros fail
+	fail bool // true: writes of zeros fail
 
 	mu            sync.Mutex
-	end           int64 // end of the zeros
+	end           int64 // offset at which the zeros end
 	zeros, onZero int
 	data          int
 }
@@ -52,7 +52,7 @@ func (f *aheadFile) WriteAt(p []byte, offset int64) (int, error) {
 	defer a.mu.Unlock()
 	switch end := offset + int64(len(p)); {
 	case offset == 0:
-		a.end = 0 // a new segment
+		a.end = 0 // the write is to a new segment
 	case len(bytes.Trim(p, "\x00")) == 0:
 		a.zeros++
 		if a.fail {
@@ -72,7 +72,7 @@ func TestSmallWritesFallOnZeros(t *testing.T) {
 	for name, test := range map[string]struct {
 		cheap, fail        bool
 		size, puts         int
-		before             int // MiB in the segment; zeros are a share of it
+		before             int // size of the segment in MiB, of which the zeros are a share
 		zerosMin, zerosMax int
 	}{
 		"small":                    {cheap: true, size: 1000, puts: 64, zerosMin: 3, zerosMax: 64 / (aheadFactor / 2)},
@@ -96,7 +96,7 @@ func TestSmallWritesFallOnZeros(t *testing.T) {
 			if fs.data < test.puts || fs.zeros < test.zerosMin || fs.zeros > test.zerosMax {
 				t.Errorf("%d writes of data, %d of zeros; want %d to %d", fs.data, fs.zeros, test.zerosMin, test.zerosMax)
 			}
-			d.put(format.Entry{ID: -1}) // this entry says that those before it are committed
+			d.put(format.Entry{ID: -1}) // the batch of this entry stores that the entries before it are committed
 			if want := fs.data - fs.zeros - 1; !test.fail && test.zerosMin > 0 && fs.onZero < want {
 				t.Errorf("%d of %d writes fell on zeros, want %d", fs.onZero, fs.data, want)
 			}

@@ -5,16 +5,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// writer writes at the end of the log. It appends to the active segment, makes written data durable, seals the
-// segment and begins the next one, also when the active file must not be continued after a failure. It uses the
-// folder, the state, the places of the entries that it rewrites, and the hints of segments that it seals. It reads no
-// segment, and applies nothing.
+// writer writes at the end of the log. It appends to the active segment and makes the data durable. It seals the
+// segment and begins the next one when the segment is full, or when the segment must not be continued after a failure.
+// It uses the folder, the state, the places of the entries that it rewrites, and the hints of segments that it seals.
+// It reads no segment, and applies no entry.
 //
 // Between two calls the active segment is the last one of the state and of the manifest, state.end is end, and
 // everything before state.syncedEnd is on disk.
 type writer struct {
 	// mu is held by the operations that change the files of the log: Append, Sync, Apply, Seal, SetConf, Close, and the
-	// swap of compaction. It guards writer and folder. It is locked before state.mu, never while state.mu is held.
+	// swap of compaction. It guards writer and folder. It must be locked before state.mu, and not while state.mu is held.
 	mu longlock.Mutex
 
 	gate         *gate
@@ -25,23 +25,25 @@ type writer struct {
 	hints        *hints
 	memory       *memory
 	segmentBytes int64  // size at which a segment is sealed
-	onSealed     func() // Options.Sealed
+	onSealed     func() // value of Options.Sealed
 
 	active *segment
-	end    int64              // offset of the next frame
-	last   uint64             // index of the last entry by place in the active segment; first - 1 if there is none
-	hard   format.StateRecord // term, vote, commit as given by Raft
-	dirty  bool               // something has been written since the last sync
-	// suspect is the error of a failed write or sync of the active file; nil if none failed. While suspect is set, the
-	// file must not be continued.
+	end    int64 // offset of the next frame
+	// last is the index of the last entry by position in the active segment. It is one less than the first index of the
+	// segment if there is no entry.
+	last  uint64
+	hard  format.StateRecord // term, vote and commit as Raft has set them
+	dirty bool               // true: data was written since the last sync
+	// suspect is the error of a failed write or sync of the active file. It is nil if none has failed. While suspect is
+	// set, the file must not be continued.
 	suspect    error
-	buffer     []byte // for small batches
+	buffer     []byte // for the encoding of small batches
 	allocation allocation
 	share      share
 	hint       activeHint
 }
 
-// newWriter makes the writer of a log that is being loaded. The load sets the end of the log.
+// newWriter returns the writer of a log that is being loaded. The load sets the end of the log later.
 func newWriter(p *parts, opts *Options) writer {
 	ahead := zerosAhead{share: aheadShare}
 	if opts.Residency == Index {
@@ -65,8 +67,8 @@ func (w *writer) whileOpen(do func() error) error {
 	return do()
 }
 
-// hardForManifest returns the hard state with a commit that is already applied, because Load searches for membership
-// changes above that commit.
+// hardForManifest returns the hard state with a commit that is not above the applied index, because Load searches for
+// membership changes only above the commit in the manifest.
 func (w *writer) hardForManifest() format.StateRecord {
 	hard := w.hard
 	hard.Commit = min(hard.Commit, w.state.applied.Load())
