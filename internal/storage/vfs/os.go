@@ -31,14 +31,14 @@ func (OS) Create(name string) (File, error) {
 	return openOS(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, false)
 }
 
-// OpenDirect implements FS. If the file system does not support O_DIRECT, which makes the kernel return EINVAL,
-// OpenDirect opens the file normally.
+// Open implements FS.
 func (OS) Open(name string) (File, error) { return openOS(name, os.O_RDONLY, false) }
 
 // OpenWrite implements FS.
 func (OS) OpenWrite(name string) (File, error) { return openOS(name, os.O_RDWR, false) }
 
-// OpenDirect implements FS. A file system that does not support O_DIRECT refuses the open with EINVAL.
+// OpenDirect implements FS. If the file system does not support O_DIRECT, which makes the kernel return EINVAL,
+// OpenDirect opens the file normally.
 func (OS) OpenDirect(name string) (File, error) {
 	f, err := openOS(name, os.O_RDONLY|unix.O_DIRECT, true)
 	if errors.Is(err, unix.EINVAL) {
