@@ -57,7 +57,7 @@ func (a *address) forgettable(now time.Time) bool {
 type addresses struct {
 	known   map[netip.Prefix]*address
 	others  *address // the shared budget of the addresses that are not tracked separately
-	sweepAt int      // number of addresses from which on forgettable ones are removed
+	sweepAt int      // when there are this many addresses, forgettable ones are removed
 }
 
 func newAddresses() addresses {

@@ -23,7 +23,8 @@ const (
 	prefixBytes = 5
 	// endedMax bounds the streams that are remembered after their end because data may still arrive for them.
 	endedMax = 1024
-	// firstBytesMin is the size from which on the first message of a stream counts as incomplete until more follows it.
+	// firstBytesMin is the minimum size of a first message of a stream that counts as incomplete until more data follows
+	// it.
 	firstBytesMin = 64 << 10
 )
 

@@ -47,9 +47,9 @@ const (
 	VolumeJoining Kind = "VolumeJoining"
 )
 
-// Rule describes a kind of finding: what causes it, and how soon sheaf doctor reflects a change of the cause. The field
-// Within is the time after the beginning of the cause from which on a call of sheaf doctor reports the finding. The
-// field Gone is the time after the end of the cause from which on no call reports it. Zero means that sheaf doctor
+// Rule describes a kind of finding: what causes it, and how soon sheaf doctor reflects a change of the cause. A call of
+// sheaf doctor reports the finding if it begins at least the time Within after the cause has begun. A call does not
+// report the finding if it begins at least the time Gone after the cause has ended. Zero means that sheaf doctor
 // examines the cause itself during the call. The times are upper bounds on a machine that is not overloaded. sheaf
 // doctor itself waits up to 5 s for a shard that does not answer.
 //

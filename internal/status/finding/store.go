@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/units"
 )
 
-// supersededMin is the number of superseded bytes of a group from which on they are reported.
+// supersededMin is the least number of superseded bytes of a group that is reported.
 const supersededMin = 64 << 20
 
 // slowSyncsAgo is the age beyond which slow syncs are not reported. A disk that was slow only in the past deserves no

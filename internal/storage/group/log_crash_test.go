@@ -84,8 +84,8 @@ func (w *workload) randomEntry() modelEntry {
 	return modelEntry{entry: format.Entry{Kind: format.KindPut, ID: id, Data: data, Attributes: attributes, Timestamp: 7}}
 }
 
-// appendBatch appends a batch whose first index is from. This is the next index, or a lower one from which on no entry
-// is applied.
+// appendBatch appends a batch whose first index is from. This is the next index, or a lower index that is above the
+// applied index.
 func (w *workload) appendBatch(from uint64, batch []modelEntry) error {
 	for i := range batch {
 		e := &batch[i].entry

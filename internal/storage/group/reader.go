@@ -209,8 +209,8 @@ func (r *reader) startOf(v view, at uint64) int64 {
 	return points[i].offset
 }
 
-// boundOf returns an offset in a view before which all entries up to an index are that are not void. It relies on the
-// fact that such entries are in the order of their indexes.
+// boundOf returns an offset in a view that is after the entries up to an index, except void ones. It relies on the fact
+// that such entries are in the order of their indexes.
 func (r *reader) boundOf(v view, through uint64) int64 {
 	if through >= v.through {
 		return v.end

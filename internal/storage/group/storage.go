@@ -225,9 +225,8 @@ func commitStep(before, after int64) time.Duration {
 	return min(max(0, time.Duration(after-before)), commitStepMax)
 }
 
-// firstSince returns an index from which on all entries are that were committed at or after the given time. The index
-// is that of the beginning of a segment, but at least from. It relies on the fact that commit times never decrease in a
-// log.
+// firstSince returns an index that is not above that of any entry which was committed at or after the given time. It is
+// the first index of a segment, but at least from. It relies on the fact that commit times never decrease in a log.
 func (r *reader) firstSince(from, through uint64, since int64) uint64 {
 	views := r.views(from, through)
 	defer unpinAll(views)

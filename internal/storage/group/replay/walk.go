@@ -27,9 +27,9 @@ type badRange struct {
 	known         *format.Entry // the entry without attributes and data, if its header is valid
 	before, After uint64        // indexes of the whole entries before and after the range; After is 0 if no entry follows
 	commit        uint64        // greatest commit index in the state records before the range
-	// truncatedFrom is the index from which on entries before this range may be void, or 0 if there is no such index. The
-	// entry after the range has a different term, so the range may have held entries of another leader that truncated the
-	// log.
+	// truncatedFrom is an index, or 0. If it is not 0, entries before this range may be void if their index is at or above
+	// it. The entry after the range has a different term, so the range may have held entries of another leader that
+	// truncated the log.
 	truncatedFrom uint64
 }
 

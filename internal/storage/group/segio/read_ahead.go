@@ -61,9 +61,9 @@ func (r *ReadAhead) ask() {
 	}
 }
 
-// next returns the bytes of the file from the offset at, as far as one read covers them: buffer[begin:]. The offset is
-// a multiple of the block size. The caller may write to buffer[:begin], for example the end of the previous piece,
-// until it calls release(). The buffer is nil at the end of the file and after an error.
+// next returns the bytes of the file from the offset at to the end of the read that contains them, in buffer[begin:].
+// The offset is a multiple of the block size. The caller may write to buffer[:begin], for example the end of the
+// previous piece, until it calls release(). The buffer is nil at the end of the file and after an error.
 func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	if at%format.BlockBytes != 0 || at >= r.end {
 		return nil, 0
