@@ -88,6 +88,31 @@ func (a *Archive) Logs() (first, last uint64) { return a.logs.first, a.logs.last
 // Groups returns all groups of the archive, in the order of their names. A group that was deleted may have the name of
 // another one.
 func (a *Archive) Groups(ctx context.Context) ([]*Group, error) {
+	return a.groupsBut(ctx, func(_ uuid.UUID, err error) error { return err })
+}
+
+// Readable does what Groups does, but leaves out the groups whose objects are missing or damaged. The map says why each
+// of them cannot be read.
+func (a *Archive) Readable(ctx context.Context) (groups []*Group, broken map[uuid.UUID]error, err error) {
+	broken = map[uuid.UUID]error{}
+	groups, err = a.groupsBut(ctx, func(id uuid.UUID, err error) error {
+		if !IsBroken(err) {
+			return err
+		}
+		broken[id] = err
+		return nil
+	})
+	return groups, broken, err
+}
+
+// IsBroken reports whether an error says that an object of an archive is missing or damaged. Other errors are those of
+// the bucket or the caller, and say nothing about the archive.
+func IsBroken(err error) bool {
+	return IsMissing(err) || errors.Is(err, object.ErrCorrupt) || errors.Is(err, object.ErrForeign)
+}
+
+// groupsBut implements Groups. A group that cannot be read is passed to failed, and left out if that returns nil.
+func (a *Archive) groupsBut(ctx context.Context, failed func(id uuid.UUID, err error) error) ([]*Group, error) {
 	ids, err := a.folder.listGroups(ctx)
 	if err != nil {
 		return nil, err
@@ -96,9 +121,13 @@ func (a *Archive) Groups(ctx context.Context) ([]*Group, error) {
 	for _, id := range ids {
 		g, err := a.Group(ctx, id)
 		if err != nil {
+			err = failed(id, err)
+		} else {
+			groups = append(groups, g)
+		}
+		if err != nil {
 			return nil, err
 		}
-		groups = append(groups, g)
 	}
 	// Groups without a catalogue are only in log objects. Those that no catalogue leaves to read need not be read for
 	// that: a group is copied, and gets a catalogue, before the first log object with a piece of it.

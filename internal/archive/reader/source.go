@@ -63,6 +63,11 @@ var errStop = errors.New("stop")
 // walk calls visit for each entry in order, until visit returns errStop. The entry is valid during the call. A walk
 // that comes to the end compares what it saw with the Range.
 func (s *source) walk(ctx context.Context, f *folder, visit func(e *format.Entry) error) error {
+	return s.walkFrames(ctx, f, func(e *format.Entry, _ []byte) error { return visit(e) })
+}
+
+// walkFrames does what walk does, and hands out the frame of each entry, too. The frame is valid during the call.
+func (s *source) walkFrames(ctx context.Context, f *folder, visit func(e *format.Entry, frame []byte) error) error {
 	if s.log != nil && s.length == 0 {
 		return nil // a piece without entries
 	}
@@ -75,7 +80,7 @@ func (s *source) walk(ctx context.Context, f *folder, visit func(e *format.Entry
 		Store: f.store, Range: s.Range, Bytes: to - from, ID: s.id,
 	})
 	for r.Next() {
-		switch err := visit(r.Entry()); {
+		switch err := visit(r.Entry(), r.Frame()); {
 		case errors.Is(err, errStop):
 			return nil
 		case err != nil:

@@ -1,0 +1,168 @@
+package reader
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// Framed is an entry with its frame as the archive has it. Both checksums of the frame were checked.
+type Framed struct {
+	Entry *format.Entry
+	Frame []byte
+}
+
+// Entries yields the archived entries with indexes from first to last, in the order of their indexes, each once. If
+// objects overlap, and one has the put or delete of which another has only the request, the put or delete counts. What
+// is yielded is valid until the next one. It holds one chunk and one frame for each object of the group that has the
+// current index. Unlike the other methods of Group, Entries may be called, and its result used, concurrently. After an
+// error it ends.
+func (g *Group) Entries(ctx context.Context, first, last uint64) iter.Seq2[Framed, error] {
+	return func(yield func(Framed, error) bool) {
+		m := merger{ctx: ctx, folder: g.archive.folder, first: first, last: last}
+		for _, s := range g.sources {
+			if s.Last != 0 && s.Last >= first && s.First <= last {
+				m.waiting = append(m.waiting, *s) // a copy, because a walk completes the Range
+			}
+		}
+		slices.SortStableFunc(m.waiting, func(a, b source) int { return cmp.Compare(a.First, b.First) })
+		defer m.close()
+		for {
+			f, err := m.next()
+			if err != nil {
+				yield(Framed{}, fmt.Errorf("%s: %w", g, err))
+				return
+			}
+			if f == nil || !yield(*f, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Blob reads the data of a put of the group that refers to a blob. It is as Version.Open, and may be called
+// concurrently.
+func (g *Group) Blob(ctx context.Context, e *format.Entry) (io.ReadCloser, error) {
+	ref, err := e.BlobRef()
+	if err == nil && ref == nil {
+		err = errNoBlob
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: record %d as of index %d: %w", g, e.ID, e.Index, err)
+	}
+	v := Version{Entry: *e, Size: ref.Size, blob: ref, group: g}
+	return v.Open(ctx)
+}
+
+var errNoBlob = errors.New("the entry refers to no blob")
+
+// merger walks over sources that may overlap.
+type merger struct {
+	ctx         context.Context // iterators have no argument for it
+	folder      *folder
+	first, last uint64
+	waiting     []source // not begun, in the order of their first indexes
+	walks       []*frameWalk
+	at          uint64 // the index that was handed out last
+}
+
+// frameWalk is the walk over one source, at an entry that was not handed out.
+type frameWalk struct {
+	head Framed
+	pull func() (Framed, error, bool)
+	stop func()
+}
+
+// next returns the next entry; nil at the end. It is valid until the next call.
+func (m *merger) next() (*Framed, error) {
+	if err := m.advance(); err != nil {
+		return nil, err
+	}
+	least := m.least()
+	for len(m.waiting) > 0 && (least == nil || m.waiting[0].First <= least.Entry.Index) {
+		if err := m.begin(); err != nil {
+			return nil, err
+		}
+		least = m.least()
+	}
+	if least != nil {
+		m.at = least.Entry.Index
+	}
+	return least, nil
+}
+
+// least returns the entry with the lowest index, and no request if there is a choice; nil if all walks have ended.
+func (m *merger) least() (least *Framed) {
+	for _, w := range m.walks {
+		e := w.head.Entry
+		if least == nil || e.Index < least.Entry.Index ||
+			e.Index == least.Entry.Index && least.Entry.Kind == format.KindRequest {
+			least = &w.head
+		}
+	}
+	return least
+}
+
+// advance moves each walk behind the index that was handed out last.
+func (m *merger) advance() error {
+	for i := 0; i < len(m.walks); i++ {
+		w := m.walks[i]
+		for w != nil && w.head.Entry.Index <= m.at {
+			head, err, ok := w.pull()
+			if err != nil {
+				return err
+			}
+			if w.head = head; !ok {
+				w.stop()
+				m.walks = slices.Delete(m.walks, i, i+1)
+				i, w = i-1, nil
+			}
+		}
+	}
+	return nil
+}
+
+// begin begins the walk over the first source that is waiting.
+func (m *merger) begin() error {
+	s := m.waiting[0]
+	m.waiting = m.waiting[1:]
+	w := &frameWalk{}
+	w.pull, w.stop = iter.Pull2(m.frames(&s))
+	head, err, ok := w.pull()
+	if w.head = head; err != nil || !ok {
+		w.stop()
+		return err
+	}
+	m.walks = append(m.walks, w)
+	return nil
+}
+
+// frames yields the wanted entries of one source that were not handed out.
+func (m *merger) frames(s *source) iter.Seq2[Framed, error] {
+	return func(yield func(Framed, error) bool) {
+		err := s.walkFrames(m.ctx, m.folder, func(e *format.Entry, frame []byte) error {
+			switch {
+			case e.Index < m.first || e.Index <= m.at:
+				return nil
+			case e.Index > m.last || !yield(Framed{Entry: e, Frame: frame}, nil):
+				return errStop
+			}
+			return nil
+		})
+		if err != nil {
+			yield(Framed{}, err)
+		}
+	}
+}
+
+func (m *merger) close() {
+	for _, w := range m.walks {
+		w.stop()
+	}
+}
