@@ -1,0 +1,210 @@
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// File is one file of an Image.
+type File struct {
+	Name  string
+	Bytes int64
+}
+
+// Image is the files of one restored group, in the form of an export of a replica. If two processes make the same
+// segment, the two files are equal byte for byte. Except for Close, its methods may be called concurrently.
+type Image struct {
+	plan     *plan
+	manifest []byte
+	release  func() // nil after Close
+}
+
+// newImage makes the image of a plan. The founder is the Raft id of the replica that installs it: the only member.
+func newImage(p *plan, founder uint64, release func()) (*Image, error) {
+	m := &format.Manifest{
+		Identity: p.identity, Sequence: 1, Segments: slices.Clone(p.segments), NextSegment: uint64(len(p.segments)) + 1,
+		// All entries are from before the restore: Raft begins behind the jump, with an empty log.
+		CompactedThrough: p.next, CompactedTerm: p.term, TombstoneFloor: p.next,
+		Conf: &raftpb.ConfState{Voters: []uint64{founder}}, ConfIndex: p.next,
+		HardState: format.StateRecord{Term: p.term, Commit: p.next},
+	}
+	encoded, err := m.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.group, err)
+	}
+	return &Image{plan: p, manifest: encoded, release: release}, nil
+}
+
+// Manifest returns the manifest as that of an export: all segments are sealed.
+func (i *Image) Manifest() []byte { return i.manifest }
+
+// Position returns the index and the term that the manifest stands for.
+func (i *Image) Position() (index, term uint64) { return i.plan.next, i.plan.term }
+
+// AsOf returns the index of the source as of which the group is restored.
+func (i *Image) AsOf() uint64 { return i.plan.index }
+
+// Records returns the number of records.
+func (i *Image) Records() (n int64) {
+	i.plan.newest.each(func(r row) {
+		if r.units != 0 {
+			n++
+		}
+	})
+	return n
+}
+
+// Files returns all files: the segments, then the blobs.
+func (i *Image) Files() []File {
+	files := make([]File, 0, len(i.plan.segments)+len(i.plan.names))
+	for _, s := range i.plan.segments {
+		files = append(files, File{Name: format.SegmentName(s.Number), Bytes: s.Bytes})
+	}
+	for _, name := range i.plan.names {
+		e := i.plan.blobs[name]
+		if ref, err := e.BlobRef(); err == nil { // addBlobs has checked it
+			files = append(files, File{Name: name, Bytes: format.BlobFileBytes(ref.Size)})
+		}
+	}
+	return files
+}
+
+// Bytes returns the size of all files.
+func (i *Image) Bytes() (sum int64) {
+	for _, f := range i.Files() {
+		sum += f.Bytes
+	}
+	return sum
+}
+
+// Close says that the image is not needed any more. Readers that are open can still be used.
+func (i *Image) Close() error {
+	if i.release != nil {
+		i.release()
+		i.release = nil
+	}
+	return nil
+}
+
+// Open reads a file from an offset to its end. What is read comes from the bucket: it is read from the beginning of the
+// file, and what is before the offset is dropped. ctx bounds the reading, too. A file that cannot be read whole and right
+// ends with an error, and never with io.EOF.
+func (i *Image) Open(ctx context.Context, name string, offset int64) (io.ReadCloser, error) {
+	r, bytes, err := i.open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if offset < 0 || offset > bytes {
+		err = fmt.Errorf("file %s of %s has %d bytes, asked was offset %d", name, i.plan.group, bytes, offset)
+	} else if _, err = io.CopyN(io.Discard, r, offset); errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func (i *Image) open(ctx context.Context, name string) (r io.ReadCloser, bytes int64, err error) {
+	if number, ok := format.ParseSegmentName(name); ok && number >= 1 && number <= uint64(len(i.plan.segments)) {
+		s := i.plan.segments[number-1]
+		return newSegmentReader(ctx, i.plan, s), s.Bytes, nil
+	}
+	e, ok := i.plan.blobs[name]
+	if !ok {
+		return nil, 0, fmt.Errorf("%s: %w: %q", i.plan.group, errNoFile, name)
+	}
+	ref, err := e.BlobRef()
+	if err != nil {
+		return nil, 0, err
+	}
+	data, err := i.plan.group.Blob(ctx, &e)
+	if err != nil {
+		return nil, 0, err
+	}
+	return blobReader{Reader: format.BlobFileReader(*ref, data), Closer: data}, format.BlobFileBytes(ref.Size), nil
+}
+
+// blobReader is the file of a blob.
+type blobReader struct {
+	io.Reader
+	io.Closer
+}
+
+// segmentReader makes the file of a segment while it is read. It holds one frame.
+type segmentReader struct {
+	plan    *plan
+	segment format.ManifestSegment
+	pull    func() (reader.Framed, error, bool)
+	stop    func()
+	at      int64  // length of what was made
+	buf     []byte // memory of the frames
+	ready   []byte // what Read returns next
+	err     error
+}
+
+func newSegmentReader(ctx context.Context, p *plan, s format.ManifestSegment) *segmentReader {
+	r := &segmentReader{plan: p, segment: s}
+	r.pull, r.stop = iter.Pull2(p.group.Entries(ctx, s.FirstIndex, s.LastIndex))
+	header := format.SegmentHeader{
+		Store: p.identity.Store, Group: p.identity.Group, ID: s.ID, FirstIndex: s.FirstIndex, Created: p.created,
+	}
+	r.ready = header.Encode()
+	r.at = int64(len(r.ready))
+	return r
+}
+
+// Read implements io.Reader.
+func (r *segmentReader) Read(b []byte) (int, error) {
+	for len(r.ready) == 0 && r.err == nil {
+		r.err = r.fill()
+	}
+	if len(r.ready) == 0 {
+		return 0, r.err
+	}
+	n := copy(b, r.ready)
+	r.ready = r.ready[n:]
+	return n, nil
+}
+
+// fill makes the next frame. The frame keeps its entry checksum, which the reader of the archive has checked.
+func (r *segmentReader) fill() error {
+	for {
+		f, err, ok := r.pull()
+		switch {
+		case err != nil:
+			return err
+		case !ok && r.at != r.segment.Bytes:
+			return fmt.Errorf("%s: %w: the objects of segment %d had %d bytes of records, and have %d", r.plan.group,
+				format.ErrCorrupt, r.segment.Number, r.segment.Bytes, r.at)
+		case !ok:
+			return io.EOF
+		case f.Entry.Kind != format.KindPut || !r.plan.newest.has(f.Entry.ID, f.Entry.Index):
+			continue
+		}
+		if r.at+int64(len(f.Frame)) > r.segment.Bytes {
+			return fmt.Errorf("%s: %w: the objects of segment %d had %d bytes of records, and have more", r.plan.group,
+				format.ErrCorrupt, r.segment.Number, r.segment.Bytes)
+		}
+		r.buf = append(r.buf[:0], f.Frame...)
+		format.MoveFrame(r.buf, r.segment.ID, r.at, true)
+		r.ready = r.buf
+		r.at += int64(len(r.buf))
+		return nil
+	}
+}
+
+// Close implements io.Closer.
+func (r *segmentReader) Close() error {
+	r.stop()
+	return nil
+}

@@ -1,0 +1,166 @@
+package restore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sort"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// limits bound the parts of a plan. Tests use less.
+type limits struct {
+	segmentBytes int64 // a segment of an image is not larger, unless a single part is
+	partBytes    int64 // length of the archived entries behind which a segment may end
+}
+
+var defaultLimits = limits{segmentBytes: 256 << 20, partBytes: 32 << 20}
+
+// indexSpan is the least distance between two indexes that one segment cannot have both (docs/format.md).
+const indexSpan = 1 << 32
+
+// plan is what the files of one group are, without their data.
+type plan struct {
+	group    *reader.Group
+	identity format.Identity // of the new group
+	index    uint64          // the group is restored as of this index
+	next     uint64          // commit index of the restored group, 2^32 above all that is archived of the source
+	term     uint64          // greatest term of the entries
+	version  uint64          // index of the last version at or below index; 0: there is none
+	created  int64           // Unix ns; commit time of that version
+	newest   newest
+	segments []format.ManifestSegment
+	blobs    map[string]format.Entry // puts that refer to blobs, by the name of the blob's file
+	names    []string                // of the blob files, in the order of the entries
+}
+
+// part is a run of archived entries.
+type part struct {
+	begin       uint64 // index of its first entry
+	first, last uint64 // indexes of the first and last entry that is restored; 0: none is
+	bytes       int64  // of the frames that are restored
+}
+
+// makePlan reads the group once.
+func makePlan(ctx context.Context, g *reader.Group, identity format.Identity, index uint64, l limits) (*plan, error) {
+	p := &plan{group: g, identity: identity, index: index, term: 1, blobs: map[string]format.Entry{}}
+	p.next = max(index, g.Through) + format.LossJump // rule 8
+	if p.next > format.NumberMax {
+		return nil, fmt.Errorf("%s: %w: index %d", g, format.ErrCorrupt, p.next)
+	}
+	var parts []part
+	var refs []format.Entry
+	read := int64(0)
+	for f, err := range g.Entries(ctx, 1, index) {
+		if err != nil {
+			return nil, err
+		}
+		e := f.Entry
+		p.term = max(p.term, e.Term)
+		if !e.Kind.IsVersion() {
+			continue
+		}
+		p.version, p.created = e.Index, e.CommitTime
+		r := row{id: e.ID, index: e.Index}
+		if e.Kind == format.KindPut {
+			r.units = uint32(len(f.Frame) / 8) // frames are padded to 8 bytes, and have at most 1.1 MiB
+		}
+		p.newest.add(r)
+		if n := len(parts); n == 0 || read >= l.partBytes || e.Index-parts[n-1].begin >= indexSpan {
+			parts, read = append(parts, part{begin: e.Index}), 0
+		}
+		read += int64(len(f.Frame))
+		if e.Codec == format.CodecBlob {
+			refs = append(refs, format.Entry{Kind: e.Kind, Codec: e.Codec, ID: e.ID, Index: e.Index,
+				Data: append([]byte(nil), e.Data...)})
+		}
+	}
+	p.newest.done()
+	p.newest.each(func(r row) { count(parts, r) })
+	p.divide(parts, l)
+	return p, p.addBlobs(refs)
+}
+
+// count adds the newest version of a record to its part.
+func count(parts []part, r row) {
+	if r.units == 0 {
+		return
+	}
+	in := &parts[sort.Search(len(parts), func(i int) bool { return parts[i].begin > r.index })-1]
+	in.bytes += 8 * int64(r.units)
+	in.last = max(in.last, r.index)
+	if in.first == 0 || r.index < in.first {
+		in.first = r.index
+	}
+}
+
+// divide makes segments of parts.
+func (p *plan) divide(parts []part, l limits) {
+	for _, in := range parts {
+		if in.first == 0 {
+			continue
+		}
+		if n := len(p.segments); n > 0 {
+			s := &p.segments[n-1]
+			if s.Bytes+in.bytes <= l.segmentBytes && in.last-s.FirstIndex < indexSpan {
+				s.LastIndex = in.last
+				s.Bytes += in.bytes
+				continue
+			}
+		}
+		p.segments = append(p.segments, format.ManifestSegment{
+			Number: uint64(len(p.segments)) + 1, FirstIndex: in.first, LastIndex: in.last,
+			Bytes: format.SegmentHeaderBytes + in.bytes,
+		})
+	}
+	for i := range p.segments {
+		p.segments[i].ID = segmentID(p.identity.Group, p.version, p.segments[i])
+	}
+}
+
+// segmentID returns the id of a segment. The same segment has the same id in each process, so that a shard continues
+// with what it has received from an earlier one. Different segments have different ids: the records of a group as of a
+// version are fixed, and a segment has all of them that were written between its first and its last index.
+func segmentID(group uuid.UUID, version uint64, s format.ManifestSegment) (id format.SegmentID) {
+	b := append([]byte("sheaf-archive-restored-segment"), group[:]...)
+	for _, n := range []uint64{version, s.FirstIndex, s.LastIndex, uint64(s.Bytes)} {
+		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	sum := sha256.Sum256(b)
+	copy(id[:], sum[:])
+	return id
+}
+
+// addBlobs lists the blobs of the puts that are restored.
+func (p *plan) addBlobs(refs []format.Entry) error {
+	for i := range refs {
+		e := &refs[i]
+		if !p.newest.has(e.ID, e.Index) {
+			continue
+		}
+		ref, err := e.BlobRef()
+		if err != nil {
+			return fmt.Errorf("%s: index %d: %w", p.group, e.Index, err)
+		}
+		name := format.BlobName(ref.ID)
+		if before, ok := p.blobs[name]; ok {
+			if string(before.Data) != string(e.Data) {
+				return fmt.Errorf("%s: %w: indexes %d and %d refer to different blobs of one id", p.group, format.ErrCorrupt,
+					before.Index, e.Index)
+			}
+			continue
+		}
+		p.blobs[name] = *e
+		p.names = append(p.names, name)
+	}
+	return nil
+}
+
+// errNoFile says that an image has no file of a name.
+var errNoFile = errors.New("the restored group has no such file")

@@ -1,0 +1,205 @@
+package restore
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/test/archivetest"
+)
+
+// byName returns the groups of a restore by their names.
+func byName(r *Restore) map[string]Group {
+	groups := map[string]Group{}
+	for _, g := range r.Groups() {
+		groups[g.Name] = g
+	}
+	return groups
+}
+
+func at(t *testing.T, a *reader.Archive, when time.Time) *Restore {
+	t.Helper()
+	r, err := New(t.Context(), a, newStore, when)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.limits = tiny
+	return r
+}
+
+// At each half second, each group is what the model says as of the last entry before, or it is named with the reason.
+// Groups that were deleted by then are left out.
+func TestAStoreIsRestoredAsOfATime(t *testing.T) {
+	b := archivetest.NewMemory()
+	w := archivetest.Sample(t, b, object.Key{}, 50)
+	restored, refused, gone := 0, 0, 0
+	for ns := archivetest.Begin; ns.Before(w.Now()); ns = ns.Add(time.Second / 2) {
+		r := at(t, open(t, b, w), ns)
+		groups := byName(r)
+		for _, model := range w.Groups {
+			g, ok := groups[model.Name]
+			last := uint64(0)
+			for index := range model.Through() {
+				if c := model.CommitTime(index + 1); c != 0 && c <= ns.UnixNano() {
+					last = index + 1
+				}
+			}
+			switch {
+			case !ok && model.Gone:
+				gone++
+			case !ok:
+				t.Errorf("%s at %v is not there", model.Name, ns)
+			case g.UUID != GroupUUID(newStore, model.UUID) || g.Source != model.UUID:
+				t.Errorf("group %+v", g)
+			case g.Err != nil:
+				refused++
+				if _, err := r.Image(t.Context(), g.UUID, founder); !errors.Is(err, reader.ErrRefused) {
+					t.Errorf("%s at %v: error %v", model.Name, ns, err)
+				}
+			default:
+				restored++
+				i, err := r.Image(t.Context(), g.UUID, founder)
+				if err == nil {
+					err = errors.Join(check(t.Context(), i, model, last), i.Close())
+				}
+				if err != nil {
+					t.Errorf("%s at %v: %v", model.Name, ns, err)
+				}
+			}
+		}
+	}
+	if restored < 50 || refused < 20 || gone < 10 {
+		t.Errorf("%d restored, %d refused, %d gone", restored, refused, gone)
+	}
+}
+
+// Of a group that was deleted and created again, the one that existed at the time is restored.
+func TestTheGroupOfANameThatExistedThen(t *testing.T) {
+	b := archivetest.NewMemory()
+	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
+	old, other := w.NewGroup("name", 1), w.NewGroup("name", 2)
+	old.Put(1, "old")
+	w.Log(old)
+	before := w.Now()
+	old.Delete(1)
+	old.Gone = true
+	w.Log(old)
+	other.Put(1, "new")
+	w.Log(other)
+	for when, want := range map[time.Time]*archivetest.Group{before: old, w.Now(): other} {
+		g := byName(at(t, open(t, b, w), when))["name"]
+		if g.Source != want.UUID || g.Err != nil {
+			t.Errorf("at %v: %+v, not group %s", when, g, want.UUID)
+		}
+	}
+}
+
+// A group whose objects are missing or damaged is named, and the others can be restored.
+func TestABrokenGroupIsNamed(t *testing.T) {
+	b := archivetest.NewMemory()
+	w := archivetest.Sample(t, b, object.Key{}, 50)
+	name := w.Name(object.CatalogueName(w.Groups[0].UUID, 2))
+	for what, content := range map[string][]byte{"cut": b.Get(name)[:100], "of another kind": b.Get(w.Name(object.ArchiveName))} {
+		b.Set(name, bytes.Clone(content))
+		r := at(t, open(t, b, w), w.Now())
+		broken := byName(r)[""]
+		if broken.Source != w.Groups[0].UUID || !reader.IsBroken(broken.Err) {
+			t.Errorf("%s: %+v", what, broken)
+		}
+		if _, err := r.Image(t.Context(), broken.UUID, founder); !reader.IsBroken(err) {
+			t.Errorf("%s: error %v", what, err)
+		}
+		i, err := r.Image(t.Context(), GroupUUID(newStore, w.Groups[1].UUID), founder)
+		if err == nil {
+			err = check(t.Context(), i, w.Groups[1], w.Groups[1].Through())
+		}
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// All groups of Hash routing are named, also those that the archive does not have.
+func TestHashRoutingNamesAllGroups(t *testing.T) {
+	b := archivetest.NewMemory()
+	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
+	g := w.NewGroup("1", 1)
+	g.Put(1, "x")
+	w.Log(g)
+	b.Set(w.Name(object.ArchiveName), w.Encode(&object.Archive{
+		Store: "quotes", Created: archivetest.Begin.UnixNano(), Routing: "hash", Groups: 3, Lanes: 1,
+	}, nil))
+	r := at(t, open(t, b, w), w.Now())
+	groups := byName(r)
+	if len(groups) != 3 || groups["1"].Err != nil || !errors.Is(groups["0"].Err, fs.ErrNotExist) ||
+		!errors.Is(groups["2"].Err, fs.ErrNotExist) || r.Archive().Groups != 3 || r.Store() != newStore {
+		t.Errorf("groups %+v", groups)
+	}
+}
+
+// One image is open at a time, and a call for the same group uses the plan again.
+func TestOneImageIsOpenAtATime(t *testing.T) {
+	b := archivetest.NewMemory()
+	w := archivetest.Sample(t, b, object.Key{}, 50)
+	r := at(t, open(t, b, w), w.Now())
+	alpha, beta := GroupUUID(newStore, w.Groups[0].UUID), GroupUUID(newStore, w.Groups[1].UUID)
+	first, err := r.Image(t.Context(), alpha, founder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range []uuid.UUID{alpha, beta} {
+		if _, err := r.Image(t.Context(), g, founder); !errors.Is(err, ErrBusy) {
+			t.Errorf("error %v", err)
+		}
+	}
+	for range 2 { // a second Close does not free the place of another image
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Opens()
+	again, err := r.Image(t.Context(), alpha, founder+2)
+	if err != nil || b.Opens() > 0 || again.plan != first.plan {
+		t.Fatalf("the group was read again, error %v", err)
+	}
+	_ = first.Close()
+	if _, err := r.Image(t.Context(), beta, founder); !errors.Is(err, ErrBusy) {
+		t.Errorf("error %v", err)
+	}
+	_ = again.Close()
+	name := w.Name(object.LogName(5))
+	content := b.Get(name)
+	b.Set(name, nil)
+	if _, err := r.Image(t.Context(), beta, founder); !reader.IsBroken(err) { // gives the place back, too
+		t.Errorf("error %v", err)
+	}
+	b.Set(name, content)
+	other, err := r.Image(t.Context(), beta, founder)
+	if err != nil || r.last != nil {
+		t.Fatalf("error %v, plan %v", err, r.last)
+	}
+	_ = other.Close()
+}
+
+func TestWhatIsNoRestoreIsRefused(t *testing.T) {
+	b := archivetest.NewMemory()
+	w := archivetest.Sample(t, b, object.Key{}, 50)
+	for _, store := range []uuid.UUID{w.Store, {}} {
+		if _, err := New(t.Context(), open(t, b, w), store, w.Now()); err == nil {
+			t.Errorf("store %s is accepted", store)
+		}
+	}
+	r := at(t, open(t, b, w), w.Now())
+	if _, err := r.Image(t.Context(), w.Groups[0].UUID, founder); !errors.Is(err, ErrUnknown) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := r.Image(t.Context(), GroupUUID(newStore, w.Groups[0].UUID), 0); err == nil {
+		t.Error("a founder without an id is accepted")
+	}
+}
