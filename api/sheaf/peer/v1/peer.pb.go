@@ -31,7 +31,7 @@ type PeerHeader struct {
 	Store []byte `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
 	// Name of the shard that asks.
 	FromShard string `protobuf:"bytes,2,opt,name=from_shard,json=fromShard,proto3" json:"from_shard,omitempty"`
-	// Name of the shard that is asked.
+	// Name of the shard that is asked; empty for the source of a restore.
 	ToShard string `protobuf:"bytes,3,opt,name=to_shard,json=toShard,proto3" json:"to_shard,omitempty"`
 	// A random number of the process that asks, not 0: a different number means that the process has restarted.
 	Instance      uint64 `protobuf:"fixed64,4,opt,name=instance,proto3" json:"instance,omitempty"`
@@ -368,7 +368,10 @@ type FetchGroupStart struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Header *PeerHeader            `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
 	// UUID of the group.
-	Group         []byte `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	Group []byte `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	// For the source of a restore (docs/archive.md): the Raft id of the replica that installs the files, which becomes
+	// the only member of the group. A shard does not look at it.
+	Founder       uint64 `protobuf:"fixed64,3,opt,name=founder,proto3" json:"founder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -415,6 +418,13 @@ func (x *FetchGroupStart) GetGroup() []byte {
 		return x.Group
 	}
 	return nil
+}
+
+func (x *FetchGroupStart) GetFounder() uint64 {
+	if x != nil {
+		return x.Founder
+	}
+	return 0
 }
 
 type FetchGroupWanted struct {
@@ -1040,10 +1050,11 @@ const file_sheaf_peer_v1_peer_proto_rawDesc = "" +
 	"\x11FetchGroupRequest\x126\n" +
 	"\x05start\x18\x01 \x01(\v2\x1e.sheaf.peer.v1.FetchGroupStartH\x00R\x05start\x129\n" +
 	"\x06wanted\x18\x02 \x01(\v2\x1f.sheaf.peer.v1.FetchGroupWantedH\x00R\x06wantedB\x06\n" +
-	"\x04part\"Z\n" +
+	"\x04part\"t\n" +
 	"\x0fFetchGroupStart\x121\n" +
 	"\x06header\x18\x01 \x01(\v2\x19.sheaf.peer.v1.PeerHeaderR\x06header\x12\x14\n" +
-	"\x05group\x18\x02 \x01(\fR\x05group\"B\n" +
+	"\x05group\x18\x02 \x01(\fR\x05group\x12\x18\n" +
+	"\afounder\x18\x03 \x01(\x06R\afounder\"B\n" +
 	"\x10FetchGroupWanted\x12.\n" +
 	"\x05files\x18\x01 \x03(\v2\x18.sheaf.peer.v1.FileRangeR\x05files\"B\n" +
 	"\tFileRange\x12\x12\n" +

@@ -36,6 +36,9 @@ const (
 //
 // All bytes fields that hold a UUID have 16 bytes. A call for another store, or for another shard than the one that
 // answers, is refused with FAILED_PRECONDITION, because addresses are reused.
+//
+// The source of a restore (`sheaf-archive source`) serves FetchGroup alone. It has no name: `to_shard` is empty. There,
+// DATA_LOSS means that the archive does not have what the group held, and the message names the group and the object.
 type PeerServiceClient interface {
 	// Exchange carries the Raft messages of all groups from one shard to another: one stream for each ordered pair of
 	// shards. Messages may be lost at any time, as Raft expects. Those that arrive are in the order in which they were
@@ -134,6 +137,9 @@ type PeerService_FetchBlobClient = grpc.ServerStreamingClient[FetchBlobResponse]
 //
 // All bytes fields that hold a UUID have 16 bytes. A call for another store, or for another shard than the one that
 // answers, is refused with FAILED_PRECONDITION, because addresses are reused.
+//
+// The source of a restore (`sheaf-archive source`) serves FetchGroup alone. It has no name: `to_shard` is empty. There,
+// DATA_LOSS means that the archive does not have what the group held, and the message names the group and the object.
 type PeerServiceServer interface {
 	// Exchange carries the Raft messages of all groups from one shard to another: one stream for each ordered pair of
 	// shards. Messages may be lost at any time, as Raft expects. Those that arrive are in the order in which they were
