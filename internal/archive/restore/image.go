@@ -104,7 +104,7 @@ func (i *Image) Open(ctx context.Context, name string, offset int64) (io.ReadClo
 		return nil, err
 	}
 	if offset < 0 || offset > bytes {
-		err = fmt.Errorf("file %s of %s has %d bytes, asked was offset %d", name, i.plan.group, bytes, offset)
+		err = fmt.Errorf("%s: %w: %s has %d bytes, asked was offset %d", i.plan.group, ErrNoFile, name, bytes, offset)
 	} else if _, err = io.CopyN(io.Discard, r, offset); errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
@@ -121,7 +121,7 @@ func (i *Image) open(ctx context.Context, name string) (r io.ReadCloser, bytes i
 	}
 	e, ok := i.plan.blobs[name]
 	if !ok {
-		return nil, 0, fmt.Errorf("%s: %w: %q", i.plan.group, errNoFile, name)
+		return nil, 0, fmt.Errorf("%s: %w: %q", i.plan.group, ErrNoFile, name)
 	}
 	ref, err := e.BlobRef()
 	if err != nil {
@@ -131,13 +131,24 @@ func (i *Image) open(ctx context.Context, name string) (r io.ReadCloser, bytes i
 	if err != nil {
 		return nil, 0, err
 	}
-	return blobReader{Reader: format.BlobFileReader(*ref, data), Closer: data}, format.BlobFileBytes(ref.Size), nil
+	file := format.BlobFileReader(*ref, data)
+	return blobReader{file: file, Closer: data, group: i.plan.group}, format.BlobFileBytes(ref.Size), nil
 }
 
-// blobReader is the file of a blob.
+// blobReader is the file of a blob. Its errors name the group.
 type blobReader struct {
-	io.Reader
+	file io.Reader
 	io.Closer
+	group *reader.Group
+}
+
+// Read implements io.Reader.
+func (r blobReader) Read(b []byte) (int, error) {
+	n, err := r.file.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%s: %w", r.group, err)
+	}
+	return n, err
 }
 
 // segmentReader makes the file of a segment while it is read. It holds one frame.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sort"
 
@@ -161,6 +160,3 @@ func (p *plan) addBlobs(refs []format.Entry) error {
 	}
 	return nil
 }
-
-// errNoFile says that an image has no file of a name.
-var errNoFile = errors.New("the restored group has no such file")

@@ -47,8 +47,10 @@ type Group struct {
 	from *reader.Group
 }
 
-// Errors of Restore.Image.
+// Errors of Restore.Image and Image.Open.
 var (
+	// ErrNoFile means that the group has no file of the name, or that the file is shorter than the offset.
+	ErrNoFile = errors.New("the restored group has no such file")
 	// ErrBusy means that the image of another group is open.
 	ErrBusy = errors.New("another group is being restored")
 	// ErrUnknown means that no group of the restore has the UUID.

@@ -286,7 +286,7 @@ func TestAFileGoesOnFromAnyOffsetInAnotherProcess(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"segment-000000000000", "segment-000000000009", "blob-x", "manifest", ""} {
-		if _, err := first.Open(t.Context(), name, 0); !errors.Is(err, errNoFile) {
+		if _, err := first.Open(t.Context(), name, 0); !errors.Is(err, ErrNoFile) {
 			t.Errorf("file %q: error %v", name, err)
 		}
 	}

@@ -16,7 +16,7 @@ var inBubbles = []string{
 	"internal/test/clienttest", "internal/local/dev", "internal/gateway", "internal/storage/group",
 	"internal/storage/index", "internal/storage/journal", "internal/consensus/move", "internal/consensus/peer",
 	"internal/placement/registry", "internal/consensus/replica", "internal/shard", "internal/test/sim",
-	"internal/archive/archiver",
+	"internal/archive/archiver", "internal/local/restoresource",
 }
 
 // outside lists the files of these packages that run outside of bubbles, with the reason. The file itself must also
