@@ -68,8 +68,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found. Data goes to stdout, w
 		}
 		return nil
 	}
-	root.AddCommand(runCommand(a), listCommand(a), showCommand(a), verifyCommand(a), catCommand(a), probeCommand(a),
-		versionCommand(a))
+	root.AddCommand(runCommand(a), listCommand(a), showCommand(a), verifyCommand(a), catCommand(a), sourceCommand(a),
+		probeCommand(a), versionCommand(a))
 	return root
 }
 

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/archive/restore"
+	"sheaf.dev/sheaf/internal/base/units"
+	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/local/archivecli"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/local/restoresource"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// sourceFlags are the flags of the command source.
+type sourceFlags struct {
+	into, at, listen, tlsDir string
+	rate                     int64
+	dryRun                   bool
+}
+
+func sourceCommand(a *app) *cobra.Command {
+	var f sourceFlags
+	cmd := onArchive(a, &cobra.Command{
+		Use:   "source URL",
+		Short: "Serve the groups of a store as of a time to the shards of a new store, until it is stopped",
+		Long: `Makes the groups of an archive as of one time into groups of a new store, whose shards fetch them here as
+from another shard. It writes nothing, and needs no disk: each group is read from the bucket while it is sent.
+It may be stopped and started again, with the same --into and --time: the shards continue.
+
+Each group is consistent, but two groups may differ by what was written at that very time. Groups that cannot be
+restored exactly are named, with the reason; the others are served. --dry-run only shows the groups.`,
+		Args: cobra.ExactArgs(1),
+		Example: "  sheaf-archive source file:///mnt/backups/quotes --into $(uuidgen) --time 2026-11-01T12:00:00Z --dry-run\n" +
+			"  sheaf-archive source 's3://backups/quotes?region=eu-central-1' --into UUID --listen :7640 --tls-dir archive",
+	}, func(ctx context.Context, s archivecli.Source, _ []string) error {
+		return f.run(ctx, a.Out, s)
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&f.into, "into", "", "UUID of the new store; required")
+	flags.StringVar(&f.at, "time", "", "such as 2026-11-01T12:00:00Z; empty: the last time that the archive covers")
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:7640", "HOST:PORT on which shards fetch groups")
+	flags.StringVar(&f.tlsDir, "tls-dir", "", "folder with tls.crt, tls.key and ca.crt of the new store's archiver "+
+		"(or $SHEAF_TLS_DIR; default: plaintext, and everybody who can connect reads all records)")
+	flags.Int64Var(&f.rate, "rate", 0, "bytes per second that are sent to all shards together; 0: no limit")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "show which groups can be restored, and serve nothing")
+	return cmd
+}
+
+// run serves a restore until ctx ends.
+func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Source) error {
+	into, err := uuid.Parse(f.into)
+	if err != nil {
+		return cli.Usagef("--into %q: must be the UUID of the new store, which is not that of the archived one", f.into)
+	}
+	at, err := archivecli.ParseAt(f.at)
+	if err == nil && f.at != "" && at.Time.IsZero() {
+		err = cli.Usagef("--time %q: must be a time such as 2026-11-01T12:00:00Z", f.at)
+	}
+	if err != nil {
+		return err
+	}
+	if f.rate < 0 {
+		return cli.Usagef("--rate %d: must not be negative", f.rate)
+	}
+	certificates, err := f.certificates()
+	if err != nil {
+		return err
+	}
+	if certificates != nil {
+		defer certificates.Close()
+	}
+	a, err := s.Open(ctx)
+	if err != nil {
+		return err
+	}
+	if into == a.Store() || into == uuid.Nil {
+		return cli.Usagef("--into %s: the new store needs a UUID of its own", into)
+	}
+	when := at.Time
+	if when.IsZero() {
+		if when, err = newest(ctx, a); err != nil {
+			return err
+		}
+	}
+	r, err := restore.New(ctx, a, into, when)
+	if err != nil {
+		return err
+	}
+	if f.dryRun {
+		return show(out, r, when)
+	}
+	return f.serve(ctx, slog.New(slog.NewTextHandler(out.Err, nil)), r, certificates, when)
+}
+
+// certificates returns those of the process; nil: plaintext.
+func (f *sourceFlags) certificates() (*certs.Source, error) {
+	dir := cmp.Or(f.tlsDir, os.Getenv("SHEAF_TLS_DIR"))
+	if dir == "" {
+		return nil, nil
+	}
+	source, err := certs.Open(certs.Config{Dir: dir})
+	if err != nil {
+		return nil, cli.Usagef("--tls-dir: %w", err)
+	}
+	if is := source.Identity(); is.Role != identity.Archive {
+		source.Close()
+		return nil, cli.Usagef("--tls-dir %s: the certificate is that of %s, and not that of an archiver", dir, is)
+	}
+	return source, nil
+}
+
+// newest returns the last time that an archive covers.
+func newest(ctx context.Context, a *reader.Archive) (time.Time, error) {
+	groups, _, err := a.Readable(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	covered := reader.Covered(groups)
+	if covered.IsZero() {
+		return covered, cli.NotFoundf("the archive has no time that all of its groups cover: give --time")
+	}
+	return covered, nil
+}
+
+// groupRow is a group as --dry-run prints it.
+type groupRow struct {
+	Name   string `json:"name"`
+	UUID   string `json:"uuid"`
+	Source string `json:"source"`
+	Index  uint64 `json:"index"`
+	Error  string `json:"error,omitempty"`
+}
+
+// show prints the groups of a restore. It fails if one of them cannot be restored.
+func show(out *cli.Output, r *restore.Restore, when time.Time) error {
+	groups := r.Groups()
+	rows := make([]groupRow, 0, len(groups))
+	table := cli.Table{Header: []string{"GROUP", "AS OF INDEX", "NEW UUID", "STATE"}}
+	failed := 0
+	for _, g := range groups {
+		row := groupRow{Name: g.Name, UUID: g.UUID.String(), Source: g.Source.String(), Index: g.Index}
+		state := cli.Text("can be restored")
+		if g.Err != nil {
+			failed++
+			row.Error = g.Err.Error()
+			state = cli.Cell{Text: strings.ReplaceAll(row.Error, "\n", "; "), Colour: cli.Red}
+		}
+		rows = append(rows, row)
+		table.Rows = append(table.Rows, []cli.Cell{cli.Text(cmp.Or(g.Name, row.Source)),
+			cli.Number(strconv.FormatUint(g.Index, 10)), cli.Text(row.UUID), state})
+	}
+	if err := out.WriteRows(rows, table); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return fmt.Errorf("as of %s, the archive cannot restore %s of %d", cli.FormatTime(when),
+			units.Count(int64(failed), "group", "groups"), len(rows))
+	}
+	return nil
+}
+
+// serve serves a restore until ctx ends.
+func (f *sourceFlags) serve(ctx context.Context, log *slog.Logger, r *restore.Restore, certificates *certs.Source,
+	when time.Time) error {
+	good := 0
+	for _, g := range r.Groups() {
+		if g.Err != nil {
+			log.Error("a group cannot be restored", "group", g.Name, "source", g.Source, "error", g.Err)
+			continue
+		}
+		good++
+	}
+	var listening net.ListenConfig
+	listener, err := listening.Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return cli.Usagef("--listen %q: %w", f.listen, err)
+	}
+	server := restoresource.NewServer(restoresource.Options{Restore: r, Limiter: peer.NewLimiter(f.rate), Logger: log},
+		certificates)
+	log.Info("the source begins", "store", r.Store(), "time", cli.FormatTime(when), "address", listener.Addr(),
+		"groups", good, "of", len(r.Groups()), "tls", certificates != nil)
+	stop := context.AfterFunc(ctx, server.Stop) // shards continue with the next source where they were
+	defer stop()
+	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("the source stopped: %w", err)
+	}
+	log.Info("the source ends")
+	return nil
+}

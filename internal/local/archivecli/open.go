@@ -1,0 +1,10 @@
+package archivecli
+
+import (
+	"context"
+
+	"sheaf.dev/sheaf/internal/archive/reader"
+)
+
+// Open opens the archive that is meant. Errors have the exit codes of package cli.
+func (s Source) Open(ctx context.Context) (*reader.Archive, error) { return s.open(ctx) }
