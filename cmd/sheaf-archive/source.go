@@ -155,15 +155,15 @@ func show(out *cli.Output, r *restore.Restore, when time.Time) error {
 	failed := 0
 	for _, g := range groups {
 		row := groupRow{Name: g.Name, UUID: g.UUID.String(), Source: g.Source.String(), Index: g.Index}
-		state := cli.Text("can be restored")
+		state, index := cli.Text("can be restored"), strconv.FormatUint(g.Index, 10)
 		if g.Err != nil {
 			failed++
-			row.Error = g.Err.Error()
+			row.Error, index = g.Err.Error(), ""
 			state = cli.Cell{Text: strings.ReplaceAll(row.Error, "\n", "; "), Colour: cli.Red}
 		}
 		rows = append(rows, row)
 		table.Rows = append(table.Rows, []cli.Cell{cli.Text(cmp.Or(g.Name, row.Source)),
-			cli.Number(strconv.FormatUint(g.Index, 10)), cli.Text(row.UUID), state})
+			cli.Number(index), cli.Text(row.UUID), state})
 	}
 	if err := out.WriteRows(rows, table); err != nil {
 		return err

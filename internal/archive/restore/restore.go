@@ -39,7 +39,7 @@ type Group struct {
 	Name   string    // empty if it is not known, because the group cannot be read
 	UUID   uuid.UUID // in the new store
 	Source uuid.UUID // in the archive; zero if the archive does not have the group
-	Index  uint64    // the time stands for this index
+	Index  uint64    // the time stands for this index; 0 if Err is set
 	// Err is why the group cannot be restored; nil: it can be. It is a *reader.RefusedError if the objects can be read,
 	// but do not tell what the group held at the time.
 	Err error
@@ -77,7 +77,9 @@ func New(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Time) 
 			continue
 		}
 		found := Group{Name: g.Name, UUID: GroupUUID(store, g.UUID), Source: g.UUID, from: g}
-		found.Index, found.Err = g.At(ctx, at)
+		if found.Index, found.Err = g.At(ctx, at); found.Err != nil {
+			found.Index = 0
+		}
 		if err := found.Err; err != nil && !errors.Is(err, reader.ErrRefused) && !reader.IsBroken(err) {
 			return nil, err
 		}
