@@ -46,7 +46,7 @@ It may be stopped and started again, with the same --into and --time: the shards
 Each group is consistent, but two groups may differ by what was written at that very time. Groups that cannot be
 restored exactly are named, with the reason; the others are served. --dry-run only shows the groups.`,
 		Args: cobra.ExactArgs(1),
-		Example: "  sheaf-archive source file:///mnt/backups/quotes --into $(uuidgen) --time 2026-11-01T12:00:00Z --dry-run\n" +
+		Example: "  sheaf-archive source file:///mnt/backups --into $(uuidgen) --time 2026-11-01T12:00:00Z --dry-run\n" +
 			"  sheaf-archive source 's3://backups/quotes?region=eu-central-1' --into UUID --listen :7640 --tls-dir archive",
 	}, func(ctx context.Context, s archivecli.Source, _ []string) error {
 		return f.run(ctx, a.Out, s)

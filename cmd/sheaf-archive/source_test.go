@@ -24,9 +24,7 @@ const newStore = "99999999-0000-4000-8000-000000000001"
 
 func TestADryRunNamesTheGroups(t *testing.T) {
 	url := archiveOfTests(t)
-	at := func(seconds time.Duration) string {
-		return archivetest.Begin.Add(seconds * time.Second).Format(time.RFC3339)
-	}
+	early := archivetest.Begin.Add(3 * time.Second).Format(time.RFC3339)
 	for _, c := range []struct {
 		args []string
 		code int
@@ -35,8 +33,8 @@ func TestADryRunNamesTheGroups(t *testing.T) {
 		{nil, 0, []string{"alpha", "beta", "delta", "can be restored"}},
 		{[]string{"-o", "json"}, 0, []string{`"name": "alpha"`, `"index": 10`}},
 		// At that time, delta was not archived yet, and alpha was below its floor.
-		{[]string{"--time", at(3)}, 1, []string{"below the history floor", "cannot restore 2 groups of"}},
-		{[]string{"--time", at(3), "-o", "json"}, 1, []string{`"error": "group alpha`}},
+		{[]string{"--time", early}, 1, []string{"below the history floor", "cannot restore 2 groups of"}},
+		{[]string{"--time", early, "-o", "json"}, 1, []string{`"error": "group alpha`}},
 		{[]string{"--time", "2199-01-01T00:00:00Z"}, 1, []string{"is not archived yet"}},
 		{[]string{"--time", "tomorrow"}, 2, []string{"is not a point in time"}},
 		{[]string{"--time", "index:3"}, 2, []string{"must be a time"}},

@@ -88,8 +88,9 @@ func addRequests(t *testing.T, b *archivetest.Memory, w *archivetest.Writer, mod
 	}
 	body := archivetest.EncodeSegment(format.SegmentHeader{Store: w.Store, Group: model.UUID, ID: id, FirstIndex: 1},
 		requests)
-	h := &object.Segment{Range: object.Range{Group: model.UUID, Name: model.Name, First: 1, Last: 9}, Made: object.MadeByCopy}
-	segment := w.Encode(h, body)
+	segment := w.Encode(&object.Segment{
+		Range: object.Range{Group: model.UUID, Name: model.Name, First: 1, Last: 9}, Made: object.MadeByCopy,
+	}, body)
 	b.Set(w.Name(object.SegmentName(model.UUID, 1, 9, id)), segment)
 	var c object.Catalogue
 	d, err := object.NewDecoder(bytes.NewReader(b.Get(w.Name(object.CatalogueName(model.UUID, 2)))), w.Store,
@@ -100,8 +101,9 @@ func addRequests(t *testing.T, b *archivetest.Memory, w *archivetest.Writer, mod
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Segments = append([]object.SegmentRef{{First: 1, Last: 9, ID: hex.EncodeToString(id[:]), Bytes: int64(len(segment))}},
-		c.Segments...)
+	c.Segments = append([]object.SegmentRef{
+		{First: 1, Last: 9, ID: hex.EncodeToString(id[:]), Bytes: int64(len(segment))},
+	}, c.Segments...)
 	b.Set(w.Name(object.CatalogueName(model.UUID, 3)), w.Encode(&c, nil))
 }
 

@@ -96,8 +96,8 @@ func (i *Image) Close() error {
 }
 
 // Open reads a file from an offset to its end. What is read comes from the bucket: it is read from the beginning of the
-// file, and what is before the offset is dropped. ctx bounds the reading, too. A file that cannot be read whole and right
-// ends with an error, and never with io.EOF.
+// file, and what is before the offset is dropped. ctx bounds the reading, too. A file that cannot be read whole and
+// right ends with an error, and never with io.EOF.
 func (i *Image) Open(ctx context.Context, name string, offset int64) (io.ReadCloser, error) {
 	r, bytes, err := i.open(ctx, name)
 	if err != nil {

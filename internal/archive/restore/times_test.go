@@ -105,7 +105,9 @@ func TestABrokenGroupIsNamed(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)
 	name := w.Name(object.CatalogueName(w.Groups[0].UUID, 2))
-	for what, content := range map[string][]byte{"cut": b.Get(name)[:100], "of another kind": b.Get(w.Name(object.ArchiveName))} {
+	for what, content := range map[string][]byte{
+		"cut": b.Get(name)[:100], "of another kind": b.Get(w.Name(object.ArchiveName)),
+	} {
 		b.Set(name, bytes.Clone(content))
 		r := at(t, open(t, b, w), w.Now())
 		broken := byName(r)[""]

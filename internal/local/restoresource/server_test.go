@@ -310,8 +310,9 @@ func TestABrokenGroupIsNamedAndTheOthersAreServed(t *testing.T) {
 			s.bucket.Set(blob, content)
 			s.start()
 			_, err := s.install(t.Context(), disk(t), alpha, nil)
-			if short := blob[strings.Index(blob, "blob/"):]; status.Code(err) != codes.DataLoss ||
-				!strings.Contains(err.Error(), short) || !strings.Contains(err.Error(), "alpha") {
+			_, short, _ := strings.Cut(blob, "/g/")
+			if status.Code(err) != codes.DataLoss || !strings.Contains(err.Error(), short) ||
+				!strings.Contains(err.Error(), "alpha") {
 				t.Errorf("the blob is %s: %v", what, err)
 			}
 			fs := disk(t)
@@ -410,8 +411,9 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 			change func(in *peerv1.FetchGroupStart)
 			want   codes.Code
 		}{
-			"no header":         {func(in *peerv1.FetchGroupStart) { in.Header = nil }, codes.InvalidArgument},
-			"the old store":     {func(in *peerv1.FetchGroupStart) { in.Header.Store = s.model.Store[:] }, codes.FailedPrecondition},
+			"no header": {func(in *peerv1.FetchGroupStart) { in.Header = nil }, codes.InvalidArgument},
+			"the old store": {func(in *peerv1.FetchGroupStart) { in.Header.Store = s.model.Store[:] },
+				codes.FailedPrecondition},
 			"for a shard":       {func(in *peerv1.FetchGroupStart) { in.Header.ToShard = "s1" }, codes.FailedPrecondition},
 			"from nobody":       {func(in *peerv1.FetchGroupStart) { in.Header.FromShard = "" }, codes.InvalidArgument},
 			"no UUID":           {func(in *peerv1.FetchGroupStart) { in.Group = in.GetGroup()[1:] }, codes.InvalidArgument},
@@ -425,8 +427,10 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		for _, wanted := range []*peerv1.FetchGroupWanted{nil, {}, {Files: []*peerv1.FileRange{{Name: "segment-000000000099"}}},
-			{Files: []*peerv1.FileRange{{Name: "segment-000000000001", OffsetBytes: -1}}}} {
+		for _, wanted := range []*peerv1.FetchGroupWanted{
+			nil, {}, {Files: []*peerv1.FileRange{{Name: "segment-000000000099"}}},
+			{Files: []*peerv1.FileRange{{Name: "segment-000000000001", OffsetBytes: -1}}},
+		} {
 			stream, _, err := call(t.Context(), client, startOf(s.model.Groups[0]))
 			if err != nil {
 				t.Fatal(err)
