@@ -148,7 +148,8 @@ func (r *Restore) Archive() object.Archive { return r.header }
 
 // Image makes the image of a group, given its UUID in the new store. The founder is the Raft id of the replica that
 // installs it, which is not zero and was never used. One image may be open at a time, because each needs memory: up to
-// 24 bytes for each record, besides about 4 MiB; ErrBusy asks the caller to try again. The group is read once for its
+// 24 bytes for each record, about 200 bytes for each put above 1 MiB in the history, and a few MiB. ErrBusy asks the
+// caller to try again. The group is read once for its
 // image, and once more while its files are read. If the group that was asked for last is asked for again, its plan is
 // used again.
 func (r *Restore) Image(ctx context.Context, group uuid.UUID, founder uint64) (_ *Image, err error) {

@@ -159,6 +159,13 @@ func (s *site) install(ctx context.Context, fs vfs.FS, of *archivetest.Group, cu
 			}
 		}
 	}
+	// The source has let go of the group when the call has ended.
+	if err := stream.CloseSend(); err != nil {
+		return came, err
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		return came, fmt.Errorf("the call goes on: %w", err)
+	}
 	return came, in.Finish(ctx)
 }
 
