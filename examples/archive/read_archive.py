@@ -1,9 +1,8 @@
 """Lists the records of an archive of Sheaf as of a time: python3 read_archive.py FOLDER [TIME]
 
-FOLDER is the archive of one store on a file system, URL/<store UUID>. TIME is in Unix nanoseconds; the default is the
-end of the archive. The program prints a line for each group with the index up to which the group is archived, or with
-the reason why it cannot be read as of TIME. A line for each record follows: group, id, version, commit time, size and
-SHA-256 of the data. Encrypted archives are refused.
+FOLDER is the archive of one store on a file system, URL/<store UUID>. TIME is in Unix nanoseconds; by default it is
+the archive's end. Each group has a line with its archived index, or with the reason why it cannot be read as of TIME.
+Lines of its records follow: group, id, version, commit time, size, SHA-256 of the data. It refuses encrypted archives.
 """
 import hashlib
 import itertools
