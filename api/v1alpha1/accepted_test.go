@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// goodCase is input at the edge of what is accepted.
+// goodCase is input at the limit of the accepted values.
 type goodCase struct {
 	kind   string
 	set    fields
@@ -147,8 +147,8 @@ func TestGoodInput(t *testing.T) {
 	}
 }
 
-// TestNumbersOfShards: the API server accepts the numbers of shards that exist or were named earlier, whatever
-// spec.shards is. It refuses all other numbers.
+// TestNumbersOfShards checks that the API server accepts the numbers of shards that exist or were named earlier, for
+// any spec.shards, and refuses all other numbers.
 func TestNumbersOfShards(t *testing.T) {
 	kubetest.Only(t)
 	pool := create(t, build(t, "ShardPool", fields{"spec/shards": 5, "spec/remove": []int{4}}))
@@ -191,7 +191,7 @@ func TestNumbersOfShards(t *testing.T) {
 			t.Errorf("%s %v: %v", test.field, test.numbers, err)
 		}
 	}
-	// A number that was stored before this bound existed does not block other changes.
+	// A number that was stored before this limit existed does not block other changes.
 	apply(t, pool, fields{"status/highestNumber": 3})
 	if pool, err = client("ShardPool").UpdateStatus(t.Context(), pool, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func TestChangeBack(t *testing.T) {
 	}
 }
 
-// TestDefaults states what a minimal object means: docs/reference.md and the charts say the same.
+// TestDefaults checks the defaults of a minimal object, which docs/reference.md and the charts repeat.
 func TestDefaults(t *testing.T) {
 	kubetest.Only(t)
 	want := map[string]string{

@@ -1,7 +1,7 @@
 package v1alpha1
 
-// Access says who may be a caller of a store, besides callers with its certificates and the ServiceAccounts of the
-// cluster. RecordGrants say what each caller may do.
+// Access lists who may call a store, in addition to callers with its certificates and ServiceAccounts of the cluster.
+// RecordGrants say what each caller may do.
 type Access struct {
 	// Issuers of OpenID Connect tokens, such as the identity provider of your organisation. The operator reads their
 	// keys and passes these to gateways and shards, which therefore ask no issuer themselves.
@@ -15,15 +15,16 @@ type Access struct {
 // TokenIssuer is an issuer of tokens: JWTs signed by ES256 or RS256.
 // +kubebuilder:validation:XValidation:rule="has(self.caBundle) != has(self.keysFrom)",message="give caBundle, by which the issuer is checked when its keys are read, or keysFrom, where they are in a ConfigMap: one of both"
 type TokenIssuer struct {
-	// URL of the issuer, as its tokens name it in iss. Its keys are read from the address that
-	// URL/.well-known/openid-configuration has in jwks_uri: every hour, and when a token names an unknown key, but at
-	// most once a minute.
+	// URL of the issuer, as in the claim iss of its tokens. The operator reads the issuer's keys from the jwks_uri in
+	// URL/.well-known/openid-configuration: every hour, and also when a token names an unknown key, but then at most
+	// once a minute.
 	// +required
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.startsWith('https://')",message="url must begin with https://: whoever could change the answers on the way could call as anybody"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~%!$&()*+,;=:@/-]*)?$')",message="url must be https://HOST, with a port and a path where the issuer has them, as in iss of its tokens: no user, query or fragment"
 	URL string `json:"url"`
-	// Audiences of which a token must have one; absent: sheaf/NAMESPACE/STORE, as for ServiceAccounts.
+	// Audiences that are accepted: a token must have at least one of them. Absent: sheaf/NAMESPACE/STORE, as for
+	// ServiceAccounts.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -44,8 +45,8 @@ type TokenIssuer struct {
 	// +kubebuilder:validation:MaxLength=65536
 	// +kubebuilder:validation:XValidation:rule="self.contains('-----BEGIN CERTIFICATE-----')",message="caBundle must hold certificates in PEM: it begins with -----BEGIN CERTIFICATE-----"
 	CABundle string `json:"caBundle,omitempty"`
-	// KeysFrom names a ConfigMap of this namespace with the issuer's JSON Web Key Set in its key jwks.json: for issuers
-	// that the operator cannot reach. It is read every minute.
+	// KeysFrom names a ConfigMap of this namespace whose key jwks.json holds the issuer's JSON Web Key Set, for issuers
+	// that the operator cannot reach. The operator reads the ConfigMap every minute.
 	// +optional
 	KeysFrom *KeysFrom `json:"keysFrom,omitempty"`
 }

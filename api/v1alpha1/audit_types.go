@@ -10,7 +10,7 @@ const (
 	AuditNone AuditMode = "None"
 	// AuditRefusals writes refused calls, administrative calls and first uses of grants.
 	AuditRefusals AuditMode = "Refusals"
-	// AuditWrites writes the same, and each allowed put and delete.
+	// AuditWrites writes the same as AuditRefusals, and also each allowed put and delete.
 	AuditWrites AuditMode = "Writes"
 )
 

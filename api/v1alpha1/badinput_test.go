@@ -18,7 +18,7 @@ type badCase struct {
 	value any
 	// with are the other fields of the object. They are set before the change too.
 	with fields
-	// update makes the case a change of a stored object that has the fields of with.
+	// update makes the case a change of a stored object that has the fields in with.
 	update bool
 	// at is the field that the error names. It is empty if the error names the changed field.
 	at string
@@ -93,8 +93,8 @@ func (c badCase) check(t *testing.T, kind string) {
 	}
 }
 
-// A new field needs a case of bad input, so that its rules are not forgotten. Booleans need none: only their type can
-// be wrong, and TestWrongType covers that.
+// A new field needs a case of bad input, so that its rules are tested. Booleans need no case, because only their type
+// can be wrong, and TestWrongType covers that.
 func TestEveryFieldHasACaseOfBadInput(t *testing.T) {
 	for kind, cases := range badCases {
 		nodes, _ := schemaOf(t, kind)
@@ -110,7 +110,7 @@ func TestEveryFieldHasACaseOfBadInput(t *testing.T) {
 	}
 }
 
-// everyRuleFires proves that each CEL rule has a message and a case that triggers it.
+// everyRuleFires checks that each CEL rule has a message and a case that triggers it.
 func everyRuleFires(t *testing.T, nodes []node, rootRules []string) {
 	t.Helper()
 	fired := func(path, message string) {
@@ -133,7 +133,8 @@ func everyRuleFires(t *testing.T, nodes []node, rootRules []string) {
 	}
 }
 
-// siblings are the fields that an object needs besides the one at path before the API server evaluates its rules.
+// siblings are the fields that an object needs in addition to the one at path before the API server evaluates its
+// rules.
 func siblings(kind, path string) fields {
 	switch {
 	case strings.HasPrefix(path, "spec/etcd/external/"):
@@ -156,7 +157,7 @@ func siblings(kind, path string) fields {
 	return nil
 }
 
-// A misspelt field is refused by name (kubectl asks for that by default), never ignored.
+// A misspelt field is refused and named, but never ignored. By default, kubectl requests this check.
 func TestUnknownField(t *testing.T) {
 	kubetest.Only(t)
 	for kind := range kinds {
@@ -249,8 +250,8 @@ func TestStrangeText(t *testing.T) {
 	}
 }
 
-// TestAcceptedDecodes sets quantities and durations to texts at the edge of what the parsers take. The operator must be
-// able to read everything that the API server accepts: otherwise one object would stop the watch of its kind.
+// TestAcceptedDecodes sets quantities and durations to texts at the limits of the parsers. The operator must be able to
+// read everything that the API server accepts, because one undecodable object would stop the watch of its kind.
 func TestAcceptedDecodes(t *testing.T) {
 	kubetest.Only(t)
 	texts := []any{

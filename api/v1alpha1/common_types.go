@@ -10,8 +10,8 @@ const (
 	LabelShard = "sheaf.dev/shard"
 	// LabelComponent is shard, gateway, etcd or bench.
 	LabelComponent = "app.kubernetes.io/component"
-	// LabelClient, with the name of a RecordStore as value, is on pods that a person lets reach the shards of that
-	// store (spec.networkPolicy).
+	// LabelClient marks pods that may call the shards of a store directly (spec.networkPolicy). Its value is the name
+	// of the RecordStore.
 	LabelClient = "sheaf.dev/client"
 	// LabelDiskSet names the DiskSet a PersistentVolume or StorageClass belongs to.
 	LabelDiskSet = "sheaf.dev/diskset"
@@ -58,8 +58,8 @@ const (
 	ConditionSpaceAvailable = "SpaceAvailable"
 	// ConditionEtcdReady is True when etcd answers.
 	ConditionEtcdReady = "EtcdReady"
-	// ConditionEtcdRedundant is True when every member of a managed etcd serves and votes; the message counts them, and
-	// says what is wrong with each of the others, such as "2 of 3; quotes-etcd-1: why".
+	// ConditionEtcdRedundant is True when every member of a managed etcd serves and votes. The message gives their
+	// number, and the problem of each other member, such as "2 of 3; quotes-etcd-1: why".
 	ConditionEtcdRedundant = "EtcdRedundant"
 	// ConditionGatewayReady is True when at least one gateway is ready.
 	ConditionGatewayReady = "GatewayReady"
@@ -81,14 +81,14 @@ const (
 	ConditionUpdated = "Updated"
 	// ConditionCompiled is True when a grant or a tenant is in the table that gateways and shards of its store use.
 	ConditionCompiled = "Compiled"
-	// ConditionIssuersReady is False when the keys of an issuer of spec.access cannot be read, or when a table cannot have
-	// the issuer. The keys that were read last remain in use, unless the issuer has none any more.
+	// ConditionIssuersReady is False when the keys of an issuer of spec.access cannot be read, or when an issuer would
+	// make the table of grants invalid. If keys cannot be read, those that were read last remain in use.
 	ConditionIssuersReady = "IssuersReady"
 	// ConditionInForce is True when every gateway and shard uses a table that has the grant. It is False when a process
-	// has been behind for 5 s, which the message names, when the store accepts plaintext, and when the grant is not in the
-	// table. It is Unknown when the table could not be written for 5 s.
+	// has used an older table for 5 s (the message names the process), when the store accepts plaintext, and when the
+	// grant is not in the table. It is Unknown when the table could not be written for 5 s.
 	ConditionInForce = "InForce"
-	// ConditionGrantsInForce is the same as InForce for all grants of a store, including deleted ones.
+	// ConditionGrantsInForce has the same meaning as InForce, but for all grants of a store, including deleted ones.
 	ConditionGrantsInForce = "GrantsInForce"
 	// ConditionDrained is True when no shard of a drained pool holds a group.
 	ConditionDrained = "Drained"

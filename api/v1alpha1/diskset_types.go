@@ -106,7 +106,8 @@ type DiskState string
 const (
 	// DiskFree is a disk that is blank, or that a person released, and that waits for a claim.
 	DiskFree DiskState = "Free"
-	// DiskLooking is a disk that a Job inspects: no claim gets a new disk before it is known to be blank.
+	// DiskLooking is a disk that a Job inspects, because a claim gets a new disk only once the disk is known to be
+	// blank.
 	DiskLooking DiskState = "Looking"
 	// DiskLookFailed is a disk that could not be inspected.
 	DiskLookFailed DiskState = "LookFailed"

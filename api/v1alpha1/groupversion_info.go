@@ -1,6 +1,6 @@
-// Package v1alpha1 holds the Kubernetes kinds of Sheaf: RecordStore (what is stored), ShardPool (where), Shard (what
-// was seen of one shard of a pool), DiskSet (which raw disks of which nodes become volumes), RecordGrant (who may do
-// what in a store) and RecordTenant (how much of it a tenant may use).
+// Package v1alpha1 holds the Kubernetes kinds of Sheaf: RecordStore (a store and its settings), ShardPool (the shards
+// of a store), Shard (the observed state of one shard), DiskSet (raw disks that become volumes), RecordGrant (the
+// rights of callers in a store) and RecordTenant (the quotas of a part of a store).
 //
 // +kubebuilder:object:generate=true
 // +groupName=sheaf.dev

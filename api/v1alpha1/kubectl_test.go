@@ -34,12 +34,13 @@ func field(object *unstructured.Unstructured, path ...string) any {
 	return value
 }
 
-// The status is a subresource: updates by people do not touch it, and updates by the operator do not touch the spec.
+// The status is a subresource: updates of the object by people do not change it, and updates of the status by the
+// operator do not change the spec.
 func TestStatusSubresource(t *testing.T) {
 	kubetest.Only(t)
 	for kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			number := "observedGeneration" // that no new object has
+			number := "observedGeneration" // a field that no new object has
 			if kind == "Shard" {
 				number = "records"
 			}
@@ -97,7 +98,7 @@ func TestScaleSubresource(t *testing.T) {
 	}
 }
 
-// kubectl get knows the short names and the category, and prints the columns.
+// kubectl get supports the short names and the category, and prints the columns.
 func TestPrinted(t *testing.T) {
 	kubetest.Only(t)
 	want := map[string]struct{ short, header, wide string }{
@@ -174,7 +175,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Each of our fields has a description. Types of Kubernetes bring their own.
+// Each field of Sheaf has a description. Types of Kubernetes have their own descriptions.
 func TestEveryFieldIsDescribed(t *testing.T) {
 	for kind := range kinds {
 		for name, part := range crdSchema(t, kind)["properties"].(map[string]any) {

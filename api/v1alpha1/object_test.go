@@ -133,7 +133,7 @@ func set(node any, path []string, value any) (any, error) {
 	return fields, err
 }
 
-// plain converts a value to the types that JSON decodes to.
+// plain converts a value to the types that decoding JSON produces.
 func plain(value any) any {
 	switch v := value.(type) {
 	case int:
@@ -213,7 +213,8 @@ func create(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstr
 // complaint is one error that the API server reports about an object.
 type complaint struct{ field, message string }
 
-// complaints returns what an error of the API server lists. It fails the test if the error is not about the object.
+// complaints returns the errors that an error of the API server lists. It fails the test if the error is not about the
+// object.
 func complaints(t *testing.T, err error) []complaint {
 	t.Helper()
 	var status *apierrors.StatusError
@@ -228,8 +229,8 @@ func complaints(t *testing.T, err error) []complaint {
 	return all
 }
 
-// decode fails the test if an accepted object does not decode into the Go type: such an object would stop every watch
-// of its kind.
+// decode fails the test if an accepted object does not decode into the Go type, because such an object would stop every
+// watch of its kind.
 func decode(t *testing.T, object *unstructured.Unstructured) {
 	t.Helper()
 	types := map[string]any{

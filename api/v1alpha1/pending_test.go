@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// read returns the object as any reader gets it.
+// read returns the stored object, including its default status.
 func read(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	got, err := client(object.GetKind()).Get(context.Background(), object.GetName(), metav1.GetOptions{})
@@ -35,13 +35,13 @@ func conditionsOf(t *testing.T, object *unstructured.Unstructured) map[string]st
 	return all
 }
 
-// An object that the operator has not seen yet says so. A client that waits for it (helm --wait, kubectl wait, GitOps)
-// must not take it for a ready one; kstatus would do that with an object that has no status.
+// The status of an object that the operator has not seen yet says so. A client that waits for the object (helm --wait,
+// kubectl wait, GitOps) must not consider it ready; with an empty status, kstatus would.
 func TestANewObjectIsPending(t *testing.T) {
 	kubetest.Only(t)
 	for kind := range kinds {
 		if kind == "Shard" {
-			continue // nobody waits for one: it is made by the operator when it has looked
+			continue // no client waits for a Shard, because the operator creates Shards after it has observed them
 		}
 		t.Run(kind, func(t *testing.T) {
 			object := create(t, build(t, kind, fields{"status": fields{"conditions": []fields{{
@@ -59,8 +59,8 @@ func TestANewObjectIsPending(t *testing.T) {
 				t.Errorf("kubectl get shows %s", row)
 			}
 
-			// The operator's first write may concern something else. The pending conditions remain until it writes
-			// conditions of its own, and are then gone.
+			// The operator's first write may concern another part of the status. The pending conditions remain until
+			// the operator writes its own conditions, and then disappear.
 			patch := func(body string) {
 				t.Helper()
 				if _, err := client(kind).Patch(context.Background(), object.GetName(), types.MergePatchType, []byte(body),
@@ -78,7 +78,7 @@ func TestANewObjectIsPending(t *testing.T) {
 				t.Errorf("after the operator has said that all is well the conditions are %v", after)
 			}
 
-			// A later update by a person does not bring the pending conditions back.
+			// A later update by a person does not restore the pending conditions.
 			apply(t, got, fields{"status": nil, "metadata/labels": fields{"a": "b"}})
 			if after := conditionsOf(t, update(t, got)); len(after) != 1 {
 				t.Errorf("after an update of the object the conditions are %v", after)

@@ -47,13 +47,14 @@ type PodOptions struct {
 
 // Tracing says where traces of calls are sent, and how many calls are traced.
 type Tracing struct {
-	// Endpoint of the collector, by OTLP over gRPC and without TLS, such as http://otel-collector.observability:4317.
+	// Endpoint of the collector, which receives OTLP over gRPC without TLS, such as
+	// http://otel-collector.observability:4317.
 	// +required
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.matches('^http://([A-Za-z0-9.-]+|[[][0-9A-Fa-f:.]+[]]):[0-9]{1,5}$')",message="endpoint must be http, a host and a port, such as http://otel-collector.observability:4317"
 	Endpoint string `json:"endpoint"`
-	// SampleRatio is the part of calls that are traced, from 0 to 1, such as 0.01. A caller that decides about tracing
-	// itself overrides it.
+	// SampleRatio is the fraction of calls that are traced, from 0 to 1, such as 0.01. A caller that makes its own
+	// decision about tracing overrides it.
 	// +optional
 	// +kubebuilder:default="0.01"
 	// +kubebuilder:validation:MaxLength=16
@@ -103,8 +104,8 @@ type Scheduling struct {
 	// Affinity of the pods, in place of what the operator sets.
 	// +optional
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
-	// TopologySpreadConstraints of the pods, in place of what the operator sets. One without a labelSelector counts the
-	// pods that this Scheduling is for.
+	// TopologySpreadConstraints of the pods, in place of what the operator sets. A constraint without a labelSelector
+	// counts the pods to which this Scheduling applies.
 	// +optional
 	// +listType=map
 	// +listMapKey=topologyKey
@@ -141,8 +142,8 @@ const (
 
 // NetworkPolicy says who may reach the store's pods.
 type NetworkPolicy struct {
-	// Mode: Managed creates NetworkPolicies with which only the store's pods and the operator reach a managed etcd;
-	// None creates none. Policies add up: to let others in as well, add a policy of your own.
+	// Mode: Managed creates NetworkPolicies that let only the store's pods and the operator reach a managed etcd; None
+	// creates none. NetworkPolicies are additive: to admit other pods, add your own policy.
 	// +optional
 	// +kubebuilder:default=Managed
 	Mode NetworkPolicyMode `json:"mode,omitempty"`

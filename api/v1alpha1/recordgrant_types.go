@@ -2,9 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// RecordGrant lets callers of a store do something in some of its groups. A caller may do what at least one grant
-// allows; no grant takes a right away. Only the store's own processes, and administrators with a certificate, need no
-// grant.
+// RecordGrant gives callers of a store rights in some of its groups. A caller may do what at least one grant allows; no
+// grant takes a right away. Only the store's own processes, and administrators with a certificate, need no grant.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -79,7 +78,8 @@ const (
 	GrantServiceAccounts GrantSubjectKind = "ServiceAccounts"
 	// GrantOIDC is a caller with a token that an issuer of the RecordStore's spec.access issued for this subject (sub).
 	GrantOIDC GrantSubjectKind = "OIDC"
-	// GrantOIDCGroup is every caller with a token of such an issuer that names the group.
+	// GrantOIDCGroup is every caller with a token that an issuer of the RecordStore's spec.access issued and that names
+	// the group.
 	GrantOIDCGroup GrantSubjectKind = "OIDCGroup"
 	// GrantAnybody is every caller with a certificate or a token for the store.
 	GrantAnybody GrantSubjectKind = "Anybody"
@@ -119,7 +119,7 @@ type GrantSubject struct {
 // +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-][A-Za-z0-9._-]*$')",message="names of groups hold letters, digits and . _ - and do not begin with a dot"
 type GrantGroupText string
 
-// GrantGroups are groups of a store. In Hash routing, their names are "0", "1" and so on: grant all.
+// GrantGroups are groups of a store. In Hash routing, groups are named "0", "1" and so on, so a grant should use all.
 // +kubebuilder:validation:XValidation:rule="(has(self.all) && self.all) != (has(self.names) || has(self.prefixes))",message="give either all: true, or names, prefixes or both"
 type GrantGroups struct {
 	// All groups, including future ones.

@@ -20,7 +20,8 @@ type RecordStoreStatus struct {
 	// Address of the gateway inside the cluster, host:port.
 	// +optional
 	Address string `json:"address,omitempty"`
-	// Image that all gateways and all members of etcd were observed to run. Shards get a new image only after that.
+	// Image that all gateways and all members of etcd ran when the operator last observed them. Shards get a new image
+	// only after gateways and etcd run it.
 	// +optional
 	Image string `json:"image,omitempty"`
 	// Groups counts groups by state.
@@ -35,7 +36,7 @@ type RecordStoreStatus struct {
 	// Version that the shards run, as text: one version, or several separated by commas during an update.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// Records of all groups, each counted once, as their leaders reported last.
+	// Records is the number of records in all groups, without their further copies, as last reported by the leaders.
 	// +optional
 	Records int64 `json:"records,omitempty"`
 	// StoredBytes of all copies of all groups on their volumes, as reported last.
@@ -80,7 +81,7 @@ type PlannedPool struct {
 type GroupCounts struct {
 	// Total number of groups that exist.
 	Total int32 `json:"total"`
-	// Serving groups. With several copies: a majority of them serves, and one leads.
+	// Serving groups. A group with several copies serves while a majority of its copies serves and one of them leads.
 	Serving int32 `json:"serving"`
 	// Loading groups.
 	Loading int32 `json:"loading"`
@@ -90,9 +91,10 @@ type GroupCounts struct {
 	// Damaged groups: some entries answer DATA_LOSS. They serve undamaged records; sheaf group verify lists the damaged
 	// ones.
 	Damaged int32 `json:"damaged"`
-	// DataLost groups: every copy is on a lost volume. Bring it back, or restore the records from a backup.
+	// DataLost groups: every copy is on a lost volume. Bring one of these volumes back, or restore the records from a
+	// backup.
 	DataLost int32 `json:"dataLost"`
-	// Moving groups: a copy is being made, or a copy should be on another shard than it is.
+	// Moving groups: a copy is being created, or a copy is on another shard than it should be.
 	Moving int32 `json:"moving"`
 	// NotWell has the first 20 groups with a problem.
 	// +optional

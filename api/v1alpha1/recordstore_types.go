@@ -68,12 +68,12 @@ type RecordStoreSpec struct {
 	// change restarts one shard at a time.
 	// +optional
 	Compaction Compaction `json:"compaction,omitzero"`
-	// Etcd holds the placement: run by the operator (managed) or by somebody else (external).
+	// Etcd holds the placement. It is run by the operator (managed) or by somebody else (external).
 	// +optional
 	// +kubebuilder:default={managed:{members:3}}
 	Etcd Etcd `json:"etcd,omitzero"`
-	// Gateway routes calls to shards. Its pods tolerate a node that does not answer for 10 s. They are spread over nodes:
-	// no node has two more of them than another node that could run them.
+	// Gateway routes calls to shards. If a node stops answering, its gateways are replaced after 10 s. Gateways are
+	// spread over nodes: the numbers of gateways on two nodes that could run them differ by at most one.
 	// +optional
 	// +kubebuilder:default={replicas:2}
 	Gateway Gateway `json:"gateway,omitzero"`
@@ -81,8 +81,8 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:default={mode:Managed}
 	NetworkPolicy NetworkPolicy `json:"networkPolicy,omitzero"`
-	// TLS says how connections are protected. Absent: by TLS with certificates of the operator; a store that served
-	// before Sheaf supported TLS is not protected (status.tls.default).
+	// TLS says how connections are protected. Absent: by TLS with certificates from the operator; but a store that
+	// served before Sheaf supported TLS uses plaintext (status.tls.default).
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
 	// Access says who may be a caller, besides callers with certificates and ServiceAccounts. It has no effect if TLS
@@ -157,7 +157,8 @@ type Groups struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
 	Count *int32 `json:"count,omitempty"`
-	// Max is the number of groups in routing Named beyond which no put creates a group, 1 to 65536; absent: 100000.
+	// Max limits the number of groups in routing Named, 1 to 65536; absent: 100000. Once it is reached, no put creates
+	// a group.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
@@ -174,8 +175,8 @@ type Replication struct {
 	// +kubebuilder:validation:Maximum=5
 	// +kubebuilder:validation:XValidation:rule="self % 2 == 1",message="copies must be odd (1, 3 or 5): a majority decides, and an even number adds cost but no safety"
 	Copies int32 `json:"copies,omitempty"`
-	// TopologyKey is the node label whose values are failure domains: two copies are never in the same one. A pod can
-	// learn its node's name, zone and region, and no other label.
+	// TopologyKey is the node label whose values are failure domains: two copies are never in the same one. Only the
+	// labels of a node's name, zone and region are possible, because pods cannot read others.
 	// +optional
 	// +kubebuilder:default="kubernetes.io/hostname"
 	// +kubebuilder:validation:Enum="kubernetes.io/hostname";"topology.kubernetes.io/zone";"topology.kubernetes.io/region"
@@ -209,8 +210,8 @@ type Compaction struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	SupersededPercent *int32 `json:"supersededPercent,omitempty"`
-	// MinSuperseded is how much of a group must be superseded, from 1Mi to 1Ti; absent: 64Mi. On a small volume less is
-	// enough: an eighth of the volume, divided by its groups.
+	// MinSuperseded is how much of a group must be superseded, from 1Mi to 1Ti; absent: 64Mi. On a small volume the
+	// limit is lower: an eighth of the volume, divided by its groups.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string

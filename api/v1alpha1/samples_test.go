@@ -19,7 +19,7 @@ import (
 
 const sampleFolder = "../../config/samples"
 
-// samples are the objects of config/samples, by kind. Those of Kubernetes' own kinds are left out.
+// samples are the objects of config/samples, by kind. Objects of built-in kinds are left out.
 type samples struct {
 	stores  []v1alpha1.RecordStore
 	pools   []v1alpha1.ShardPool
@@ -98,9 +98,9 @@ func readSamples(t *testing.T) (all samples, kindsOf map[string][]string) {
 	return all, kindsOf
 }
 
-// TestEveryKindHasASample: docs/reference.md shows config/samples/KIND.yaml for each kind, so that file may hold
-// nothing else. TestSamples asks the API server whether it accepts the samples; hack/charts/test.sh checks them against
-// the schemas without an API server.
+// TestEveryKindHasASample checks that each kind has a file config/samples/KIND.yaml with no other object, because
+// docs/reference.md shows that file. TestSamples asks the API server whether it accepts the samples, and
+// hack/charts/test.sh checks them against the schemas without an API server.
 func TestEveryKindHasASample(t *testing.T) {
 	_, kindsOf := readSamples(t)
 	page, err := os.ReadFile("../../docs/reference.md")
@@ -119,7 +119,8 @@ func TestEveryKindHasASample(t *testing.T) {
 	}
 }
 
-// TestSamplesFitTogether: each sample refers only to other samples, so that a reader who applies them gets a store.
+// TestSamplesFitTogether checks that each sample refers only to other samples, so that a reader who applies all of them
+// gets a store.
 func TestSamplesFitTogether(t *testing.T) {
 	all, _ := readSamples(t)
 	store, named, pool, class := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}

@@ -15,12 +15,12 @@ import (
 
 // node is one node of a CRD's schema.
 type node struct {
-	// path has [] for the items of a list and * for the values of a map.
+	// path has [] for the items of a list, and * for the values of a map.
 	path  string
 	typ   string
 	enum  bool
 	leaf  bool
-	rules []string // messages
+	rules []string // messages of the CEL rules
 }
 
 // crdSchema reads the schema of a kind from its CRD file.
@@ -61,7 +61,7 @@ func walk(nodes []node, path string, part map[string]any) []node {
 	_, n.enum = part["enum"]
 	if strings.HasSuffix(path, "/scheduling/affinity") || strings.HasSuffix(path,
 		"/scheduling/topologySpreadConstraints") {
-		return append(nodes, n) // the fields below this path are defined by Kubernetes
+		return append(nodes, n) // Kubernetes defines the fields below this path
 	}
 	if properties, ok := part["properties"].(map[string]any); ok {
 		n.leaf = false
@@ -89,8 +89,8 @@ func rulesOf(part map[string]any) (messages []string) {
 	return messages
 }
 
-// concrete converts a path of a schema to a path into an object: it takes the first item, and a key that the maps
-// allow.
+// concrete converts a path of a schema to a path into an object. It takes the first item of each list, and a key that
+// the map allows.
 func concrete(path string) string {
 	switch {
 	case strings.Contains(path, "resources/"):

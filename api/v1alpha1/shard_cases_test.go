@@ -81,8 +81,8 @@ func TestShardsOf(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, got, c.want)
 		}
 	}
-	// The list in the status counts only if it is complete: if it names every shard, as operators older than the kind
-	// Shard wrote it, or if it has fewer items than the limit.
+	// The list in the status counts only if it is complete. It is complete if it names every shard, as written by
+	// operators older than the kind Shard, or if it has fewer items than the limit.
 	for _, c := range []struct {
 		shards, listed, want int32
 	}{{1000, 1000, 1000}, {1000, 20, 0}, {20, 20, 20}, {21, 20, 0}, {19, 19, 19}} {

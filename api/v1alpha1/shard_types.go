@@ -33,8 +33,8 @@ type Shard struct {
 	// Spec says which shard this is. Only the operator writes it, and it cannot be changed.
 	// +required
 	Spec ShardSpec `json:"spec"`
-	// Status is what the operator observed about the shard. The operator writes it at once when the state of the shard
-	// changes, and otherwise at most every 30 s.
+	// Status is what the operator observed about the shard. The operator writes it immediately when the state of the
+	// shard changes, and otherwise at most every 30 s.
 	// +optional
 	Status ShardStatus `json:"status,omitzero"`
 }
@@ -65,8 +65,8 @@ type ShardSpec struct {
 const ShardStatusesMax = 20
 
 // ShardsOf returns all shards of a pool as they were observed last, in the order of their numbers. It takes them from
-// the given Shards, which may belong to any pools, and from the list in the pool's status if that list is complete. An
-// operator without the kind Shard wrote only that list.
+// the given Shards, which may belong to any pools, and from the list in the pool's status if that list is complete.
+// Operators of versions without the kind Shard wrote only that list.
 func ShardsOf(pool *ShardPool, shards []Shard) []ShardStatus {
 	var seen []ShardStatus
 	known := map[int32]bool{}

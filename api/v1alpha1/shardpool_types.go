@@ -209,7 +209,7 @@ type ShardPoolStatus struct {
 	// Selector of the pods, for the scale subresource.
 	// +optional
 	Selector string `json:"selector,omitempty"`
-	// HighestNumber of a shard that exists: no shard has a number above it. Absent while there is none.
+	// HighestNumber of a shard that exists: no shard has a number above it. Absent while there is no shard.
 	// +optional
 	HighestNumber *int32 `json:"highestNumber,omitempty"`
 	// Serving shards.
@@ -222,7 +222,7 @@ type ShardPoolStatus struct {
 	// Version that the shards run, as text: one version, or several separated by commas during an update.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// Load in words, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
+	// Load as text, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
 	// Device is the read rate of a disk of the pool's StorageClass, as a Job of `sheaf-bench layouts` in this namespace
@@ -346,7 +346,7 @@ type ShardStatus struct {
 	// Node of the pod.
 	// +optional
 	Node string `json:"node,omitempty"`
-	// Volume as the shard sees it.
+	// Volume as the shard reported it.
 	// +optional
 	Volume *VolumeStatus `json:"volume,omitempty"`
 	// PodReady is true while the kubelet finds the shard's pod ready: the process answers on its node, even if the
@@ -374,7 +374,7 @@ type ShardStatus struct {
 	// StoredBytes of its copies of groups, as reported last.
 	// +optional
 	StoredBytes int64 `json:"storedBytes,omitempty"`
-	// LoadPercent of the bytes to load, 0 to 100.
+	// LoadPercent is the part of the bytes to load that has been loaded, 0 to 100.
 	// +optional
 	LoadPercent int32 `json:"loadPercent,omitempty"`
 	// Load as text, such as "62% 1.9GiB/s (87% of the device) ETA 2m".

@@ -39,7 +39,7 @@ const (
 	GroupState_GROUP_STATE_DAMAGED GroupState = 4
 	// Cannot be loaded; message says why.
 	GroupState_GROUP_STATE_FAILED GroupState = 5
-	// No shard answers for it.
+	// No shard answers for this replica.
 	GroupState_GROUP_STATE_UNAVAILABLE GroupState = 6
 )
 
@@ -149,7 +149,7 @@ func (LoadOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
-// MemberRole is what a replica is in its group.
+// MemberRole is the role of a replica in its group.
 type MemberRole int32
 
 const (
@@ -210,19 +210,19 @@ func (MemberRole) EnumDescriptor() ([]byte, []int) {
 	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
-// CopyPhase is what a copy waits for.
+// CopyPhase says what a copy is waiting for.
 type CopyPhase int32
 
 const (
 	// Never sent.
 	CopyPhase_COPY_PHASE_UNSPECIFIED CopyPhase = 0
-	// For its turn: a shard sends and receives only a few groups at a time.
+	// The copy waits for its turn: a shard sends and receives only a few groups at a time.
 	CopyPhase_COPY_PHASE_WAITING CopyPhase = 1
-	// For files, which are being copied.
+	// The files are being copied.
 	CopyPhase_COPY_PHASE_FILES CopyPhase = 2
-	// Has the files; it receives the entries that were written meanwhile, and then gets its vote.
+	// The copy has the files. It receives the entries that were written in the meantime, and then gets its vote.
 	CopyPhase_COPY_PHASE_ENTRIES CopyPhase = 3
-	// Has its vote.
+	// The copy has its vote.
 	CopyPhase_COPY_PHASE_DONE CopyPhase = 4
 )
 
@@ -277,11 +277,11 @@ type PlacementState int32
 const (
 	// Sent by a shard about itself, and by gateways older than this field.
 	PlacementState_PLACEMENT_STATE_UNSPECIFIED PlacementState = 0
-	// It accepts groups.
+	// The shard accepts groups.
 	PlacementState_PLACEMENT_STATE_ACTIVE PlacementState = 1
-	// It keeps its groups, and accepts no new ones.
+	// The shard keeps its groups, and accepts no new ones.
 	PlacementState_PLACEMENT_STATE_CORDONED PlacementState = 2
-	// All groups move away, while they are served.
+	// All groups move away from the shard, and are served until then.
 	PlacementState_PLACEMENT_STATE_DRAINING PlacementState = 3
 )
 
@@ -328,7 +328,7 @@ func (PlacementState) EnumDescriptor() ([]byte, []int) {
 	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
-// ShardState is what a shard does.
+// ShardState is the state of a shard.
 type ShardState int32
 
 const (
@@ -336,21 +336,22 @@ const (
 	ShardState_SHARD_STATE_UNSPECIFIED ShardState = 0
 	// Waits for etcd, for the store in etcd, or for its folder; message says which.
 	ShardState_SHARD_STATE_PENDING ShardState = 1
-	// Reads its groups; those that are loaded serve.
+	// The shard reads its groups, and serves those that are loaded.
 	ShardState_SHARD_STATE_LOADING ShardState = 2
-	// Serves everything that can be loaded.
+	// The shard serves every group that can be loaded.
 	ShardState_SHARD_STATE_SERVING ShardState = 3
-	// Serves, and is being emptied.
+	// The shard serves, and is being emptied.
 	ShardState_SHARD_STATE_DRAINING ShardState = 4
-	// Was stopped on purpose. A shard never sends this: it is for programs that show shards without a process.
+	// The shard was stopped on purpose. A shard never sends this state: it is for programs that show shards without a
+	// process.
 	ShardState_SHARD_STATE_PARKED ShardState = 5
-	// The file system or a mount option is not what was asked for. Nothing was written to the volume.
+	// The file system or a mount option differs from the requested one. Nothing was written to the volume.
 	ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH ShardState = 6
 	// The volume belongs to another store or shard, is not the expected one, or is not a volume of Sheaf.
 	ShardState_SHARD_STATE_FOREIGN ShardState = 7
 	// The volume is lost: it is blank although a volume was expected, is not readable, or was zeroed while the shard ran.
 	ShardState_SHARD_STATE_DISK_LOST ShardState = 8
-	// The groups need more memory than the limit. Those that fit are served.
+	// The groups need more memory than the limit. The groups that fit are served.
 	ShardState_SHARD_STATE_MEMORY_TOO_SMALL ShardState = 9
 )
 
@@ -409,19 +410,19 @@ func (ShardState) EnumDescriptor() ([]byte, []int) {
 	return file_sheaf_record_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
-// MovePhase is how far a move is.
+// MovePhase is the current step of a move.
 type MovePhase int32
 
 const (
 	// Not running, or not known.
 	MovePhase_MOVE_PHASE_UNSPECIFIED MovePhase = 0
-	// It has not begun yet: its leader moves other groups, or the new copies wait for their turn.
+	// The move has not begun: the group's leader moves other groups, or the new copies wait for their turn.
 	MovePhase_MOVE_PHASE_WAITING MovePhase = 1
 	// Files are being copied.
 	MovePhase_MOVE_PHASE_COPYING MovePhase = 2
-	// The new copies receive the entries that were written meanwhile.
+	// The new copies receive the entries that were written in the meantime.
 	MovePhase_MOVE_PHASE_CATCHING_UP MovePhase = 3
-	// The new copies are complete: the lead is handed over, and old members are removed.
+	// The new copies are complete: leadership is transferred, and old members are removed.
 	MovePhase_MOVE_PHASE_SWITCHING MovePhase = 4
 )
 
@@ -480,7 +481,7 @@ type Group struct {
 	Shard   string      `protobuf:"bytes,3,opt,name=shard,proto3" json:"shard,omitempty"`
 	State   GroupState  `protobuf:"varint,4,opt,name=state,proto3,enum=sheaf.record.v1.GroupState" json:"state,omitempty"`
 	Outcome LoadOutcome `protobuf:"varint,5,opt,name=outcome,proto3,enum=sheaf.record.v1.LoadOutcome" json:"outcome,omitempty"`
-	// What is wrong and what to do; empty where nothing is.
+	// What is wrong and what to do; empty if nothing is wrong.
 	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
 	Leader  bool   `protobuf:"varint,7,opt,name=leader,proto3" json:"leader,omitempty"`
 	// Records (newest versions, not deleted).
@@ -499,7 +500,7 @@ type Group struct {
 	// The data is missing on the volume of this shard. The state is GROUP_STATE_FAILED, and message says what to bring
 	// back.
 	Lost bool `protobuf:"varint,15,opt,name=lost,proto3" json:"lost,omitempty"`
-	// What this replica is in its group; not set while it does not serve.
+	// Role of this replica in its group; not set while the replica does not serve.
 	Role MemberRole `protobuf:"varint,16,opt,name=role,proto3,enum=sheaf.record.v1.MemberRole" json:"role,omitempty"`
 	// Index of the last entry that this replica has according to its leader. Absent: no leader has reported it.
 	MatchIndex *uint64 `protobuf:"varint,17,opt,name=match_index,json=matchIndex,proto3,oneof" json:"match_index,omitempty"`
@@ -507,7 +508,7 @@ type Group struct {
 	LagEntries *uint64 `protobuf:"varint,18,opt,name=lag_entries,json=lagEntries,proto3,oneof" json:"lag_entries,omitempty"`
 	// Raft id of this replica; 0 where that is not known.
 	RaftId uint64 `protobuf:"varint,19,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
-	// Only in the row of the leader: every member of the group as it sees them, by Raft id.
+	// Every member of the group as the leader sees it, in the order of their Raft ids. Only in the row of the leader.
 	Members []*Member `protobuf:"bytes,20,rep,name=members,proto3" json:"members,omitempty"`
 	// Set while the group's files are being copied from another shard.
 	Copy *Copy `protobuf:"bytes,21,opt,name=copy,proto3" json:"copy,omitempty"`
@@ -718,15 +719,15 @@ type Member struct {
 	// Name of its shard; empty: not known.
 	Shard string     `protobuf:"bytes,2,opt,name=shard,proto3" json:"shard,omitempty"`
 	Role  MemberRole `protobuf:"varint,3,opt,name=role,proto3,enum=sheaf.record.v1.MemberRole" json:"role,omitempty"`
-	// Its log is known to hold everything up to this index.
+	// The leader knows that this member has all entries up to this index.
 	MatchIndex uint64 `protobuf:"varint,4,opt,name=match_index,json=matchIndex,proto3" json:"match_index,omitempty"`
 	// Number of entries of the leader's log after match_index.
 	LagEntries uint64 `protobuf:"varint,5,opt,name=lag_entries,json=lagEntries,proto3" json:"lag_entries,omitempty"`
-	// It answers, and the leader sends it new entries continuously.
+	// The member answers, and the leader sends it new entries continuously.
 	CaughtUp bool `protobuf:"varint,6,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
-	// It was heard within an election timeout.
+	// The leader heard from the member within an election timeout.
 	Active bool `protobuf:"varint,7,opt,name=active,proto3" json:"active,omitempty"`
-	// It needs entries that were compacted, so it has to copy the files.
+	// The member needs entries that were compacted, so it has to copy the files.
 	NeedsFiles    bool `protobuf:"varint,8,opt,name=needs_files,json=needsFiles,proto3" json:"needs_files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -821,18 +822,18 @@ func (x *Member) GetNeedsFiles() bool {
 // Copy is the progress of a replica that copies the files of its group from another shard.
 type Copy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Shard that it is made on.
+	// Shard on which the copy is made.
 	Shard string    `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
 	Phase CopyPhase `protobuf:"varint,2,opt,name=phase,proto3,enum=sheaf.record.v1.CopyPhase" json:"phase,omitempty"`
-	// Shard that the files come from; empty: none yet.
+	// Shard that sends the files; empty: not chosen yet.
 	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
-	// Of all files; 0: not known yet.
+	// Bytes of all files; 0: not known yet.
 	BytesTotal int64 `protobuf:"varint,4,opt,name=bytes_total,json=bytesTotal,proto3" json:"bytes_total,omitempty"`
-	// Bytes that are here already, including those of earlier attempts.
+	// Bytes that have arrived, including those of earlier attempts.
 	BytesDone int64 `protobuf:"varint,5,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
-	// Over the last seconds.
+	// Rate over the last seconds.
 	BytesPerSecond float64 `protobuf:"fixed64,6,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
-	// Seconds until all bytes are here, estimated; absent: not known.
+	// Estimated seconds until all bytes have arrived; absent: not known.
 	EtaSeconds    *float64 `protobuf:"fixed64,7,opt,name=eta_seconds,json=etaSeconds,proto3,oneof" json:"eta_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -925,16 +926,16 @@ type Damage struct {
 	File        string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
 	OffsetBytes int64  `protobuf:"varint,3,opt,name=offset_bytes,json=offsetBytes,proto3" json:"offset_bytes,omitempty"`
 	LengthBytes int64  `protobuf:"varint,4,opt,name=length_bytes,json=lengthBytes,proto3" json:"length_bytes,omitempty"`
-	// What is bad, in words.
+	// Description of the damage.
 	What string `protobuf:"bytes,5,opt,name=what,proto3" json:"what,omitempty"`
 	// Ids that are known to be damaged, at most 1,000.
 	Ids []int64 `protobuf:"fixed64,6,rep,packed,name=ids,proto3" json:"ids,omitempty"`
-	// True if further ids may be damaged that are not known, or that are too many for this list.
+	// True if more ids are damaged than this list can hold, or if some damaged ids cannot be determined.
 	IdsUnknown bool `protobuf:"varint,7,opt,name=ids_unknown,json=idsUnknown,proto3" json:"ids_unknown,omitempty"`
 	// The shard whose copy is damaged, in the answer of Verify; otherwise empty.
 	Shard string `protobuf:"bytes,8,opt,name=shard,proto3" json:"shard,omitempty"`
-	// Number of records that are known to be damaged. /status of a shard has it and leaves ids out, because its callers
-	// are not known. Absent: the shard is older than this field.
+	// Number of records that are known to be damaged. /status of a shard has this number without the ids, because its
+	// callers are anonymous. Absent: the shard is older than this field.
 	Records       *int32 `protobuf:"varint,9,opt,name=records,proto3,oneof" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1037,8 +1038,8 @@ type ListGroupsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this group; empty: all.
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	// Groups per page, 1 to 1,000; more is taken as 1,000, less than 0 is INVALID_ARGUMENT. A page has fewer if they
-	// would be more than 1 MiB. 0: all groups in one answer, as before there were pages: a row takes about 130 to 400
+	// Groups per page, 1 to 1,000; more is taken as 1,000, less than 0 is INVALID_ARGUMENT. A page has fewer groups if
+	// more would exceed 1 MiB. 0: all groups in one answer, as in versions without pages. A row takes about 130 to 400
 	// bytes, so that with more than about 10,000 rows the answer can exceed the 4 MiB that gRPC accepts by default.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the previous answer; empty: the first page. The page size may differ from page to page. Excludes group.
@@ -1102,7 +1103,7 @@ func (x *ListGroupsRequest) GetPageToken() string {
 type ListGroupsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Groups []*Group               `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Opaque. Empty: that was all.
+	// Opaque. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1209,14 +1210,14 @@ func (x *ListShardsRequest) GetPageToken() string {
 type ListShardsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Shards []*Shard               `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
-	// What is wrong with the store itself and what to do, one sentence each: keys of etcd that cannot be used, and an
-	// etcd that does not answer. Only from a gateway, and only with the first page. If there are more than 100 keys, the
-	// last sentence says how many more.
+	// What is wrong with the store itself and what to do, one sentence each: unusable keys in etcd, or an etcd that does
+	// not answer. Only from a gateway, and only with the first page. If there are more than 100 keys, the last sentence
+	// says how many more.
 	Problems []string `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
-	// Opaque. Empty: that was all.
+	// Opaque. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// What will soon be wrong with the store itself and what to do, one sentence each: a limit that is nearly used up.
-	// Only from a gateway, and only with the first page.
+	// What will soon be wrong with the store itself and what to do, one sentence each, for example about a limit that is
+	// nearly used up. Only from a gateway, and only with the first page.
 	Warnings      []string `protobuf:"bytes,8,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1302,9 +1303,9 @@ type Shard struct {
 	Rotational    *bool `protobuf:"varint,10,opt,name=rotational,proto3,oneof" json:"rotational,omitempty"`
 	CapacityBytes int64 `protobuf:"varint,11,opt,name=capacity_bytes,json=capacityBytes,proto3" json:"capacity_bytes,omitempty"`
 	FreeBytes     int64 `protobuf:"varint,12,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
-	// Kept free for compaction, deletes and consensus.
+	// Space that is kept free for compaction, deletes and consensus.
 	ReserveBytes int64 `protobuf:"varint,13,opt,name=reserve_bytes,json=reserveBytes,proto3" json:"reserve_bytes,omitempty"`
-	// Computed before loading.
+	// Memory that the groups need, as computed before loading.
 	MemoryNeedBytes int64 `protobuf:"varint,14,opt,name=memory_need_bytes,json=memoryNeedBytes,proto3" json:"memory_need_bytes,omitempty"`
 	// 0: no limit.
 	MemoryLimitBytes int64 `protobuf:"varint,15,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"`
@@ -1330,10 +1331,10 @@ type Shard struct {
 	WantedVolumeUuid string `protobuf:"bytes,27,opt,name=wanted_volume_uuid,json=wantedVolumeUuid,proto3" json:"wanted_volume_uuid,omitempty"`
 	// Name of the shard in the volume's superblock; empty as store_uuid.
 	VolumeShard string `protobuf:"bytes,28,opt,name=volume_shard,json=volumeShard,proto3" json:"volume_shard,omitempty"`
-	// Node and zone that the shard was told it runs in.
+	// Node and zone in which the shard was told that it runs.
 	Node string `protobuf:"bytes,29,opt,name=node,proto3" json:"node,omitempty"`
 	Zone string `protobuf:"bytes,30,opt,name=zone,proto3" json:"zone,omitempty"`
-	// Failure domain.
+	// Failure domain of the shard.
 	Domain string `protobuf:"bytes,31,opt,name=domain,proto3" json:"domain,omitempty"`
 	// "SSD", "HDD" or "Auto", as was asked for.
 	Medium          string `protobuf:"bytes,32,opt,name=medium,proto3" json:"medium,omitempty"`
@@ -1342,18 +1343,19 @@ type Shard struct {
 	Problems []string `protobuf:"bytes,34,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Syncs that took longer than half a second; absent if there were none, or if the shard is older than this field.
 	SlowSyncs *SlowSyncs `protobuf:"bytes,40,opt,name=slow_syncs,json=slowSyncs,proto3" json:"slow_syncs,omitempty"`
-	// The volume hangs without returning an error: copies on it answer nothing, although the shard is alive and its state
-	// says that it serves. One of the problems says since when. A shard that is older than this field always sends false.
+	// The volume hangs without returning an error: its copies answer nothing, although the shard is alive and reports the
+	// state SERVING. One of the problems says since when. A shard that is older than this field always sends false.
 	VolumeSilent bool `protobuf:"varint,41,opt,name=volume_silent,json=volumeSilent,proto3" json:"volume_silent,omitempty"`
 	// The state that SetShardState set. Only from a gateway, like the next two fields: shards do not ask etcd for them.
 	PlacementState *PlacementState `protobuf:"varint,42,opt,name=placement_state,json=placementState,proto3,enum=sheaf.record.v1.PlacementState,oneof" json:"placement_state,omitempty"`
-	// Number of groups that have a copy on the shard, or should have one.
+	// Number of groups that have, or should have, a copy on the shard.
 	PlacedGroups *int32 `protobuf:"varint,43,opt,name=placed_groups,json=placedGroups,proto3,oneof" json:"placed_groups,omitempty"`
-	// Why groups cannot leave a shard that is being drained, as text; empty: they can, or none has to.
+	// Why groups cannot leave a shard that is being drained, as text; empty: nothing prevents it, or the shard is not
+	// being drained.
 	PlacementWaits *string `protobuf:"bytes,44,opt,name=placement_waits,json=placementWaits,proto3,oneof" json:"placement_waits,omitempty"`
-	// What callers did; absent: the shard serves no volume, or is older than this field.
+	// Sums over the calls of RecordService; absent: the shard serves no volume, or is older than this field.
 	Traffic *Traffic `protobuf:"bytes,45,opt,name=traffic,proto3" json:"traffic,omitempty"`
-	// Revision of etcd that the shard has seen; 0: none yet.
+	// Latest revision of etcd that the shard has seen; 0: none yet.
 	RoutingEpoch uint64 `protobuf:"varint,46,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
 	// The shard is being stopped.
 	Stopping bool `protobuf:"varint,47,opt,name=stopping,proto3" json:"stopping,omitempty"`
@@ -1694,7 +1696,7 @@ func (x *Shard) GetEtcdSilentSeconds() float64 {
 	return 0
 }
 
-// ShardStatus is everything that a shard says of itself. As JSON, it is /status of the shard's HTTP port.
+// ShardStatus is the whole status of a shard. As JSON, it is /status of the shard's HTTP port.
 type ShardStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The state in a sentence.
@@ -1710,7 +1712,7 @@ type ShardStatus struct {
 	Slow *SlowOperations `protobuf:"bytes,6,opt,name=slow,proto3" json:"slow,omitempty"`
 	// Groups on the volume that etcd places elsewhere or does not know: they are neither served nor deleted.
 	Strays []*StrayGroup `protobuf:"bytes,7,rep,name=strays,proto3" json:"strays,omitempty"`
-	// What sheaf doctor says of the shard, the worst first.
+	// The findings of sheaf doctor about the shard, the worst first.
 	Findings      []*Finding `protobuf:"bytes,8,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1802,13 +1804,13 @@ func (x *ShardStatus) GetFindings() []*Finding {
 	return nil
 }
 
-// StatusSummary is a state in one sentence.
+// StatusSummary is the state of a shard in one sentence.
 type StatusSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One word: NotReady, Damaged, Loading, Problems or Ready.
 	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
 	Text  string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// What to do; empty: nothing.
+	// The next step for a person; empty: none is needed.
 	Do            string `protobuf:"bytes,3,opt,name=do,proto3" json:"do,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1868,14 +1870,14 @@ func (x *StatusSummary) GetDo() string {
 // Finding is one fact that a person should know.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// problem: calls fail, or data are at risk; warning: nothing fails yet; note: all else.
+	// problem: calls fail, or data are at risk; warning: nothing fails yet; note: anything else.
 	Severity string `protobuf:"bytes,1,opt,name=severity,proto3" json:"severity,omitempty"`
 	// A word for each cause, as sheaf doctor -o json prints it.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// For example: shard s1; group 7 on shard s1.
+	// The shard or group with the problem, such as "shard s1" or "group 7 on shard s1".
 	Where string `protobuf:"bytes,3,opt,name=where,proto3" json:"where,omitempty"`
 	What  string `protobuf:"bytes,4,opt,name=what,proto3" json:"what,omitempty"`
-	// The next step; empty: what contains it, or there is none.
+	// The next step; empty: no step is needed, or the step is in the finding for the object that contains this one.
 	Do            string `protobuf:"bytes,5,opt,name=do,proto3" json:"do,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2012,9 +2014,9 @@ type UncompactedBytes struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As CompactionHold.reason.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Of all groups, estimated.
+	// Estimated bytes of all groups.
 	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Number of groups.
+	// Number of groups with such bytes.
 	Groups int32 `protobuf:"varint,3,opt,name=groups,proto3" json:"groups,omitempty"`
 	// The group that has the most of these bytes.
 	Group string `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
@@ -2092,11 +2094,11 @@ func (x *UncompactedBytes) GetText() string {
 // SlowOperations counts slow calls and syncs since the shard began to serve its volume, and lists the newest of each.
 type SlowOperations struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Longer than 1 s; without streams, Verify and Compact.
+	// Calls that took longer than 1 s, not counting streams, Verify and Compact.
 	CallsTotal int64 `protobuf:"varint,1,opt,name=calls_total,json=callsTotal,proto3" json:"calls_total,omitempty"`
-	// Longer than 500 ms.
+	// Syncs that took longer than 500 ms.
 	SyncsTotal int64 `protobuf:"varint,2,opt,name=syncs_total,json=syncsTotal,proto3" json:"syncs_total,omitempty"`
-	// The newest 32, the newest first.
+	// The latest 32 slow calls, the latest first.
 	Calls         []*SlowCall `protobuf:"bytes,3,rep,name=calls,proto3" json:"calls,omitempty"`
 	Syncs         []*SlowSync `protobuf:"bytes,4,rep,name=syncs,proto3" json:"syncs,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2167,7 +2169,7 @@ type SlowCall struct {
 	BeganUnixNs int64                  `protobuf:"varint,1,opt,name=began_unix_ns,json=beganUnixNs,proto3" json:"began_unix_ns,omitempty"`
 	DurationNs  int64                  `protobuf:"varint,2,opt,name=duration_ns,json=durationNs,proto3" json:"duration_ns,omitempty"`
 	Method      string                 `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
-	// Empty: the call is for no group, or the group is not here.
+	// Group of the call; empty: the call is for no group, or this shard does not have the group.
 	Group string `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
 	// The name of the gRPC code, for example Unavailable.
 	Code string `protobuf:"bytes,5,opt,name=code,proto3" json:"code,omitempty"`
@@ -2338,14 +2340,15 @@ func (x *SlowSync) GetError() string {
 	return ""
 }
 
-// Traffic are sums over the calls of RecordService that a shard answered, with or without an error, since it serves its
-// volume. Two of them of one generation, and the time in between, make a rate.
+// Traffic holds sums over all calls of RecordService that a shard has answered, successfully or not, since it began to
+// serve its volume. Two samples of the same generation, divided by the time between them, give a rate.
 type Traffic struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	CallsTotal int64                  `protobuf:"varint,1,opt,name=calls_total,json=callsTotal,proto3" json:"calls_total,omitempty"`
 	// Data of the records that calls wrote or read.
 	RecordBytesTotal int64 `protobuf:"varint,2,opt,name=record_bytes_total,json=recordBytesTotal,proto3" json:"record_bytes_total,omitempty"`
-	// Calls with one message each way, and the time that they took together. A stream takes as long as its caller reads.
+	// Calls with one request and one response, and their total duration. Streams are not included, because their duration
+	// depends on the caller.
 	UnaryCallsTotal   int64   `protobuf:"varint,3,opt,name=unary_calls_total,json=unaryCallsTotal,proto3" json:"unary_calls_total,omitempty"`
 	UnarySecondsTotal float64 `protobuf:"fixed64,4,opt,name=unary_seconds_total,json=unarySecondsTotal,proto3" json:"unary_seconds_total,omitempty"`
 	unknownFields     protoimpl.UnknownFields
@@ -2410,12 +2413,13 @@ func (x *Traffic) GetUnarySecondsTotal() float64 {
 	return 0
 }
 
-// SlowSyncs describes syncs of files that took long, during which writes waited.
+// SlowSyncs describes syncs of files that took long and made writes wait.
 type SlowSyncs struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of such syncs since the shard began to serve its volume.
 	Total int64 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`
-	// Of the newest one: how long it took, how long ago it ended, and the kind of file: journal, segment, blob or other.
+	// About the newest slow sync: its duration, the time since it ended, and the kind of file: journal, segment, blob or
+	// other.
 	NewestSeconds    float64 `protobuf:"fixed64,2,opt,name=newest_seconds,json=newestSeconds,proto3" json:"newest_seconds,omitempty"`
 	NewestSecondsAgo float64 `protobuf:"fixed64,3,opt,name=newest_seconds_ago,json=newestSecondsAgo,proto3" json:"newest_seconds_ago,omitempty"`
 	NewestFile       string  `protobuf:"bytes,4,opt,name=newest_file,json=newestFile,proto3" json:"newest_file,omitempty"`
@@ -2493,9 +2497,9 @@ type Load struct {
 	BytesPerSecond float64 `protobuf:"fixed64,6,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
 	// Sequential rate of the device as measured at start, bytes per second; 0: not measured.
 	DeviceBytesPerSecond float64 `protobuf:"fixed64,7,opt,name=device_bytes_per_second,json=deviceBytesPerSecond,proto3" json:"device_bytes_per_second,omitempty"`
-	// Seconds to go, estimated; 0 when done.
+	// Estimated seconds until the load is complete; 0 when it is complete.
 	EtaSeconds float64 `protobuf:"fixed64,8,opt,name=eta_seconds,json=etaSeconds,proto3" json:"eta_seconds,omitempty"`
-	// Seconds since the load began, or that it took.
+	// Duration of the load so far, or of the whole load once it is complete, in seconds.
 	ElapsedSeconds float64 `protobuf:"fixed64,9,opt,name=elapsed_seconds,json=elapsedSeconds,proto3" json:"elapsed_seconds,omitempty"`
 	Done           bool    `protobuf:"varint,10,opt,name=done,proto3" json:"done,omitempty"`
 	// Groups that cannot be loaded.
@@ -2658,9 +2662,9 @@ func (*WatchLoadRequest) Descriptor() ([]byte, []int) {
 
 type WatchLoadResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sum over the shards asked.
+	// Sum over the shards that the call covers.
 	Load *Load `protobuf:"bytes,1,opt,name=load,proto3" json:"load,omitempty"`
-	// Per shard name: about 100 bytes each.
+	// Progress by name of shard, about 100 bytes each.
 	Shards        map[string]*Load `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2811,12 +2815,12 @@ type DeleteGroupRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As RecordKey.group.
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	// Only the group with this UUID, 36 characters, is deleted. If another group has the name, the answer is NOT_FOUND
-	// GROUP_NOT_FOUND: the group with this UUID no longer exists. Empty: whichever group has the name. Servers older than
-	// this field delete that one.
+	// UUID of the group to delete, 36 characters. If another group has the name, the answer is NOT_FOUND GROUP_NOT_FOUND,
+	// because the group with this UUID no longer exists. Empty: delete any group with this name. Servers older than this
+	// field always do that.
 	GroupUuid string `protobuf:"bytes,2,opt,name=group_uuid,json=groupUuid,proto3" json:"group_uuid,omitempty"`
-	// Nothing is deleted. The answer has the UUID of the group that has the name now, to be sent as group_uuid, whatever
-	// the group holds. Servers older than this field delete the group, and answer without a UUID.
+	// Delete nothing, and return the UUID of the group that has the name now, whatever the group holds. The UUID is meant
+	// for group_uuid. Servers older than this field delete the group, and answer without a UUID.
 	ResolveOnly   bool `protobuf:"varint,3,opt,name=resolve_only,json=resolveOnly,proto3" json:"resolve_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2875,7 +2879,7 @@ func (x *DeleteGroupRequest) GetResolveOnly() bool {
 
 type DeleteGroupResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// UUID of the group that was deleted, or that was asked for by resolve_only.
+	// UUID of the group that was deleted, or that has the name (resolve_only).
 	GroupUuid     string `protobuf:"bytes,1,opt,name=group_uuid,json=groupUuid,proto3" json:"group_uuid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2976,7 +2980,7 @@ func (x *PlanMovesRequest) GetPageToken() string {
 type PlanMovesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Moves []*Move                `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
-	// Opaque. Empty: that was all.
+	// Opaque. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3029,29 +3033,30 @@ func (x *PlanMovesResponse) GetNextPageToken() string {
 type Move struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Group string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	// Shards of the group now.
+	// Shards that the group is on now.
 	From []string `protobuf:"bytes,2,rep,name=from,proto3" json:"from,omitempty"`
-	// Shards of the group then.
+	// Shards that the group will be on.
 	To []string `protobuf:"bytes,3,rep,name=to,proto3" json:"to,omitempty"`
-	// To be copied.
+	// Bytes that the move has to copy.
 	Bytes int64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Why: Repair, Drain, Domain or Balance; empty: not known.
+	// Reason for the move: Repair, Drain, Domain or Balance; empty: not known.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The move is under way: the group's target already contains it. The others follow as the limits on moves allow.
+	// True for a running move: the group's target already contains it. The other moves follow as the limits on moves
+	// allow.
 	Running bool `protobuf:"varint,6,opt,name=running,proto3" json:"running,omitempty"`
 	// The next step; only for a running move.
 	Phase MovePhase `protobuf:"varint,7,opt,name=phase,proto3,enum=sheaf.record.v1.MovePhase" json:"phase,omitempty"`
-	// How many of bytes are copied already; only for a running move.
+	// How many of these bytes are already copied; only for a running move.
 	BytesDone int64 `protobuf:"varint,8,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
-	// Sum over copies.
+	// Rate, summed over the copies.
 	BytesPerSecond float64 `protobuf:"fixed64,9,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
-	// Seconds until all bytes are there, estimated; absent: not known.
+	// Estimated seconds until all bytes are copied; absent: not known.
 	EtaSeconds *float64 `protobuf:"fixed64,10,opt,name=eta_seconds,json=etaSeconds,proto3,oneof" json:"eta_seconds,omitempty"`
 	// The copies that are being made, by shard.
 	Copies []*Copy `protobuf:"bytes,11,rep,name=copies,proto3" json:"copies,omitempty"`
-	// Failure domains that have, or may have, two copies of the group during a part of the move, because no order of its
+	// Failure domains that have, or may have, two copies of the group during a part of the move, because no order of the
 	// steps avoids it: two of the shards in from, or in to, are in one domain, or a missing copy is replaced first.
-	// Empty: none.
+	// Empty: there is no such domain.
 	SharedDomains []string `protobuf:"bytes,12,rep,name=shared_domains,json=sharedDomains,proto3" json:"shared_domains,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3227,12 +3232,12 @@ func (x *VerifyRequest) GetRateBytesPerSecond() int64 {
 
 type VerifyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of all copies together.
+	// Bytes checked, of all copies together.
 	Bytes   int64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Entries int64 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
-	// For each copy as many as fit into 512 KiB; copies have the total numbers.
+	// Places of damage, for each copy as many as fit into 512 KiB; copies have the total numbers.
 	Damages []*Damage `protobuf:"bytes,3,rep,name=damages,proto3" json:"damages,omitempty"`
-	// By shard.
+	// Results in the order of the shards' names.
 	Copies        []*VerifiedCopy `protobuf:"bytes,4,rep,name=copies,proto3" json:"copies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3302,7 +3307,7 @@ type VerifiedCopy struct {
 	Shard   string                 `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
 	Bytes   int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Entries int64                  `protobuf:"varint,3,opt,name=entries,proto3" json:"entries,omitempty"`
-	// Places of damage.
+	// Number of places of damage.
 	Damages int32 `protobuf:"varint,4,opt,name=damages,proto3" json:"damages,omitempty"`
 	// Why the copy was not checked, as text; empty: it was checked.
 	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
@@ -3383,7 +3388,7 @@ type CompactRequest struct {
 	All bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
 	// Bytes per second; 0: no limit.
 	RateBytesPerSecond int64 `protobuf:"varint,3,opt,name=rate_bytes_per_second,json=rateBytesPerSecond,proto3" json:"rate_bytes_per_second,omitempty"`
-	// Compact nothing: the answer says in holds which superseded bytes are still stored, and why.
+	// Compact nothing, but report in holds which superseded bytes are still stored, and why.
 	Explain       bool `protobuf:"varint,4,opt,name=explain,proto3" json:"explain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3453,7 +3458,7 @@ type CompactResponse struct {
 	EntriesDropped    int64                  `protobuf:"varint,2,opt,name=entries_dropped,json=entriesDropped,proto3" json:"entries_dropped,omitempty"`
 	BytesBefore       int64                  `protobuf:"varint,3,opt,name=bytes_before,json=bytesBefore,proto3" json:"bytes_before,omitempty"`
 	BytesAfter        int64                  `protobuf:"varint,4,opt,name=bytes_after,json=bytesAfter,proto3" json:"bytes_after,omitempty"`
-	// Only with explain: one for each reason that applies to at least one byte, so never more than there are reasons.
+	// One hold for each reason that applies to at least one byte. Only with explain.
 	Holds         []*CompactionHold `protobuf:"bytes,5,rep,name=holds,proto3" json:"holds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3524,15 +3529,15 @@ func (x *CompactResponse) GetHolds() []*CompactionHold {
 	return nil
 }
 
-// CompactionHold is why superseded bytes of a group are still stored.
+// CompactionHold is one reason why superseded bytes of a group are still stored.
 type CompactionHold struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A word: due, threshold, newest_segment, versions, age, archive, scan, request_ids, tombstones, damage, off, no_room,
-	// memory, error, other. The metric sheaf_shard_uncompacted_bytes has the same.
+	// A word: due, threshold, newest_segment, versions, age, archive, scan, request_ids, tombstones, damage, off,
+	// no_room, memory, error, other. The label reason of the metric sheaf_shard_uncompacted_bytes has the same values.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Bytes, estimated.
+	// Estimated bytes.
 	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// The same in a sentence.
+	// The reason as a sentence.
 	Text          string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3636,7 +3641,7 @@ func (x *AcceptLossRequest) GetGroup() string {
 
 type AcceptLossResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The places that were given up, as many as fit into 512 KiB.
+	// Places of damage that were given up, as many as fit into 512 KiB.
 	Damages []*Damage `protobuf:"bytes,1,rep,name=damages,proto3" json:"damages,omitempty"`
 	// Number of all places that were given up, including those that are not in damages. If it is 0 and damages are
 	// listed, the shard is older than this field.
@@ -3908,13 +3913,13 @@ type DescribeVolumeResponse struct {
 	// Name of the shard in the superblock.
 	VolumeShard string `protobuf:"bytes,5,opt,name=volume_shard,json=volumeShard,proto3" json:"volume_shard,omitempty"`
 	StoreUuid   string `protobuf:"bytes,6,opt,name=store_uuid,json=storeUuid,proto3" json:"store_uuid,omitempty"`
-	// What the volume records about its store; absent on a volume that no shard of this version has opened.
+	// The facts that the volume records about its store; absent on a volume that no shard of this version has opened.
 	Facts *StoreFacts `protobuf:"bytes,7,opt,name=facts,proto3" json:"facts,omitempty"`
 	// All groups of the volume, about 200 bytes each. Accept up to 256 MiB, because this call is made after a loss of
 	// etcd, when nothing may be missing.
 	Groups []*GroupFacts `protobuf:"bytes,8,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Number of the step that the volume is in, as in its superblock: raised at every start, and every few seconds while
-	// it is written to. 0: the volume was written by a program without steps.
+	// Number of the volume's present step, as in its superblock. It is raised at every start, and every few seconds while
+	// the volume is written to. 0: the volume was written by a program without steps.
 	Step uint64 `protobuf:"varint,9,opt,name=step,proto3" json:"step,omitempty"`
 	// Random UUID of this step.
 	StepNonce     string `protobuf:"bytes,10,opt,name=step_nonce,json=stepNonce,proto3" json:"step_nonce,omitempty"`
@@ -4112,7 +4117,7 @@ func (x *StoreFacts) GetEpoch() uint64 {
 	return 0
 }
 
-// GroupFacts is what the folder of a group says about it.
+// GroupFacts are the facts about a group that its folder records.
 type GroupFacts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty if the manifest cannot be read.
@@ -4124,26 +4129,26 @@ type GroupFacts struct {
 	RaftId   uint64   `protobuf:"varint,4,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
 	Voters   []uint64 `protobuf:"varint,5,rep,packed,name=voters,proto3" json:"voters,omitempty"`
 	Learners []uint64 `protobuf:"varint,6,rep,packed,name=learners,proto3" json:"learners,omitempty"`
-	// Raft term, and index of the last entry known to be committed.
+	// Raft term, and index of the last entry that is known to be committed.
 	Term           uint64 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
 	CommittedIndex uint64 `protobuf:"varint,8,opt,name=committed_index,json=committedIndex,proto3" json:"committed_index,omitempty"`
-	// 0 while the group is not served.
+	// Number of records; 0 while the group is not served.
 	Records     int64 `protobuf:"varint,9,opt,name=records,proto3" json:"records,omitempty"`
 	StoredBytes int64 `protobuf:"varint,10,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
-	// True where this replica leads.
+	// True if this replica leads.
 	Leader bool `protobuf:"varint,11,opt,name=leader,proto3" json:"leader,omitempty"`
-	// What is wrong; empty where nothing is.
+	// What is wrong; empty if nothing is wrong.
 	Message string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
 	// Index of the membership change that led to voters and learners; 0: the membership with which the group was created.
-	// Of two answers, the one with the higher index has the newer membership.
+	// Of two answers, the one with the higher index has the later membership.
 	ConfIndex uint64 `protobuf:"varint,13,opt,name=conf_index,json=confIndex,proto3" json:"conf_index,omitempty"`
-	// The voters before the change, while both memberships must agree.
+	// Voters before the change, while the change needs a majority of both memberships.
 	VotersOutgoing []uint64 `protobuf:"varint,14,rep,packed,name=voters_outgoing,json=votersOutgoing,proto3" json:"voters_outgoing,omitempty"`
-	// It has a Raft id and no data yet: it is being copied from another member.
+	// The replica has a Raft id but no data yet, because it is being copied from another member.
 	Joining bool `protobuf:"varint,15,opt,name=joining,proto3" json:"joining,omitempty"`
-	// It was created on another volume, or for another group: it never runs here, and is ignored.
+	// The replica was created on another volume, or for another group. It is ignored and never started.
 	Foreign bool `protobuf:"varint,16,opt,name=foreign,proto3" json:"foreign,omitempty"`
-	// The group has ended, because it is being deleted or was deleted: it holds nothing.
+	// The group has ended and holds nothing, because it is being deleted or was deleted.
 	Ended         bool `protobuf:"varint,17,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -39,53 +39,55 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AdminService is served by shards (about themselves) and by the gateway (about all shards).
+// AdminService is served by shards, each about itself, and by the gateway, about all shards.
 type AdminServiceClient interface {
-	// ListGroups lists groups by name, numbers by value and before other names: on a shard its replicas, on the gateway
-	// one row per replica of every group. All rows of a group are on the same page. Each page shows the groups as they
-	// are when it is requested: a group that exists from the first page to the last is listed exactly once; a group that
-	// is created or deleted meanwhile may be listed or not.
+	// ListGroups lists groups in the order of their names; numbers come first, in the order of their values. A shard
+	// lists its own replicas; the gateway returns one row for each replica of every group. All rows of a group are on the
+	// same page. Each page shows the groups as they are when it is requested: a group that exists from the first page to
+	// the last is listed exactly once; a group that is created or deleted in between may be missing.
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
-	// ListShards lists shards by name: on a shard itself. As in ListGroups, shards that appear or disappear between two
-	// pages may be listed or not.
+	// ListShards lists shards in the order of their names. A shard lists only itself. As in ListGroups, a shard that
+	// appears or disappears between two pages may be missing.
 	ListShards(ctx context.Context, in *ListShardsRequest, opts ...grpc.CallOption) (*ListShardsResponse, error)
-	// WatchLoad streams loading progress, at most twice a second, and ends when everything that can be loaded is.
+	// WatchLoad streams the progress of loading, at most twice a second, and ends when no group is left that can still be
+	// loaded.
 	WatchLoad(ctx context.Context, in *WatchLoadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLoadResponse], error)
-	// CreateGroup creates a group. Only in Named routing. ALREADY_EXISTS if it exists.
+	// CreateGroup creates a group, in Named routing only. It answers ALREADY_EXISTS if the group exists.
 	CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*CreateGroupResponse, error)
-	// DeleteGroup deletes a group that holds nothing: no record, no mark of a delete that must be remembered, no version
-	// that retention keeps, no write that may be repeated by its request id, and nothing that is being written; else
-	// FAILED_PRECONDITION GROUP_NOT_EMPTY, which says what it holds. A put at the same moment is refused, as UNAVAILABLE,
-	// or it keeps the group. The files go to the trash of the shards. A later group of the same name is another one. Only
-	// in Named routing. On a shard: of a group that it leads. After UNAVAILABLE, UNKNOWN, and without an answer, the group
-	// may be deleted: call again with the group_uuid of that group, until the answer is OK or NOT_FOUND. A call without
-	// group_uuid deletes whichever group has the name by then, also an empty one that was created meanwhile.
+	// DeleteGroup deletes an empty group, in Named routing only; a shard deletes only groups that it leads. A group is
+	// empty if it has no record, no delete that must be remembered, no version that retention keeps, no write that may be
+	// repeated by its request id, and no write in progress. For another group the answer is FAILED_PRECONDITION
+	// GROUP_NOT_EMPTY, which says what the group holds. A put at the same moment either is refused as UNAVAILABLE or
+	// prevents the deletion. The files go to the trash of the shards. A later group of the same name is a different
+	// group. After UNAVAILABLE, UNKNOWN, or no answer, the group may be deleted: repeat the call with the group's
+	// group_uuid until the answer is OK or NOT_FOUND. A call without group_uuid deletes any empty group that has the name
+	// by then, even one that was created after the first call.
 	DeleteGroup(ctx context.Context, in *DeleteGroupRequest, opts ...grpc.CallOption) (*DeleteGroupResponse, error)
-	// PlanMoves shows, by group, the running moves and their progress, and all further moves that the planner would make
-	// if nothing else changed. It moves nothing. On a shard: the copies that are being made there. Each page is planned
-	// again: a move that begins or ends between two pages may be shown or not.
+	// PlanMoves shows, by group, the running moves with their progress, and all further moves that the planner would make
+	// if nothing else changed. It moves nothing. A shard shows the copies that are being made on it. The plan is made
+	// again for each page, so a move that begins or ends between two pages may be missing.
 	PlanMoves(ctx context.Context, in *PlanMovesRequest, opts ...grpc.CallOption) (*PlanMovesResponse, error)
-	// Verify reads and checks every byte of a group, at a limited rate. The group serves meanwhile. A shard checks its
-	// copy; a gateway has all voting copies checked at the same time. The answer names copies that cannot be checked; if
-	// no copy can be checked, the call fails.
+	// Verify reads and checks every byte of a group, at a limited rate. The group continues to serve. A shard checks its
+	// own copy; a gateway lets the shards check all voting copies at the same time. The answer names copies that cannot
+	// be checked; if no copy can be checked, the call fails.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyResponse, error)
-	// Compact rewrites the group's sealed segments with superseded versions that retention no longer keeps, or says why
-	// they were not rewritten.
+	// Compact rewrites the group's sealed segments, leaving out superseded versions that retention no longer keeps. With
+	// explain, it rewrites nothing and reports why superseded bytes are still stored.
 	Compact(ctx context.Context, in *CompactRequest, opts ...grpc.CallOption) (*CompactResponse, error)
-	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left.
-	// It cannot be undone.
+	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS then use the undamaged
+	// entries. It cannot be undone.
 	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error)
 	// SetShardState asks the planner to place groups on a shard as on any other, to give it no new ones, or to move all
-	// of them away. The state remains until it is set again, also while the shard does not run. Only on a gateway in
-	// whose process the planner runs: FAILED_PRECONDITION elsewhere, because an operator would reset the state. NOT_FOUND
-	// if no shard of this name is registered, holds a group or has such a state.
+	// of them away. The state remains until it is set again, even if the shard stops. Only a gateway in whose process the
+	// planner runs accepts this call; others answer FAILED_PRECONDITION, because an operator would reset the state.
+	// NOT_FOUND if no shard of this name is registered, holds a group or has such a state.
 	SetShardState(ctx context.Context, in *SetShardStateRequest, opts ...grpc.CallOption) (*SetShardStateResponse, error)
-	// RemoveShard removes the state of a shard that is lost for good. FAILED_PRECONDITION while the shard is registered,
-	// while a group is on it or has it as a target, and wherever SetShardState is refused. NOT_FOUND as for
-	// SetShardState.
+	// RemoveShard removes the state of a shard that is permanently lost. It answers FAILED_PRECONDITION while the shard
+	// is registered, while a group is on it or has it as a target, and on servers that refuse SetShardState. It answers
+	// NOT_FOUND as SetShardState does.
 	RemoveShard(ctx context.Context, in *RemoveShardRequest, opts ...grpc.CallOption) (*RemoveShardResponse, error)
-	// DescribeVolume returns what a shard's volume holds, whatever etcd says about it, and also while nothing is served.
-	// After a loss of etcd, the placement is rebuilt from it. Only on a shard.
+	// DescribeVolume returns the contents of a shard's volume, independently of etcd, and even while the shard serves
+	// nothing. After a loss of etcd, the placement is rebuilt from the answers. Only shards answer it.
 	DescribeVolume(ctx context.Context, in *DescribeVolumeRequest, opts ...grpc.CallOption) (*DescribeVolumeResponse, error)
 }
 
@@ -230,53 +232,55 @@ func (c *adminServiceClient) DescribeVolume(ctx context.Context, in *DescribeVol
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// AdminService is served by shards (about themselves) and by the gateway (about all shards).
+// AdminService is served by shards, each about itself, and by the gateway, about all shards.
 type AdminServiceServer interface {
-	// ListGroups lists groups by name, numbers by value and before other names: on a shard its replicas, on the gateway
-	// one row per replica of every group. All rows of a group are on the same page. Each page shows the groups as they
-	// are when it is requested: a group that exists from the first page to the last is listed exactly once; a group that
-	// is created or deleted meanwhile may be listed or not.
+	// ListGroups lists groups in the order of their names; numbers come first, in the order of their values. A shard
+	// lists its own replicas; the gateway returns one row for each replica of every group. All rows of a group are on the
+	// same page. Each page shows the groups as they are when it is requested: a group that exists from the first page to
+	// the last is listed exactly once; a group that is created or deleted in between may be missing.
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
-	// ListShards lists shards by name: on a shard itself. As in ListGroups, shards that appear or disappear between two
-	// pages may be listed or not.
+	// ListShards lists shards in the order of their names. A shard lists only itself. As in ListGroups, a shard that
+	// appears or disappears between two pages may be missing.
 	ListShards(context.Context, *ListShardsRequest) (*ListShardsResponse, error)
-	// WatchLoad streams loading progress, at most twice a second, and ends when everything that can be loaded is.
+	// WatchLoad streams the progress of loading, at most twice a second, and ends when no group is left that can still be
+	// loaded.
 	WatchLoad(*WatchLoadRequest, grpc.ServerStreamingServer[WatchLoadResponse]) error
-	// CreateGroup creates a group. Only in Named routing. ALREADY_EXISTS if it exists.
+	// CreateGroup creates a group, in Named routing only. It answers ALREADY_EXISTS if the group exists.
 	CreateGroup(context.Context, *CreateGroupRequest) (*CreateGroupResponse, error)
-	// DeleteGroup deletes a group that holds nothing: no record, no mark of a delete that must be remembered, no version
-	// that retention keeps, no write that may be repeated by its request id, and nothing that is being written; else
-	// FAILED_PRECONDITION GROUP_NOT_EMPTY, which says what it holds. A put at the same moment is refused, as UNAVAILABLE,
-	// or it keeps the group. The files go to the trash of the shards. A later group of the same name is another one. Only
-	// in Named routing. On a shard: of a group that it leads. After UNAVAILABLE, UNKNOWN, and without an answer, the group
-	// may be deleted: call again with the group_uuid of that group, until the answer is OK or NOT_FOUND. A call without
-	// group_uuid deletes whichever group has the name by then, also an empty one that was created meanwhile.
+	// DeleteGroup deletes an empty group, in Named routing only; a shard deletes only groups that it leads. A group is
+	// empty if it has no record, no delete that must be remembered, no version that retention keeps, no write that may be
+	// repeated by its request id, and no write in progress. For another group the answer is FAILED_PRECONDITION
+	// GROUP_NOT_EMPTY, which says what the group holds. A put at the same moment either is refused as UNAVAILABLE or
+	// prevents the deletion. The files go to the trash of the shards. A later group of the same name is a different
+	// group. After UNAVAILABLE, UNKNOWN, or no answer, the group may be deleted: repeat the call with the group's
+	// group_uuid until the answer is OK or NOT_FOUND. A call without group_uuid deletes any empty group that has the name
+	// by then, even one that was created after the first call.
 	DeleteGroup(context.Context, *DeleteGroupRequest) (*DeleteGroupResponse, error)
-	// PlanMoves shows, by group, the running moves and their progress, and all further moves that the planner would make
-	// if nothing else changed. It moves nothing. On a shard: the copies that are being made there. Each page is planned
-	// again: a move that begins or ends between two pages may be shown or not.
+	// PlanMoves shows, by group, the running moves with their progress, and all further moves that the planner would make
+	// if nothing else changed. It moves nothing. A shard shows the copies that are being made on it. The plan is made
+	// again for each page, so a move that begins or ends between two pages may be missing.
 	PlanMoves(context.Context, *PlanMovesRequest) (*PlanMovesResponse, error)
-	// Verify reads and checks every byte of a group, at a limited rate. The group serves meanwhile. A shard checks its
-	// copy; a gateway has all voting copies checked at the same time. The answer names copies that cannot be checked; if
-	// no copy can be checked, the call fails.
+	// Verify reads and checks every byte of a group, at a limited rate. The group continues to serve. A shard checks its
+	// own copy; a gateway lets the shards check all voting copies at the same time. The answer names copies that cannot
+	// be checked; if no copy can be checked, the call fails.
 	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)
-	// Compact rewrites the group's sealed segments with superseded versions that retention no longer keeps, or says why
-	// they were not rewritten.
+	// Compact rewrites the group's sealed segments, leaving out superseded versions that retention no longer keeps. With
+	// explain, it rewrites nothing and reports why superseded bytes are still stored.
 	Compact(context.Context, *CompactRequest) (*CompactResponse, error)
-	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left.
-	// It cannot be undone.
+	// AcceptLoss declares the damaged entries of a group lost. Reads that answered DATA_LOSS then use the undamaged
+	// entries. It cannot be undone.
 	AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error)
 	// SetShardState asks the planner to place groups on a shard as on any other, to give it no new ones, or to move all
-	// of them away. The state remains until it is set again, also while the shard does not run. Only on a gateway in
-	// whose process the planner runs: FAILED_PRECONDITION elsewhere, because an operator would reset the state. NOT_FOUND
-	// if no shard of this name is registered, holds a group or has such a state.
+	// of them away. The state remains until it is set again, even if the shard stops. Only a gateway in whose process the
+	// planner runs accepts this call; others answer FAILED_PRECONDITION, because an operator would reset the state.
+	// NOT_FOUND if no shard of this name is registered, holds a group or has such a state.
 	SetShardState(context.Context, *SetShardStateRequest) (*SetShardStateResponse, error)
-	// RemoveShard removes the state of a shard that is lost for good. FAILED_PRECONDITION while the shard is registered,
-	// while a group is on it or has it as a target, and wherever SetShardState is refused. NOT_FOUND as for
-	// SetShardState.
+	// RemoveShard removes the state of a shard that is permanently lost. It answers FAILED_PRECONDITION while the shard
+	// is registered, while a group is on it or has it as a target, and on servers that refuse SetShardState. It answers
+	// NOT_FOUND as SetShardState does.
 	RemoveShard(context.Context, *RemoveShardRequest) (*RemoveShardResponse, error)
-	// DescribeVolume returns what a shard's volume holds, whatever etcd says about it, and also while nothing is served.
-	// After a loss of etcd, the placement is rebuilt from it. Only on a shard.
+	// DescribeVolume returns the contents of a shard's volume, independently of etcd, and even while the shard serves
+	// nothing. After a loss of etcd, the placement is rebuilt from the answers. Only shards answer it.
 	DescribeVolume(context.Context, *DescribeVolumeRequest) (*DescribeVolumeResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

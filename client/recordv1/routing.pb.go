@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// RoutingMode says how an id finds its group.
+// RoutingMode says how the group of an id is found.
 type RoutingMode int32
 
 const (
@@ -81,7 +81,7 @@ type WatchRoutingRequest struct {
 	// The epoch that the caller has; a table of this epoch is not sent again. 0: none.
 	KnownEpoch uint64 `protobuf:"varint,1,opt,name=known_epoch,json=knownEpoch,proto3" json:"known_epoch,omitempty"`
 	// The server may send a table in several messages, each of about 1 MiB at most. Without this field, and from servers
-	// that are older than it, each message is a whole table.
+	// older than this field, each message is a whole table.
 	InParts       bool `protobuf:"varint,2,opt,name=in_parts,json=inParts,proto3" json:"in_parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -140,8 +140,8 @@ type WatchRoutingResponse struct {
 	Mode      RoutingMode `protobuf:"varint,3,opt,name=mode,proto3,enum=sheaf.record.v1.RoutingMode" json:"mode,omitempty"`
 	// The groups that have an owner: all of them, or those of this part.
 	Groups []*GroupRoute `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
-	// The table continues in the next message, which has the same epoch and other groups. False: the table ends here, and
-	// may be used. Only if the request has in_parts.
+	// The table continues in the next message, which has the same epoch and other groups. False: the table is complete
+	// and may be used. Never true unless the request has in_parts.
 	More          bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -220,7 +220,7 @@ type GroupRoute struct {
 	KeyFirst uint64 `protobuf:"fixed64,2,opt,name=key_first,json=keyFirst,proto3" json:"key_first,omitempty"`
 	// Hash routing: last key of the group, included.
 	KeyLast uint64 `protobuf:"fixed64,3,opt,name=key_last,json=keyLast,proto3" json:"key_last,omitempty"`
-	// host:port of the leader; empty while there is none.
+	// host:port of the leader; empty while there is no leader.
 	LeaderAddress string `protobuf:"bytes,4,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
 	// host:port of all voters.
 	Addresses     []string `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`
