@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// Whatever objects there are in a cluster, a decision has an outcome with a reason, each disk has a state, and each
-// action is one that can be carried out.
+// For any objects in a cluster, a decision has an outcome with a reason, each disk has a state, and each action can be
+// carried out.
 func TestAbsurdObjectsHaveAnOutcome(t *testing.T) {
 	disks := []v1alpha1.Disk{disk("n1", "a", "1Gi"), disk("n2", "b", "2Gi")}
 	words := []string{"local", "prod", "n1", "n2", "true", "True", "data-p-0-0", "prod/data-p-0-0", "quotes",
@@ -25,7 +25,7 @@ func TestAbsurdObjectsHaveAnOutcome(t *testing.T) {
 		workload.AnnotationWipe, workload.AnnotationWipeAsked, workload.AnnotationWipeConfirm, workload.AnnotationWipes,
 		workload.AnnotationWipeHeld, workload.AnnotationLooked, workload.AnnotationLooks, workload.AnnotationRelease,
 		workload.AnnotationForClaim, workload.AnnotationGivenUp, workload.AnnotationStoreUID}
-	var names []string // of the volumes of the set
+	var names []string // names of the volumes of the set
 	for _, d := range disks {
 		name := workload.DiskVolume("local", d)
 		names = append(names, name, workload.WipeVolumeName(name), workload.LookVolumeName(name))
@@ -45,7 +45,7 @@ func TestAbsurdObjectsHaveAnOutcome(t *testing.T) {
 		maybe(w.bind)
 		maybe(func() { w.settle() })
 		o := &w.o
-		// Anything in this world may be absurd.
+		// Any object in this cluster may be absurd.
 		maybe(func() { w.forget("data-p-0-0") })
 		maybe(func() { w.claim("data-p-0-0", "1Gi") })
 		for _, part := range []any{&o.set.Spec.Namespaces, &o.set.Spec.FileSystem, &o.set.ObjectMeta, &o.others, &o.claims,

@@ -20,7 +20,7 @@ func (d *diskDecision) assign() {
 	for _, name := range d.order {
 		status := d.states[name]
 		if status.Claim == "" || d.after[name].Annotations[workload.AnnotationGivenUp] != "" {
-			continue // free or given up; a given-up disk does not count, because its replacement belongs on the same node
+			continue // free, or given up: a given-up disk does not count, because its replacement belongs on the same node
 		}
 		if status.State != v1alpha1.DiskReleased {
 			taken[status.Claim] = true
@@ -54,7 +54,7 @@ func (d *diskDecision) assign() {
 	}
 }
 
-// storeOf returns the UID of a claim's store. It is empty while the UID is unknown.
+// storeOf returns the UID of a claim's store, or "" while the UID is unknown.
 func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
 	if fleet.IsBench(claim) {
 		return benchStore
@@ -64,8 +64,8 @@ func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
 
 // choose returns a disk that is large enough for a claim. It prefers the disk that the claim had before, and a disk
 // that an administrator has reserved for the claim. Otherwise it takes a free disk on a node on which pods can start.
-// Among these, it prefers nodes with the fewest disks of the store, and then the smallest disk. The result is empty if
-// no disk fits.
+// Among these, it prefers nodes with the fewest disks of the store, and then the smallest disk. If no disk fits, the
+// result is "".
 func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store string, perNode map[string]int) string {
 	best, kept := "", d.keptFor(key)
 	for _, name := range d.order {
@@ -93,8 +93,8 @@ func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store st
 	return best
 }
 
-// keptFor returns the disk that an administrator has reserved for a claim by annotation. The claim gets no other disk.
-// The result is empty if there is no such disk.
+// keptFor returns the disk that an administrator has reserved for a claim by annotation, or "" if there is no such
+// disk. A claim with such a disk gets no other one.
 func (d *diskDecision) keptFor(key string) string {
 	for _, name := range d.order {
 		if pv := d.after[name]; pv != nil && pv.Annotations[workload.AnnotationForClaim] == key {

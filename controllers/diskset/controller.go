@@ -1,4 +1,4 @@
-// Package diskset reconciles DiskSets. It makes a StorageClass and a PersistentVolume for each disk, assigns disks to
+// Package diskset reconciles DiskSets. It creates a StorageClass and a PersistentVolume for each disk, assigns disks to
 // claims, and wipes released disks.
 package diskset
 
@@ -39,17 +39,17 @@ import (
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconciler makes the StorageClass and PersistentVolumes of DiskSets, and assigns disks to the claims of shards and
-// of managed etcds. It runs with one worker. A disk is never assigned twice, because a volume is changed only if it
-// has not changed since it was read.
+// Reconciler creates the StorageClass and PersistentVolumes of DiskSets, and assigns disks to the claims of shards and
+// of managed etcds. It runs with one worker. A disk is never assigned twice, because a volume is changed only if it has
+// not changed since it was read.
 type Reconciler struct {
 	Client client.Client
 	// Live reads objects that are not cached.
 	Live   client.Reader
 	Events events.EventRecorder
-	// Image is the image of Sheaf for the Jobs that wipe disks or look at them. Namespace is the operator's own
-	// namespace, in which these Jobs run. If either is empty, no disk is wiped, and only a person can release a new
-	// disk for claims.
+	// Image is the image of Sheaf for the Jobs that inspect and wipe disks. Namespace is the operator's own namespace,
+	// in which these Jobs run. If either is empty, no disk is wiped, and only a person can release a new disk for
+	// claims.
 	Image, Namespace string
 	// PullSecrets are names of Secrets in that namespace for pulling Image.
 	PullSecrets []string
@@ -107,7 +107,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return out.Result()
 }
 
-// storageClass makes the StorageClass. It does not touch a class of that name that the operator did not make.
+// storageClass creates the StorageClass. It does not touch a class of that name that the operator did not create.
 func (r *Reconciler) storageClass(ctx context.Context, run *diskRun) step.Outcome {
 	var class storagev1.StorageClass
 	there, err := step.Read(ctx, r.Client, "StorageClass", types.NamespacedName{Name: run.set.Name}, &class)
@@ -124,7 +124,7 @@ func (r *Reconciler) storageClass(ctx context.Context, run *diskRun) step.Outcom
 }
 
 func (r *Reconciler) decide(_ context.Context, run *diskRun) step.Outcome {
-	if len(run.set.Spec.Namespaces) == 0 { // the CRD refuses this, but a later version of it may have admitted it
+	if len(run.set.Spec.Namespaces) == 0 { // the CRD refuses an empty list, but a later CRD may have admitted it
 		return step.Fail("NamespacesMissing",
 			"spec.namespaces is empty: name the namespaces whose stores may use the disks")
 	}
@@ -132,8 +132,8 @@ func (r *Reconciler) decide(_ context.Context, run *diskRun) step.Outcome {
 	return step.Complete()
 }
 
-// act makes the decided writes. A conflict means that the cache was stale; the next reconcile then decides again. If
-// one volume is refused, the others are still written.
+// act performs the decided writes. A conflict means that the cache was stale, so the next reconcile decides again. If
+// one write is refused, the others are still performed.
 func (r *Reconciler) act(ctx context.Context, run *diskRun) step.Outcome {
 	var refused step.Notes
 	for _, a := range run.decided.actions {

@@ -33,7 +33,7 @@ type observedDisks struct {
 	// jobs holds the Jobs and claims for disks that are being wiped or looked at, by the name of the raw volume.
 	jobs map[string]observedJob
 
-	namespace, image string   // namespace and image of the operator and its Jobs; empty: unknown
+	namespace, image string   // namespace of the operator and its Jobs, and image of the Jobs; empty: unknown
 	pullSecrets      []string // names of Secrets in that namespace for pulling that image
 }
 
@@ -44,7 +44,7 @@ type diskAction struct {
 	// the volume has not changed since it was read.
 	change, after *corev1.PersistentVolume
 	remove        *corev1.PersistentVolume
-	make, unmake  client.Object // a Job that wipes or inspects a disk, or the claim of the Job
+	make, unmake  client.Object // a Job that inspects or wipes a disk, or the claim of the Job
 }
 
 // decidedDisks holds the actions and the messages of a decision.
@@ -52,7 +52,7 @@ type decidedDisks struct {
 	actions  []diskAction
 	statuses []v1alpha1.DiskStatus
 	waiting  []string    // claims that no disk fits, and the reasons
-	said     []step.News // news to report once the actions are done
+	said     []step.News // events to report once the actions are done
 }
 
 // decideDisks decides the writes for a DiskSet. It is deterministic and does no I/O.
@@ -90,10 +90,10 @@ func decideDisks(o *observedDisks) decidedDisks {
 type diskDecision struct {
 	*observedDisks
 	live   map[string]*corev1.PersistentVolume
-	after  map[string]*corev1.PersistentVolume // the wanted volumes of this set
+	after  map[string]*corev1.PersistentVolume // the wanted volumes of this set, by name
 	order  []string
 	states map[string]*v1alpha1.DiskStatus
-	// looks counts the disks that are being looked at. lookedAt holds the raw volumes whose Jobs are still needed.
+	// looks counts the disks that are being inspected. lookedAt holds the raw volumes whose Jobs are still needed.
 	looks    int
 	lookedAt map[string]bool
 	out      decidedDisks
@@ -154,8 +154,8 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 	}
 }
 
-// conflict says which DiskSet or volume already has the disk, and how to resolve the conflict. It is empty if there is
-// no conflict.
+// conflict says which DiskSet or volume already uses the disk, and how to resolve the conflict. The result is empty if
+// there is no conflict.
 func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
 	for n := range d.others {
 		other := &d.others[n]
@@ -179,7 +179,7 @@ func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
 	return ""
 }
 
-// holder records who holds a volume. It removes a reservation whose claim is gone.
+// holder records the claim that holds a volume, and removes a reservation whose claim no longer exists.
 func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	ref := pv.Spec.ClaimRef
 	free := workload.FreeClaim(d.set, pv.Name)
@@ -211,7 +211,7 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 			status.State, status.Message = v1alpha1.DiskFormatBlocked, s.Message
 		}
 	case ref.Name == free.Name:
-		pv.Spec.ClaimRef = free // the first allowed namespace may have changed
+		pv.Spec.ClaimRef = free // the new reservation is for the first allowed namespace, which may have changed
 	case d.claimOf(ref) != nil:
 		status.State, status.Claim = v1alpha1.DiskReserved, claim
 	default:
@@ -247,8 +247,8 @@ func (d *diskDecision) claimOf(ref *corev1.ObjectReference) *corev1.PersistentVo
 	return nil
 }
 
-// ofNobody reports whether a claim was left behind by a pool that is gone or being deleted. Such a claim gets no
-// disk. Claims of etcd refer to no pool; they get a disk while their store exists.
+// ofNobody reports whether a claim was left behind by a pool that is being deleted or no longer exists. Such a claim
+// gets no disk. Claims of etcd refer to no pool, and get a disk while their store exists.
 func (d *diskDecision) ofNobody(claim *corev1.PersistentVolumeClaim) bool {
 	pool := claim.Labels[v1alpha1.LabelPool]
 	return pool != "" && !fleet.IsBench(claim) && !d.pools[claim.Namespace+"/"+pool]
@@ -306,9 +306,9 @@ func (d *diskDecision) carriedFrom(pv *corev1.PersistentVolume) *corev1.Persiste
 	return nil
 }
 
-// carriedTo returns the disk in the spec that has the device path of was, a disk that is no longer in the spec: its
-// node and its volume. Both are empty if no disk in the spec has this path or if several have it, because the path
-// then does not identify the disk.
+// carriedTo returns the node and the volume of the disk in the spec that has the device path of was, a disk that is no
+// longer in the spec. Both are empty if no disk in the spec has this path, or if several have it, because the path then
+// does not identify the disk.
 func (d *diskDecision) carriedTo(was *v1alpha1.DiskStatus) (node, volume string) {
 	for _, disk := range d.set.Spec.Disks {
 		if disk.Device != was.Device {

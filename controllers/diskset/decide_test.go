@@ -21,10 +21,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// diskWorld is a small simulated cluster in which decisions are carried out.
+// diskWorld is a small simulated cluster that carries out decisions.
 type diskWorld struct {
 	o observedDisks
-	// ends holds, for each device, the condition with which the Job that looks at it ends. If a device has no entry,
+	// ends holds, for each device, the condition with which the Job that inspects it ends. If a device has no entry,
 	// its Job completes.
 	ends map[string]batchv1.JobCondition
 }
@@ -73,14 +73,14 @@ func (w *diskWorld) claim(name, size string) {
 	})
 }
 
-// bound makes a claim, and gives it a disk that is bound to it.
+// bound creates a claim, and binds a disk to it.
 func (w *diskWorld) bound(name, size string) {
 	w.claim(name, size)
 	w.settle()
 	w.bind()
 }
 
-// settle carries out decisions until there are none left, as the API server would.
+// settle carries out decisions, as the API server would, until a decision has no actions.
 func (w *diskWorld) settle() decidedDisks {
 	for range 10 {
 		d := decideDisks(&w.o)
@@ -217,7 +217,7 @@ func TestADiskThatIsTooSmallOrOnANodeThatIsDownIsNotGiven(t *testing.T) {
 	wantState(t, w.settle(), 1, v1alpha1.DiskReserved, "prod/data-p-0-0")
 }
 
-// A claim that waits for a disk says why none of the existing disks fits.
+// The message of a claim that waits for a disk says why none of the existing disks fits.
 func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
 	kept := workload.DiskVolume("local", disk("n1", "a", "10Gi"))
 	for says, prepare := range map[string]func(*diskWorld){
@@ -247,7 +247,7 @@ func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
 	}
 }
 
-// A measured disk is not given to a store before a person releases it; the same Job may measure it again.
+// A measured disk is not given to a store before a person releases it, but the same Job may measure it again.
 func TestABenchJobGetsADisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.o.stores = nil // the disk is measured before there is a store
@@ -277,7 +277,7 @@ func TestABenchJobGetsADisk(t *testing.T) {
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
 }
 
-// A claim that a deleted pool left behind gets no disk, reserves none, and is not waited for.
+// A claim that a deleted pool left behind gets no disk and reserves none, and the DiskSet does not wait for it.
 func TestAClaimOfNobodyGetsNoDisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.claim("data-p-0-0", "1Gi")
@@ -289,13 +289,13 @@ func TestAClaimOfNobodyGetsNoDisk(t *testing.T) {
 	}
 	w.o.pools = map[string]bool{"prod/p": true}
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
-	w.o.pools["prod/p"] = false // it is being deleted
+	w.o.pools["prod/p"] = false // the pool is being deleted
 	wantState(t, w.settle(), 0, v1alpha1.DiskFree, "")
 	w.o.pools["prod/p"] = true
 	w.settle()
 	w.bind()
 	w.o.pools = nil
-	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0") // it holds data
+	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0") // the claim holds data
 	w.claim("data-q-0-0", "1Gi")
 	if d := w.settle(); len(d.waiting) != 1 || !strings.Contains(d.waiting[0], "no disk is free") {
 		t.Errorf("waiting: %q", d.waiting)
@@ -321,7 +321,7 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 	d := w.settle()
 	wantState(t, d, 0, v1alpha1.DiskReleased, "prod/data-p-0-0")
 	wantState(t, d, 1, v1alpha1.DiskReserved, "prod/data-p-0-0")
-	// The same store gets its own.
+	// The same store gets its own disk.
 	w = newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "a", "1Gi"))
 	w.bound("data-p-0-0", "1Gi")
 	w.forget("data-p-0-0")
@@ -329,8 +329,8 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
 }
 
-// A replaced disk is not assigned again, even when no pool lists its claim as replaced any more. Another disk of the
-// same node takes its place.
+// A replaced disk is not assigned again, even after every pool has removed its claim from the list of replaced claims.
+// Another disk of the same node takes its place.
 func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n1", "b", "1Gi"), disk("n2", "a", "1Gi"), disk("n2", "b", "1Gi"))
 	w.claim("data-p-0-0", "1Gi")
@@ -411,8 +411,8 @@ func TestADiskTakenOutOfTheSpecStaysWhileItIsBound(t *testing.T) {
 	}
 }
 
-// A disk that was moved to another node with its data is named as such. When a person says so, its claim gets the disk
-// there, and gets no other disk. No other claim gets the disk.
+// A message says that a disk was moved to another node with its data. If a person confirms this, the claim of the disk
+// gets the disk on the new node, and gets no other disk. No other claim gets the disk.
 func TestADiskThatIsCarriedToAnotherNodeKeepsItsClaim(t *testing.T) {
 	const claim, key = "data-p-0-0", "prod/data-p-0-0"
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
@@ -461,7 +461,8 @@ func TestADiskThatIsCarriedToAnotherNodeKeepsItsClaim(t *testing.T) {
 	wantState(t, d, 1, v1alpha1.DiskFree, "")
 }
 
-// A disk that a person keeps for a claim remains kept until it is bound, because a reservation may end before that.
+// A disk that a person has reserved for a claim remains reserved until it is bound, because the claim may be deleted
+// before that.
 func TestADiskIsKeptForItsClaimUntilItIsBound(t *testing.T) {
 	const claim, key = "data-p-0-0", "prod/data-p-0-0"
 	for name, c := range map[string]struct {
@@ -502,7 +503,7 @@ func TestADiskIsKeptForItsClaimUntilItIsBound(t *testing.T) {
 	}
 }
 
-// A device that the spec has on several nodes was not carried to any of them.
+// A device path that the spec has on several nodes does not identify a moved disk.
 func TestADeviceOfTheSameNameElsewhereIsNotTheSameDisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.bound("data-p-0-0", "1Gi")
@@ -527,8 +528,8 @@ func TestANodeThatDoesNotExistIsNamed(t *testing.T) {
 	wantState(t, w.settle(), 0, v1alpha1.DiskNodeMissing, "")
 }
 
-// However claims are created and deleted, no disk has two claims, no claim has two disks, and no bound disk is taken
-// from its claim.
+// For any sequence of creations and deletions of claims, no disk has two claims, no claim has two disks, and no bound
+// disk is taken from its claim.
 func TestDisksAreNeverGivenTwice(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		var disks []v1alpha1.Disk

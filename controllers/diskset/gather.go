@@ -86,8 +86,7 @@ func (r *Reconciler) gather(ctx context.Context, run *diskRun) step.Outcome {
 	return step.Complete()
 }
 
-// blockedVolume returns the PersistentVolume that the kubelet does not format for a shard. It is empty if there is
-// none.
+// blockedVolume returns the PersistentVolume that the kubelet refuses to format for a shard, or "" if there is none.
 func blockedVolume(s *v1alpha1.ShardStatus) string {
 	if s.State != v1alpha1.ShardFormatBlocked || s.Volume == nil {
 		return ""
@@ -95,14 +94,14 @@ func blockedVolume(s *v1alpha1.ShardStatus) string {
 	return s.Volume.PersistentVolume
 }
 
-// takesPods passes only those changes of a node that affect the assignment of disks.
+// takesPods passes changes of a node that affect the assignment of disks, and no others.
 var takesPods = step.Changed(fleet.TakesPods)
 
 // storeIdentified passes an update of a store only if the update changes the store's UID.
 var storeIdentified = step.Changed(func(store *v1alpha1.RecordStore) string { return store.Status.StoreUID })
 
-// poolIsNew passes a pool when it is created, because its claims may have been observed before the pool was. It also
-// passes a pool when it is deleted.
+// poolIsNew passes the creation of a pool, because claims of the pool may have been observed before the pool. It also
+// passes the deletion of a pool.
 var poolIsNew = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 
 // formatBlockedChanged passes a Shard when its volume starts or stops waiting for a format.

@@ -14,16 +14,16 @@ import (
 // A claim gets a disk that no claim has had before only after a Job has found the disk blank, or after a person has
 // released the disk together with its contents. Without this rule, the kubelet would mount a disk that already has a
 // file system of the requested type, and give all files on it to the group of the pod (fsGroup) before any program of
-// Sheaf runs. fsGroupChangePolicy OnRootMismatch does not prevent this, because the root folder of a stranger's file
+// Sheaf runs. fsGroupChangePolicy OnRootMismatch does not prevent this, because the root folder of a foreign file
 // system does not match.
 
-// looksMax is the maximum number of disks of a DiskSet that are looked at concurrently.
+// looksMax is the maximum number of disks of a DiskSet that are inspected at the same time.
 const looksMax = 16
 
-// lookBegins is the message of a disk whose Job does not exist yet.
+// lookBegins is the message for a disk whose inspecting Job does not exist yet.
 const lookBegins = "a Job begins to look whether it is blank"
 
-// looksAt returns the name of the PersistentVolume whose disk a Job looks at through pv. It is empty for other volumes.
+// looksAt returns the name of the PersistentVolume whose disk a Job inspects through pv, or "" for other volumes.
 func looksAt(pv *corev1.PersistentVolume) string { return pv.Annotations[workload.AnnotationLooks] }
 
 // look decides whether a claim may get a free disk. If not, it changes the state of the disk, and its message says what
@@ -61,7 +61,7 @@ func (d *diskDecision) look(live, after *corev1.PersistentVolume, status *v1alph
 	}
 }
 
-// lookOn reports the progress of the Job that looks at a disk.
+// lookOn reports the progress of the Job that inspects a disk.
 func (d *diskDecision) lookOn(live, after, looking *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	d.lookedAt[looking.Name] = true
 	if why := d.misdirected(looking, workload.LookName(live.Name)); why != "" {

@@ -16,10 +16,10 @@ import (
 var notBlank = batchv1.JobCondition{Type: batchv1.JobFailed, Status: corev1.ConditionTrue,
 	Reason: batchv1.JobReasonPodFailurePolicy}
 
-// No claim gets a disk before a Job has found the disk blank, and nothing of the Job remains after that.
+// No claim gets a disk before a Job has found the disk blank, and afterwards all objects of the Job are deleted.
 func TestADiskIsLookedAtBeforeAClaimGetsIt(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
-	w.ends["/dev/disk/by-id/a"] = batchv1.JobCondition{} // it is running
+	w.ends["/dev/disk/by-id/a"] = batchv1.JobCondition{} // the Job is running
 	w.claim("data-p-0-0", "1Gi")
 	d := w.settle()
 	wantState(t, d, 0, v1alpha1.DiskLooking, "")
@@ -83,7 +83,7 @@ func TestADiskThatIsNotBlankWaitsForAPerson(t *testing.T) {
 	}
 	name := d.statuses[0].PersistentVolume
 	w.volume(name).Annotations[workload.AnnotationWipeConfirm] = workload.WipeToken(w.volume(name))
-	w.ends = nil // the Job that wipes completes, and the next look finds the disk blank
+	w.ends = nil // the wiping Job completes, and the next inspection finds the disk blank
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
 	if pv = w.volume(name); looking(w, pv) || w.volume(workload.WipeVolumeName(pv.Name)) != nil {
 		t.Error("what wiped it, or looked at it, is still there")
@@ -98,7 +98,7 @@ func TestADiskThatIsNotBlankWaitsForAPerson(t *testing.T) {
 	}
 }
 
-// If the operator cannot look at a disk, no claim gets the disk.
+// If the operator cannot inspect a disk, no claim gets the disk.
 func TestADiskThatNobodyCanLookAtIsNotGiven(t *testing.T) {
 	for says, prepare := range map[string]func(*diskWorld){
 		"does not know its own namespace": func(w *diskWorld) { w.o.namespace = "" },
@@ -126,7 +126,7 @@ func TestADiskThatNobodyCanLookAtIsNotGiven(t *testing.T) {
 	}
 }
 
-// Disks that a claim has or had before an upgrade of the operator are not looked at, because they are not blank.
+// Disks that a claim has or had before an upgrade of the operator are not inspected, because they are not blank.
 func TestADiskInUseIsNotLookedAt(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.bound("data-p-0-0", "1Gi")
@@ -165,7 +165,8 @@ func TestFewDisksAreLookedAtAtOnce(t *testing.T) {
 	}
 }
 
-// A volume that is not as the operator makes it does not keep the other disks of the DiskSet from being assigned.
+// A volume with content that the operator would not write does not prevent the assignment of the other disks of the
+// DiskSet.
 func TestAnOddVolumeIsNamedAndTheOthersGoOn(t *testing.T) {
 	pvOf := func(w *diskWorld, device string) *corev1.PersistentVolume {
 		return w.volume(workload.DiskVolume(w.o.set.Name, disk("n1", device, "1Gi")))

@@ -16,17 +16,18 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// A Released disk is wiped only after an administrator has acted twice (docs/adr/0029-wiping.md). The operator
-// answers the first act with a question that names the data to be lost, and the second act has to repeat that name.
-// Then a PersistentVolume of a raw block device replaces the disk's own one, which is deleted before the Job starts,
-// and only if it has not changed since it was read. So no claim can get the disk while the Job wipes it.
+// A Released disk is wiped only after an administrator has acted twice (docs/adr/0029-wiping.md). The operator answers
+// the first act with a question that names the data to be lost, and the second act has to repeat that name. Then a
+// PersistentVolume of a raw block device replaces the disk's own PersistentVolume, which is deleted before the Job
+// starts, and only if it has not changed since it was read. Therefore no claim can get the disk while the Job wipes it.
 
-// Permissions in the operator's own namespace: the chart grants them only there.
+// Permissions in the operator's own namespace. The chart grants them only in that namespace.
+//
 //
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;create;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;create;delete
 
-// These are the reasons of events about wiping a disk.
+// Reasons of events about wiping a disk.
 const (
 	wipeAsked   = "WipeAsked"
 	wipeRefused = "WipeRefused"
@@ -34,24 +35,25 @@ const (
 	wipeDone    = "WipeDone"
 )
 
-// annotationWiped with value true marks the replacement volume of a disk that has been wiped. Only the cleanup remains.
+// annotationWiped with the value true marks the replacement volume of a disk that has been wiped. Such a volume only
+// has to be deleted.
 const annotationWiped = "sheaf.dev/wiped"
 
 // wipeEvery is how often a wiping Job is checked.
 const wipeEvery = 5 * time.Second
 
-// observedJob holds the observed objects for wiping a disk or looking at it.
+// observedJob holds the observed objects of a Job that inspects or wipes a disk.
 type observedJob struct {
 	job   *batchv1.Job                  // nil: the Job does not exist
 	claim *corev1.PersistentVolumeClaim // nil: the claim does not exist
 }
 
-// standsInFor returns the name of the volume that a volume replaces while its disk is wiped. It is empty for an
-// ordinary volume.
+// standsInFor returns the name of the volume that pv replaces while its disk is wiped, or "" if pv is an ordinary
+// volume.
 func standsInFor(pv *corev1.PersistentVolume) string { return pv.Annotations[workload.AnnotationWipes] }
 
-// gatherJobs reads the Jobs of the disks that are being wiped or looked at. No cache holds them, because there are
-// almost never any.
+// gatherJobs reads the Jobs of the disks that are being inspected or wiped. The cache does not hold these Jobs, because
+// they are rare.
 func (r *Reconciler) gatherJobs(ctx context.Context, o *observedDisks) error {
 	o.namespace, o.image, o.pullSecrets, o.jobs = r.Namespace, r.Image, r.PullSecrets, map[string]observedJob{}
 	for n := range o.volumes {
@@ -119,13 +121,13 @@ func (d *diskDecision) wipe(live, after *corev1.PersistentVolume, status *v1alph
 		d.say(false, wipeBegun, live, fmt.Sprintf("wipes %s on %s: %s", status.Device, status.Node, status.Message))
 		status.Claim = ""
 	case standIn != nil && standsInFor(standIn) == live.Name && standIn.DeletionTimestamp == nil:
-		// The replacement volume was created, and then this volume changed before it was deleted. The disk is
+		// The replacement volume was created, and then the original volume changed before it was deleted. The disk is
 		// untouched.
 		d.out.actions = append(d.out.actions, diskAction{remove: standIn})
 	}
 }
 
-// ask writes the question, and returns whether it was confirmed.
+// ask asks the administrator to confirm the wipe, and reports whether the administrator has confirmed it.
 func (d *diskDecision) ask(live, after *corev1.PersistentVolume, status *v1alpha1.DiskStatus) (confirmed bool) {
 	token := workload.WipeToken(live)
 	answer := after.Annotations[workload.AnnotationWipeConfirm]
@@ -155,8 +157,8 @@ func (d *diskDecision) ask(live, after *corev1.PersistentVolume, status *v1alpha
 	return false
 }
 
-// contentWords says what is on a disk: the data of the claim that held it. If claim is empty, no claim of a store ever
-// held the disk.
+// contentWords describes the data on a disk by the claim that held the disk. If claim is empty, no claim of a store
+// ever held the disk.
 func contentWords(claim string) string {
 	if claim == "" {
 		return "data that was there before the DiskSet"
@@ -164,8 +166,8 @@ func contentWords(claim string) string {
 	return "data of claim " + claim
 }
 
-// refuse removes the answer and reports why. If question is true, it also removes the question, because the question no
-// longer makes sense.
+// refuse removes the administrator's answer and reports why. If question is true, it also removes the question, which
+// is no longer valid.
 func (d *diskDecision) refuse(after *corev1.PersistentVolume, why string, question bool) {
 	delete(after.Annotations, workload.AnnotationWipeConfirm)
 	if question {
@@ -233,7 +235,8 @@ func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.Dis
 	}
 }
 
-// misdirected says why a raw volume is not the one that the operator made for a Job. It is empty if it is that volume.
+// misdirected says why a raw volume is not the volume that the operator created for a Job. The result is empty if it is
+// that volume.
 func (d *diskDecision) misdirected(raw *corev1.PersistentVolume, claim string) string {
 	if ref := raw.Spec.ClaimRef; ref != nil && ref.Namespace == d.namespace && ref.Name == claim {
 		return ""
@@ -242,7 +245,7 @@ func (d *diskDecision) misdirected(raw *corev1.PersistentVolume, claim string) s
 		"disk: delete that volume to have the disk as it is", raw.Name)
 }
 
-// tidy deletes the objects that were created to wipe a disk or to look at it. It deletes the volume last.
+// tidy deletes the objects that were created to inspect or wipe a disk. It deletes the volume last.
 func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedJob) {
 	if seen.job != nil && seen.job.DeletionTimestamp == nil {
 		d.out.actions = append(d.out.actions, diskAction{unmake: seen.job})
@@ -286,7 +289,7 @@ func (r *Reconciler) makeOrUnmake(ctx context.Context, a diskAction) error {
 	return nil
 }
 
-// stopJob deletes the objects for wiping a disk or looking at it when the DiskSet is deleted.
+// stopJob deletes the objects that were created to inspect or wipe a disk, when the DiskSet is deleted.
 func (r *Reconciler) stopJob(ctx context.Context, o *observedDisks, pv *corev1.PersistentVolume) error {
 	d := &diskDecision{observedDisks: o}
 	d.tidy(pv, o.jobs[pv.Name])

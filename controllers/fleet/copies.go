@@ -13,21 +13,21 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Places is the placement of a store in etcd, together with what only the operator knows.
+// Places is the placement of a store in etcd, together with observations that only the operator has.
 type Places struct {
 	placement.Planned
-	// SilentDisks are the shards whose disk did not answer when the shard was last observed. Etcd does not know that:
-	// such a shard is registered as if its disk were fine.
+	// SilentDisks are the shards whose disk did not answer when the shard was last observed. Etcd does not contain this
+	// fact: such a shard is registered in the same way as a healthy one.
 	SilentDisks map[string]bool
 }
 
-// IsThere reports whether a copy answers calls, as far as is known.
+// IsThere reports whether a copy answers calls, according to the last observation.
 func (p *Places) IsThere(m placement.Member) bool { return p.IsHere(m) && !p.SilentDisks[m.Shard] }
 
 // IsSilent reports whether the disk of a shard did not answer when the shard was last asked.
 func IsSilent(s *v1alpha1.ShardStatus) bool { return s.Volume != nil && s.Volume.Silent }
 
-// There counts the voters of a group that are present, except those that the function without matches.
+// There counts the voters of a group that are present, excluding those that the function without matches.
 func (p *Places) There(g placement.Group, without func(placement.Member) bool) int {
 	n := 0
 	for _, m := range g.Voters() {
@@ -38,8 +38,8 @@ func (p *Places) There(g placement.Group, without func(placement.Member) bool) i
 	return n
 }
 
-// decides reports whether the voters that are present form a majority, except those that the function without matches.
-// If so, no acknowledged write is lost and a leader can be elected.
+// decides reports whether the voters that are present form a majority, even without those that the function without
+// matches. If so, no acknowledged write is lost and a leader can be elected.
 func (p *Places) decides(g placement.Group, without func(placement.Member) bool) bool {
 	voters := len(g.Voters())
 	return voters > 0 && p.There(g, without) >= placement.Majority(voters)
@@ -55,8 +55,8 @@ func (p *Places) Stuck(shard string) (names []string, why string) {
 	return names, why
 }
 
-// Undecided returns the groups that have a copy that the function without matches, and whose other copies that are
-// present form no majority.
+// Undecided returns the groups that depend on copies that the function without matches: without those copies, the
+// copies that are present form no majority.
 func (p *Places) Undecided(without func(placement.Member) bool) (names []string) {
 	for _, name := range p.Names() {
 		if g := p.Groups[name]; slices.ContainsFunc(g.Voters(), without) && !p.decides(g, without) {
@@ -79,8 +79,8 @@ func GroupWords(names []string) string {
 	return "groups " + units.Some(names, 5)
 }
 
-// ExposedWords says which groups will have two copies in one failure domain during part of their move. It is empty if
-// there are none.
+// ExposedWords lists the groups that will have two copies in one failure domain during part of their move. The result
+// is empty if there are none.
 func (p *Places) ExposedWords(key string) string {
 	var groups, domains []string
 	for _, name := range p.Names() {

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// ReadEtcdSecret reads the Secret with which a store's external etcd is reached. It is nil if the spec names none,
-// or if the Secret does not exist. The outcome says what is missing in the Secret, and what to do.
+// ReadEtcdSecret reads the Secret with the credentials for a store's external etcd. It returns nil if the spec names no
+// Secret, or if the Secret does not exist. The outcome says what is missing in the Secret, and what to do.
 func ReadEtcdSecret(ctx context.Context, live client.Reader, store *v1alpha1.RecordStore) (*corev1.Secret,
 	step.Outcome) {
 	external := store.Spec.Etcd.External
@@ -37,7 +37,7 @@ func ReadEtcdSecret(ctx context.Context, live client.Reader, store *v1alpha1.Rec
 	return secret, step.Complete()
 }
 
-// CredentialsOf returns the contents of the Secret for an external etcd. They are empty if there is none.
+// CredentialsOf returns the contents of the Secret for an external etcd. They are empty if secret is nil.
 func CredentialsOf(secret *corev1.Secret) (c EtcdCredentials) {
 	if secret != nil {
 		c.CA, c.Cert, c.Key = secret.Data["ca.crt"], secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]

@@ -11,7 +11,7 @@ import (
 // holds other findings about the store's grants in this form.
 type GrantsInForce struct {
 	Good            bool
-	Unknown         bool   // nothing is known about it; Good is false
+	Unknown         bool   // the state is not known; Good is false
 	Reason, Message string // as in a condition
 }
 
@@ -30,7 +30,7 @@ func (g GrantsInForce) Status() metav1.ConditionStatus {
 // processes; the controller of stores reads it. It exists in memory only: after a restart, the operator asks again.
 // The zero value is ready for use. Safe for concurrent use.
 type GrantBook struct {
-	stores sync.Map // by the name of a store: GrantsInForce
+	stores sync.Map // from the name of a store to its GrantsInForce
 	// issuers maps the name of a store to a GrantsInForce that says whether the keys of its token issuers are known. It
 	// has no entry for a store without issuers.
 	issuers sync.Map
@@ -49,8 +49,7 @@ func (b *GrantBook) Of(store types.NamespacedName) (GrantsInForce, bool) {
 	return what, ok
 }
 
-// PutIssuers records whether the keys of a store's token issuers are known. A nil argument means that the store has
-// no issuers.
+// PutIssuers records whether the keys of a store's token issuers are known. If what is nil, the store has no issuers.
 func (b *GrantBook) PutIssuers(store types.NamespacedName, what *GrantsInForce) {
 	if what == nil {
 		b.issuers.Delete(store)
@@ -59,7 +58,8 @@ func (b *GrantBook) PutIssuers(store types.NamespacedName, what *GrantsInForce) 
 	}
 }
 
-// IssuersOf returns what PutIssuers recorded. It returns false if the store has no issuers or if nothing is recorded.
+// IssuersOf returns the finding that PutIssuers recorded. It returns false if the store has no issuers or if nothing is
+// recorded.
 func (b *GrantBook) IssuersOf(store types.NamespacedName) (GrantsInForce, bool) {
 	if b == nil {
 		return GrantsInForce{}, false

@@ -54,17 +54,17 @@ type GroupSum struct {
 	ElectionPending bool
 	Groups          map[string]BookedGroup
 	Records         int64
-	// CopyingBytes is how many bytes the copies that are being created still lack.
+	// CopyingBytes is the number of bytes that are still missing in the copies that are being created.
 	CopyingBytes int64
 }
 
 // BookedGroup is what the shards report about one group.
 type BookedGroup struct {
 	Serving    int  // copies that their shards serve
-	Leaderless bool // no shard leads it, and LeaderGrace or more has passed since it lost its leader
+	Leaderless bool // no shard leads the group, and at least LeaderGrace has passed since the group lost its leader
 }
 
-// Note replaces what the shards of a pool reported before. For a shard that does not answer now, Note keeps the last
+// Note replaces the earlier reports of the shards of a pool. For a shard that does not answer now, Note keeps the last
 // report.
 func (b *GroupBook) Note(store types.NamespacedName, pool string, reports map[string]*recordv1.ShardStatus,
 	now time.Time) {
@@ -140,7 +140,7 @@ func (b *GroupBook) ElectionPending(store types.NamespacedName) bool {
 	return false
 }
 
-// asked returns the time since which every pool has been asked at least once.
+// asked returns a time after which every pool has been asked at least once.
 func (s *storeBook) asked() (oldest time.Time) {
 	for _, page := range s.pools {
 		if oldest.IsZero() || page.at.Before(oldest) {
@@ -150,8 +150,8 @@ func (s *storeBook) asked() (oldest time.Time) {
 	return oldest
 }
 
-// leaderless reports whether all pools were asked again, LeaderGrace or more after the group lost its leader, and still
-// none of their shards leads it.
+// leaderless reports whether all pools were asked again LeaderGrace or more after the group lost its leader, and no
+// shard reported that it leads the group.
 func (s *storeBook) leaderless(group string, asked time.Time) bool {
 	at, lost := s.lostAt[group]
 	return lost && asked.Sub(at) >= LeaderGrace
@@ -201,7 +201,7 @@ func (p *poolPage) leads(f func(group string)) {
 	}
 }
 
-// Sum summarizes a store that has these pools.
+// Sum summarizes the reports of a store that has these pools.
 func (b *GroupBook) Sum(store types.NamespacedName, pools []v1alpha1.ShardPool) GroupSum {
 	out := GroupSum{Groups: map[string]BookedGroup{}}
 	if b == nil {
@@ -255,9 +255,10 @@ type bookedReport struct {
 	*recordv1.Group
 }
 
-// compare orders reports by how much they know about the group. The report of a leader that answers knows most. Among
-// several leaders, the one that has applied most counts, because a former leader applies no further entries. Without a
-// leader, a copy that serves counts before one that does not, and then the copy that has applied most.
+// compare orders reports by how reliable they are about the group. The report of a leader that answers is the most
+// reliable. Among several leaders, the one that has applied most counts, because a former leader applies no further
+// entries. Without a leader, a copy that serves counts before one that does not, and then the copy that has applied
+// most.
 func (r bookedReport) compare(other bookedReport) int {
 	return cmp.Or(compareTruth(r.answers && r.GetLeader(), other.answers && other.GetLeader()),
 		compareTruth(r.GetState().Serves(), other.GetState().Serves()),

@@ -35,7 +35,7 @@ func bookPools(names ...string) []v1alpha1.ShardPool {
 	return pools
 }
 
-// Leaders of groups are on a node that becomes unreachable; other shards then lead these groups.
+// Leaders of groups are on a node that becomes unreachable, and then other shards lead these groups.
 func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 	book, now := &GroupBook{}, time.Unix(1e6, 0)
 	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": said(100, 10, "1!", "2"), "a-1": said(100, 10, "1",
@@ -52,14 +52,14 @@ func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 		len(got.Troubles(3)) != 2 {
 		t.Errorf("a-0 is down: %+v", got)
 	}
-	// The old leader is back for a moment and does not know about the new one.
+	// The old leader briefly returns, and has not heard of the new leader.
 	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": said(100, 10, "1!", "2"), "a-1": said(120, 12, "1!",
 		"2!"),
 		"a-2": said(120, 12, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
 		t.Errorf("two leaders: %d records", got.Records)
 	}
-	// If nobody leads, the records that exist still count.
+	// If no shard leads, the records of the existing copies still count.
 	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": nil, "a-1": nil, "a-2": said(120, 12, "1", "2")},
 		now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {

@@ -38,7 +38,7 @@ func NodeWords(shards []v1alpha1.ShardStatus) string {
 	names := slices.Sorted(maps.Keys(seen))
 	most := 3
 	if len(names) == most+1 {
-		most++ // the name takes no more space than "and 1 more"
+		most++ // the name takes no more space than the words "and 1 more"
 	}
 	return step.Truncate(units.Some(names, most), wordsMax)
 }
@@ -46,8 +46,8 @@ func NodeWords(shards []v1alpha1.ShardStatus) string {
 // troublesMax is the maximum number of unhealthy groups in the list.
 const troublesMax = 20
 
-// StateOf returns the state that a shard reports, as v1alpha1 spells it. It is empty if the shard does not send it, or
-// if this version does not know it.
+// StateOf returns the state that a shard reports, as v1alpha1 spells it. The result is empty if the shard does not send
+// a state, or if this version of Sheaf does not know the state.
 func StateOf(r *recordv1.ShardStatus) v1alpha1.ShardState {
 	return v1alpha1.ShardState(r.GetShard().GetState().Word())
 }
@@ -69,8 +69,7 @@ const (
 	GroupNoLeader = "NoLeader" // the group accepts no calls
 )
 
-// TroubleOf returns the state that describes the problem of a copy of a group. It is empty if the shard reports no
-// problem.
+// TroubleOf returns the state that describes the problem of a copy of a group, or "" if the shard reports no problem.
 func TroubleOf(g *recordv1.Group) string {
 	switch {
 	case g.GetLost():
@@ -103,7 +102,7 @@ func CompleteCounts(groups *v1alpha1.GroupCounts) {
 	groups.Degraded = groups.Total - groups.Serving - groups.DataLost - groups.Loading
 }
 
-// FirstTroubles returns the first groups of a list, the worst first, each group once.
+// FirstTroubles returns the first groups of a list with the worst groups first. It returns each group once.
 func FirstTroubles(list []v1alpha1.GroupTrouble) []v1alpha1.GroupTrouble {
 	rank := []string{GroupLost, string(v1alpha1.ShardDiskLost), groupFailed, GroupDamaged}
 	worst := func(state string) int {

@@ -8,10 +8,10 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// The scheduler and the kubelet describe some states only in English messages and in the reasons of waiting
-// containers. The operator has to base decisions on these texts, because Kubernetes offers no other interface. This
-// file holds all of these texts; kubewords_test.go has the messages of actual Kubernetes releases. An unknown message
-// makes a status less exact but never wrong: the shard is then Pending, with the message from Kubernetes.
+// The scheduler and the kubelet describe some states only in English messages and in the reasons of waiting containers.
+// The operator has to base decisions on these texts, because Kubernetes offers no other interface. This file holds all
+// of these texts, and kubewords_test.go has the messages of actual Kubernetes releases. An unknown message makes a
+// status less exact but never wrong, because the shard is then Pending, with the message from Kubernetes.
 
 var (
 	noVolume = regexp.MustCompile(
@@ -24,7 +24,7 @@ var (
 		`(?i)input/output error|path "[^"]*" does not exist|failed to stat file|no such (file|device)|invalid path`)
 )
 
-// failedMount is the start of an event about a volume, in the form that step.Warnings returns.
+// failedMount is the beginning of an event about a volume, in the format of step.Warnings.
 const failedMount = "FailedMount: "
 
 // VolumeGrace is how long a claim may wait for its volume before the wait counts as a problem. A DiskSet or a
@@ -34,10 +34,10 @@ const VolumeGrace = 15 * time.Second
 // WantsVolume reports whether the scheduler's message says that the pod lacks its volume.
 func WantsVolume(message string) bool { return noVolume.MatchString(message) }
 
-// DeviceTaken reports whether an event says that the device is already in use: it has another file system, a
-// partition table, or the remains of one. The kubelet neither formats nor mounts such a device.
+// DeviceTaken reports whether an event says that the device already has content: another file system, a partition
+// table, or the remains of one. The kubelet neither formats nor mounts such a device.
 func DeviceTaken(event string) bool {
-	if step.DeviceMissing(event) { // mkfs mentions partition tables in that case, too
+	if step.DeviceMissing(event) { // mkfs also mentions partition tables when the device is missing
 		return false
 	}
 	return cannotFormat.MatchString(event) || strings.HasPrefix(event, failedMount) && broken.MatchString(event)
@@ -49,7 +49,7 @@ func DeviceLost(event string) bool {
 	return DeviceTaken(event) || strings.HasPrefix(event, failedMount) && absent.MatchString(event)
 }
 
-// Waiting is the kind of reason why a container does not run yet.
+// Waiting classifies the reason why a container does not run yet.
 type Waiting int
 
 // Kinds of reasons why a container waits.

@@ -2,15 +2,15 @@ package fleet
 
 import "testing"
 
-// These are messages of Kubernetes 1.36 and of tools whose messages it repeats. They are put together from the format
-// strings of the named sources, with the names of devices and volumes of the e2e suite. Not all of them were seen in a
-// cluster.
+// These are messages of Kubernetes 1.36 and of tools whose messages it repeats. They are composed from the format
+// strings of the named sources and from the names of devices and volumes of the e2e suite. Not all of them were seen in
+// a cluster.
 func TestWhatKubernetesSays(t *testing.T) {
 	for _, c := range []struct {
 		source, message    string
 		wants, taken, lost bool
 	}{
-		// pkg/scheduler/framework/plugins/volumebinding
+		// From pkg/scheduler/framework/plugins/volumebinding:
 		{"1.36.3 scheduler",
 			"0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind. no new claims to " +
 				"deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.", true, false, false},
@@ -22,7 +22,7 @@ func TestWhatKubernetesSays(t *testing.T) {
 		{"1.36.3 scheduler",
 			"0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 node(s) didn't match PersistentVolume's node " +
 				"affinity.", false, false, false},
-		// k8s.io/mount-utils, mount_linux.go
+		// From k8s.io/mount-utils, mount_linux.go:
 		{"mount-utils 0.36.3",
 			`FailedMount: MountVolume.MountDevice failed for volume "disks-1" : local: failed to mount device /dev/disk/by-id/virtio-d at /var/lib/kubelet/plugins/kubernetes.io/local-volume/mounts/disks-1 (fstype: xfs), error failed to mount the volume as "xfs", it already contains ext4. Mount error: mount failed: exit status 32`, false, true, true},
 		{"mount-utils 0.36.3",
@@ -34,7 +34,7 @@ func TestWhatKubernetesSays(t *testing.T) {
 		{"mount-utils 0.36.3",
 			"FailedMount: 'fsck' found errors on device /dev/loop1 but could not correct them: fsck from util-linux " +
 				"2.38.1\n/dev/loop1: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY.", false, true, true},
-		// mount(8) of util-linux, which the kubelet repeats
+		// From mount(8) of util-linux, whose messages the kubelet repeats:
 		{"util-linux 2.38",
 			"FailedMount: mount failed: exit status 32 Output: mount: /mnt: wrong fs type, bad option, bad superblock on " +
 				"/dev/loop3, missing codepage or helper program, or other error.", false, true, true},
@@ -44,11 +44,11 @@ func TestWhatKubernetesSays(t *testing.T) {
 		{"util-linux 2.38",
 			"FailedMount: mount: /mnt: special device /dev/disk/by-id/x does not exist: No such file or directory", false, false,
 			true},
-		// pkg/volume/local
+		// From pkg/volume/local:
 		{"1.36.3 kubelet",
 			`FailedMount: MountVolume.NewMounter initialization failed for volume "pv" : path "/dev/disk/by-id/a" does not exist`, false, false, true},
 		{"1.36.3 kubelet", "FailedMount: blkid: /dev/loop3: Input/output error", false, false, true},
-		// These messages are not about volumes.
+		// These messages do not concern volumes.
 		{"containerd 1.6", "FailedCreatePodSandBox: plugin type=\"bridge\" failed: open /run/cni: no such file or directory",
 			false, false, false},
 		{"1.36.3 kubelet", `FailedMount: MountVolume.SetUp failed for volume "config" : configmap "x" not found`, false,

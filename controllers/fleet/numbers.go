@@ -13,27 +13,27 @@ const ShardsMax = 1000
 
 // NumbersInput is the input of PlanNumbers.
 type NumbersInput struct {
-	Wanted int              // if outside 0 to ShardsMax, all shards that exist remain
+	Wanted int              // wanted number of shards; if it is outside 0 to ShardsMax, all existing shards remain
 	Exist  []int32          // shards that exist, or existed when the status was written
 	Remove []int32          // spec.remove
 	Holds  map[int32]string // shards that cannot be removed yet, and why
 }
 
-// NumbersPlan says which shards a pool is to have.
+// NumbersPlan lists the shards that a pool should have.
 type NumbersPlan struct {
 	Keep   []int32 // shards that exist and remain
 	Create []int32
 	Remove []int32 // shards that are removed now
-	Leave  []int32 // shards that are to be removed, but still hold something
+	Leave  []int32 // shards that should be removed, but still hold something
 }
 
-// ValidShards reports whether a pool may have so many shards. The CRD refuses other numbers, but a later version of it
+// ValidShards reports whether a pool may have n shards. The CRD refuses other numbers, but a later version of the CRD
 // may have admitted one.
 func ValidShards(n int) bool { return n >= 0 && n <= ShardsMax }
 
 // PlanNumbers chooses the numbers of a pool's shards. New shards take the lowest free numbers that spec.remove does not
 // list. If there are too many shards, those in spec.remove go first, and then the highest numbers. A shard that still
-// holds something remains until it is empty, and no other shard is removed in its place.
+// holds data remains until it is empty, and no other shard is removed instead.
 func PlanNumbers(in NumbersInput) NumbersPlan {
 	exist := slices.Compact(slices.Sorted(slices.Values(in.Exist)))
 	var plan NumbersPlan
@@ -64,8 +64,8 @@ func PlanNumbers(in NumbersInput) NumbersPlan {
 	return plan
 }
 
-// leavingShards returns the names of the observed shards of a pool that are to be removed. The planner has to keep
-// groups away from them.
+// leavingShards returns the names of the observed shards that a pool is going to remove. The planner has to keep groups
+// away from them.
 func leavingShards(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) map[string]bool {
 	leaving := map[string]bool{}
 	for _, n := range poolNumbers(pool, seen).Remove {
@@ -74,7 +74,7 @@ func leavingShards(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) map[st
 	return leaving
 }
 
-// All returns, in order, all shards that are to exist after this plan.
+// All returns, in order, all shards that exist after this plan is carried out, including those that leave later.
 func (p NumbersPlan) All() []int32 {
 	all := slices.Concat(p.Keep, p.Create, p.Leave)
 	slices.Sort(all)

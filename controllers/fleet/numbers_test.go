@@ -48,7 +48,7 @@ func TestPlanNumbers(t *testing.T) {
 			if !reflect.DeepEqual(got, test.want) {
 				t.Fatalf("planNumbers(%+v)\n got %+v\nwant %+v", test.in, got, test.want)
 			}
-			// Once the plan is carried out, a second plan changes nothing.
+			// After the plan is carried out, a second plan changes nothing.
 			again := PlanNumbers(NumbersInput{Wanted: test.in.Wanted, Exist: got.All(), Remove: test.in.Remove,
 				Holds: test.in.Holds})
 			if len(again.Create) > 0 || len(again.Remove) > 0 {

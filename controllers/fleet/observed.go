@@ -1,6 +1,6 @@
-// Package fleet describes the shards of a store: what they report, what etcd holds about them, how their Shard
-// objects add up, and which shards a store is to have. Apart from reading Shards, it decides without I/O. It asks
-// shards and etcd through interfaces.
+// Package fleet describes the shards of a store: their reports, their entries in etcd, the sum of their Shard objects,
+// and the list of shards that a store should have. Apart from reading Shards, it decides without I/O. It asks shards
+// and etcd through interfaces.
 package fleet
 
 import (
@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// ImageOf returns the image of the only container in a pod that Sheaf makes.
+// ImageOf returns the image of the only container in a pod that Sheaf created.
 func ImageOf(pod *corev1.PodSpec) string {
 	if len(pod.Containers) == 0 {
 		return ""
@@ -101,8 +101,8 @@ func (s Observed) Silent() map[string]bool {
 	return silent
 }
 
-// ClassOf returns the StorageClass of a claim that belongs to a store, or to a Job that measures the class. It is
-// empty for any other claim.
+// ClassOf returns the StorageClass of a claim that belongs to a store, or to a Job that measures the class. For any
+// other claim it returns "".
 func ClassOf(claim *corev1.PersistentVolumeClaim) string {
 	if claim.Spec.StorageClassName == nil || claim.Labels[v1alpha1.LabelStore] == "" && !IsBench(claim) {
 		return ""
@@ -115,8 +115,8 @@ func IsBench(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Labels[v1alpha1.LabelComponent] == v1alpha1.ComponentBench
 }
 
-// stepPercent is the step in which the status shows numbers that change all the time. The step avoids a write for
-// each small change.
+// stepPercent is the step in which the status shows numbers that change all the time, so that small changes cause no
+// write.
 const stepPercent = 5
 
 // ReasonNoShards is the reason of condition Ready for a pool whose spec wants no shards.
@@ -125,9 +125,9 @@ const ReasonNoShards = "NoShards"
 // ReasonAllParked is the reason of condition Ready for a pool whose spec parks all shards.
 const ReasonAllParked = "AllParked"
 
-// PauseOf returns the time until the next reconcile for a state that may end without action by the operator. The time
-// is longer for states in which the kubelet or the scheduler retries, because each reported attempt causes a reconcile
-// anyway. It is also longer for states that last until an administrator acts.
+// PauseOf returns the time until the next reconcile for a state that may end without an action of the operator. The
+// time is longer for states in which the kubelet or the scheduler retries, because each of their attempts causes a
+// reconcile anyway. It is also longer for states that last until an administrator acts.
 func PauseOf(state v1alpha1.ShardState) time.Duration {
 	switch state {
 	case v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull,

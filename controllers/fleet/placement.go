@@ -28,24 +28,24 @@ type Placement interface {
 	// another store. The first groups are placed when shardsMin shards are registered.
 	Init(ctx context.Context, store *v1alpha1.RecordStore, shardsMin int32) error
 	// Plan records the wanted state of each shard by name, writes the targets that the planner derives from it, and
-	// returns what etcd held before. The first groups are placed when shardsMin shards are registered. Plan may return
-	// ErrCopiesDiffer, or one of these errors of package placement: ErrPlacementLost, ErrOtherStore, ErrChanged,
+	// returns the previous content of etcd. The first groups are placed when shardsMin shards are registered. Plan may
+	// return ErrCopiesDiffer, or one of these errors of package placement: ErrPlacementLost, ErrOtherStore, ErrChanged,
 	// ErrFrozen.
 	Plan(ctx context.Context, store *v1alpha1.RecordStore, shardsMin int32,
 		states map[string]v1alpha1.PoolState) (placement.Planned, error)
-	// Look returns where groups are, and writes nothing.
+	// Look returns the present places of all groups, and writes nothing.
 	Look(ctx context.Context, store *v1alpha1.RecordStore) (placement.Planned, error)
-	// Recover rebuilds the placement of a store from the volumes of these shards. If it returns ErrVolumesIncomplete,
-	// the error says what is missing.
+	// Recover rebuilds the placement of a store from the volumes of these shards. ErrVolumesIncomplete comes with a
+	// description of the missing parts.
 	Recover(ctx context.Context, store *v1alpha1.RecordStore, shards []ShardAt) error
-	// EtcdMembers returns the members of the etcd that holds the placement, as a quorum of them knows them.
+	// EtcdMembers returns the members of the etcd that holds the placement, as listed by a quorum of them.
 	EtcdMembers(ctx context.Context) ([]EtcdMember, error)
 }
 
-// EtcdMember is a member of an etcd cluster, as the other members know it.
+// EtcdMember is a member of an etcd cluster, as seen by the other members.
 type EtcdMember struct {
 	PeerAddress string // host:port
-	Trouble     string // why the member is unhealthy; empty: it is healthy
+	Trouble     string // why the member is unhealthy; empty: the member is healthy
 }
 
 // EtcdCredentials holds the contents of the Secret for an external etcd.
@@ -58,14 +58,14 @@ type Placements interface {
 	Close(key string)
 }
 
-// ShardClient asks shards about themselves. internal/operator implements it over AdminService.
+// ShardClient asks shards for their status. internal/operator implements it over AdminService.
 type ShardClient interface {
-	// Describe asks a shard about itself: its row and its groups. ErrVolumeSilent means that its disk hangs, and
+	// Describe returns a shard's status, including its groups. ErrVolumeSilent means that its disk hangs, and
 	// ErrNoCredentials that the shard was not asked; any other error means that the shard cannot be reached.
 	Describe(ctx context.Context, shard ShardAt) (*recordv1.ShardStatus, error)
 }
 
-// ShardAt says where to reach a shard and which shard must answer. It is comparable.
+// ShardAt holds the address of a shard and the identity that must answer at that address. It is comparable.
 type ShardAt struct {
 	Store   string // namespace/name
 	Name    string // name of the shard
@@ -73,21 +73,22 @@ type ShardAt struct {
 	TLS     bool   // the shard accepts no plaintext
 }
 
-// ErrVolumeSilent replaces the report of a shard whose disk hangs without an error. What such a shard reports about
-// its groups is outdated.
+// ErrVolumeSilent is returned in place of the status of a shard whose disk hangs without an error, because the shard's
+// facts about its groups are then outdated.
 var ErrVolumeSilent = errors.New("its disk does not answer")
 
-// ErrNoCredentials means that a shard was not asked, because it accepts only TLS and the operator does not have its
-// certificate for the store yet, as in the first moments after its start.
+// ErrNoCredentials means that a shard was not asked, because it accepts only TLS and the operator has no certificate
+// for the store yet, for example just after the start of the operator.
 var ErrNoCredentials = errors.New(
 	"the operator has no certificate for this store yet: see condition Certificates of the RecordStore")
 
-// ShardRegister updates the placement when shards are to be removed. internal/operator implements it over etcd.
+// ShardRegister updates the placement when shards are removed. internal/operator implements it over etcd.
 type ShardRegister interface {
 	// Empty asks the planner to put no groups on the shard, and to move the groups on it to other shards.
 	Empty(ctx context.Context, store *v1alpha1.RecordStore, shard string) error
-	// Look returns where groups are.
+	// Look returns the present places of all groups.
 	Look(ctx context.Context, store *v1alpha1.RecordStore) (placement.Planned, error)
-	// Forget removes the entries of a shard that is gone for good. The error says which groups still refer to it.
+	// Forget removes the entries of a shard that is permanently gone. The error names the groups that still refer to
+	// the shard.
 	Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error
 }

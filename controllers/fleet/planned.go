@@ -15,8 +15,8 @@ import (
 // were in the status.
 const PlannedPoolsMax = 256
 
-// PlanMisses names what the store's last plan does not take into account yet. It is empty if the plan was made for
-// this generation of the store and of all its pools, so that its result answers the current spec.
+// PlanMisses names the changes that the store's last plan does not take into account yet. The result is empty if the
+// plan was made for this generation of the store and of all its pools.
 func PlanMisses(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool) string {
 	planned := store.Status.Planned
 	if planned == nil || planned.Generation < store.Generation {
@@ -32,9 +32,9 @@ func PlanMisses(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool) string 
 	return ""
 }
 
-// ShardsToCome returns the wanted shards of a store that accept groups and are about to register: they are not
-// registered yet, they are not parked, and their state is unknown, Pending or Loading. A group that no current shard
-// can take may go to one of them.
+// ShardsToCome returns the wanted shards of a store that accept groups and are expected to register soon: they are not
+// registered yet, they are not parked, and their state is unknown, Pending or Loading. A group that no present shard
+// can take may be placed on one of them.
 func ShardsToCome(view *Places, pools []v1alpha1.ShardPool, seen Observed) (names []string) {
 	states := seen.ByName()
 	wanted := ShardStates(pools, seen)
@@ -101,8 +101,8 @@ func WantedShards(pool *v1alpha1.ShardPool) int {
 	return int(*pool.Spec.Shards)
 }
 
-// PoolShards returns the number of shards that a pool is to have. If the spec asks for a number that is not valid, the
-// pool keeps the shards that it has.
+// PoolShards returns the number of shards that a pool should have. If the number in the spec is invalid, the pool keeps
+// its present shards.
 func PoolShards(pool *v1alpha1.ShardPool) int32 {
 	if n := WantedShards(pool); ValidShards(n) {
 		return int32(n)
@@ -111,7 +111,7 @@ func PoolShards(pool *v1alpha1.ShardPool) int32 {
 }
 
 // AnnotationReplaced on a ShardPool lists the claims that were given up for spec.replace, as NUMBER=UID separated by
-// commas. It distinguishes a shard that was replaced from one that is yet to be replaced, and remains as long as
+// commas. It distinguishes a shard that was replaced from one that is yet to be replaced, and remains while
 // spec.replace lists the shard.
 const AnnotationReplaced = "sheaf.dev/replaced-claims"
 

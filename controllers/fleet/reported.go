@@ -8,11 +8,12 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// ReasonLoading is the reason of condition Loaded while shards load. The message of the condition is their progress.
+// ReasonLoading is the reason of condition Loaded while shards load. The message of the condition then shows the
+// progress of loading.
 const ReasonLoading = "Loading"
 
-// UrgentOfShard returns the part of a shard's status whose changes are worth an immediate write. That includes the
-// number of its groups, but not how many of them it has loaded so far or leads.
+// UrgentOfShard returns the part of a shard's status whose changes have to be written immediately. That part includes
+// the number of the shard's groups, but not the numbers of groups that it has loaded or leads.
 func UrgentOfShard(s v1alpha1.ShardStatus) v1alpha1.ShardStatus {
 	s.Message = withoutNumbers(s.Message)
 	s.Records, s.StoredBytes, s.LeadingGroups, s.MemoryNeedBytes = 0, 0, 0, 0
@@ -28,8 +29,8 @@ func UrgentOfShard(s v1alpha1.ShardStatus) v1alpha1.ShardStatus {
 	return s
 }
 
-// UrgentOfPool returns the part of a pool's status whose changes are worth an immediate write. For the shards that the
-// status lists, that is the part that UrgentOfShard returns.
+// UrgentOfPool returns the part of a pool's status whose changes have to be written immediately. For the shards in the
+// status, UrgentOfShard returns that part.
 func UrgentOfPool(p v1alpha1.ShardPoolStatus) v1alpha1.ShardPoolStatus {
 	out := *p.DeepCopy()
 	out.Load, out.Records, out.StoredBytes = "", 0, 0
@@ -48,8 +49,8 @@ func UrgentOfPool(p v1alpha1.ShardPoolStatus) v1alpha1.ShardPoolStatus {
 	return out
 }
 
-// urgentOfCondition returns the part of a condition's message that is worth an immediate write. For loading shards it
-// is empty, because the message is only their progress.
+// urgentOfCondition returns the part of a condition's message whose changes have to be written immediately. For loading
+// shards it is empty, because their message only shows progress.
 func urgentOfCondition(c *metav1.Condition) string {
 	if c.Reason == ReasonLoading {
 		return ""

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// These fields change all the time. A change of any other field is written immediately.
+// These fields change frequently. A change of any other field is written immediately.
 var (
 	movingOfShard = map[string]bool{
 		"Records": true, "StoredBytes": true, "LeadingGroups": true, "MemoryNeedBytes": true, "Load": true,
@@ -144,8 +144,8 @@ func TestWhatAStatusReports(t *testing.T) {
 	}
 }
 
-// However a status changes, a change that matters is written immediately. Changes of mere numbers are written at most
-// every 30 s, and the written numbers are never older than that. An unchanged status is not written.
+// An important change of a status is written immediately. Changes of numbers alone are written at most every 30 s, and
+// the written numbers are at most 30 s old. An unchanged status is not written.
 func TestAStatusIsWrittenAtOnceOrAtMostEach30Seconds(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 7))

@@ -12,13 +12,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// Whatever RecordGrants and RecordTenants exist, those that can be used make a table, and each of the others is refused
-// with a reason.
+// For any RecordGrants and RecordTenants, the usable ones are in the table, and each of the others is refused with a
+// reason.
 func TestAbsurdGrantsLeaveATable(t *testing.T) {
 	words := []string{"get", "put", "Certificate", "Anybody", "ServiceAccount", "OIDC", "https://idp.example.org", "team-",
 		"team-a-", "other-"}
 	fleettest.Absurdly(t, words, func(a *fleettest.Absurd) {
-		// The table of the second state keeps the entries that the first table has for the same objects.
+		// The table of the second state keeps the first table's entries for the same objects.
 		var before *access.Table
 		for version := int64(1); version <= 2; version++ {
 			var grants []v1alpha1.RecordGrant

@@ -17,8 +17,8 @@ import (
 
 func audience(namespace, store string) string { return "sheaf/" + namespace + "/" + store }
 
-// compile makes the grant table of a store, without its version and its tenants. issuer is the issuer of the
-// cluster's ServiceAccounts.
+// compile builds the grant table of a store, without its version and its tenants. The argument issuer is the issuer of
+// the cluster's ServiceAccounts.
 func compile(namespace, store string, grants []v1alpha1.RecordGrant, issuer access.Issuer) *access.Table {
 	table := &access.Table{Audience: audience(namespace, store), Issuers: []access.Issuer{issuer},
 		Grants: []access.Grant{}}
@@ -47,10 +47,10 @@ func grantOf(g *v1alpha1.RecordGrant) access.Grant {
 
 // keepLast removes from a table the grants and tenants that would make it invalid, such as a grant with a verb of a
 // later version. It returns the removed grants with the reasons, by name, and adds the removed tenants to
-// refusedTenants. One bad object does not keep the others out of the table.
+// refusedTenants. An invalid object does not prevent the others from being in the table.
 //
-// A removed object keeps its last state, which is the one in the previous table. A grant keeps only those rights of
-// its last state that its new state still names, so that a right that was taken away ends in any case.
+// A removed object keeps its last valid state, which is its state in the previous table. A grant keeps only the rights
+// that both its last and its new state name, so that a revoked right always ends.
 func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome) map[string]step.Outcome {
 	refused := map[string]step.Outcome{}
 	grants := slices.Clone(next.Grants)
@@ -93,8 +93,8 @@ func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome
 	return refused
 }
 
-// check returns the error of a table that has the issuers of the table of and these grants and tenants. It returns nil
-// if such a table is valid.
+// check returns the error of a table that has these grants and tenants and the issuers of the table in argument of. It
+// returns nil if such a table is valid.
 func check(of *access.Table, grants []access.Grant, tenants []access.Tenant) error {
 	alone := *of
 	alone.Version, alone.Grants, alone.Tenants = 1, grants, tenants
@@ -102,13 +102,13 @@ func check(of *access.Table, grants []access.Grant, tenants []access.Tenant) err
 	return err
 }
 
-// refusal returns the outcome for an object that a table refuses. The argument words says what remains of the object.
+// refusal returns the outcome for an object that would make the table invalid. The argument words describes the part of
+// the object that stays in the table.
 func refusal(err error, words string) step.Outcome {
 	return step.Fail(reasonRefused, fmt.Sprintf("%v: %s", err, words))
 }
 
-// stillNamed returns the part of the last state of a grant that its new state names, too. It never gives a right that
-// either of them does not give.
+// stillNamed returns the rights that are both in the last and in the next state of a grant.
 func stillNamed(last, next access.Grant) access.Grant {
 	last.Subjects, last.Verbs = both(last.Subjects, next.Subjects), both(last.Verbs, next.Verbs)
 	switch {
@@ -132,16 +132,16 @@ func both[T comparable](a, b []T) (out []T) {
 	return out
 }
 
-// fit removes the youngest grants from a table that is too large for etcd, and adds them to refused. Otherwise no
-// change would reach etcd, not even the removal of a right. The result depends only on the age of the grants, so that
-// the removal of one right never removes another. fit reports whether the table was too large.
+// fit removes the youngest grants from a table that is too large for etcd, and adds them to refused. If the table were
+// kept too large, no change would reach etcd, not even the removal of a right. The choice depends only on the age of
+// the grants, so that removing one right never removes another. fit reports whether the table was too large.
 func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]step.Outcome) (tooLarge bool) {
 	others := *table
-	others.Version, others.Grants = math.MaxInt64, []access.Grant{} // the version with the most digits
+	others.Version, others.Grants = math.MaxInt64, []access.Grant{} // the longest possible version
 	room := access.TableBytesMax - jsonBytes(others)
 	size, sum := make(map[string]int, len(table.Grants)), 0
 	for i := range table.Grants {
-		n := jsonBytes(table.Grants[i]) + 1 // a comma
+		n := jsonBytes(table.Grants[i]) + 1 // one byte for the comma
 		size[table.Grants[i].Name] = n
 		sum += n
 	}

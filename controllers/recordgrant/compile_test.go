@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// TestOneBadGrantLeavesTheOthersInTheTable checks that objects which a table refuses keep no other object out. The
-// entries that the previous table has for a refused object stay in use if the new state of the object still names them,
-// and end otherwise.
+// TestOneBadGrantLeavesTheOthersInTheTable checks that an object that would make the table invalid keeps no other
+// object out. The entries that the previous table has for such an object remain in use if the new state of the object
+// still names them, and end otherwise.
 func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 	grant := func(name string, change func(*v1alpha1.RecordGrantSpec)) v1alpha1.RecordGrant {
 		out := v1alpha1.RecordGrant{Spec: v1alpha1.RecordGrantSpec{
@@ -30,7 +30,7 @@ func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 	kept, ended := []string{"changed", "good"}, []string{"good"}
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.RecordGrantSpec)
-		names  []string // in the table
+		names  []string // names in the table
 	}{
 		"a verb of a later version": {func(s *v1alpha1.RecordGrantSpec) {
 			s.Verbs = []v1alpha1.GrantVerb{"get", "dream"}
@@ -94,8 +94,8 @@ func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 	}
 }
 
-// A grant that cannot be understood keeps its last state, but no subject, verb or group that its new state does not
-// name: somebody may have removed that together with the change that cannot be understood.
+// A grant that cannot be parsed keeps its last state, except for subjects, verbs and groups that its new state does not
+// name, because somebody may have removed them in the change that cannot be parsed.
 func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
 	texts := func(of ...v1alpha1.GrantGroupText) []v1alpha1.GrantGroupText { return of }
 	reader := v1alpha1.GrantSubject{Kind: v1alpha1.GrantCertificate, Name: "reader"}
@@ -146,12 +146,12 @@ func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
 	}
 }
 
-// TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow checks that a tenant whose new state is refused keeps its earlier
+// TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow checks that a tenant with a refused new state keeps its earlier
 // state only if no other tenant has its prefix now. Two tenants with one prefix would make the whole table invalid.
 func TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow(t *testing.T) {
 	bad, one := access.Quotas{Records: -1}, access.Quotas{Records: 1}
 	for name, c := range map[string]struct {
-		prefix string // of the other tenant
+		prefix string // prefix of the other tenant
 		kept   bool
 	}{
 		"taken": {"a-", false}, "a part of it taken": {"a-1-", false}, "free": {"c-", true},

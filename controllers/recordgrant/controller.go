@@ -1,5 +1,5 @@
-// Package recordgrant reconciles RecordGrants and RecordTenants. It compiles those of a store into a table in etcd,
-// by which the store's gateways and shards decide who may do what, and how much. See
+// Package recordgrant reconciles RecordGrants and RecordTenants. It compiles the grants and tenants of a store into a
+// table in etcd, by which the store's gateways and shards decide which calls are allowed. See
 // docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package recordgrant
 
@@ -38,7 +38,7 @@ import (
 const (
 	// reasonStoreUnknown means that no store has this name.
 	reasonStoreUnknown = "StoreUnknown"
-	// reasonRefused means that a table cannot have the object, because of its content or its size.
+	// reasonRefused means that the object would make the table invalid, by its content or its size.
 	reasonRefused = "Refused"
 )
 
@@ -51,8 +51,8 @@ type Tables interface {
 	PutTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error
 }
 
-// keysAgain is how often the keys of ServiceAccounts are read. An API server that restarts with another configuration
-// may have new keys.
+// keysAgain is the interval at which the keys of ServiceAccounts are read. An API server that restarts with another
+// configuration may have new keys.
 const keysAgain = 30 * time.Minute
 
 // Reconciler keeps the grant tables of stores up to date with their RecordGrants. Each store has a table. Without a
@@ -62,14 +62,14 @@ type Reconciler struct {
 	Tables Tables
 	// Keys reads the issuer of the cluster's ServiceAccounts, and the keys that sign their tokens.
 	Keys func(ctx context.Context) (access.Issuer, error)
-	// IssuerKeys reads the JSON Web Key Set of a token issuer from its URL, in bounded time. caBundle holds the
+	// IssuerKeys reads the JSON Web Key Set of a token issuer from its URL, within a time limit. caBundle holds the
 	// certificate authorities that verify the server. If IssuerKeys is nil, no keys are read.
 	IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage, error)
 	// Live reads ConfigMaps with keys, which are not cached.
 	Live client.Reader
-	// Transports asks processes which table they use; nil: no process is asked.
+	// Transports asks processes for the version of their table; nil: no process is asked.
 	Transports trust.TransportClient
-	// Book receives the answers of the processes, for the status of stores; nil: they are not needed.
+	// Book receives the answers of the processes, for the status of stores; nil: nobody needs the answers.
 	Book *fleet.GrantBook
 	Now  step.Clock
 
@@ -79,7 +79,7 @@ type Reconciler struct {
 	sources  sync.Map // by origin of the keys: *keySource
 	// unknown maps a pod's UID and an issuer to the pod's count of tokens signed by unknown keys.
 	unknown sync.Map
-	// unwritten maps a store's name to the time since when its table cannot be written.
+	// unwritten maps a store's name to the time since which its table cannot be written.
 	unwritten sync.Map
 }
 
@@ -146,8 +146,8 @@ func writeAll(writes []func() error) error {
 	return errors.Join(failed...)
 }
 
-// write updates the table of a store from its grants and tenants. It returns, by name, the grants that cannot be in a
-// table. They do not keep the other grants out of the table.
+// write updates the table of a store from its grants and tenants. It returns, by name, the grants that would make the
+// table invalid. They do not prevent the other grants from being in the table.
 func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants []v1alpha1.RecordGrant,
 	tenants *tenants) (version int64, refused map[string]step.Outcome, out step.Outcome) {
 	store := &v1alpha1.RecordStore{}
@@ -226,8 +226,8 @@ func compiled(conditions *[]metav1.Condition, generation, version int64, out ste
 	return true
 }
 
-// tell writes the status of a grant. force says whether processes use the newest table; nil means that this cannot be
-// determined yet. A grant that is not in the table is not in force, regardless of the tables that processes use.
+// tell writes the status of a grant. The argument force says whether processes use the newest table; nil means that
+// this cannot be determined yet. A grant that is not in the table is not in force, whichever table the processes use.
 func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome,
 	force *fleet.GrantsInForce) error {
 	after := g.DeepCopy()
@@ -265,8 +265,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// identified passes stores that are created, deleted or changed, or that get their UID, their placement or another
-// transport.
+// identified passes stores that are created or deleted, and stores whose UID, placement or transport changes.
 var identified = step.Changed(func(s *v1alpha1.RecordStore) any {
 	return []any{s.Status.StoreUID, s.Status.PlacementInitialized, s.Generation, transportOf(s),
 		s.DeletionTimestamp == nil}

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// behindGrace is how long a process may use an outdated table before that is reported. A process takes a new
-	// table within seconds, and a process that starts does not answer at first.
+	// behindGrace is how long a process may use an outdated table before this is reported. A process uses a new table
+	// within seconds, and a process that is starting does not answer at first.
 	behindGrace = 5 * time.Second
-	// Pauses before processes are asked again: askSoon while one is within behindGrace, askAgain while one is behind,
-	// and askRest while none is.
+	// Pauses before processes are asked again: askSoon while a process is within behindGrace, askAgain while a process
+	// is behind for longer, and askRest otherwise.
 	askSoon  = 2 * time.Second
 	askAgain = 30 * time.Second
 	askRest  = 2 * time.Minute
@@ -42,12 +42,12 @@ const (
 // asked holds the last answers of the processes of a store, so that a condition is written only if it changes.
 type asked struct {
 	version int64
-	behind  map[types.UID]time.Time // pods whose process is behind, and since when
+	behind  map[types.UID]time.Time // from the UID of a pod whose process is behind to the time since which it is behind
 }
 
-// enforced returns whether the processes of a store use the table that write has made with this outcome, and records it
-// in the Book. force is nil while that cannot be determined. The pause of the returned outcome takes into account when
-// the processes are to be asked again.
+// enforced returns whether the processes of a store use the current table, and records the result in the Book. The
+// argument out is the outcome of writing the table. The result force is nil while it cannot be determined. The returned
+// outcome includes the pause until the processes have to be asked again.
 func (r *Reconciler) enforced(ctx context.Context, key types.NamespacedName, version int64, out step.Outcome) (
 	force *fleet.GrantsInForce, _ step.Outcome) {
 	switch {
@@ -74,8 +74,8 @@ func (r *Reconciler) enforced(ctx context.Context, key types.NamespacedName, ver
 }
 
 // notWritten returns the finding about the grants of a store whose table could not be written. Earlier answers of the
-// processes do not show whether later changes are in force. After an error that may be temporary, it returns nil for
-// behindGrace, and then Unknown. It returns nil while the store starts.
+// processes do not show whether later changes are in force. After an error that may be temporary, notWritten returns
+// nil for behindGrace, and then Unknown. It also returns nil while the store starts.
 func (r *Reconciler) notWritten(key types.NamespacedName, out step.Outcome) *fleet.GrantsInForce {
 	if !out.IsStalled() && out.Err() == nil {
 		return nil
@@ -90,8 +90,9 @@ func (r *Reconciler) notWritten(key types.NamespacedName, out step.Outcome) *fle
 		since.UTC().Format(time.RFC3339), out.Message())}
 }
 
-// inForce asks the processes of a store which table they use. The result known is false if that cannot be determined
-// yet. The result again is the pause before the processes are to be asked again.
+// inForce asks the processes of a store for the version of their table. The result known is false if it cannot be
+// determined yet whether the grants are in force. The result again is the pause before the processes have to be asked
+// again.
 func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, version int64) (what fleet.GrantsInForce,
 	known bool, again time.Duration) {
 	var store v1alpha1.RecordStore
@@ -140,7 +141,7 @@ func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, vers
 		Message: "every gateway and shard decides by the table of grants that the operator wrote last"}, true, again
 }
 
-// transportOf returns the transport of a store. It is empty while the transport is not decided yet.
+// transportOf returns the transport of a store, or "" while the transport is not decided yet.
 func transportOf(store *v1alpha1.RecordStore) v1alpha1.TLSTransport {
 	switch {
 	case store.Status.TLS == nil && store.Status.StoreUID == "":

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// issuerEvery is how often the keys of an issuer are read. issuerPause is the time between two attempts, after
-	// one has failed or after a process has received a token signed by an unknown key.
+	// issuerEvery is the interval at which the keys of an issuer are read. issuerPause is the time until the next
+	// attempt after a failure, or after a process has received a token signed by an unknown key.
 	issuerEvery = time.Hour
 	issuerPause = time.Minute
 	// keyOfKeys is the key of the JSON Web Key Set in a ConfigMap.
@@ -36,13 +36,14 @@ const (
 	reasonIssuersReady = "KeysRead"
 	// reasonIssuerSilent means that the keys of an issuer cannot be read.
 	reasonIssuerSilent = "IssuerSilent"
-	// reasonIssuerRefused means that a table cannot have an issuer of spec.access, for example because of its URL.
+	// reasonIssuerRefused means that an issuer of spec.access would make the table invalid, for example by its URL.
 	reasonIssuerRefused = "IssuerRefused"
-	// reasonIssuerUnknown means that the store does not name an issuer, or that its keys are not known.
+	// reasonIssuerUnknown means that the spec of the store does not name an issuer, or that the keys of the issuer are
+	// not known.
 	reasonIssuerUnknown = "IssuerUnknown"
 )
 
-// keySource holds the keys of one issuer. Stores that specify the issuer identically share it.
+// keySource holds the keys of one issuer. Stores whose specs describe the issuer identically share a keySource.
 type keySource struct {
 	mu sync.Mutex // guards all fields below
 	// keys is nil before keys were read. It is empty if all keys of the issuer were removed.
@@ -122,7 +123,7 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 	return out.issuers
 }
 
-// keysIn returns the keys of an issuer in a table, or nil if it has none.
+// keysIn returns the keys of an issuer in a table, or nil if the table has none.
 func keysIn(there *access.Table, url string) json.RawMessage {
 	for i := range there.Issuers {
 		if there.Issuers[i].URL == url && !there.Issuers[i].ServiceAccounts {
@@ -151,9 +152,9 @@ func every(spec *v1alpha1.TokenIssuer) time.Duration {
 	return issuerEvery
 }
 
-// current returns the keys that were last read, after reading them again if that is due. They are nil if none were
-// read yet, and empty if the last answer was that the issuer has none: removed keys do not remain in use. failed says
-// why and since when reading has failed.
+// current returns the keys that were last read, after reading them again if that is due. The keys are nil if none were
+// read yet, and empty if the last answer was that the issuer has none, because removed keys must not remain in use. The
+// result failed says why and since when reading has failed.
 func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string,
 	spec *v1alpha1.TokenIssuer) (keys json.RawMessage, failed string) {
 	s.mu.Lock()
@@ -167,7 +168,7 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 		switch {
 		case err == nil:
 			s.keys, s.read, s.failed = found, now, ""
-		case s.failed == "": // later errors may be worded differently, which is not worth another write of the condition
+		case s.failed == "": // a later error may have other words, but that is not worth another write of the condition
 			s.failed, s.since = err.Error(), now
 		}
 	}
@@ -177,7 +178,7 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 	return s.keys, failed
 }
 
-// next returns when the keys have to be read next. The caller holds s.mu.
+// next returns the time at which the keys have to be read again. The caller holds s.mu.
 func (s *keySource) next(every time.Duration) time.Time {
 	switch {
 	case s.tried.IsZero():
@@ -188,7 +189,7 @@ func (s *keySource) next(every time.Duration) time.Time {
 	return s.read.Add(every)
 }
 
-// readKeys reads the keys that may sign an issuer's tokens, from the origin in its spec.
+// readKeys reads the keys that sign an issuer's tokens, from the source in the issuer's spec.
 func (r *Reconciler) readKeys(ctx context.Context, namespace string, spec *v1alpha1.TokenIssuer) (json.RawMessage,
 	error) {
 	var encoded json.RawMessage
@@ -217,14 +218,14 @@ func (r *Reconciler) readKeys(ctx context.Context, namespace string, spec *v1alp
 	return access.UsableKeys(encoded)
 }
 
-// issuersPause returns how long the store's issuers can wait for the next reconcile. It is 0 if the store has none.
+// issuersPause returns the time until the store has to be reconciled for its issuers, or 0 if the store has no issuers.
 func (r *Reconciler) issuersPause(key types.NamespacedName) time.Duration {
 	found, _ := r.issuers.Load(key)
 	of, _ := found.(*storeIssuers)
 	if of == nil || len(of.sources) == 0 {
 		return 0
 	}
-	pause := issuerPause // processes are polled for tokens signed by unknown keys
+	pause := issuerPause // processes are asked for tokens signed by unknown keys
 	for _, s := range of.sources {
 		s.mu.Lock()
 		pause = min(pause, max(s.next(issuerEvery).Sub(r.Now.Time()), time.Second))
@@ -233,9 +234,9 @@ func (r *Reconciler) issuersPause(key types.NamespacedName) time.Duration {
 	return pause
 }
 
-// reportedUnknown notes the issuers for which a process received tokens signed by unknown keys. counts holds the number
-// of such tokens since the process started. New ones cause the keys to be read again, at most once a minute for all
-// processes and stores.
+// reportedUnknown records the issuers for which a process received tokens signed by unknown keys. The argument counts
+// holds the number of such tokens since the process started. An increase causes the keys to be read again, at most once
+// a minute for all processes and stores.
 func (r *Reconciler) reportedUnknown(key types.NamespacedName, pod types.UID, counts map[string]int64) {
 	found, _ := r.issuers.Load(key)
 	of, _ := found.(*storeIssuers)
@@ -318,11 +319,11 @@ func soonest(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// accountsKept is how long the keys of ServiceAccounts are reused before they are read again. They are the same for
-// all stores, each of which is reconciled every few minutes.
+// accountsKept is how long the keys of ServiceAccounts are reused before they are read again. All stores share these
+// keys, and each store is reconciled every few minutes.
 const accountsKept = time.Minute
 
-// accounts holds the last read issuer of the cluster's ServiceAccounts.
+// accounts holds the issuer of the cluster's ServiceAccounts as it was last read.
 type accounts struct {
 	mu     sync.Mutex // guards all fields below
 	issuer access.Issuer

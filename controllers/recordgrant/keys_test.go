@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Keys that somebody takes out of a ConfigMap are not in the next table, not even if the operator has just started. The
-// keys of a ConfigMap that cannot be read, or that cannot be understood, stay in use.
+// Keys that somebody removes from a ConfigMap are not in the next table, not even if the operator has just started. If
+// a ConfigMap cannot be read or parsed, its last keys remain in use.
 func TestKeysThatAreTakenOutEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		keys string
@@ -63,7 +63,8 @@ func TestKeysThatAreTakenOutEnd(t *testing.T) {
 	}
 }
 
-// TestWhyThereAreNoKeysIsSaid checks that the words of an earlier failure end when the keys of an issuer are removed.
+// TestWhyThereAreNoKeysIsSaid checks that the message of an earlier failure disappears when the keys of an issuer are
+// removed.
 func TestWhyThereAreNoKeysIsSaid(t *testing.T) {
 	p := newPlays(t)
 	issuer := &v1alpha1.TokenIssuer{URL: "https://idp.example.org", KeysFrom: &v1alpha1.KeysFrom{ConfigMapName: "keys"}}
@@ -76,7 +77,7 @@ func TestWhyThereAreNoKeysIsSaid(t *testing.T) {
 		{nil, ""},
 		{apierrors.NewInternalError(errors.New("etcd")), "etcd"},
 		{apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "keys"), "there is no ConfigMap"},
-		{apierrors.NewInternalError(errors.New("etcd")), "there is no ConfigMap"}, // as the last answer said
+		{apierrors.NewInternalError(errors.New("etcd")), "there is no ConfigMap"}, // the reason is in the last answer
 	} {
 		p.noKeys = c.err
 		if _, failed := s.current(t.Context(), r, "prod", issuer); !strings.Contains(failed, c.want) {

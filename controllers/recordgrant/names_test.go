@@ -34,21 +34,21 @@ import (
 // longName is the longest name that an object may have.
 var longName = strings.Repeat("a234567.", 31) + "a2345"
 
-// oddNames are names that an object may have and that mean something else elsewhere in a table.
+// oddNames are valid names of objects that have another meaning in another part of a table.
 var oddNames = []string{longName, "0", "a.b.c", "get", "admin-write", "all", "anybody", "reader", "p001",
 	"kubernetes.default.svc", "sheaf", "a--b", "name", "1.2.3.4"}
 
-// plays is an API server with stores called quotes, and the tables of these stores, by namespace.
+// plays simulates an API server with stores called quotes, and holds the tables of these stores by namespace.
 type plays struct {
 	grants   []v1alpha1.RecordGrant
 	tenants  []v1alpha1.RecordTenant
 	tables   map[string][]byte
 	statuses map[string]client.Object // by kind and namespace/name
-	refuses  string                   // name of the object whose status the API server does not write
+	refuses  string                   // name of the object whose status the API server refuses to write
 	answer   error                    // error of such a write
 	writes   int                      // attempts to write a status, including failed ones
 	issuers  []v1alpha1.TokenIssuer   // issuers of each store
-	keys     []byte                   // keys of each issuer, in a ConfigMap
+	keys     []byte                   // keys of each issuer, which are in a ConfigMap
 	noKeys   error                    // error of reading the ConfigMap; nil: it can be read
 	noTable  error                    // error of writing a table; nil: it can be written
 }
@@ -134,12 +134,12 @@ func (p *plays) add(namespace, name string, number int) {
 		Quotas: v1alpha1.TenantQuotas{Records: new(int64(1))}}})
 }
 
-// compiledOf returns the condition Compiled of an object as it was written last.
+// compiledOf returns the condition Compiled of an object as last written.
 func (p *plays) compiledOf(o client.Object) metav1.Condition {
 	return p.condition(o, v1alpha1.ConditionCompiled)
 }
 
-// condition returns a condition of an object as it was written last, or an empty one.
+// condition returns a condition of an object as last written, or an empty one.
 func (p *plays) condition(o client.Object, kind string) metav1.Condition {
 	var conditions []metav1.Condition
 	switch written := p.statuses[fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o))].(type) {
@@ -163,7 +163,7 @@ func (p *plays) reconciler() *Reconciler {
 }
 
 // RecordGrants and RecordTenants may have any names. A grant, a tenant and objects of another namespace may even have
-// the same name. The table is valid in any case, and has each object once. Each condition describes its own object.
+// the same name. The table is always valid and has each object once, and each condition describes its own object.
 func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 	for _, bad := range oddNames {
 		p := newPlays(t)
@@ -171,8 +171,8 @@ func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 			p.add("prod", name, n+1)
 			p.add("test", name, n+1)
 		}
-		// In namespace prod, a table refuses the grant of this name. In the other namespace, it refuses the tenant of this
-		// name.
+		// In namespace prod, the grant of this name would make the table invalid. In the other namespace, the tenant of
+		// this name would.
 		for i := range p.grants {
 			if p.grants[i].Name == bad && p.grants[i].Namespace == "prod" {
 				p.grants[i].Spec.Verbs = []v1alpha1.GrantVerb{"dream"}
@@ -216,9 +216,9 @@ func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 	}
 }
 
-// If the API server refuses the status of one object, for example because a later version of its kind made the object,
-// the statuses of the other objects are still written. If the API server does not answer, the operator does not try to
-// write the other statuses.
+// If the API server refuses the status of one object, for example because a later version of its kind created the
+// object, the statuses of the other objects are still written. If the API server does not answer, the operator does not
+// try to write the other statuses.
 func TestAStatusThatIsRefusedKeepsNoOtherFromBeingWritten(t *testing.T) {
 	kind := schema.GroupKind{Group: "sheaf.dev", Kind: "RecordGrant"}
 	for name, c := range map[string]struct {
@@ -257,14 +257,14 @@ func TestAStatusThatIsRefusedKeepsNoOtherFromBeingWritten(t *testing.T) {
 }
 
 // If there are more tenants than a table can hold, only the youngest are left out. The other tenants, and every change
-// of a grant, such as the end of a right, still reach the table.
+// of a grant, such as the removal of a right, still reach the table.
 func TestTooManyTenantsAreRefusedOneByOne(t *testing.T) {
 	p := newPlays(t)
 	for n := range 1003 {
 		p.add("prod", fmt.Sprintf("t-%d", n), n)
 	}
 	p.grants = p.grants[:1]
-	// The oldest tenants have the last names, so that age decides and not the name.
+	// The oldest tenants have the last names, so that a choice by name would differ from a choice by age.
 	slices.Reverse(p.tenants)
 	in, refused := tenantsOf(v1alpha1.RoutingNamed, p.tenants)
 	table := compile("prod", "quotes", p.grants, access.Issuer{})
@@ -282,8 +282,8 @@ func TestTooManyTenantsAreRefusedOneByOne(t *testing.T) {
 	}
 }
 
-// A grant without a subject is refused for that reason. In an earlier version, the table left such a grant out as if
-// its issuers were unknown, while the condition of the grant said that it was in the table.
+// A grant without a subject is refused, and the reason names this. In an earlier version, the table left such a grant
+// out as if its issuers were unknown, while the condition of the grant said that it was in the table.
 func TestAGrantWithoutASubjectIsNotSaidToBeInTheTable(t *testing.T) {
 	p := newPlays(t)
 	p.add("prod", "empty", 1)
@@ -301,8 +301,8 @@ func TestAGrantWithoutASubjectIsNotSaidToBeInTheTable(t *testing.T) {
 	}
 }
 
-// An issuer that no table accepts does not keep other grants, or the end of a right, out of the table: only grants for
-// that issuer wait.
+// An issuer that would make every table invalid does not keep other grants, or the removal of a right, out of the
+// table. Only grants for that issuer wait.
 func TestAnIssuerThatNoTableTakesKeepsNoOtherOut(t *testing.T) {
 	p := newPlays(t)
 	from := &v1alpha1.KeysFrom{ConfigMapName: "keys"}

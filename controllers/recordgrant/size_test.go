@@ -36,15 +36,16 @@ func (p *plays) grantsIn(t *testing.T, r *Reconciler) (names []string) {
 	return names
 }
 
-// Grants that need more space than a table has are refused one by one, the youngest first. The end of a right always
-// reaches the table, and never ends another right.
+// Grants that do not fit into a table are refused one by one, the youngest first. The removal of a right always reaches
+// the table, and never removes another right.
 func TestGrantsBeyondTheSizeOfATableAreRefusedOneByOne(t *testing.T) {
 	p := newPlays(t)
 	var groups []v1alpha1.GrantGroupText
 	for n := range 256 {
 		groups = append(groups, v1alpha1.GrantGroupText(fmt.Sprintf("%0253d", n)))
 	}
-	// The oldest grants have the last names and are the last in the list, so that age counts. Each has 131 KB.
+	// The oldest grants have the last names and are the last in the list, so that only age can be the criterion. Each
+	// has 131 KB.
 	for n := 13; n > 0; n-- {
 		p.add("prod", fmt.Sprintf("g%02d", 20-n), n)
 		p.grants[len(p.grants)-1].Spec.Groups = v1alpha1.GrantGroups{Names: groups, Prefixes: groups}
@@ -68,7 +69,7 @@ func TestGrantsBeyondTheSizeOfATableAreRefusedOneByOne(t *testing.T) {
 	}
 
 	// The youngest grant is small, and would fit. It is left out nevertheless, because it would have to leave the table
-	// again as soon as an older grant fits.
+	// again when an older grant fits.
 	p.add("prod", "small", 100)
 	if got := p.grantsIn(t, r); !slices.Equal(got, names) {
 		t.Errorf("with a small one that is younger, in the table are %q", got)
@@ -78,7 +79,7 @@ func TestGrantsBeyondTheSizeOfATableAreRefusedOneByOne(t *testing.T) {
 		t.Errorf("after the end of the oldest, in the table are %q", got)
 	}
 
-	// A grant that is too large on its own, as a later version may allow, keeps no younger grant out of the table.
+	// A grant that is too large by itself, as a later version may allow, keeps no younger grant out of the table.
 	p.grants = slices.DeleteFunc(p.grants, func(g v1alpha1.RecordGrant) bool { return g.Name < "g16" })
 	p.add("prod", "huge", 0)
 	huge := &p.grants[len(p.grants)-1].Spec
@@ -91,8 +92,8 @@ func TestGrantsBeyondTheSizeOfATableAreRefusedOneByOne(t *testing.T) {
 	}
 }
 
-// While a table cannot be written, no condition says that grants are in force, whatever the processes said before: the
-// end of a right may be missing.
+// While a table cannot be written, no condition says that grants are in force, regardless of earlier reports of the
+// processes, because the table may still contain a removed right.
 func TestATableThatCannotBeWrittenIsNotInForce(t *testing.T) {
 	p := newPlays(t)
 	p.add("prod", "readers", 1)
@@ -101,7 +102,8 @@ func TestATableThatCannotBeWrittenIsNotInForce(t *testing.T) {
 	r := p.reconciler()
 	r.Book, r.Now = &fleet.GrantBook{}, func() time.Time { return now }
 	p.grantsIn(t, r)
-	// expect reconciles after everything was in force, and compares the conditions of the store and of the grant.
+	// expect reconciles a store whose grants were all in force, and compares the conditions of the store and of the
+	// grant.
 	expect := func(what, store, grant string) {
 		t.Helper()
 		r.Book.Put(prodQuotes, fleet.GrantsInForce{Good: true, Reason: "InForce"})

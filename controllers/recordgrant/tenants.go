@@ -80,8 +80,8 @@ func (r *Reconciler) reportTenant(ctx context.Context, t *v1alpha1.RecordTenant,
 	return client.IgnoreNotFound(err)
 }
 
-// tenantsOf converts RecordTenants to their form in the table. For each one that is not in the table, it returns the
-// reason by name. If two tenants could have a group in common, the older one wins.
+// tenantsOf converts RecordTenants to their form in the table. It returns, by name, the reasons for the tenants that
+// are not in the table. If two tenants could have a group in common, the older one wins.
 func tenantsOf(routing v1alpha1.RoutingMode, tenants []v1alpha1.RecordTenant) (out []access.Tenant,
 	refused map[string]step.Outcome) {
 	refused = map[string]step.Outcome{}
@@ -94,7 +94,7 @@ func tenantsOf(routing v1alpha1.RoutingMode, tenants []v1alpha1.RecordTenant) (o
 				"the RecordStore is of Hash routing, in which groups are nobody's: tenants need Named routing")
 			continue
 		}
-		if len(out) == access.TenantsMax { // the table would be refused as a whole
+		if len(out) == access.TenantsMax { // a larger table would be invalid as a whole
 			refused[t.Name] = step.Fail("TooManyTenants", fmt.Sprintf(
 				"%s of the store are older, and there is no place for more: delete those that are not needed",
 				step.Count(len(out), "RecordTenant", "RecordTenants")))
