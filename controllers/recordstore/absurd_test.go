@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// Whatever etcd, shards and pools say, each decision about a store ends with a reason and words, and the status is one
-// that the API server takes.
+// For any reports of etcd, shards and pools, each decision about a store has a reason and a message, and the API server
+// accepts the status.
 func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
 	words := []string{"ssd", "ssd-0", "ssd-1", "1", "2", "True", "False", v1alpha1.ConditionReady,
 		v1alpha1.ConditionPlacementReady, v1alpha1.ConditionLoaded, string(v1alpha1.ShardServing),
@@ -75,7 +75,7 @@ func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
 			hasPlaces: a.IntN(2) > 0, reported: heard, keeps: a.IntN(2) > 0, members: members,
 			first: decideFirst(&store, pools, time.Unix(int64(a.IntN(1<<40)), 0), time.Unix(0, 0))}
 		a.Fill(&run.gateway)
-		store.Status.Conditions = nil // only the operator writes them
+		store.Status.Conditions = nil // only the operator writes conditions
 		out := run.awaitPools()
 		if run.gateway != nil && out.IsComplete() {
 			out = run.awaitGateway()

@@ -42,13 +42,13 @@ type availableInput struct {
 	gateways int32 // gateways that serve, of any template
 	wanted   int32 // wanted number of gateways
 	before   *metav1.Condition
-	// unasked are the shards that the operator cannot reach although the kubelet finds their pods ready. Every group
-	// that is not known to serve may serve there.
+	// unasked are the shards that the operator cannot reach although the kubelet finds their pods ready. Any group that
+	// is not known to serve may be served by one of them.
 	unasked []string
 }
 
-// decideAvailable reports whether every call can be answered: every group serves, and at least one gateway is
-// available. The reason is Starting for a store that was never available.
+// decideAvailable reports whether every call can be answered, which requires that every group serves and at least one
+// gateway is available. The reason is Starting for a store that was never available.
 func decideAvailable(in availableInput) availability {
 	bad := func(reason, message string) availability {
 		if in.before == nil || in.before.Reason == reasonStarting {
@@ -107,7 +107,7 @@ func (seen *observed) setAvailable() {
 	gateways, wanted := int32(0), workload.GatewayReplicas(seen.store)
 	if seen.gateway != nil {
 		gateways = seen.gateway.Status.AvailableReplicas
-	} else if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionGatewayReady) { // as last observed
+	} else if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionGatewayReady) { // from an earlier reconcile
 		gateways = 1
 	}
 	a := decideAvailable(availableInput{

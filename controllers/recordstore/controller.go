@@ -1,4 +1,4 @@
-// Package recordstore reconciles RecordStores: it runs etcd and the gateways, makes the first placement, updates the
+// Package recordstore reconciles RecordStores: it runs etcd and the gateways, creates the first placement, updates the
 // plan, and writes the status of the whole store.
 package recordstore
 
@@ -68,16 +68,16 @@ type Reconciler struct {
 	Groups *fleet.GroupBook
 	// Grants holds the findings of the controller of grants about grant tables and issuers; nil: there are none.
 	Grants *fleet.GrantBook
-	// Trust makes certificates; nil: stores have none.
+	// Trust creates certificates; nil: stores have no certificates.
 	Trust *trust.Keeper
 	// Transports asks processes which certificates they use. It is required if Trust is set.
 	Transports trust.TransportClient
-	// Credentials receives the credentials with which the operator talks to stores; nil: they are not needed.
+	// Credentials receives the credentials with which the operator connects to stores; nil: nobody needs them.
 	Credentials trust.Credentials
-	// Image is the image of shards, gateways and etcd for a store that names none.
+	// Image is the image of shards, gateways and etcd for a store whose spec names no image.
 	Image string
-	// Namespace is the namespace of the operator's own pods, which connect to etcd. If it is empty, it is unknown,
-	// and no NetworkPolicies are made.
+	// Namespace is the namespace of the operator's own pods, which connect to etcd. If it is empty, the namespace is
+	// unknown, and no NetworkPolicies are created.
 	Namespace string
 	Now       step.Clock
 
@@ -89,13 +89,14 @@ type Reconciler struct {
 	changed    step.Pacer
 }
 
-// work is one reconcile of one store. Its methods and storeSteps pass parts of it to the operations that need them.
+// work is one reconcile of one store. Its methods and storeSteps pass each operation only the parts of work that the
+// operation needs.
 type work struct {
 	r   *Reconciler
 	now time.Time
 	*writer
 	seen      *observed
-	secrets   fleet.EtcdCredentials // of an external etcd
+	secrets   fleet.EtcdCredentials // for an external etcd
 	placement fleet.Placement
 	notes     step.Notes // outcomes of steps that did not stop the others
 }
@@ -188,20 +189,20 @@ func (w *work) transportFirst(out step.Outcome) step.Outcome {
 	return step.Complete()
 }
 
-// certificates returns the operation that makes and checks the certificates of the store.
+// certificates returns the operation that creates and checks the certificates of the store.
 func (w *work) certificates() *certificates {
 	return &certificates{writer: w.writer, seen: w.seen, live: w.r.Live, trust: w.r.Trust, transports: w.r.Transports,
 		credentials: w.r.Credentials, last: &w.r.transports, spoken: &w.r.spoken, now: w.now,
 		publishing: publishing{writer: w.writer, live: w.r.Live, published: &w.r.published, now: w.now}}
 }
 
-// awaits returns a step that only decides whether the store is ready, from what was seen of it.
+// awaits returns a step that only decides whether the store is ready, from the observations of the reconcile.
 func awaits(name string, decide func(*observed) step.Outcome) step.Step[work] {
 	return step.Step[work]{Name: name, Do: func(_ context.Context, w *work) step.Outcome { return decide(w.seen) }}
 }
 
-// checkMembers reports a number of members that no etcd may have. Nothing of the store is changed then, because the
-// operator cannot know which members the etcd has.
+// checkMembers reports an invalid number of members. Then nothing of the store is changed, because the operator cannot
+// know which members the etcd has.
 func checkMembers(store *v1alpha1.RecordStore) step.Outcome {
 	m := store.Spec.Etcd.Managed
 	if m == nil || workload.ValidEtcdMembers(m.Members) {
@@ -269,7 +270,7 @@ func (seen *observed) again(out step.Outcome) step.Outcome {
 		out = out.Again(min(cmp.Or(out.After(), step.PauseShort), step.PauseShort))
 	}
 	well := seen.etcdWell()
-	if well > len(seen.members)/2 && well < len(seen.members) { // no watch tells why a member is not ready
+	if well > len(seen.members)/2 && well < len(seen.members) { // no watched object shows why a member is not ready
 		out = out.Again(min(out.After(), step.PauseShort))
 	}
 	return out
@@ -280,7 +281,7 @@ func (seen *observed) again(out step.Outcome) step.Outcome {
 func (seen *observed) pause() time.Duration {
 	named := seen.store.Spec.Groups.Routing == v1alpha1.RoutingNamed
 	if seen.places.Writes() > 0 || seen.store.Status.Groups.Moving > 0 || named {
-		return seen.movePause() // the first put of a new group waits until it is placed
+		return seen.movePause() // the first put to a new group waits until the group is placed
 	}
 	if len(seen.places.Silent()) > 0 || seen.places.Homeless() > 0 {
 		return step.PauseShort

@@ -34,13 +34,13 @@ type redundancy struct {
 // whole reports whether every group has all its copies in separate failure domains.
 func (r redundancy) whole() bool { return r.reason == reasonRedundant }
 
-// byPerson reports whether an administrator has to act before the missing copies can be created, rather than just wait.
+// byPerson reports whether the missing copies can be created only after an administrator has acted.
 func (r redundancy) byPerson() bool {
 	return r.reason == reasonTooFewDomains || r.reason == reasonDomainUnknown
 }
 
-// decideRedundancy decides the condition Redundant. It checks the failure domains first: if there are too few, that is
-// why copies are missing.
+// decideRedundancy decides the condition Redundant. It checks the failure domains first, because a lack of failure
+// domains explains missing copies.
 func decideRedundancy(v *fleet.Places, replication v1alpha1.Replication, shardsWanted int32) redundancy {
 	key := cmp.Or(replication.TopologyKey, corev1.LabelHostname)
 	domains, unknown := domainsOf(v, key)
@@ -100,8 +100,8 @@ func domainsOf(v *fleet.Places, key string) (domains, unknown []string) {
 	return slices.Sorted(maps.Keys(seen)), unknown
 }
 
-// countCopies counts the groups of a store with several copies, from three sources: where etcd says that the copies
-// are, the states of the shards there, and whether one of these shards leads.
+// countCopies counts the groups of a store with several copies, from three sources: the places of the copies in etcd,
+// the states of the shards at these places, and the shards' reports about leaders.
 func countCopies(v *fleet.Places, states map[string]v1alpha1.ShardStatus,
 	heard fleet.GroupSum) (groups v1alpha1.GroupCounts) {
 	for _, name := range v.Names() {
@@ -159,7 +159,7 @@ func reportedCounts(before v1alpha1.GroupCounts, heard fleet.GroupSum, copies in
 	out.Loading = min(out.Loading, out.Total-out.DataLost-out.Serving)
 	list := heard.Troubles(copies)
 	out.Degraded = min(int32(len(list)), out.Total-out.DataLost) //nolint:gosec // at most 65536
-	for _, t := range before.NotWell {                           // problems that shards do not know of
+	for _, t := range before.NotWell {                           // problems that the shards cannot report
 		if t.State != fleet.GroupDegraded && t.State != fleet.GroupNoLeader {
 			list = append(list, t)
 		}
@@ -219,9 +219,9 @@ func (seen *observed) awaitCopies() step.Outcome {
 }
 
 // disruptable returns the shards that may be evicted although copies are missing, in order of their names. The unit of
-// disruption is the failure domain: if everything that is missing is in one domain, and every group has a majority
-// without that domain, the other shards of the domain may be evicted as well. It returns none if two domains are
-// affected, or if the domain of a missing shard is unknown.
+// disruption is the failure domain: if all missing copies are in one domain, and every group has a majority without
+// that domain, the other shards of the domain may be evicted as well. The result is empty if two domains are affected,
+// or if the domain of a missing shard is unknown.
 func disruptable(v *fleet.Places, seen map[string]v1alpha1.ShardStatus) []string {
 	missing := v.ShardsWith(func(m placement.Member) bool { return !v.IsThere(m) })
 	for name, s := range seen { // includes shards without groups, because the budget counts them
@@ -257,8 +257,9 @@ func disruptable(v *fleet.Places, seen map[string]v1alpha1.ShardStatus) []string
 	return rest
 }
 
-// domainOfMissing returns the failure domain of a shard that may not be registered. For such a shard, it is the domain
-// of the registered shards on its node, or the node itself if there are none. It is empty if it is unknown.
+// domainOfMissing returns the failure domain of a shard that may not be registered. For an unregistered shard, it is
+// the domain of the registered shards on the same node, or the node itself if there are none. The result is empty if
+// the domain is unknown.
 func domainOfMissing(v *fleet.Places, shard, node string) string {
 	if s, here := v.Shards[shard]; here {
 		return s.Domain
@@ -271,11 +272,11 @@ func domainOfMissing(v *fleet.Places, shard, node string) string {
 	return node
 }
 
-// emptied returns the shards that may be evicted although others are missing, if each group has one copy, in order of
-// their names. If all missing shards are on one node and that node is cordoned, these are the other shards on that
-// node. An administrator who drains a node wants it to become empty, and keeping some groups there a little longer
-// would only block the drain. If the node is not cordoned, emptied returns none, because the missing shards are then
-// expected to return without further evictions.
+// emptied returns, in the order of their names, the shards that may be evicted although others are missing, for a store
+// with one copy of each group. If all missing shards are on one node and that node is cordoned, these are the other
+// shards on that node: an administrator who drains a node wants it to become empty, and keeping some groups on it a
+// little longer would only block the drain. If the node is not cordoned, the result is empty, because the missing
+// shards are then expected to return without further evictions.
 func emptied(v *fleet.Places, seen map[string]v1alpha1.ShardStatus, cordoned func(node string) (bool, error)) (
 	rest []string, err error) {
 	node := ""

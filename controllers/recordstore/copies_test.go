@@ -95,7 +95,8 @@ func TestCountCopies(t *testing.T) {
 	}
 }
 
-// A settled store needs no reconcile soon. With Named routing it does, because callers create groups.
+// A settled store with Hash routing needs no early reconcile. A store with Named routing does, because callers create
+// groups.
 func TestPauseOfASettledStore(t *testing.T) {
 	for routing, want := range map[v1alpha1.RoutingMode]time.Duration{v1alpha1.RoutingHash: 30 * time.Second,
 		v1alpha1.RoutingNamed: 2 * time.Second} {
@@ -176,7 +177,7 @@ func TestAPlanIsOnlyForWhatItWasMadeFor(t *testing.T) {
 	if got := fleet.PlanMisses(store, pools); got != "RecordStore quotes" {
 		t.Errorf("the store has changed: %q", got)
 	}
-	// The status holds only a limited number of pools. The store does not wait forever for the others.
+	// The status holds only a limited number of pools. The store does not wait indefinitely for the others.
 	var many []v1alpha1.ShardPool
 	for range fleet.PlannedPoolsMax + 1 {
 		many = append(many, fleettest.PoolOf("p"+string(rune('a'+len(many)%26))+string(rune('a'+len(many)/26)), 1))

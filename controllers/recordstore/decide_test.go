@@ -55,8 +55,8 @@ func TestEtcdState(t *testing.T) {
 	}
 }
 
-// etcdPods makes pods from words: "0 ready old", "1 running old since 5m", "2 crashed other", "0 pending old", "1 ready
-// deleted".
+// etcdPods returns pods that are described by texts such as "0 ready old", "1 running old since 5m", "2 crashed other",
+// "0 pending old" or "1 ready deleted".
 func etcdPods(now time.Time, words ...string) []corev1.Pod {
 	pods := make([]corev1.Pod, 0, len(words))
 	for _, word := range words {
@@ -173,7 +173,7 @@ func TestRollUp(t *testing.T) {
 	if !slices.Equal(groups.NotWell, want) {
 		t.Errorf("%+v", groups.NotWell)
 	}
-	// A status that lags behind never leads to a negative count.
+	// An outdated status never leads to a negative count.
 	seen.places, seen.store.Status.Groups.Total = fleet.Places{}, 2
 	groups, _ = seen.rollUp()
 	if groups.Serving != 2 || groups.Loading != 0 || groups.Degraded != 0 || groups.DataLost != 0 {
@@ -331,7 +331,7 @@ func TestArrivals(t *testing.T) {
 		{10, []string{"a"}, 10},
 		{20, []string{"a"}, 10},
 		{30, []string{"b"}, 30},      // as many shards as before, but a new one
-		{40, []string{"a", "b"}, 30}, // shard a is back
+		{40, []string{"a", "b"}, 30}, // shard a has returned
 		{50, []string{"c", "a"}, 50},
 	} {
 		a.note("store", waiting(look.alive...), second(look.at))

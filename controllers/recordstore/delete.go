@@ -19,8 +19,8 @@ import (
 
 // delete releases a store that is being deleted. Objects that the store owns are deleted with it. Claims remain unless
 // the deletion policy says otherwise: this function deletes the claims of etcd, and the pools delete those of the
-// shards. Claims without a volume are deleted in any case, because they hold no data and would request a disk from
-// their class forever. The function waits for nothing that a deletion of the namespace could delay.
+// shards. Claims without a volume are always deleted, because they hold no data and would request a disk from their
+// class indefinitely. The function waits for no object whose deletion the deletion of the namespace could delay.
 func (r *Reconciler) delete(ctx context.Context, w *writer) (ctrl.Result, error) {
 	store := w.store
 	r.Placements.Close(client.ObjectKeyFromObject(store).String())
@@ -36,17 +36,16 @@ func (r *Reconciler) delete(ctx context.Context, w *writer) (ctrl.Result, error)
 	if err := (publishing{writer: w, live: r.Live, published: &r.published}).endAll(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	// If the store is gone first, the pools read the policy from their StatefulSets.
+	// The pools read the policy from their StatefulSets if the store is deleted before them.
 	err := w.deleteEtcdClaims(ctx, store.Spec.DeletionPolicy == v1alpha1.DeletionDelete)
-	if apierrors.IsConflict(err) { // a claim was bound meanwhile
+	if apierrors.IsConflict(err) { // a claim was bound in the meantime
 		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	err = step.RemoveFinalizer(ctx, w.Client, store)
-	// On a conflict, the cache is stale. The change that it lacks starts the next reconcile; otherwise this retry
-	// does.
+	// A conflict means that the cache is stale. If no watched change starts the next reconcile, this retry does.
 	if apierrors.IsConflict(err) {
 		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
 	}
@@ -62,8 +61,8 @@ func (w *writer) sayDeleting(ctx context.Context) error {
 	})
 }
 
-// etcdClaimsMax is the number of members whose claims are looked for. A later version of Sheaf may have made more
-// members than this version does; etcd advises at most 7.
+// etcdClaimsMax is the number of members whose claims delete looks for. A later version of Sheaf may have created more
+// members than this version does; etcd recommends at most 7.
 const etcdClaimsMax int32 = 9
 
 // deleteEtcdClaims deletes the claims of a managed etcd, either all or only those without a volume. It deletes their
@@ -100,7 +99,7 @@ func (w *writer) deleteEtcdClaims(ctx context.Context, all bool) error {
 	}
 	for _, claim := range claims {
 		here := client.Preconditions{UID: &claim.UID}
-		if !all { // delete only the claim as it was read: without a volume
+		if !all { // the precondition: the claim has not changed since it was read without a volume
 			here.ResourceVersion = &claim.ResourceVersion
 		}
 		if err := w.Delete(ctx, claim, here); client.IgnoreNotFound(err) != nil {

@@ -48,7 +48,7 @@ func (e etcdObjects) apply(ctx context.Context) step.Outcome {
 	return e.writer.apply(ctx, workload.EtcdService(store), workload.EtcdMembersBudget(store), set)
 }
 
-// chooseImage reads the members and decides which image they are to run.
+// chooseImage reads the members and decides which image they should run.
 func (e etcdObjects) chooseImage(ctx context.Context) step.Outcome {
 	store, seen := e.store, e.seen
 	var pods corev1.PodList
@@ -69,7 +69,7 @@ func (e etcdObjects) chooseImage(ctx context.Context) step.Outcome {
 	return step.Complete()
 }
 
-// set returns the wanted StatefulSet. Members get certificates together with the wanted image. They keep their
+// set returns the wanted StatefulSet. Members get certificates together with the wanted image, because they keep their
 // previous image until the gateways run the wanted one, and the previous image may not support certificates.
 func (e etcdObjects) set() (*appsv1.StatefulSet, error) {
 	store, seen := e.store, e.seen
@@ -95,8 +95,8 @@ func (e etcdObjects) keepClaimSize(ctx context.Context, set *appsv1.StatefulSet)
 	return nil
 }
 
-// growEtcdClaims grows the claims of the members to the size in the spec. If their class does not allow growth, it
-// reports that.
+// growEtcdClaims grows the claims of the members to the size in the spec. It reports an error if their class does not
+// allow growth.
 func growEtcdClaims(ctx context.Context, w *writer) step.Outcome {
 	store := w.store
 	if store.Spec.Etcd.Managed == nil {
@@ -166,7 +166,7 @@ func (e etcdObjects) replacePods(ctx context.Context, notes *step.Notes) step.Ou
 		step.PauseShort)
 }
 
-// memberReader reads what Kubernetes knows about the members of a managed etcd.
+// memberReader reads the Kubernetes objects of the members of a managed etcd.
 type memberReader struct {
 	cached, live client.Reader
 	store        *v1alpha1.RecordStore
@@ -197,7 +197,7 @@ func (r memberReader) gather(ctx context.Context, seen *observed, now time.Time)
 	return step.Complete()
 }
 
-// lookCloser reads the possible reasons why a member cannot start.
+// lookCloser reads objects that may explain why a member cannot start.
 func (r memberReader) lookCloser(ctx context.Context, o *observedMember) error {
 	store := r.store
 	var claim corev1.PersistentVolumeClaim
@@ -227,7 +227,7 @@ func (r memberReader) lookCloser(ctx context.Context, o *observedMember) error {
 		return nil
 	}
 	o.Events, err = step.Warnings(ctx, r.live, about)
-	// The events of the StatefulSet are about all its pods and claims.
+	// The events of the StatefulSet concern all its pods and claims.
 	if o.Pod == nil {
 		o.Events = eventsAbout(o.Events, o.Name)
 	}

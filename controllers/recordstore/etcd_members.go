@@ -15,9 +15,9 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// A member with a replaced disk repairs itself. Only the member knows what is in its folder, and it asks a quorum of
-// the other members before it changes anything (internal/placement/etcd, ADR 23). The operator only reports the state
-// of the members.
+// A member whose disk was replaced repairs itself. Only the member can read its folder, and it asks a quorum of the
+// other members before it changes anything (internal/placement/etcd, ADR 23). The operator only reports the state of
+// the members.
 
 // memberWordsMax is the maximum length of the text about one member.
 const memberWordsMax = 400
@@ -31,12 +31,12 @@ type observedMember struct {
 	// ClassName is the class of the claim from the spec or the cluster's default; empty: there is no default class.
 	ClassName    string
 	ClassMissing bool // the class does not exist
-	// Cordoned is the node of the member's local volume, if that node is cordoned; else empty.
+	// Cordoned is the node of the member's local volume if that node is cordoned, or "" otherwise.
 	Cordoned string
-	// Events are the complaints of the kubelet or the StatefulSet controller, newest first.
+	// Events are the warnings of the kubelet or the StatefulSet controller, the newest first.
 	Events []string
-	// Asked is true if the other members were asked about this member. Known is their answer; nil: they do not know
-	// it.
+	// Asked is true if the other members were asked about this member. Known is their answer; nil: they do not list
+	// this member.
 	Asked bool
 	Known *fleet.EtcdMember
 }
@@ -44,11 +44,11 @@ type observedMember struct {
 // well reports whether the member serves as a voter.
 func (o *observedMember) well() bool { return o.Pod != nil && workload.PodReady(o.Pod) }
 
-// why says why the member is unhealthy, naming the problem that has to be fixed first. It covers all inputs and does no
-// I/O.
+// why says why the member is unhealthy. It names the problem that has to be solved first. It handles every combination
+// of inputs and does no I/O.
 func (o *observedMember) why() string {
 	words := o.cause()
-	if len(words) > memberWordsMax { // the end of a process's output says why it ended
+	if len(words) > memberWordsMax { // keep the end of the output of a process, which has the reason for its exit
 		words = words[:memberWordsMax/4] + " ... " + words[len(words)-memberWordsMax*3/4:]
 	}
 	return o.Name + ": " + strings.ToValidUTF8(strings.Join(strings.Fields(words), " "), "?")
@@ -106,7 +106,7 @@ func (o *observedMember) unscheduled(bound bool) string {
 		"spec.etcd.managed.scheduling; the scheduler says: " + words
 }
 
-// joining describes a running member as the other members see it. It is empty if they have nothing to report.
+// joining describes a running member as seen by the other members. The result is empty if they report no problem.
 func (o *observedMember) joining() string {
 	switch {
 	case !o.Asked:
@@ -192,12 +192,12 @@ func (seen *observed) awaitMajority() step.Outcome {
 	return etcdAway(store, "EtcdNotReady", message)
 }
 
-// learn adds what the members that serve know about the others.
+// learn adds the serving members' reports about the other members.
 func (seen *observed) learn(known []fleet.EtcdMember) {
 	for n, o := range seen.members {
 		o.Asked = true
 		for i := range known {
-			for _, port := range []int{workload.PortEtcdPeer, workload.PortEtcdPeerTLS} { // without or with TLS
+			for _, port := range []int{workload.PortEtcdPeer, workload.PortEtcdPeerTLS} { // port without TLS, port with TLS
 				if known[i].PeerAddress == workload.EtcdAddress(seen.store.Namespace, seen.store.Name, int32(n),
 					port) { //nolint:gosec // at most 3
 					o.Known = &known[i]
@@ -216,7 +216,7 @@ func (seen *observed) lostData() bool {
 }
 
 // podTrouble says why a pod does not run: the message of its last termination, the reason why its container waits, or
-// the message of the scheduler. It is empty if no reason is known.
+// the message of the scheduler. The result is empty if no reason is known.
 func podTrouble(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if end := c.LastTerminationState.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {

@@ -15,24 +15,24 @@ import (
 )
 
 // The first placement of a store waits for all shards, so that all of them share the groups. Groups that are placed
-// before the last shard registers have to move later. However, a shard that cannot start must not keep the others
+// before the last shard registers would have to move later. However, a shard that cannot start must not keep the others
 // from serving.
 const (
-	// firstPlacementPause ends the wait when no new shard has registered for this long.
+	// firstPlacementPause ends the wait when no new shard has registered for this duration.
 	firstPlacementPause = 2 * time.Minute
 	// firstPlacementMost is the maximum wait.
 	firstPlacementMost = 15 * time.Minute
 )
 
-// firstPlacement says what the first placement of groups waits for.
+// firstPlacement describes how long, and for how many shards, the first placement of groups waits.
 type firstPlacement struct {
 	shards int32     // number of shards that have to be registered; 0: no wait
 	until  time.Time // zero: etcd does not hold the placement yet
 	most   time.Time // upper limit of until
 }
 
-// decideFirst measures the wait from the last of three events: etcd received the placement, the last pool was
-// created, and the last shard registered. The argument came is when the last shard registered, and is zero if this
+// decideFirst measures the wait from the last of three events: etcd received the placement, the last pool was created,
+// and the last shard registered. The argument came is the time at which the last shard registered; it is zero if this
 // operator has not read etcd yet.
 func decideFirst(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, came, now time.Time) firstPlacement {
 	first := firstPlacement{shards: shardsWanted(pools)}
@@ -48,7 +48,7 @@ func decideFirst(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, came, 
 	}
 	first.most = since.Add(firstPlacementMost)
 	switch {
-	case came.IsZero(): // an operator that has just started learns in its first reconcile which shards are registered
+	case came.IsZero(): // a new operator first reads which shards are registered
 		since = now
 	case came.After(since):
 		since = came
@@ -63,7 +63,7 @@ func decideFirst(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, came, 
 	return first
 }
 
-// words says that the first placement waits. It is empty if it does not.
+// words describes the wait for the first placement. The result is empty if the placement does not wait.
 func (f firstPlacement) words(view placement.View) string {
 	if int(f.shards) <= len(view.Shards) || len(view.Groups) == 0 || view.Homeless() < len(view.Groups) {
 		return ""
@@ -95,7 +95,7 @@ type arrived struct {
 func (a *arrivals) note(store types.UID, view placement.View, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if view.Homeless() < len(view.Groups) { // some groups are placed: the record is no longer needed
+	if view.Homeless() < len(view.Groups) { // some groups are placed, so the record is no longer needed
 		delete(a.of, store)
 		return
 	}

@@ -28,7 +28,7 @@ const (
 	loading = v1alpha1.ShardLoading
 )
 
-// with returns a function that makes the scene of a store with one copy and then changes it.
+// with returns a function that creates the scene of a store with one copy and then changes it.
 func with(change func(s *scene)) func() *scene {
 	return func() *scene {
 		s := newScene()
@@ -212,7 +212,7 @@ func copyScenes() map[string]func() *scene {
 	}
 }
 
-// homeless makes the first groups of a view such that no shard has created them yet.
+// homeless changes the first groups of a view so that no shard has created them yet.
 func homeless(s *scene, groups int) {
 	for n := range groups {
 		s.view.Groups[fmt.Sprint(n)] = placement.Group{}
@@ -338,7 +338,7 @@ func gatewayScenes() map[string]func() *scene {
 	}
 }
 
-// tlsScenes returns scenes of an operator that makes certificates.
+// tlsScenes returns scenes of an operator that creates certificates.
 func tlsScenes() map[string]func() *scene {
 	tls := func(change func(*certs.Report) error, more ...func(*scene)) func() *scene {
 		return with(func(s *scene) {

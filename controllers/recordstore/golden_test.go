@@ -50,8 +50,8 @@ var rewrite = flag.Bool("rewrite", false, "write the golden files of this packag
 // goldenNow is the time of the operator in a scene.
 var goldenNow = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// scene is what a store's reconciles find. The zero value is a store of one copy that has served before: a managed etcd
-// of one member, one gateway, and pool ssd with two shards, all of them ready.
+// scene describes the surroundings of a store's reconciles. The zero value is a store with one copy of each group that
+// has served before: a managed etcd of one member, one gateway, and pool ssd with two shards, all of them ready.
 type scene struct {
 	store   *v1alpha1.RecordStore
 	pools   []v1alpha1.ShardPool
@@ -59,20 +59,20 @@ type scene struct {
 	groups  fleet.GroupBook
 	grants  fleet.GrantBook
 
-	view     *fleet.Places // also what the plan has written
+	view     *fleet.Places // also updated by the plan
 	open     error         // the errors of a placement's methods
 	initial  error
 	plan     error
 	recover  error
 	members  []fleet.EtcdMember
-	refuse   string                                      // the kind whose objects the API server refuses
+	refuse   string                                      // the API server refuses writes of this kind
 	member   func(n int32, pod *corev1.Pod) (there bool) // changes a ready pod of etcd
 	gateway  func(*appsv1.Deployment)                    // changes a Deployment that runs
 	gateways []corev1.Pod
 	warnings []corev1.Event
-	tls      func(pod string) (certs.Report, error) // nil: the operator makes no certificates
+	tls      func(pod string) (certs.Report, error) // nil: the operator creates no certificates
 	between  func(ctx context.Context, c client.Client, round int) error
-	rounds   int // 0: 3
+	rounds   int // 0: three rounds
 
 	c      client.WithWatch
 	keeper *trust.Keeper
@@ -132,7 +132,7 @@ func newScene() *scene {
 	return s
 }
 
-// pool adds a pool whose controller has seen its shards in these states.
+// pool adds a pool whose controller has observed its shards in these states.
 func (s *scene) pool(name string, states ...v1alpha1.ShardState) *v1alpha1.ShardPool {
 	pool := fleettest.PoolOf(name, int32(len(states)), states...)
 	pool.Spec.StoreRef.Name, pool.UID = "quotes", types.UID("pool-"+name)
@@ -149,7 +149,7 @@ func (s *scene) pool(name string, states ...v1alpha1.ShardState) *v1alpha1.Shard
 	return &s.pools[len(s.pools)-1]
 }
 
-// copies makes a scene of a store with three copies of each of two groups.
+// copies returns a scene of a store with three copies of each of two groups.
 func copies(shards string, groups map[string]string, states ...v1alpha1.ShardState) *scene {
 	s := newScene()
 	s.pools = nil
@@ -159,7 +159,7 @@ func copies(shards string, groups map[string]string, states ...v1alpha1.ShardSta
 	return s
 }
 
-// three makes the pods of an etcd of three members from texts such as "ready", "none" or "ended: last words".
+// three creates the pods of an etcd of three members from texts such as "ready", "none" or "ended: last words".
 func (s *scene) three(words ...string) *scene {
 	s.store.Spec.Etcd.Managed.Members = 3
 	s.member = func(n int32, pod *corev1.Pod) bool {
@@ -178,7 +178,7 @@ func (s *scene) three(words ...string) *scene {
 	return s
 }
 
-// play does what the controllers of Kubernetes and the kubelets do between two reconciles.
+// play performs the actions of the controllers of Kubernetes and of the kubelets between two reconciles.
 func (s *scene) play(ctx context.Context) error {
 	var deployment appsv1.Deployment
 	key := types.NamespacedName{Namespace: "prod", Name: workload.Gateway("quotes")}
@@ -216,7 +216,8 @@ func (s *scene) play(ctx context.Context) error {
 	return nil
 }
 
-// goldenKinds are the kinds that the fake client knows, and how it merges the fields of their objects.
+// goldenKinds returns the kinds that the fake client supports, and the types by which it merges the fields of their
+// objects.
 var goldenKinds = sync.OnceValues(func() (*runtime.Scheme, managedfields.TypeConverter) {
 	scheme := runtime.NewScheme()
 	err := errors.Join(corev1.AddToScheme(scheme), appsv1.AddToScheme(scheme), policyv1.AddToScheme(scheme),
@@ -278,7 +279,7 @@ func (s *scene) client() {
 		}).Build()
 }
 
-// run reconciles the store, and returns its status and what else was done, as text.
+// run reconciles the store, and returns its status and all other actions, as text.
 func (s *scene) run(t *testing.T) string {
 	t.Helper()
 	ctx := t.Context()
@@ -286,7 +287,7 @@ func (s *scene) run(t *testing.T) string {
 	r := &recordstore.Reconciler{Client: s.c, Live: s.c, Events: s, Placements: s, Groups: &s.groups, Grants: &s.grants,
 		Image: "sheaf:1", Now: func() time.Time { return goldenNow }}
 	if s.refuse == "NetworkPolicy" {
-		r.Namespace = "sheaf-system" // the fake client cannot merge changes of NetworkPolicies
+		r.Namespace = "sheaf-system" // other scenes have none, because the fake client cannot merge NetworkPolicies
 	}
 	if s.tls != nil {
 		s.keeper = &trust.Keeper{Client: s.c, Live: s.c, Now: r.Now}

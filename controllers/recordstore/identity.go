@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// identify sets the store's UID, once and before any object carries it. If the operator makes certificates, it also
-// records whether the store is new to TLS.
+// identify sets the store's UID, once, before any object has it in a label. If the operator creates certificates,
+// identify also records whether the store is new to TLS.
 func identify(ctx context.Context, w *writer, live client.Reader, makesTLS bool, image string,
 	now time.Time) step.Outcome {
 	store := w.store
@@ -40,7 +40,7 @@ func identify(ctx context.Context, w *writer, live client.Reader, makesTLS bool,
 // earlier version for a while), firstTLS continues with that transport.
 func firstTLS(ctx context.Context, live client.Reader, store *v1alpha1.RecordStore, image string,
 	now time.Time) (v1alpha1.TLSStatus, error) {
-	// The image is the one that the store runs, if that is known, or else the wanted one.
+	// The image is the store's present image if that is known, and the wanted image otherwise.
 	first := trust.First(store, cmp.Or(store.Status.Image, image))
 	if store.Status.StoreUID != "" {
 		var told corev1.ConfigMap
@@ -58,8 +58,8 @@ func firstTLS(ctx context.Context, live client.Reader, store *v1alpha1.RecordSto
 	return first, nil
 }
 
-// gatherPools lists the pools that refer to the store, and reads their shards. The argument arrived is the time when
-// the last new shard registered; zero: this operator has not read etcd yet.
+// gatherPools lists the pools that refer to the store, and reads their shards. The argument arrived is the time at
+// which the last new shard registered; zero: this operator has not read etcd yet.
 func gatherPools(ctx context.Context, cached client.Reader, seen *observed, groups *fleet.GroupBook,
 	arrived, now time.Time) step.Outcome {
 	store := seen.store
@@ -73,7 +73,8 @@ func gatherPools(ctx context.Context, cached client.Reader, seen *observed, grou
 	return step.Complete()
 }
 
-// gatherSecret determines how etcd is reached. For an external etcd, it reads the Secret that the spec names.
+// gatherSecret determines the addresses and credentials of etcd. For an external etcd, it reads the Secret that the
+// spec names.
 func gatherSecret(ctx context.Context, live client.Reader, store *v1alpha1.RecordStore) (workload.EtcdAccess,
 	fleet.EtcdCredentials, step.Outcome) {
 	secret, out := fleet.ReadEtcdSecret(ctx, live, store)

@@ -15,17 +15,17 @@ import (
 
 // storeFigures holds the Prometheus values of one store.
 type storeFigures struct {
-	conditions           map[string]bool // without those that are Unknown
+	conditions           map[string]bool // without conditions that are Unknown
 	groups               v1alpha1.GroupCounts
 	shards               v1alpha1.ShardCounts
 	gateways             *readyCount // nil: not observed yet
 	etcd                 *readyCount // nil: not observed yet, or not managed
 	records, storedBytes int64
 	copyingBytes         *int64 // nil: the shards have not been asked yet
-	// certificateEnds is the earliest end of a certificate in use, in Unix seconds; 0: no process has reported one.
+	// certificateEnds is the earliest expiry of a certificate in use, in Unix seconds; 0: no process has reported one.
 	certificateEnds float64
-	// processes counts the processes that run, and those that use the transport and authorities recorded for them; nil:
-	// they were not asked.
+	// processes has the number of processes that run, and the number of those that use the transport and authorities
+	// recorded for them; nil: they were not asked.
 	processes    *readyCount
 	poolsStalled int // pools that need an administrator
 }
@@ -125,7 +125,7 @@ func (m *storeMetrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// observe records what a reconcile has observed about a store. Values that the reconcile did not reach remain
+// observe records the observations of a reconcile about a store. Values that the reconcile did not reach remain
 // unchanged.
 func (m *storeMetrics) observe(seen *observed) {
 	store := seen.store
@@ -151,7 +151,7 @@ func (m *storeMetrics) observe(seen *observed) {
 	if seen.gateway != nil {
 		f.gateways = &readyCount{wanted: workload.GatewayReplicas(store), ready: seen.gateway.Status.AvailableReplicas}
 	}
-	if store.Spec.Etcd.Managed != nil && seen.etcdImage != "" { // its pods were listed
+	if store.Spec.Etcd.Managed != nil && seen.etcdImage != "" { // the pods of etcd were listed
 		f.etcd = &readyCount{wanted: workload.EtcdMembers(store)}
 		for n := range seen.etcdPods {
 			if workload.PodReady(&seen.etcdPods[n]) {

@@ -80,7 +80,7 @@ func TestStoreMetricsFollowTheStatusAndGoWithTheStore(t *testing.T) {
 	if strings.Contains(strings.Join(got, "\n"), "Redundant") {
 		t.Error("what is unknown has a value")
 	}
-	// A reconcile that did not get as far as the pools and etcd removes no series.
+	// A reconcile that stops before it reads the pools and etcd removes no series.
 	run.etcdImage, run.etcdPods, run.gateway, run.hasPools, run.pools = "", nil, nil, false, nil
 	m.observe(run)
 	if now := seriesOf(t, m); !slices.Equal(now, got) {

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// applyGateway applies the objects of the gateways, and reads how they are.
+// applyGateway applies the objects of the gateways, and reads their state.
 func applyGateway(ctx context.Context, w *writer, seen *observed) step.Outcome {
 	store := seen.store
 	seen.gateway = workload.GatewayDeployment(store, seen.image, seen.access)
@@ -27,14 +27,14 @@ func applyGateway(ctx context.Context, w *writer, seen *observed) step.Outcome {
 	var live appsv1.Deployment
 	if there, err := step.Read(ctx, w, "Deployment", client.ObjectKeyFromObject(seen.gateway), &live); err != nil {
 		return step.Retry(err)
-	} else if there { // a stale cache may lack it
+	} else if there { // a stale cache may lack the Deployment
 		seen.gateway = &live
 	}
 	return refused.With(gatewayTrouble(ctx, w, seen))
 }
 
-// applyFences creates the wanted NetworkPolicies and deletes those of its own that are no longer wanted. If the
-// operator does not know its namespace, it creates none, because a NetworkPolicy would block it from etcd.
+// applyFences creates the wanted NetworkPolicies, and deletes NetworkPolicies of the store that are no longer wanted.
+// If the operator does not know its namespace, it creates none, because a NetworkPolicy would block it from etcd.
 func applyFences(ctx context.Context, w *writer, own string) step.Outcome {
 	for _, f := range workload.NetworkPolicies(w.store, own) {
 		switch {
@@ -64,7 +64,7 @@ func removeNetworkPolicy(ctx context.Context, w *writer, policy *networkingv1.Ne
 	return nil
 }
 
-// gatewayTrouble finds the reason why a gateway does not run as wanted.
+// gatewayTrouble finds the reason why a gateway does not run as the spec asks.
 func gatewayTrouble(ctx context.Context, cached client.Reader, seen *observed) step.Outcome {
 	store := seen.store
 	if seen.gatewayRuns(seen.image) {
@@ -138,7 +138,7 @@ func applyBudgets(ctx context.Context, w *writer, seen *observed) step.Outcome {
 	return w.apply(ctx, workload.ShardsBudget(seen.store, shards-spare-excluded, free...))
 }
 
-// asRetry returns the outcome of a step that needs nothing more, or that failed with err.
+// asRetry returns a complete outcome if err is nil, and an outcome that retries otherwise.
 func asRetry(what string, err error) step.Outcome {
 	if err != nil {
 		return step.Retry(fmt.Errorf("%s: %w", what, err))
@@ -149,7 +149,7 @@ func asRetry(what string, err error) step.Outcome {
 // budgetFrees reports whether the existing budget already excludes a node or domain that is being emptied, as decided
 // in an earlier reconcile. Such a budget is kept until etcd is asked again; otherwise the budget would change twice in
 // each reconcile. If the condition of the given kind says that etcd did not answer in the last reconcile, budgetFrees
-// returns false, so that nothing is excluded any longer.
+// returns false, so that the exclusion ends.
 func budgetFrees(ctx context.Context, cached client.Reader, store *v1alpha1.RecordStore, kind string) (bool, error) {
 	asked := meta.FindStatusCondition(store.Status.Conditions, kind)
 	if asked == nil || asked.Status == metav1.ConditionUnknown ||

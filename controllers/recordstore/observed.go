@@ -10,19 +10,19 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// observed holds what one reconcile has seen of a store. The step that is named above a field sets it, and no later
-// step changes it; before that step, the field has its zero value. The methods of observed do no I/O: they decide, and
-// write conditions and numbers of the new status.
+// observed holds the observations of one reconcile about a store. The name above a field is the name of the step that
+// sets the field. No later step changes the field, and before that step it has its zero value. The methods of observed
+// do no I/O: they decide, and write conditions and numbers of the new status.
 type observed struct {
 	store *v1alpha1.RecordStore // as it was read, but with the new status
-	image string                // the image that the store is to run
+	image string                // the image that the store should run
 
 	// pools
 	pools    []v1alpha1.ShardPool
 	shards   fleet.Observed // the shards of these pools
 	hasPools bool
 	first    firstPlacement
-	reported fleet.GroupSum // what shards reported about the groups of the store
+	reported fleet.GroupSum // the reports of the shards about the groups of the store
 	keeps    bool           // it is too early to write the status if only numbers have changed
 
 	// secret
@@ -34,7 +34,7 @@ type observed struct {
 
 	// gateway objects
 	gateway *appsv1.Deployment
-	trouble string // ": " and the reason why a gateway does not run; empty: none is known
+	trouble string // ": " and the reason why a gateway does not run; empty: no reason is known
 
 	// etcd objects
 	etcdPods  []corev1.Pod
@@ -46,6 +46,6 @@ type observed struct {
 	members []*observedMember // the members of a managed etcd
 
 	// plan
-	places    fleet.Places // what etcd held when the plan was made
+	places    fleet.Places // the content of etcd when the plan was made
 	hasPlaces bool
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // openPlacement opens the placement. For a managed etcd, it first waits until a majority of the members is ready. It
-// also asks the members that serve about those that do not.
+// also asks the serving members about the others.
 func openPlacement(ctx context.Context, placements fleet.Placements, seen *observed,
 	secrets fleet.EtcdCredentials) (fleet.Placement, step.Outcome) {
 	store := seen.store
@@ -29,7 +29,7 @@ func openPlacement(ctx context.Context, placements fleet.Placements, seen *obser
 	if seen.etcdWell() < len(seen.members) {
 		bounded, cancel := context.WithTimeout(ctx, fleet.EtcdPatience)
 		defer cancel()
-		if known, err := opened.EtcdMembers(bounded); err == nil { // the next step also asks etcd, and reports the error
+		if known, err := opened.EtcdMembers(bounded); err == nil { // the next step reports the error
 			seen.learn(known)
 		}
 	}
@@ -43,7 +43,7 @@ type placing struct {
 	etcd fleet.Placement
 }
 
-// init creates the placement once in the life of a store, or rebuilds the placement of an adopted store.
+// init creates the placement once in the life of a store, or rebuilds it for an adopted store.
 func (p placing) init(ctx context.Context, live client.Reader) step.Outcome {
 	store := p.store
 	if store.Status.PlacementInitialized {
@@ -79,7 +79,7 @@ func (p placing) init(ctx context.Context, live client.Reader) step.Outcome {
 	}
 }
 
-// plan runs the planner, which decides where groups are wanted.
+// plan runs the planner, which decides on which shards groups are wanted.
 func (p placing) plan(ctx context.Context, arrived *arrivals, now time.Time) step.Outcome {
 	ctx, cancel := context.WithTimeout(ctx, 4*fleet.EtcdPatience)
 	defer cancel()
@@ -108,7 +108,7 @@ func (p placing) plan(ctx context.Context, arrived *arrivals, now time.Time) ste
 }
 
 // replaceLost empties each shard whose node is lost, or whose device the kubelet neither mounts nor formats, if every
-// group on these shards can continue without all of them. The change is undone when the node is back or the device is
+// group on these shards can continue without all of them. The change is undone when the node returns or the device is
 // mounted.
 func (p placing) replaceLost(ctx context.Context, states map[string]v1alpha1.PoolState) error {
 	seen, lost := p.seen, map[string]bool{}
@@ -160,7 +160,7 @@ func (p placing) lost(ctx context.Context) step.Outcome {
 	return step.Fail("PlacementLost", message).Again(step.PauseShort)
 }
 
-// reportPlan logs what a plan has changed.
+// reportPlan logs the changes of a plan.
 func reportPlan(ctx context.Context, planned placement.Planned) {
 	if planned.Writes() == 0 {
 		return

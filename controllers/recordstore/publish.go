@@ -29,27 +29,27 @@ const (
 // deleted it.
 const publishedLooksAgain = 10 * time.Minute
 
-// published records what a ConfigMap in another namespace contained when it was last read or written, and when that
-// was.
+// published records the content of a ConfigMap in another namespace when it was last read or written, and the time of
+// that.
 type published struct {
 	bundle [sha256.Size]byte
 	at     time.Time
 }
 
-// errConfigMapTaken means that the ConfigMap with this name belongs to somebody else.
+// errConfigMapTaken means that the operator did not create the ConfigMap with this name for this store.
 var errConfigMapTaken = errors.New("it was not made by the operator for this store")
 
 // publishing maintains ConfigMaps with the authorities of a store in the namespaces of its callers.
 type publishing struct {
 	*writer
 	live      client.Reader
-	published *sync.Map // by ConfigMap: what was published
+	published *sync.Map // by ConfigMap: what was last published
 	now       time.Time
 }
 
-// do maintains a ConfigMap with the store's authorities in each namespace of spec.tls.publishTo, and
-// deletes the ConfigMaps in namespaces that were removed from the list. A namespace is recorded in the status before
-// its ConfigMap is created. Thus an operator that ends in between leaves no unrecorded ConfigMap behind.
+// do maintains a ConfigMap with the store's authorities in each namespace of spec.tls.publishTo, and deletes the
+// ConfigMaps in namespaces that were removed from the list. A namespace is recorded in the status before its ConfigMap
+// is created. Therefore an operator that is stopped in between leaves no unrecorded ConfigMap behind.
 func (p publishing) do(ctx context.Context, bundle []byte) step.Outcome {
 	store, status := p.store, p.store.Status.TLS
 	wanted := specTLS(store).PublishTo
@@ -102,9 +102,9 @@ func (p publishing) publish(ctx context.Context, namespace string, bundle []byte
 	return nil
 }
 
-// end deletes the ConfigMap in a namespace if the operator has made it for this store. If the operator is no
-// longer allowed to delete it, the ConfigMap remains and an event names it. Neither the store nor its deletion waits
-// for that.
+// end deletes the ConfigMap in a namespace if the operator has created it for this store. If the operator is no longer
+// allowed to delete it, the ConfigMap remains and an event names it. Neither the store nor its deletion waits for this
+// deletion.
 func (p publishing) end(ctx context.Context, namespace string) error {
 	key := client.ObjectKey{Namespace: namespace, Name: workload.Published(p.store)}
 	p.published.Delete(key)

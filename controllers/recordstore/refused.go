@@ -19,7 +19,7 @@ func etcdAway(store *v1alpha1.RecordStore, reason, message string) step.Outcome 
 	sayFalse(store, v1alpha1.ConditionEtcdReady, reason,
 		strings.TrimSuffix(message, ".")+". Settled groups are read and written meanwhile; groups and shards that "+
 			"start now wait for etcd")
-	return step.Wait(reason, message, 2*step.PauseShort) // a managed etcd is watched
+	return step.Wait(reason, message, 2*step.PauseShort) // changes of a managed etcd cause a reconcile
 }
 
 // etcdUnreachable returns the outcome if etcd does not answer. The message of the outcome names the endpoints that were
@@ -53,7 +53,7 @@ func (seen *observed) placementRefused(err error) step.Outcome {
 			"spec.replication.copies: %v. It cannot be changed, and groups go on as they are: make a new "+
 				"RecordStore and copy the records with sheaf export and sheaf import", err))
 	case errors.Is(err, placement.ErrFrozen):
-		// The shards correct an etcd with an older state of the store than one that was observed before.
+		// This etcd holds an older state of the store than an earlier read did. The shards restore the newer state.
 		message := fmt.Sprintf("%v. Where a shard that it waits for does not come back, see docs/operations/etcd.md", err)
 		sayFalse(seen.store, v1alpha1.ConditionEtcdReady, "EtcdRolledBack", message)
 		return step.Wait("EtcdRolledBack", message, step.PauseShort)
@@ -67,8 +67,8 @@ func (seen *observed) placementRefused(err error) step.Outcome {
 // lostShardsMax is the maximum number of shards that lostMessage names: the message of a condition has at most 2 KiB.
 const lostShardsMax = 8
 
-// lostMessage says how to rebuild a lost placement with a program that every gateway pod contains, together with the
-// files that it needs.
+// lostMessage says how to rebuild a lost placement with a program that every gateway pod contains, together with its
+// configuration files.
 func (seen *observed) lostMessage() string {
 	store := seen.store
 	command := fmt.Sprintf("kubectl -n %s exec deploy/%s -c %s -- /sheaf recover placement %s --store-uid=%s --shards=",

@@ -14,11 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// The parts of a store take a new image in the order of the damage that a bad image would do, the least first. First
-// come the gateways, whose old pods serve until the new ones are ready. Then comes etcd: groups that are placed serve
-// without it. Last come the shards, one at a time. A part that does not run anyway does not wait for the others.
+// The parts of a store get a new image in an order in which a bad image does as little damage as possible. The gateways
+// are first: their old pods serve until the new ones are ready. Etcd is second: groups that are placed serve without
+// it. The shards are last, one at a time. A part that is down does not wait for the others.
 
-// gatewayRuns reports whether all gateways run an image and are ready, and no other gateway is left.
+// gatewayRuns reports whether all gateways run an image and are ready, and no gateway with another image exists.
 func (seen *observed) gatewayRuns(image string) bool {
 	wanted := workload.GatewayReplicas(seen.store)
 	d := seen.gateway
@@ -53,7 +53,7 @@ func etcdImage(wanted, ofSet string, pods []corev1.Pod, gatewayRuns bool, now ti
 		if podStuck(&pods[n], now) && !podBegins(&pods[n], now) {
 			return wanted
 		}
-		if name == "" || pods[n].Name < name { // the first member is updated first
+		if name == "" || pods[n].Name < name { // pods are updated in the order of their names
 			kept, name = fleet.ImageOf(&pods[n].Spec), pods[n].Name
 		}
 	}
@@ -74,7 +74,8 @@ func podBegins(pod *corev1.Pod, now time.Time) bool {
 	return now.Sub(pod.CreationTimestamp.Time) < blipMax
 }
 
-// summarizeImage records the images that the gateways and etcd run, and what the shards wait for.
+// summarizeImage records the image that the gateways and etcd run, and the reason why the shards do not get the wanted
+// image yet.
 func (seen *observed) summarizeImage() {
 	status, wanted := &seen.store.Status, seen.image
 	if seen.gatewayRuns(wanted) && seen.etcdRuns(wanted) {
@@ -101,8 +102,8 @@ func etcdState(store *v1alpha1.RecordStore) string {
 	return workload.EtcdExisting
 }
 
-// staleMember returns a member that started with files older than its template announces, because the kubelet had not
-// updated them yet. It returns nil if there is none or if another member is not ready.
+// staleMember returns a member that started with files older than the ones in its template, because the kubelet had not
+// updated them yet. It returns nil if there is no such member or if another member is not ready.
 func (seen *observed) staleMember(members int32, now time.Time) *corev1.Pod {
 	var stale *corev1.Pod
 	ready := int32(0)
@@ -127,8 +128,8 @@ func (seen *observed) staleMember(members int32, now time.Time) *corev1.Pod {
 const blipMax = 2 * time.Minute
 
 // etcdPodToReplace returns the pod to delete next, or nil. A pod with an outdated template is deleted if it does not
-// run, or if all members are ready. A member that runs, or is about to run, need not learn that the cluster has
-// formed; a member that ended by itself has to learn it.
+// run, or if all members are ready. The template also says whether the cluster has formed. A member that runs, or is
+// about to run, does not need this information; a member that ended by itself does.
 func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time) *corev1.Pod {
 	want := set.Spec.Template.Annotations
 	pods = slices.Clone(pods)
@@ -158,7 +159,7 @@ func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time)
 	return nil
 }
 
-// podStuck reports whether a pod does not run, or has run for long without becoming ready.
+// podStuck reports whether a pod does not run, or has run for a long time without becoming ready.
 func podStuck(pod *corev1.Pod, now time.Time) bool {
 	if workload.PodReady(pod) {
 		return false

@@ -25,7 +25,7 @@ func (seen *observed) awaitPools() step.Outcome {
 		return step.Wait("NoShards", fmt.Sprintf(
 			"no ShardPool gives this store shards: create one with spec.storeRef.name: %s and spec.shards of at least 1",
 			seen.store.Name), step.PauseLong)
-	case redundant.byPerson(): // groups wait for this
+	case redundant.byPerson(): // the missing copies of groups wait for an administrator
 		return seen.awaitCopies()
 	case seen.places.GroupsCreated > 0 || seen.places.Writes() > 0 &&
 		seen.places.Homeless() > 0: // a store may be ready while groups move
@@ -139,7 +139,7 @@ func (seen *observed) summarizePools() {
 	status.Groups, status.Shards = seen.rollUp()
 	if !seen.hasPlaces {
 		status.Groups.NotWell = before.NotWell
-		if seen.copies() > 1 { // only etcd knows the copies of a group, and only the shards know whether they serve
+		if seen.copies() > 1 { // only etcd knows where the copies are, and only the shards know whether they serve
 			status.Groups = reportedCounts(before, seen.reported, seen.copies())
 		}
 	}
@@ -155,11 +155,12 @@ func (seen *observed) summarizePools() {
 	seen.summarizeImage()
 }
 
-// rollUpCondition sets a condition of the store from its pools. It is True if it is True for all pools, and absent if
-// no pool has it. If it is False for any pool, or else Unknown, it has the status of the first such pool. A pool that
-// is to run no shard is considered only if no other pool has the condition.
+// rollUpCondition sets a condition of the store from its pools. The condition is absent if no pool has it, and True if
+// it is True for all pools. Otherwise it is copied from the first pool for which it is False, or, if there is none,
+// from the first pool for which it is Unknown. A pool that should run no shard is considered only if no other pool has
+// the condition.
 func rollUpCondition(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, kind string) {
-	var first [3]*metav1.Condition // the first False, the first Unknown, and the one of a pool without shards to run
+	var first [3]*metav1.Condition // the first False one, the first Unknown one, and one of a pool without shards
 	good, have := 0, 0
 	note := func(at int, pool string, c metav1.Condition) {
 		if first[at] == nil {
@@ -206,7 +207,7 @@ func rollUpCondition(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, ki
 }
 
 // figures sums records and bytes. If a group has several copies, only the records of its leader count. The leader may
-// have changed since some pool was last reconciled, and only the GroupBook has the current one.
+// have changed since some pool was last reconciled, so figures takes the current leader from the GroupBook.
 func (seen *observed) figures() {
 	status, records := &seen.store.Status, int64(0)
 	status.StoredBytes = 0
@@ -226,7 +227,7 @@ func (seen *observed) figures() {
 	status.Records = records
 }
 
-// rollUp counts groups and shards. If etcd was not asked, the total number of groups stays as it was.
+// rollUp counts groups and shards. If etcd was not asked, the total number of groups does not change.
 func (seen *observed) rollUp() (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 	total := seen.store.Status.Groups.Total
 	if seen.hasPlaces {
@@ -317,8 +318,8 @@ var troublesFromTheStart = []string{
 	v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionPlacementReady, v1alpha1.ConditionVolumesGrown,
 }
 
-// worthWarning reports whether a change of a condition is a problem. It is not a problem if a starting store does not
-// have something yet.
+// worthWarning reports whether a change of a condition is a problem. In a starting store, a condition that was not True
+// yet is no problem.
 func worthWarning(c metav1.Condition, starts bool) bool {
 	if starts && !slices.Contains(troublesFromTheStart, c.Type) {
 		return false

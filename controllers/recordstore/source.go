@@ -14,7 +14,8 @@ import (
 )
 
 // storeLeaves returns the wanted certificates of the gateways, of etcd, of callers and of the operator, but not those
-// of the shards. If the operator issues its own certificate, ensureLeaves skips that certificate.
+// of the shards. The operator's own certificate is also in the result if the operator issues it; ensureLeaves skips it
+// then.
 func storeLeaves(store *v1alpha1.RecordStore) ([]trust.Leaf, error) {
 	of, err := trust.StoreIdentity(store)
 	if err != nil {
@@ -47,8 +48,8 @@ func clientLeaf(store *v1alpha1.RecordStore, of identity.Store, name string) tru
 	}
 }
 
-// allLeaves returns the certificates of a store, including those of the observed shards, which the pools deliver to
-// the shards.
+// allLeaves returns the certificates of a store, including the certificates of the observed shards. The pools deliver
+// those to the shards.
 func (seen *observed) allLeaves() ([]trust.Leaf, error) {
 	wanted, err := storeLeaves(seen.store)
 	if err != nil {
@@ -96,14 +97,14 @@ func (seen *observed) lacksSource() step.Outcome {
 		}
 	}
 	seen.certificates(false, reason, message)
-	if reason == trust.ReasonNotIssued { // this usually resolves without action
+	if reason == trust.ReasonNotIssued { // this problem usually disappears without an action
 		return step.Wait(reason, message, step.PauseShort)
 	}
 	return step.Fail(reason, message)
 }
 
-// differs compares the authorities of the source with those of the store: with the current ones and, during a change
-// of authorities, with the next ones. It reports no difference while the source has missing or bad certificates.
+// differs compares the authorities of the source with the current authorities of the store and, during a change of
+// authorities, with the next ones. It reports no difference while the source has missing or bad certificates.
 func (seen *observed) differs(as *trust.Authorities) (other, superseded bool, err error) {
 	if seen.source != nil && !seen.source.Complete() {
 		return false, false, nil
@@ -115,8 +116,8 @@ func (seen *observed) differs(as *trust.Authorities) (other, superseded bool, er
 	return other, superseded, err
 }
 
-// sweepSource deletes what the operator made for a source that the store no longer uses. It waits until the change to
-// the new source is complete.
+// sweepSource deletes the objects that the operator created for a source that the store no longer uses. It waits until
+// the change to the new source is complete.
 func (c *certificates) sweepSource(ctx context.Context, as *trust.Authorities) error {
 	seen := c.seen
 	status, source := seen.store.Status.TLS, trust.SourceOf(seen.store)

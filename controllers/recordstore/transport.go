@@ -32,11 +32,11 @@ const (
 	reasonKindTooOld = "KindTooOld"
 )
 
-// expiring is how long before its end a certificate in use counts as a problem. It should have been renewed days
-// earlier.
+// expiring is the remaining lifetime below which a certificate in use counts as a problem. Certificates are normally
+// renewed days earlier.
 const expiring = 5 * 24 * time.Hour
 
-// certificates makes and checks the certificates of a store. It sets the fields transport and source of seen.
+// certificates creates and checks the certificates of a store. It sets the fields transport and source of seen.
 type certificates struct {
 	*writer
 	seen        *observed
@@ -50,8 +50,8 @@ type certificates struct {
 	now         time.Time
 }
 
-// do makes the authorities and certificates of a store, gives its processes their transport, and advances
-// a change of the transport step by step (package trust).
+// do creates the authorities and certificates of a store, gives its processes their transport, and advances a change of
+// the transport step by step (package trust).
 func (c *certificates) do(ctx context.Context) step.Outcome {
 	store, seen := c.store, c.seen
 	if c.trust == nil {
@@ -100,8 +100,8 @@ func (c *certificates) do(ctx context.Context) step.Outcome {
 	return notes.With(step.Complete())
 }
 
-// authorities reads the authorities of the store, and creates the first ones of a new store. It never creates others
-// unasked, because processes that trust the previous ones would be locked out.
+// authorities reads the authorities of the store, and creates the first ones of a new store. It never replaces missing
+// authorities by itself, because that would lock out processes that trust the previous ones.
 func (c *certificates) authorities(ctx context.Context) (*trust.Authorities, step.Outcome) {
 	store, seen, status := c.store, c.seen, c.store.Status.TLS
 	as, err := c.trust.Authorities(ctx, store)
@@ -123,7 +123,7 @@ func (c *certificates) authorities(ctx context.Context) (*trust.Authorities, ste
 		return as, step.Complete()
 	case !missing && !other:
 		return nil, step.Retry(err)
-	case seen.source != nil: // the operator never had the keys of its authorities
+	case seen.source != nil: // the operator never had the keys of these authorities
 		return c.adoptAuthorities(ctx)
 	}
 	if rotate := specTLS(store).Rotate; rotate != "" && rotate != status.Rotated && rotate != status.Rotating {
@@ -141,8 +141,8 @@ func (c *certificates) authorities(ctx context.Context) (*trust.Authorities, ste
 	return nil, step.Fail(reason, message)
 }
 
-// adoptAuthorities starts a change of authorities if only their certificates are left. Processes continue to trust
-// them until all processes have certificates of the next authorities.
+// adoptAuthorities starts a change of authorities if the keys of the current ones are lost and only their certificates
+// remain. Processes continue to trust them until all processes have certificates of the next authorities.
 func (c *certificates) adoptAuthorities(ctx context.Context) (*trust.Authorities, step.Outcome) {
 	store, seen, status := c.store, c.seen, c.store.Status.TLS
 	bundle, clients, err := c.trusted(ctx)
@@ -169,8 +169,8 @@ func (c *certificates) adoptAuthorities(ctx context.Context) (*trust.Authorities
 	return as, step.Complete()
 }
 
-// trusted returns the certificates of the authorities that processes were last told to trust, in PEM. They are empty if
-// neither the ConfigMap of the processes nor the Secret of the administrator's certificate has them.
+// trusted returns the certificates of the authorities that processes currently trust, in PEM. They are empty if neither
+// the ConfigMap of the processes nor the Secret of the administrator's certificate has them.
 func (c *certificates) trusted(ctx context.Context) (bundle, clients []byte, err error) {
 	store := c.store
 	var told corev1.ConfigMap
@@ -244,7 +244,8 @@ func specTLS(store *v1alpha1.RecordStore) v1alpha1.TLS {
 	return *store.Spec.TLS
 }
 
-// ensureLeaves makes and renews the certificates of gateways, etcd and callers. The pools make those of the shards.
+// ensureLeaves creates and renews the certificates of gateways, etcd and callers. The pools create the certificates of
+// the shards.
 func (c *certificates) ensureLeaves(ctx context.Context, as *trust.Authorities) step.Outcome {
 	store, seen := c.store, c.seen
 	wanted, err := storeLeaves(store)
@@ -268,8 +269,8 @@ func (c *certificates) ensureLeaves(ctx context.Context, as *trust.Authorities) 
 	return notes.With(step.Complete())
 }
 
-// leafOutcome converts the result for one certificate to an outcome. If the source does not provide a certificate, that
-// is not a failure here: gatherSource has recorded it, and lacksSource reports it.
+// leafOutcome converts the result for one certificate to an outcome. A certificate that the source does not provide is
+// not a failure in this step, because gatherSource has recorded it and lacksSource reports it.
 func (seen *observed) leafOutcome(err error) step.Outcome {
 	var trouble *trust.SourceError
 	switch {
@@ -285,7 +286,7 @@ func (seen *observed) leafOutcome(err error) step.Outcome {
 }
 
 // speak gives the operator the credentials for the current transport of the store's processes. It renews them when
-// their inputs change, and long before their certificate ends.
+// their inputs change, and long before their certificate expires.
 func (c *certificates) speak(ctx context.Context, as *trust.Authorities) error {
 	store := c.store
 	if c.credentials == nil {

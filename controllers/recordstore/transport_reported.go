@@ -13,29 +13,29 @@ import (
 	"sheaf.dev/sheaf/controllers/trust"
 )
 
-// reportedTransport summarizes what the processes of a store reported about their certificates.
+// reportedTransport summarizes the reports of a store's processes about their certificates.
 type reportedTransport struct {
 	at        time.Time
 	running   string // identifies the processes that were asked
 	reports   trust.Reports
 	plaintext int32     // number of plaintext connections
-	notAfter  time.Time // earliest end of a certificate in use; zero: none reported
+	notAfter  time.Time // earliest expiry of a certificate in use; zero: none reported
 	first     string    // the pod with that certificate
 	trusts    string    // authorities that at least one process trusts
-	// mode is the transport that all processes use. It is TransportBoth if they differ, and empty if there are none.
+	// mode is the transport that all processes use. It is TransportBoth if they differ, and empty if no process runs.
 	mode    v1alpha1.TLSTransport
-	refused string          // why the first process that does not accept its files refuses them
+	refused string          // why the first process with refused files refuses them
 	stale   map[string]bool // pods without the files that they were given
 	changes bool            // this reconcile gave new files to the processes
 }
 
-// Pauses before all processes of a store are asked again while nothing changes.
+// Pauses before all processes of a store are asked again when nothing has changed.
 const (
 	askPause     = 2 * time.Minute
-	askPauseSome = 30 * time.Second // if some processes do not use what they were given
+	askPauseSome = 30 * time.Second // if some processes do not use the files that they were given
 )
 
-// pause returns the time until all processes are asked again while nothing changes.
+// pause returns the time after which all processes are asked again even if nothing has changed.
 func (h *reportedTransport) pause() time.Duration {
 	if h.reports.UpToDate < h.reports.Processes {
 		return askPauseSome
@@ -43,7 +43,7 @@ func (h *reportedTransport) pause() time.Duration {
 	return askPause
 }
 
-// askTransport asks all running processes, if a change is in progress, if other processes run than before, or if the
+// askTransport asks all running processes if a change is in progress, if different processes run than before, or if the
 // pause is over. Otherwise it keeps the last answers.
 func (c *certificates) askTransport(ctx context.Context) error {
 	store, seen, status := c.store, c.seen, c.store.Status.TLS
@@ -71,7 +71,7 @@ func (c *certificates) askTransport(ctx context.Context) error {
 	return nil
 }
 
-// compare compares the reports of the processes with what they were given.
+// compare compares the reports of the processes with the files that they were given.
 func (c *certificates) compare(asked []trust.Answer) *reportedTransport {
 	status, out := c.store.Status.TLS, &reportedTransport{stale: map[string]bool{}}
 	out.reports.Processes = len(asked)

@@ -17,20 +17,20 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// writer writes to the API server for one store, and reports what it did. Its client reads from the cache.
+// writer writes to the API server for one store, and reports its actions. Its client reads from the cache.
 //
-// The status is written once, by finish, when all steps have ended. Facts that have to be recorded before an action
+// The method finish writes the status once, when all steps have ended. Facts that have to be recorded before an action
 // are written earlier, by the methods whose names begin with commit.
 type writer struct {
 	client.Client
-	recorder events.EventRecorder // nil: news go to the log only
+	recorder events.EventRecorder // nil: reports go to the log only
 	// store owns the objects that writer writes. Its status is the new one.
 	store *v1alpha1.RecordStore
-	// written is the status that the API server has.
+	// written is the status on the API server.
 	written v1alpha1.RecordStoreStatus
 }
 
-// tell reports news of the store.
+// tell reports an action or a change of the store.
 func (w *writer) tell(ctx context.Context, reason, action string, object client.Object, format string, args ...any) {
 	step.Report(ctx, w.recorder, w.store, step.News{Reason: reason, Action: action, Object: object,
 		Message: fmt.Sprintf(format, args...)})
@@ -54,8 +54,8 @@ func (w *writer) apply(ctx context.Context, objects ...client.Object) step.Outco
 	return troubles.With(step.Complete())
 }
 
-// commitIdentity records the UID of the store and what an absent spec.tls means, before any object carries them: an
-// operator that ends in between would otherwise choose again.
+// commitIdentity records the UID of the store and the meaning of an absent spec.tls before any object contains them. If
+// the operator were stopped between the two, it would otherwise choose different values when it starts again.
 func (w *writer) commitIdentity(ctx context.Context, tls *v1alpha1.TLSStatus) error {
 	err := w.commit(ctx, func(s *v1alpha1.RecordStoreStatus) {
 		s.TLS = tls
@@ -73,14 +73,14 @@ func (w *writer) commitTransport(ctx context.Context) error {
 	return w.commit(ctx, func(s *v1alpha1.RecordStoreStatus) { s.TLS = w.store.Status.TLS.DeepCopy() })
 }
 
-// commitPublished records namespaces before their ConfigMaps are made, so that an operator that ends in between leaves
-// no ConfigMap behind that nobody deletes.
+// commitPublished records namespaces before their ConfigMaps are created, so that an operator that is stopped in
+// between leaves no ConfigMap behind that nobody deletes.
 func (w *writer) commitPublished(ctx context.Context, namespaces []string) error {
 	return w.commit(ctx, func(s *v1alpha1.RecordStoreStatus) { s.TLS.Published = namespaces })
 }
 
-// commitPlacement records that the placement was made, before the first group exists. Thus an etcd that loses its data
-// later is never mistaken for a new one.
+// commitPlacement records that the placement was created, before the first group exists. Therefore an etcd that loses
+// its data later is never mistaken for a new one.
 func (w *writer) commitPlacement(ctx context.Context) error {
 	err := w.commit(ctx, func(s *v1alpha1.RecordStoreStatus) { s.PlacementInitialized = true })
 	w.store.Status.PlacementInitialized = err == nil
@@ -102,14 +102,14 @@ func (w *writer) commit(ctx context.Context, change func(*v1alpha1.RecordStoreSt
 // finish writes the status at the end of a reconcile, and reports whether it differs from the one on the API server.
 func (w *writer) finish(ctx context.Context) (changed bool, err error) { return w.write(ctx, w.store) }
 
-// write writes the changed fields of a status if the store has not changed since it was read. Otherwise a result from
-// an old state could overwrite a newer one, or the status of a new store with the same name.
+// write writes the changed fields of a status if the store has not changed since it was read. Without this condition, a
+// result from an old state could overwrite a newer one, or the status of a new store with the same name.
 func (w *writer) write(ctx context.Context, next *v1alpha1.RecordStore) (changed bool, err error) {
 	if equality.Semantic.DeepEqual(w.written, next.Status) {
 		return false, nil
 	}
 	was := next.DeepCopy()
-	was.Status, was.ResourceVersion = *w.written.DeepCopy(), "" // so that the version is in the patch
+	was.Status, was.ResourceVersion = *w.written.DeepCopy(), "" // an empty version puts the current one into the patch
 	return step.WriteStatus(ctx, w.Client, was, next)
 }
 
@@ -125,7 +125,7 @@ func (w *writer) reportChanges(ctx context.Context, before *v1alpha1.RecordStore
 			old = nil
 		}
 		if old == nil && c.Status == metav1.ConditionFalse {
-			continue // nothing was lost: the condition had no value before
+			continue // the condition had no value before, so nothing was lost
 		}
 		// The action distinguishes conditions that share a reason, such as Ready.
 		step.Report(ctx, w.recorder, w.store, step.News{Warning: worthWarning(c, starting(before)), Reason: c.Reason,

@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// ensureCertificates makes and renews the certificate of each shard. Each certificate is in a Secret of its own, so
-// that a stolen key compromises one shard only. This step comes before the StatefulSets, because a pod that has to
-// wait for its Secret starts late.
+// ensureCertificates creates and renews the certificate of each shard. Each certificate is in a Secret of its own, so
+// that a stolen key compromises one shard only. This step comes before the StatefulSets, because a pod that has to wait
+// for its Secret starts late.
 //
 // If keeper is nil, shards have no certificates.
 func ensureCertificates(ctx context.Context, keeper *trust.Keeper, seen *observed.Pool) step.Outcome {
@@ -49,7 +49,7 @@ func ensureCertificates(ctx context.Context, keeper *trust.Keeper, seen *observe
 	}
 	var trouble *trust.SourceError
 	switch err := group.Wait(); {
-	case errors.As(err, &trouble): // the shard keeps the certificate that it has
+	case errors.As(err, &trouble): // the shard keeps its present certificate
 		return step.Wait(trouble.Reason, trouble.Message, step.PauseShort)
 	case errors.Is(err, trust.ErrLater):
 		return step.Wait("NotTrustedYet", err.Error(), step.PauseShort)

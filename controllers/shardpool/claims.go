@@ -40,11 +40,11 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 	if requested.Cmp(wanted) < 0 {
 		switch {
 		case claim.Status.Phase != corev1.ClaimBound:
-			// The API refuses changes to an unbound claim, and deleting such a claim loses no data.
+			// The API refuses changes of an unbound claim, and deleting such a claim loses no data.
 			return claimRemake, fmt.Sprintf("claim %s, which is not bound, is created again with %s", claim.Name,
 				wanted.String())
 		case !expandable && has.Cmp(wanted) >= 0:
-			return claimFits, "" // the volume can be larger than its claim, because a disk can be
+			return claimFits, "" // the volume can be larger than its claim, for example if it is a whole disk
 		case !expandable:
 			return claimForbidden, fmt.Sprintf("volume of claim %s has %s, asked for are %s", claim.Name, has.String(),
 				wanted.String())
@@ -61,8 +61,8 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 	return claimGrows, fmt.Sprintf("claim %s grows from %s to %s", claim.Name, has.String(), requested.String())
 }
 
-// localGrowth returns the instruction for a local disk, which only an administrator can enlarge. It is empty for other
-// volumes.
+// localGrowth returns the instruction for a local disk, which only an administrator can enlarge. For other volumes, the
+// result is empty.
 func localGrowth(volume *corev1.PersistentVolume) string {
 	if volume == nil || volume.Spec.Local == nil {
 		return ""
@@ -77,7 +77,7 @@ func localGrowth(volume *corev1.PersistentVolume) string {
 		workload.DiskNode(volume), where)
 }
 
-// infeasible says why a volume cannot grow. It is empty while no component reports a reason.
+// infeasible says why a volume cannot grow. The result is empty while no component reports a reason.
 func infeasible(claim *corev1.PersistentVolumeClaim) string {
 	words := ""
 	for _, c := range claim.Status.Conditions {
@@ -101,7 +101,7 @@ type growing struct {
 	writer
 	shards []*observed.Shard
 	notes  *step.Notes
-	found  poolstatus.Growth // the worst result among the claims
+	found  poolstatus.Growth // the worst result of all claims
 }
 
 // do checks each claim and stores the result in found.
@@ -147,8 +147,8 @@ func (g *growing) do(ctx context.Context) step.Outcome {
 	return g.found.Outcome()
 }
 
-// worseGrowth returns the worse of the previous result and the result for one more claim. class is the StorageClass
-// of the pool.
+// worseGrowth returns the worse of the previous result and the result for one more claim. The argument class is the
+// StorageClass of the pool.
 func worseGrowth(before poolstatus.Growth, what claimGrowth, words, class string) poolstatus.Growth {
 	next := poolstatus.Growth{Message: words}
 	switch what {
@@ -201,8 +201,8 @@ func (h writer) removeUnbound(ctx context.Context, claim *corev1.PersistentVolum
 }
 
 // replaceSet deletes a StatefulSet whose claim template differs from the wanted one, and keeps its pod. The next
-// reconcile creates the StatefulSet again. If the pod template still waits for the shard's turn, the StatefulSet is
-// kept until then, because a new one would apply the template too early.
+// reconcile creates the StatefulSet again. While a changed pod template waits for the shard's turn to restart, the
+// StatefulSet is kept, because a new one would apply the template too early.
 func (g *growing) replaceSet(ctx context.Context, o *observed.Shard) step.Outcome {
 	if o.Set == nil || o.Set.DeletionTimestamp != nil || setTemplate(o.Set) != o.Template {
 		return step.Complete()

@@ -1,5 +1,5 @@
 // Package shardpool reconciles ShardPools. It manages the StatefulSets and claims of the shards and one Shard object
-// for each, and decides when a shard may restart or be removed.
+// for each of them, and decides when a shard may restart or be removed.
 package shardpool
 
 import (
@@ -71,15 +71,16 @@ type Reconciler struct {
 	// Live reads from the API server. It is for decisions that a stale cache could make wrong.
 	Live   client.Reader
 	Shards fleet.ShardClient
-	// Trust makes the certificates of shards; nil: they have none.
+	// Trust creates the certificates of shards; nil: shards have no certificates.
 	Trust *trust.Keeper
-	// Register reads and updates the placement. If it is nil, shards are removed on the basis of only their own
+	// Register reads and updates the placement. If it is nil, the removal of shards depends only on the shards' own
 	// reports.
 	Register fleet.ShardRegister
 	Recorder events.EventRecorder
-	// Image is the image of the pods for a store that names none.
+	// Image is the image of the pods of a store whose spec names no image.
 	Image string
-	// Groups receives the shards' reports about their groups, for the controller of stores; nil: it is not needed.
+	// Groups receives the shards' reports about their groups, for the controller of stores; nil: nobody needs the
+	// reports.
 	Groups *fleet.GroupBook
 	Now    step.Clock
 
@@ -176,14 +177,14 @@ var poolSteps = []step.Step[work]{
 }
 
 // noted wraps a step so that it does not stop the others, even if it fails or has to wait. Only a temporary error ends
-// the reconcile (see note).
+// the reconcile (see the function note).
 func noted(name string, do func(context.Context, *work) step.Outcome) step.Step[work] {
 	return step.Step[work]{Name: name, Do: func(ctx context.Context, w *work) step.Outcome {
 		return note(&w.found.Notes, do(ctx, w))
 	}}
 }
 
-// checkNumber reports a number of shards that no pool may have. The operator then neither creates nor removes shards.
+// checkNumber reports an invalid number of shards. The operator then neither creates nor removes shards.
 func checkNumber(_ context.Context, w *work) step.Outcome {
 	n := fleet.WantedShards(w.pool)
 	if fleet.ValidShards(n) {
@@ -213,7 +214,7 @@ func gather(ctx context.Context, w *work) step.Outcome {
 }
 
 // lacksCredentials reports whether a shard was not asked because the operator has no certificate for the store yet,
-// during the time in which that is normal. The status then keeps the findings of an earlier operator.
+// while this is still normal. The status then keeps the findings of the previous operator process.
 func (r *Reconciler) lacksCredentials(pool *v1alpha1.ShardPool, shards []*observed.Shard, now time.Time) bool {
 	lacks := slices.ContainsFunc(shards, func(o *observed.Shard) bool {
 		return errors.Is(o.ReportErr, fleet.ErrNoCredentials)
@@ -232,7 +233,7 @@ func decide(_ context.Context, w *work) step.Outcome {
 	for _, o := range w.seen.Shards {
 		s := observed.Decide(o)
 		w.found.Statuses = append(w.found.Statuses, s)
-		said[o.Name] = nil // the shard was asked, but reports no groups unless it serves
+		said[o.Name] = nil // the shard was asked, but a shard that does not serve reports no groups
 		if fleet.Serving(s.State) {
 			said[o.Name] = o.Report
 		}
@@ -318,7 +319,7 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 }
 
 // pause returns the time until the pool's next reconcile. The argument asked is the time that the outcome of the steps
-// asks for; 0 means that it asks for none. Conditions that pass quickly shorten the pause.
+// asks for; 0 means that it asks for none. Conditions that soon change shorten the pause.
 func (r *Reconciler) pause(pool *v1alpha1.ShardPool, found *poolstatus.Found, asked time.Duration) time.Duration {
 	if asked == 0 {
 		asked = pauseSteady
@@ -358,7 +359,7 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 	case store.Spec.Etcd.Managed != nil && workload.EtcdMembers(store) == 0: // the status of the store says what is wrong
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no valid spec.etcd.managed.members", key.Name),
 			step.PauseLong)
-	case w.r.Trust != nil && store.Status.TLS == nil, // it is unknown yet whether shards use TLS: the store says why
+	case w.r.Trust != nil && store.Status.TLS == nil, // not known yet whether shards use TLS; the store's status says why
 		store.Status.TLS != nil && store.Status.TLS.Transport == "": // a shard that started now would have no certificate
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet (condition %s)",
 			key.Name, v1alpha1.ConditionCertificates), step.PauseShort)

@@ -20,8 +20,8 @@ import (
 
 // finalize releases a pool that is being deleted. The garbage collector deletes the objects that the pool owns.
 // finalize deletes claims with volumes if the deletion policy says so. It always deletes claims without a volume,
-// because they hold no data and would request a disk from their class forever. finalize does not wait for deletions to
-// complete: a claim is deleted once its pod is gone.
+// because they hold no data and would request a disk from their class indefinitely. finalize does not wait for
+// deletions to complete, because a claim is deleted only after its pod.
 func (w *work) finalize(ctx context.Context) step.Outcome {
 	if !slices.Contains(w.pool.Finalizers, v1alpha1.Finalizer) {
 		return step.Complete()
@@ -93,9 +93,9 @@ func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 	return step.Complete()
 }
 
-// storeOfDeleted returns the store of a pool that is being deleted, or nil if the store is gone. lives is true if the
-// store continues to exist, so that its groups are still needed. It is false if the store or its namespace is being
-// deleted: then nothing waits for the store, and the store waits for nothing.
+// storeOfDeleted returns the store of a pool that is being deleted, or nil if the store does not exist. The result
+// lives is true if the store will continue to exist, so that its groups are still needed. If lives is false, the store
+// or its namespace is being deleted; then nothing waits for the store, and the store waits for nothing.
 func storeOfDeleted(ctx context.Context, cached, live client.Reader,
 	pool *v1alpha1.ShardPool) (store *v1alpha1.RecordStore, lives bool, err error) {
 	namespace := &corev1.Namespace{}
@@ -113,7 +113,7 @@ func storeOfDeleted(ctx context.Context, cached, live client.Reader,
 	return store, store.DeletionTimestamp == nil && namespace.DeletionTimestamp == nil, nil
 }
 
-// holdsGroups names the shards that hold groups. It is empty if there are none.
+// holdsGroups names the shards that hold groups. The result is empty if there are none.
 func holdsGroups(last map[int32]v1alpha1.ShardStatus) string {
 	var words []string
 	for _, n := range slices.Sorted(maps.Keys(last)) {
@@ -124,8 +124,8 @@ func holdsGroups(last map[int32]v1alpha1.ShardStatus) string {
 	return step.ShardWords(words)
 }
 
-// deletionPolicy returns the deletion policy of the store or, if the store is gone, the one recorded in the
-// StatefulSets.
+// deletionPolicy returns the deletion policy of the store or, if the store does not exist, the policy that the
+// StatefulSets record.
 func deletionPolicy(seen *observed.Pool) v1alpha1.DeletionPolicy {
 	if seen.Store != nil {
 		return seen.Store.Spec.DeletionPolicy
@@ -138,11 +138,11 @@ func deletionPolicy(seen *observed.Pool) v1alpha1.DeletionPolicy {
 	return v1alpha1.DeletionRetain
 }
 
-// removeClaims deletes claims, either all or only those without a volume. It deletes their StatefulSets first,
-// because an existing StatefulSet creates its claim again.
+// removeClaims deletes all claims, or only those without a volume. It deletes their StatefulSets first, because an
+// existing StatefulSet creates its claim again.
 func (h writer) removeClaims(ctx context.Context, seen *observed.Pool, all bool) error {
 	for n, set := range seen.Sets {
-		claim := seen.Claims[n] // nil: not made yet
+		claim := seen.Claims[n] // nil: not created yet
 		if all || claim != nil && claim.Spec.VolumeName == "" {
 			if err := h.removeSet(ctx, set, metav1.DeletePropagationBackground); err != nil {
 				return err

@@ -22,7 +22,7 @@ const deviceRateMax = 1 << 43
 // fileSystemNameMax is the maximum length in bytes of a file system's name. A longer text is not a name.
 const fileSystemNameMax = 32
 
-// deviceRate checks whether a Job has measured a disk of the pool's class. The result is kept after the Job is gone.
+// deviceRate checks whether a Job has measured a disk of the pool's class. The result is kept after the Job is deleted.
 func deviceRate(ctx context.Context, cached client.Reader, pool *v1alpha1.ShardPool) (*v1alpha1.DeviceRate, error) {
 	in := []client.ListOption{client.InNamespace(pool.Namespace),
 		client.MatchingLabels{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}

@@ -29,8 +29,8 @@ import (
 const (
 	describeTime    = 4 * time.Second
 	describeAtOnce  = 16
-	eventListsMax   = 4   // event lists of single objects in one reconcile; for more objects, all events are listed
-	eventPage       = 500 // events
+	eventListsMax   = 4   // maximum number of event lists for one object each; for more objects, all events are listed
+	eventPage       = 500 // maximum number of events on a page
 	shardMessageMax = 900
 )
 
@@ -43,8 +43,8 @@ type sources struct {
 	now    time.Time
 }
 
-// fill reads the state of a pool beyond the objects, which seen already contains. It makes one list request per kind,
-// whatever the number of shards. etcd is the etcd access that shards are given.
+// fill reads the state of a pool beyond the objects, which seen already contains. It makes one list request for each
+// kind, regardless of the number of shards. The argument etcd describes how shards reach etcd.
 func (s sources) fill(ctx context.Context, seen *observed.Pool, etcd workload.EtcdAccess) (err error) {
 	if seen.Device, err = deviceRate(ctx, s.cached, seen.Pool); err != nil {
 		return err
@@ -113,7 +113,7 @@ func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.Shard
 		}
 	}
 	for i := range shards.Items {
-		if fleet.IsSilent(&shards.Items[i].Status) { // including shards of other pools
+		if fleet.IsSilent(&shards.Items[i].Status) { // silent shards of all pools of the namespace
 			seen.Silent[shards.Items[i].Name] = true
 		}
 		switch s := &shards.Items[i]; {
@@ -135,7 +135,7 @@ func numbered(object client.Object) (int32, bool) {
 	return int32(n), err == nil && n >= 0
 }
 
-// planShards decides which shards the pool is to have. If the StatefulSet of a shard is just being recreated,
+// planShards decides which shards the pool should have. If the StatefulSet of a shard is just being recreated,
 // planShards uses the last observed status.
 func planShards(ctx context.Context, seen *observed.Pool, places *places) fleet.NumbersPlan {
 	pool := seen.Pool
@@ -175,7 +175,7 @@ func readNodes(ctx context.Context, cached client.Reader) (map[string]*corev1.No
 	return nodes, nil
 }
 
-// readClass returns the StorageClass of a name, or nil if there is none.
+// readClass returns the StorageClass with the given name, or nil if there is none.
 func readClass(ctx context.Context, cached client.Reader, name string) (*storagev1.StorageClass, error) {
 	class := &storagev1.StorageClass{}
 	there, err := step.Read(ctx, cached, "StorageClass", types.NamespacedName{Name: name}, class)
@@ -185,8 +185,8 @@ func readClass(ctx context.Context, cached client.Reader, name string) (*storage
 	return class, nil
 }
 
-// otherFileSystem reports that a pool asks for a file system other than the one of its class. It is empty if they
-// match, or if the class names none.
+// otherFileSystem reports that a pool asks for a file system other than the one of its class. The result is empty if
+// they match, or if the class names no file system.
 func otherFileSystem(pool *v1alpha1.ShardPool, class *storagev1.StorageClass) string {
 	if class == nil || pool.Spec.FileSystem == nil {
 		return ""
@@ -200,7 +200,7 @@ func otherFileSystem(pool *v1alpha1.ShardPool, class *storagev1.StorageClass) st
 			"ShardPool anew with fileSystem.type: %s, or with a class that makes %s", class.Name, made, asked, made, asked)
 }
 
-// observe returns shard n as it appears in the lists.
+// observe returns shard n as it appears in the lists of objects.
 func observe(seen *observed.Pool, n int32, now time.Time) *observed.Shard {
 	pool, store := seen.Pool, seen.Store
 	name := workload.Shard(pool.Name, n)
@@ -220,9 +220,9 @@ func observe(seen *observed.Pool, n int32, now time.Time) *observed.Shard {
 	return o
 }
 
-// recall finds the UUID of the shard's volume: from the last status or, if that was lost, from the template of the
-// StatefulSet. If the StatefulSet and the pod agree on another UUID, that one counts, because somebody has changed
-// the status of the Shard. The UUID is dropped if an administrator declared the volume lost.
+// recall determines the UUID of the shard's volume. The UUID comes from the last status or, if that was lost, from the
+// template of the StatefulSet. If the StatefulSet and the pod agree on another UUID, that UUID is used, because
+// somebody has changed the status of the Shard. The UUID is dropped if an administrator has declared the volume lost.
 func recall(pool *v1alpha1.ShardPool, o *observed.Shard) {
 	if o.Last.Volume == nil {
 		o.Last.Volume = &v1alpha1.VolumeStatus{}
@@ -262,7 +262,8 @@ func (s sources) locate(ctx context.Context, o *observed.Shard, nodes map[string
 	return nil
 }
 
-// build makes the wanted StatefulSet of a shard. The claim template of an existing StatefulSet cannot be changed.
+// build creates the wanted StatefulSet of a shard. It keeps the claim template of an existing StatefulSet, which cannot
+// be changed.
 func build(seen *observed.Pool, o *observed.Shard, etcd workload.EtcdAccess) error {
 	size := seen.Pool.Spec.Storage.Size
 	if o.Set != nil {
@@ -280,7 +281,7 @@ func build(seen *observed.Pool, o *observed.Shard, etcd workload.EtcdAccess) err
 	return nil
 }
 
-// askAll asks every running shard for its report.
+// askAll asks every running shard for its status.
 func (s sources) askAll(ctx context.Context, shards []*observed.Shard) {
 	parallel.Each(slices.Values(shards), describeAtOnce, func(o *observed.Shard) {
 		if !o.Parked && o.Running() && o.Pod.DeletionTimestamp == nil && o.Pod.Status.PodIP != "" {
@@ -289,9 +290,9 @@ func (s sources) askAll(ctx context.Context, shards []*observed.Shard) {
 	})
 }
 
-// readEvents reads the events about shards that do not start. It reads them from the API server, because events are
-// not worth caching. Each list request makes the API server read all events of the namespace, so the events of many
-// shards are read with one request.
+// readEvents reads the events about shards that do not start. It reads them from the API server, because a cache of
+// events would be large and rarely used. Each list request makes the API server read all events of the namespace, so
+// the events of many shards are read with one request.
 func (s sources) readEvents(ctx context.Context, namespace string, shards []*observed.Shard) (err error) {
 	about := map[types.UID]*observed.Shard{}
 	for _, o := range shards {
@@ -318,7 +319,7 @@ func (s sources) readAllEvents(ctx context.Context, namespace string, about map[
 		err := s.live.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"type": corev1.EventTypeWarning},
 			client.Limit(eventPage), client.Continue(next))
 		if apierrors.IsResourceExpired(err) {
-			return nil // the list expired on the API server: the next reconcile tries again
+			return nil // the list expired on the API server, so the next reconcile tries again
 		}
 		if err != nil {
 			return fmt.Errorf("list events of namespace %s: %w", namespace, err)
@@ -338,8 +339,8 @@ func (s sources) readAllEvents(ctx context.Context, namespace string, about map[
 	return nil
 }
 
-// complainedOf returns the object whose events say why the shard is not up. It returns nil if the shard is up, or if
-// the reason is known without events.
+// complainedOf returns the object whose events explain why the shard does not run. It returns nil if the shard runs, or
+// if the reason is known without events.
 func complainedOf(o *observed.Shard) client.Object {
 	switch {
 	case o.Parked || o.NodeName != "" && o.Node == nil:
@@ -352,7 +353,7 @@ func complainedOf(o *observed.Shard) client.Object {
 }
 
 // etcdTroubleOf returns the condition in which the store reports a problem with its etcd, or with the placement in
-// etcd, that starting shards have to wait for. It returns nil if there is none.
+// etcd, that delays starting shards. It returns nil if there is no such problem.
 func etcdTroubleOf(store *v1alpha1.RecordStore) *metav1.Condition {
 	for _, kind := range []string{v1alpha1.ConditionEtcdReady, v1alpha1.ConditionPlacementReady} {
 		if c := meta.FindStatusCondition(store.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {

@@ -31,9 +31,9 @@ type leaving struct {
 	places *places
 }
 
-// holds says what a shard still holds. It is empty if the shard holds nothing and may be removed. If etcd can be
-// asked, its answer counts; the shard's last report then counts only while the shard runs, because the last report of
-// a shard that is gone for good would never change.
+// holds describes the groups that a shard still holds. The result is empty if the shard holds none and may be removed.
+// The answer of etcd takes precedence. If etcd has answered, the shard's last report counts only while the shard runs,
+// because the last report of a shard that is permanently gone would never change.
 func holds(ctx context.Context, places *places, last v1alpha1.ShardStatus, pod *corev1.Pod) string {
 	if !places.known() {
 		if last.State == "" {
@@ -57,7 +57,7 @@ func holds(ctx context.Context, places *places, last v1alpha1.ShardStatus, pod *
 	return ""
 }
 
-// leave asks the planner to empty a shard that is to be removed, and reports the progress. The argument groups is the
+// leave asks the planner to empty a shard that has to be removed, and reports the progress. The argument groups is the
 // number of groups that the shard last reported.
 func (l leaving) leave(ctx context.Context, name string, groups int32) step.Outcome {
 	if !l.places.known() {
@@ -72,8 +72,8 @@ func (l leaving) leave(ctx context.Context, name string, groups int32) step.Outc
 	return l.emptying(ctx, name, "is to be removed", "raise spec.shards again, or give the store other shards for them")
 }
 
-// emptying reports how far a shard is with moving its groups to other shards, and what to do if no other shard can
-// take them.
+// emptying reports how far a shard is with moving its groups to other shards, and the remedy if no other shard can take
+// them.
 func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Outcome {
 	view, err := l.places.look(ctx)
 	if err != nil {
@@ -110,7 +110,7 @@ func stalledOfPlan(reason, message string) step.Outcome {
 }
 
 // judgedLater reports whether it is too early to conclude that no shard can take the groups, or that the groups are
-// needed where they are. That is so while the plan is older than the current spec, or while shards that could take
+// needed where they are. It is too early while the plan is older than the current spec, or while shards that could take
 // the groups are still starting.
 func (l leaving) judgedLater(ctx context.Context, view *fleet.Places, stuck int) (bool, step.Outcome) {
 	pools, seen, err := fleet.ReadPools(ctx, l.cached, storeKey(l.pool))
@@ -129,7 +129,7 @@ func (l leaving) judgedLater(ctx context.Context, view *fleet.Places, stuck int)
 	return false, step.Complete()
 }
 
-// drainsUnasked reports whether a shard says that it moves its groups away although the spec no longer asks for it.
+// drainsUnasked reports whether a shard reports that it moves its groups away although the spec no longer asks for it.
 // The store first has to update the placement, from which the shard then learns of the change.
 func drainsUnasked(pool *v1alpha1.ShardPool, found *poolstatus.Found) bool {
 	if found.Seen == nil || pool.Spec.State == v1alpha1.PoolDrained {
@@ -140,8 +140,8 @@ func drainsUnasked(pool *v1alpha1.ShardPool, found *poolstatus.Found) bool {
 	})
 }
 
-// drain reports how far the shards of a drained pool are, and how many groups each still holds. The result held is nil
-// if the pool is not drained or if etcd cannot be asked. The store's controller updates the placement.
+// drain reports the progress of the shards of a drained pool, and how many groups each of them still holds. The result
+// held is nil if the pool is not drained or if etcd cannot be asked. The store's controller updates the placement.
 func (l leaving) drain(ctx context.Context, shards []*observed.Shard, notes *step.Notes) (held map[string]int,
 	out step.Outcome) {
 	if l.pool.Spec.State != v1alpha1.PoolDrained || !l.places.known() {

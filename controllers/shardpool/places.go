@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// places caches where the groups of a store are according to etcd. It is for one reconcile and one goroutine.
+// places caches the places of a store's groups as recorded in etcd. It is for one reconcile and one goroutine.
 type places struct {
 	register fleet.ShardRegister // nil: only the reports of the shards are used
 	store    *v1alpha1.RecordStore
@@ -24,10 +24,10 @@ type places struct {
 	err  error
 }
 
-// known reports whether etcd can be asked at all. If it cannot, no other method may be called.
+// known reports whether etcd can be asked at all. Unless it returns true, no other method may be called.
 func (p *places) known() bool { return p.register != nil }
 
-// look asks etcd once per reconcile and returns the same answer afterwards.
+// look asks etcd once per reconcile, and returns the same answer when called again.
 func (p *places) look(ctx context.Context) (*fleet.Places, error) {
 	if p.view == nil && p.err == nil {
 		p.view, p.err = p.lookAgain(ctx)
@@ -49,19 +49,20 @@ func (p *places) empty(ctx context.Context, shard string) error {
 	return p.register.Empty(ctx, p.store, shard)
 }
 
-// forget removes the entries of a shard that is gone for good. The error says which groups still refer to it.
+// forget removes the entries of a shard that is permanently gone. The error names the groups that still refer to the
+// shard.
 func (p *places) forget(ctx context.Context, shard string) error {
 	return p.register.Forget(ctx, p.store, shard)
 }
 
-// shardClient asks the shards of one store for their reports.
+// shardClient asks the shards of one store for their statuses.
 type shardClient struct {
 	shards fleet.ShardClient
 	store  string // key of the store
 	tls    bool   // the shards accept no plaintext
 }
 
-// ask asks the shard in a pod and waits up to describeTime.
+// ask asks the shard in a pod for its status, and waits up to describeTime.
 func (a shardClient) ask(ctx context.Context, pod *corev1.Pod) (*recordv1.ShardStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTime)
 	defer cancel()

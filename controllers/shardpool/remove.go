@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// removal deletes the StatefulSets of shards that are to be removed and hold nothing.
+// removal deletes the StatefulSets of shards that have to be removed and hold no groups.
 type removal struct {
 	writer
 	seen   *observed.Pool
@@ -22,9 +22,9 @@ type removal struct {
 	shards shardClient
 }
 
-// do empties the shards that are to be removed, and deletes the empty ones. The result kept holds the numbers of shards
-// that could not be removed yet although they looked empty. The argument statuses has the decided statuses of the
-// shards that remain.
+// do empties the shards that have to be removed, and deletes the empty ones. The result kept holds the numbers of
+// shards that could not be removed yet although they seemed to be empty. The argument statuses has the decided statuses
+// of the shards that remain.
 func (r removal) do(ctx context.Context, statuses []v1alpha1.ShardStatus, notes *step.Notes) (kept []int32,
 	out step.Outcome) {
 	leaving := leaving{cached: r.Client, pool: r.pool, places: r.places}
@@ -57,7 +57,7 @@ func (r removal) removeShard(ctx context.Context, n int32) step.Outcome {
 	set := r.seen.Sets[n]
 	if pod := r.seen.Pods[n]; pod != nil && set != nil && set.DeletionTimestamp == nil && pod.DeletionTimestamp == nil &&
 		pod.Status.PodIP != "" {
-		// The status may be outdated: a group may have arrived since.
+		// The status may be outdated, because a group may have arrived since.
 		if report, err := r.shards.ask(ctx, pod); err == nil && len(report.GetGroups()) > 0 {
 			return step.Wait(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed but holds %s", name,
 				step.Count(len(report.GetGroups()), "group", "groups")), step.PauseShort)
@@ -76,9 +76,9 @@ func (r removal) removeShard(ctx context.Context, n int32) step.Outcome {
 		r.seen.Store.Spec.DeletionPolicy == v1alpha1.DeletionDelete))
 }
 
-// removeClaim deletes the claim of a shard that is gone. claim may be nil. A claim with a volume is deleted only if
-// withVolume is true. A claim without a volume is always deleted, because it holds no data and would request a disk
-// from its class forever.
+// removeClaim deletes the claim of a shard that no longer exists. The claim may be nil. A claim with a volume is
+// deleted only if withVolume is true. A claim without a volume is always deleted, because it holds no data and would
+// request a disk from its class indefinitely.
 func (h writer) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, withVolume bool) error {
 	switch {
 	case claim == nil:
@@ -93,7 +93,7 @@ func (h writer) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeC
 	return nil
 }
 
-// lastStatus returns the status of a shard that is to be removed but cannot be yet.
+// lastStatus returns the status of a shard that has to be removed but cannot be removed yet.
 func lastStatus(seen *observed.Pool, n int32) v1alpha1.ShardStatus {
 	if last, ok := seen.Last[n]; ok {
 		return last

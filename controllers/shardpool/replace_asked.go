@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// Reasons of a shard whose disk is to be replaced.
+// Reasons of a shard whose disk has to be replaced.
 const (
 	reasonReplacing      = "ReplacingDisk"
 	reasonReplaceWaits   = "ReplaceWaits"
@@ -31,7 +31,7 @@ const (
 	replaceDone    replacement = iota // nothing to do
 	replaceRefused                    // refused; an administrator has to change the spec
 	replaceWaits                      // postponed
-	replaceGiveUp                     // give up the volume, and record that on the pool
+	replaceGiveUp                     // give up the volume, and record this in the pool
 	replaceRemove                     // delete the claim; the StatefulSet creates another one with the next pod
 )
 
@@ -40,24 +40,24 @@ type askedReplacement struct {
 	Name   string
 	Number int32
 	Exists bool // the pool has the shard
-	Leaves bool // the shard is to be removed
+	Leaves bool // the shard has to be removed
 	Copies int32
 	Claim  *corev1.PersistentVolumeClaim
-	// Replaced is the UID of the claim that was given up. It is empty if no claim was given up since spec.replace
-	// began to list the shard.
+	// Replaced is the UID of the claim that was given up. It is empty if no claim was given up since the shard was
+	// added to spec.replace.
 	Replaced types.UID
-	// Stopped is true if the shard has no pod. The StatefulSet creates no pod while the claim that was given up
-	// exists, because a pod created while its claim is being deleted would wait for long.
+	// Stopped is true if the shard has no pod. The StatefulSet creates no pod while the claim that was given up exists,
+	// because a pod created while its claim is being deleted would have to wait for a long time.
 	Stopped bool
-	// Undecided lists the groups that could not continue without the shard's copy. Known is true if etcd was asked
+	// Undecided lists the groups that could not continue without the shard's copy. Known is true if etcd has been asked
 	// for them.
 	Undecided []string
 	Known     bool
-	Unknown   error // the error if etcd was not asked
+	Unknown   error // the error of asking etcd
 }
 
-// decideReplacement covers all inputs and does no I/O. Once a claim is given up, the replacement is completed
-// regardless of later findings.
+// decideReplacement handles every combination of inputs and does no I/O. Once a claim is given up, the replacement is
+// completed regardless of later findings.
 func decideReplacement(a askedReplacement) (replacement, string) {
 	switch {
 	case !a.Exists:
@@ -100,8 +100,8 @@ type replacing struct {
 	notes  *step.Notes
 }
 
-// do takes the next step for one shard at a time. A group with copies on two of these shards has a majority without
-// the second only after its copy on the first is rebuilt.
+// do takes the next step for one shard at a time, because a group with copies on two of these shards must have rebuilt
+// its copy on the first shard before it can continue without the second.
 func (r replacing) do(ctx context.Context) step.Outcome {
 	marks := fleet.ReplacedClaims(r.pool)
 	if err := r.dropMarks(ctx, marks); err != nil {
@@ -137,7 +137,7 @@ func (r replacing) do(ctx context.Context) step.Outcome {
 	return step.Complete()
 }
 
-// askedFor gathers the input for the next step of shard n. It asks etcd only if the answer matters.
+// askedFor gathers the input for the next step of shard n. It asks etcd only if the answer makes a difference.
 func (r replacing) askedFor(ctx context.Context, n int32, mark types.UID) askedReplacement {
 	plan := r.seen.Plan
 	a := askedReplacement{
@@ -155,7 +155,7 @@ func (r replacing) askedFor(ctx context.Context, n int32, mark types.UID) askedR
 	return a
 }
 
-// mark records on the pool, in one write, that a claim and its volume are given up.
+// mark records in the pool, in one write, that a claim and its volume are given up.
 func (r replacing) mark(ctx context.Context, a askedReplacement, marks map[int32]types.UID) error {
 	marks[a.Number] = a.Claim.UID
 	return r.annotate(ctx, func(pool *v1alpha1.ShardPool) {
@@ -168,8 +168,8 @@ func (r replacing) mark(ctx context.Context, a askedReplacement, marks map[int32
 	})
 }
 
-// dropMarks removes the records of shards that spec.replace no longer lists. If spec.replace lists such a shard
-// again, it is replaced again.
+// dropMarks removes the records of shards that spec.replace no longer lists. If spec.replace lists such a shard later,
+// the shard is replaced again.
 func (r replacing) dropMarks(ctx context.Context, marks map[int32]types.UID) error {
 	before := len(marks)
 	maps.DeleteFunc(marks, func(n int32, _ types.UID) bool { return !slices.Contains(r.pool.Spec.Replace, n) })
@@ -182,7 +182,7 @@ func (r replacing) dropMarks(ctx context.Context, marks map[int32]types.UID) err
 }
 
 // givenUp reports whether a shard still has the claim that was given up for spec.replace. The shard has no pod until
-// that claim is gone.
+// that claim is deleted.
 func givenUp(pool *v1alpha1.ShardPool, n int32, claim *corev1.PersistentVolumeClaim) bool {
 	mark := fleet.ReplacedClaims(pool)[n]
 	return mark != "" && claim != nil && claim.UID == mark && slices.Contains(pool.Spec.Replace, n)

@@ -12,12 +12,12 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// replaceDisks gives up the volumes of shards that are DiskLost, if all of their groups can continue without them.
-// Such a shard then starts on the blank volume that it has now, and its copies are rebuilt. If a group could not
-// continue, replaceDisks changes nothing and names the group, because an administrator may still bring the disk back.
+// replaceDisks gives up the volumes of shards that are DiskLost, if all of their groups can continue without them. Such
+// a shard then starts on its present volume, which is blank, and its copies are rebuilt. If a group could not continue,
+// replaceDisks changes nothing and names the group, because an administrator may still bring the disk back.
 //
-// The argument statuses has the statuses of the shards, in the same order. If a volume is kept, the message of its
-// shard says why.
+// The argument statuses has the statuses of the shards, in the same order. If a volume is not given up, replaceDisks
+// puts the reason into the message of its shard.
 func replaceDisks(ctx context.Context, h writer, places *places, shards []*observed.Shard,
 	statuses []v1alpha1.ShardStatus) step.Outcome {
 	if places.store.Spec.Replication.Copies <= 1 || !places.known() {
@@ -25,8 +25,8 @@ func replaceDisks(ctx context.Context, h writer, places *places, shards []*obser
 	}
 	for i, o := range shards {
 		uuid := o.Last.Volume.UUID
-		// This covers only losses that the shard itself found by reading the volume. A volume that cannot even be
-		// mounted needs an administrator.
+		// replaceDisks handles only losses that the shard itself has found by reading the volume. A volume that cannot
+		// even be mounted needs an administrator.
 		if statuses[i].State != v1alpha1.ShardDiskLost || o.Report == nil || uuid == "" || o.Forgotten(uuid) {
 			continue
 		}
@@ -42,7 +42,7 @@ func replaceDisks(ctx context.Context, h writer, places *places, shards []*obser
 				step.Count(len(names), "group has", "groups have"), fleet.GroupWords(names), statuses[i].Message), o.MessageMax)
 			continue
 		}
-		// The record is the same as an administrator's, so that the replacement completes in the same way after a
+		// The record has the same form as an administrator's, so that the replacement completes in the same way after a
 		// crash.
 		if err := h.annotate(ctx, func(pool *v1alpha1.ShardPool) { addForgotten(pool, uuid) }); err != nil {
 			return step.Retry(err)
@@ -56,7 +56,7 @@ func replaceDisks(ctx context.Context, h writer, places *places, shards []*obser
 	return step.Complete()
 }
 
-// addForgotten adds a volume to those that are given up.
+// addForgotten adds a volume to the volumes that are given up.
 func addForgotten(pool *v1alpha1.ShardPool, uuid string) {
 	value := uuid
 	if before := pool.Annotations[v1alpha1.AnnotationForgetVolumes]; before != "" {

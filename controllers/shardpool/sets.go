@@ -26,9 +26,9 @@ type setWriter struct {
 	seen *observed.Pool
 }
 
-// apply updates the StatefulSets to the wanted state, except for the pod templates of running shards. Those change one
-// shard at a time, so that an error in a template cannot reach a second shard, not even if a pod is replaced in the
-// meantime.
+// apply updates the StatefulSets to the wanted state, except for the pod templates of running shards. Pod templates of
+// running shards change one shard at a time, so that an error in a template cannot affect a second shard, even if a pod
+// is replaced in the meantime.
 //
 // Several StatefulSets are written concurrently. A busy API server is slow to answer each write; a thousand writes in
 // sequence once delayed a new pool's status and first placement for minutes.
@@ -40,7 +40,7 @@ func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 			outs[i][1] = w.reportPod(ctx, w.seen.Shards[i])
 		}
 	})
-	for _, out := range outs { // in the order of the shards, so that a pool's condition always names the same one
+	for _, out := range outs { // in the order of the shards, so that the pool's condition always names the same shard
 		for _, out := range out {
 			if out := note(notes, out); !out.IsComplete() {
 				return out
@@ -52,7 +52,7 @@ func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 
 func (w setWriter) applyOne(ctx context.Context, o *observed.Shard) step.Outcome {
 	if o.Refused != "" {
-		return step.Complete() // the shard's state reports the refusal
+		return step.Complete() // the shard's state shows the reason
 	}
 	if o.Set == nil {
 		if _, err := step.Apply(ctx, w.Client, w.pool, o.Wanted); err != nil {
@@ -72,7 +72,7 @@ func (w setWriter) applyOne(ctx context.Context, o *observed.Shard) step.Outcome
 	storeImage := w.seen.Store.Status.Image
 	keepsImage := storeImage != "" && storeImage != w.seen.Image &&
 		fleet.ImageOf(&o.Set.Spec.Template.Spec) != w.seen.Image
-	// If the pod has the wanted template, only the StatefulSet was changed, by somebody else.
+	// A pod with the wanted template means that somebody else has changed the StatefulSet.
 	runs := o.Pod != nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
 	if setTemplate(o.Set) == o.Template || runs || o.Pod == nil && !keepsImage {
 		_, err := step.Apply(ctx, w.Client, w.pool, o.Wanted)
@@ -86,7 +86,7 @@ func setTemplate(set *appsv1.StatefulSet) string {
 	return set.Spec.Template.Annotations[workload.AnnotationTemplate]
 }
 
-// patch changes the parts that need not wait for the shard's turn.
+// patch changes the parts of a StatefulSet that need not wait for the shard's turn to restart.
 func (w setWriter) patch(ctx context.Context, o *observed.Shard) step.Outcome {
 	set := o.Set.DeepCopy()
 	set.Spec.Replicas = o.Wanted.Spec.Replicas
@@ -103,9 +103,10 @@ func (w setWriter) patch(ctx context.Context, o *observed.Shard) step.Outcome {
 	return step.Complete()
 }
 
-// reportPod annotates a running pod with the UUID of its volume, so that its container knows the UUID when it restarts.
+// reportPod annotates a running pod with the UUID of its volume, so that its container receives the UUID when it
+// restarts.
 func (w setWriter) reportPod(ctx context.Context, o *observed.Shard) step.Outcome {
-	uuid := o.Last.Volume.UUID // recorded in the status; an unrecorded UUID could differ after a crash
+	uuid := o.Last.Volume.UUID // the UUID in the status; an unrecorded UUID could differ after a crash
 	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || uuid == "" || o.Pod.Annotations[workload.AnnotationVolume] != "" {
 		return step.Complete()
 	}
@@ -118,7 +119,7 @@ func (w setWriter) reportPod(ctx context.Context, o *observed.Shard) step.Outcom
 	return step.Complete()
 }
 
-// removeSet deletes exactly the StatefulSet that was observed. set may be nil.
+// removeSet deletes exactly the StatefulSet that was observed. The argument set may be nil.
 func (h writer) removeSet(ctx context.Context, set *appsv1.StatefulSet, propagation metav1.DeletionPropagation) error {
 	if set == nil {
 		return nil

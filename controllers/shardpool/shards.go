@@ -67,8 +67,8 @@ func (w shardWriter) write(ctx context.Context, statuses []v1alpha1.ShardStatus)
 	return changed, errors.Join(failed...)
 }
 
-// writeOne creates or updates one Shard. It writes the status if that is due and if the Shard has not changed since
-// it was read: an older status must not revert recorded values, such as the UUID of the volume.
+// writeOne creates or updates one Shard. It writes the status if a write is due and if the Shard has not changed since
+// it was read, because an older status must not revert recorded values, such as the UUID of the volume.
 func (w shardWriter) writeOne(ctx context.Context, status v1alpha1.ShardStatus) (changed bool, err error) {
 	shard := w.seen.Objects[status.Number]
 	switch {
@@ -77,8 +77,8 @@ func (w shardWriter) writeOne(ctx context.Context, status v1alpha1.ShardStatus) 
 			return false, err
 		}
 	case !shard.Of(w.seen.Pool):
-		// The Shard belongs to an earlier pool of this name. The garbage collector would also delete it. The next
-		// reconcile creates a new one.
+		// This Shard belongs to an earlier pool of the same name, and the garbage collector would also delete it. The
+		// next reconcile creates a new one.
 		return false, w.delete(ctx, shard)
 	default:
 		if shard, err = w.restoreLabels(ctx, shard); err != nil {
@@ -147,8 +147,8 @@ func (w shardWriter) delete(ctx context.Context, shard *v1alpha1.Shard) error {
 	return nil
 }
 
-// reportChange reports a changed state of a shard. It always writes to the log, and it adds an event if an
-// administrator has to act, or no longer has to.
+// reportChange reports a changed state of a shard. It always writes to the log, and it adds an event if the shard
+// starts or stops needing an administrator.
 func (h writer) reportChange(ctx context.Context, before v1alpha1.ShardState, s v1alpha1.ShardStatus) {
 	n := step.News{Reason: string(s.State), Action: "Observe", Object: step.ShardObject(h.pool, s.Name)}
 	switch {
@@ -173,8 +173,8 @@ type statusWriter struct {
 	now     time.Time
 }
 
-// writeDue writes the status of an object if step.WriteDue says so and if the object has not changed since it was
-// read: an older status must not revert recorded values, such as the UUID of a volume. The argument next is a copy of
+// writeDue writes the status of an object if step.WriteDue says so and if the object has not changed since it was read,
+// because an older status must not revert recorded values, such as the UUID of a volume. The argument next is a copy of
 // the object read, with the new status.
 func writeDue[T any](ctx context.Context, w statusWriter, read, next client.Object, before, after T,
 	told func(T) T) (changed bool, err error) {
@@ -186,7 +186,7 @@ func writeDue[T any](ctx context.Context, w statusWriter, read, next client.Obje
 		return false, nil
 	}
 	if err := w.Status().Patch(ctx, next, step.IfUnchanged(read), client.FieldOwner(step.ManagerOfStatus)); err != nil {
-		gvk, _ := apiutil.GVKForObject(read, w.Scheme()) // no error: the patch has looked it up too
+		gvk, _ := apiutil.GVKForObject(read, w.Scheme()) // no error is possible: the patch has looked up the same kind
 		return false, fmt.Errorf("write the status of %s %s: %w", gvk.Kind, read.GetName(), err)
 	}
 	w.written.Store(read.GetUID(), w.now)

@@ -32,7 +32,7 @@ type updating struct {
 	statuses []v1alpha1.ShardStatus // the statuses of seen.Shards, in the same order
 	places   *places
 	shards   shardClient
-	choosing *sync.Mutex       // one per store, held while a shard of the store is chosen and stopped
+	choosing *sync.Mutex       // held while a shard of the store is chosen and stopped; one mutex per store
 	found    poolstatus.Update // the progress of the update
 }
 
@@ -74,8 +74,8 @@ func (u *updating) do(ctx context.Context) step.Outcome {
 	return u.restart(ctx, u.seen.Shards[i], all)
 }
 
-// waitsForImage reports whether a shard keeps its image for now. The gateways and etcd take a new image first,
-// because a bad image costs less there. A shard that serves nothing has nothing to lose and does not wait.
+// waitsForImage reports whether a shard keeps its image for now. The gateways and etcd take a new image first, because
+// a bad image costs less there. A shard that serves no groups does not wait.
 func (u *updating) waitsForImage(o *observed.Shard) bool {
 	store := u.seen.Store.Status.Image
 	if store == "" || store == u.seen.Image || o.Pod == nil || fleet.ImageOf(&o.Pod.Spec) == u.seen.Image {
@@ -90,14 +90,15 @@ func (u *updating) heldUp(reason, by string) step.Outcome {
 	return step.Wait(u.found.Reason, u.found.Message, step.PauseShort)
 }
 
-// parkedWell reports whether a shard that is parked on purpose delays nothing. With one copy, no group needs the
-// shard for a majority. With several copies, turns.Needed checks the groups' majorities once etcd has said where the
-// copies are.
+// parkedWell reports whether a shard that is parked on purpose delays no restart. With one copy, no group needs the
+// shard for a majority. With several copies, turns.Needed checks the groups' majorities after etcd has returned the
+// places of the copies.
 func (u *updating) parkedWell() bool {
 	return u.seen.Store.Spec.Replication.Copies <= 1 || u.places.known()
 }
 
-// cachedTurns returns all shards of the store: those of this pool as decided, the others as last observed.
+// cachedTurns returns all shards of the store: the shards of this pool with their decided states, and the others with
+// their last observed states.
 func (u *updating) cachedTurns(ctx context.Context) ([]turns.Turn, error) {
 	var list []turns.Turn
 	for i, o := range u.seen.Shards {
@@ -122,8 +123,9 @@ func (u *updating) cachedTurns(ctx context.Context) ([]turns.Turn, error) {
 	return list, nil
 }
 
-// restart checks with the API server and the shards themselves that it is the shard's turn. It then sets the wanted
-// template in the StatefulSet and, once the StatefulSet controller has observed that, deletes the pod.
+// restart checks with the API server and with the shards themselves that it is the shard's turn to restart. It then
+// sets the wanted template in the StatefulSet and, after the StatefulSet controller has observed the change, deletes
+// the pod.
 func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turns.Turn) step.Outcome {
 	words := fmt.Sprintf("shard %s is to be restarted: %s", o.Name, u.found.Message)
 	if o.Set == nil || o.Set.DeletionTimestamp != nil {
@@ -158,8 +160,8 @@ func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turn
 	return step.Wait(turns.ReasonUpdating, words, step.PauseShort)
 }
 
-// liveTurns reads the shards of the store again without the cache, to confirm that shards that looked healthy are
-// healthy. A shard that did not look healthy keeps its observed state, unless it serves.
+// liveTurns reads the shards of the store again without the cache, to confirm that shards that seemed healthy are
+// healthy. A shard that did not seem healthy keeps its observed state, unless it serves.
 func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.Turn, error) {
 	in := []client.ListOption{client.InNamespace(u.pool.Namespace),
 		client.MatchingLabels(workload.Selector(u.seen.Store.Name, workload.ContainerShard))}
@@ -175,7 +177,7 @@ func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.
 	for _, t := range cached {
 		seen[t.Name] = t
 	}
-	// StatefulSets that are not in the cache yet.
+	// These StatefulSets are not in the cache yet.
 	for i := range sets.Items {
 		set := &sets.Items[i]
 		if _, ok := seen[set.Name]; !ok && (set.Spec.Replicas == nil || *set.Spec.Replicas > 0) {
@@ -217,8 +219,8 @@ func (u *updating) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.Sha
 	return fleet.StateOf(report), report
 }
 
-// spare says why a serving shard must not be restarted now. It is empty if every group with several copies continues
-// without the shard.
+// spare says why a serving shard must not be restarted now. The result is empty if every group with several copies
+// continues without the shard.
 func (u *updating) spare(ctx context.Context, shard string, live []turns.Turn) string {
 	i := slices.IndexFunc(live, func(t turns.Turn) bool { return t.Name == shard })
 	if u.seen.Store.Spec.Replication.Copies <= 1 || !u.places.known() || i >= 0 &&

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// SetupWithManager registers the controller and what it watches.
+// SetupWithManager registers the controller and the kinds that it watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	poolOfLabel := step.Requests(func(o client.Object) types.NamespacedName {
 		return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[v1alpha1.LabelPool]}
@@ -84,7 +84,7 @@ func (r *Reconciler) pools(ctx context.Context, in []client.ListOption,
 // storeChanged passes changes of a store's spec, UID, image, deletion, planned generations and wanted certificates,
 // and the loss and return of its etcd or placement. The rest of the store's status is derived from the pools.
 var storeChanged = step.Changed(func(s *v1alpha1.RecordStore) any {
-	var certificates any // nil: shards have none
+	var certificates any // nil: shards have no certificates
 	if tls := s.Status.TLS; tls != nil {
 		certificates = []any{tls.Phase, tls.Bundle, tls.WithoutImage}
 	}
@@ -93,7 +93,7 @@ var storeChanged = step.Changed(func(s *v1alpha1.RecordStore) any {
 })
 
 // shardTouched passes a Shard that is deleted, or whose labels or owner somebody else changed. Changes of its status
-// come from the pool's own reconcile; the next one corrects what others write there.
+// come from the pool's own reconcile, and the next reconcile corrects changes by others.
 var shardTouched = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {

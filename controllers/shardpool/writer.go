@@ -11,22 +11,22 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// writer writes to the API server for one pool and reports what it did. Its client reads from the cache.
+// writer writes to the API server for one pool, and reports its actions. Its client reads from the cache.
 type writer struct {
 	client.Client
-	recorder events.EventRecorder // nil: news go to the log only
+	recorder events.EventRecorder // nil: reports go to the log only
 	// pool owns the objects that writer writes. annotate changes the pool's metadata; nothing else changes the pool.
 	pool *v1alpha1.ShardPool
 }
 
-// tell reports news of the pool.
+// tell reports an action or a change of the pool.
 func (h writer) tell(ctx context.Context, reason, action string, object client.Object, format string, args ...any) {
 	step.Report(ctx, h.recorder, h.pool, step.News{Reason: reason, Action: action, Object: object,
 		Message: fmt.Sprintf(format, args...)})
 }
 
-// remove deletes exactly the object that was observed, and reports it. It ignores an object that is already being
-// deleted. what names the object in an error.
+// remove deletes exactly the object that was observed, and reports the deletion. It ignores an object that is already
+// being deleted. The argument what names the object in an error.
 func (h writer) remove(ctx context.Context, object client.Object, what string, news step.News,
 	options ...client.DeleteOption) error {
 	if object.GetDeletionTimestamp() != nil {
@@ -50,8 +50,8 @@ func (h writer) annotate(ctx context.Context, change func(*v1alpha1.ShardPool)) 
 	return nil
 }
 
-// note records the outcome of a part of a step, without stopping the following parts. A temporary error is returned
-// instead: it ends the reconcile, which is then repeated immediately.
+// note records the outcome of a part of a step, without stopping the following parts. It returns a temporary error
+// instead of recording it, because such an error ends the reconcile, which is then repeated immediately.
 func note(notes *step.Notes, out step.Outcome) step.Outcome {
 	if step.Stale(out.Err()) {
 		return out

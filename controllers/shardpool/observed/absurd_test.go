@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// Whatever is observed about a shard, it has a state, a bounded message, and figures that a person can believe.
+// For any observations about a shard, the shard has a state, a bounded message, and plausible figures.
 func TestAnAbsurdShardHasAState(t *testing.T) {
 	words := []string{"ssd-1", "n1", "Ready", "True", "False", "Bound", "Lost", "Running", "Failed",
 		workload.ContainerShard,
@@ -27,7 +27,7 @@ func TestAnAbsurdShardHasAState(t *testing.T) {
 	fleettest.Absurdly(t, words, func(a *fleettest.Absurd) {
 		honest, o := serveWell(), serveWell()
 		a.Fill(o)
-		// If some parts are as they should be, the absurd values in the other parts decide the result.
+		// Keeping some parts valid lets the absurd values in the other parts decide the result.
 		for _, keep := range []func(){
 			func() { o.NodeName, o.Node, o.Parked, o.Refused = honest.NodeName, honest.Node, false, "" },
 			func() { o.Claim, o.Volume = honest.Claim, honest.Volume },
@@ -65,8 +65,8 @@ func TestAnAbsurdShardHasAState(t *testing.T) {
 	})
 }
 
-// A broken clock or a different version of a shard may make its rates absurd. The integer that NaN becomes depends on
-// the processor.
+// A broken clock or a different version of a shard may make its rates absurd. The conversion of NaN to an integer
+// depends on the processor.
 func TestALoadWithoutBelievableRatesHasNone(t *testing.T) {
 	for rate, want := range map[float64]string{
 		math.NaN(): "50% 0B/s", math.Inf(-1): "50% 0B/s", -1: "50% 0B/s", math.Inf(1): "50% 0B/s",

@@ -18,8 +18,8 @@ import (
 // startGrace is how long a running container may fail to answer before it counts as unreachable.
 const startGrace = 30 * time.Second
 
-// Decide determines the state of a shard. It covers all inputs and does no I/O. If there are several problems, it names
-// the one that has to be fixed first.
+// Decide determines the state of a shard. It handles every combination of inputs and does no I/O. If there are several
+// problems, it names the one that has to be solved first.
 func Decide(o *Shard) v1alpha1.ShardStatus {
 	s := v1alpha1.ShardStatus{Name: o.Name, Number: o.Number}
 	s.State, s.Message = o.state()
@@ -79,7 +79,7 @@ func (o *Shard) nodeState() (v1alpha1.ShardState, string) {
 	return "", ""
 }
 
-// copiesWords says what happens automatically to the groups of a lost node.
+// copiesWords describes the automatic recovery of the groups of a lost node.
 func (o *Shard) copiesWords() string {
 	if o.Copies <= 1 {
 		return ""
@@ -88,7 +88,7 @@ func (o *Shard) copiesWords() string {
 		"as there are failure domains for them. "
 }
 
-// adoptWords says what to do if a store was deleted and created again while its claims, and with them the volumes of
+// adoptWords says what to do after a store was deleted and created again while its claims, and therefore the volumes of
 // the first store, were kept.
 func (o *Shard) adoptWords() string {
 	if theirs := o.Report.GetShard().GetStoreUuid(); theirs != "" && o.StoreUID != "" && !strings.EqualFold(theirs,
@@ -139,7 +139,7 @@ func (o *Shard) forgetWords() string {
 		v1alpha1.AnnotationForgetVolumes, o.Last.Volume.UUID)
 }
 
-// Running reports whether the pod runs. The shard in it may still not answer.
+// Running reports whether the pod runs. Its shard may still not answer.
 func (o *Shard) Running() bool {
 	return o.Pod != nil && o.Pod.Status.Phase == corev1.PodRunning
 }
@@ -180,7 +180,7 @@ func (o *Shard) unscheduled() (v1alpha1.ShardState, string) {
 				"namespaces hold this one and that a disk is as large as storage.size; the scheduler says: %s", o.ClassName,
 			workload.ShardClaim(o.Name), words)
 	}
-	if o.Node != nil && o.Node.Spec.Unschedulable { // the node of the local volume; no other node can take the pod
+	if o.Node != nil && o.Node.Spec.Unschedulable { // no other node can take a pod with a local volume
 		return v1alpha1.ShardUnschedulable, fmt.Sprintf("node %s is cordoned, and the shard's disk is there: kubectl "+
 			"uncordon %s when the node is to work again; the scheduler says: %s", o.NodeName, o.NodeName, words)
 	}
@@ -272,14 +272,14 @@ func ended(status *corev1.ContainerStatus) string {
 	return words
 }
 
-// reportedState uses the shard's own report, once its volume is known to be the right one.
+// reportedState uses the shard's own report, after its volume has been identified.
 func (o *Shard) reportedState() (v1alpha1.ShardState, string) {
 	if o.Report == nil {
 		return o.silent()
 	}
 	if o.AwaitsEtcd() {
 		return v1alpha1.ShardPending, fmt.Sprintf("%s. RecordStore, condition %s: %s", o.Report.GetShard().GetMessage(),
-			o.EtcdTrouble.Type, o.EtcdTrouble.Message) // the report, and the store's instruction for its etcd
+			o.EtcdTrouble.Type, o.EtcdTrouble.Message) // the shard's report, followed by the store's instruction for its etcd
 	}
 	r, state := o.Report.GetShard(), fleet.StateOf(o.Report)
 	switch state {
@@ -341,7 +341,7 @@ func (o *Shard) withEvent(words string) string {
 	return words + ": " + o.Events[0]
 }
 
-// AwaitsEtcd reports whether the shard runs but waits, while its store reports a problem with its etcd or with the
+// AwaitsEtcd reports whether the shard runs but waits while its store reports a problem with its etcd or with the
 // placement.
 func (o *Shard) AwaitsEtcd() bool {
 	return o.EtcdTrouble != nil && fleet.StateOf(o.Report) == v1alpha1.ShardPending

@@ -81,7 +81,7 @@ var decideTests = []struct {
 	name   string
 	change func(*Shard)
 	state  v1alpha1.ShardState
-	says   []string // each is in the message
+	says   []string // the message contains each of these texts
 }{
 	{"well", func(*Shard) {}, v1alpha1.ShardServing, nil},
 	{"has problems, and serves", func(o *Shard) {
@@ -350,7 +350,7 @@ func equalStatus(a, b v1alpha1.ShardStatus) bool {
 		a.Volume.UUID == b.Volume.UUID)
 }
 
-// A message is truncated to its bound, between characters.
+// A message is truncated to its maximum length, between characters.
 func TestDecideShardBoundsMessages(t *testing.T) {
 	o := serveWell()
 	o.MessageMax = 50
@@ -360,7 +360,7 @@ func TestDecideShardBoundsMessages(t *testing.T) {
 	}
 }
 
-// The volume's UUID is learned only from a serving shard. It remains while the shard is silent.
+// The volume's UUID is taken only from a serving shard, and is kept while the shard does not answer.
 func TestDecideShardVolume(t *testing.T) {
 	o := serveWell()
 	o.Last.Volume = &v1alpha1.VolumeStatus{}
@@ -386,14 +386,14 @@ func TestDecideShardVolume(t *testing.T) {
 	if got := Decide(o); got.Volume.UUID != "vol-1" || got.Groups != 2 {
 		t.Errorf("silent: status %+v, volume %+v", got, got.Volume)
 	}
-	// A shard that has nothing open reports nothing about its groups.
+	// A shard that has opened no groups reports nothing about them.
 	o.Report = &recordv1.ShardStatus{Shard: &recordv1.Shard{State: recordv1.ShardState_SHARD_STATE_PENDING}}
 	if got := Decide(o); got.Groups != 2 {
 		t.Errorf("pending: %d groups", got.Groups)
 	}
 }
 
-// Numbers that change all the time are written in steps.
+// Numbers that change frequently are written in steps.
 func TestDecideShardSteps(t *testing.T) {
 	o := serveWell()
 	o.Report.Shard.CapacityBytes, o.Report.Shard.FreeBytes = 1000, 500

@@ -55,7 +55,7 @@ func (o *Shard) volume() *v1alpha1.VolumeStatus {
 			v.FreeBytes = min(v.FreeBytes, r.GetReserveBytes())
 		}
 		v.CapacityBytes = r.GetCapacityBytes()
-		// Only a serving shard has proved that the volume is its own.
+		// Only a serving shard has verified that the volume is its own.
 		if v.UUID == "" && r.GetState().Serves() && (r.GetStoreUuid() == "" ||
 			strings.EqualFold(r.GetStoreUuid(), o.StoreUID)) {
 			v.UUID = r.GetVolumeUuid()
@@ -80,8 +80,7 @@ func (o *Shard) diskSilent() bool {
 	return fleet.IsSilent(&o.Last)
 }
 
-// fullBytes is a limit of the free space above the reserve: a volume with less than that counts as full. It is the size
-// of the largest possible Put.
+// fullBytes is the size of the largest possible Put. A volume with less free space above the reserve counts as full.
 const fullBytes = 1 << 20
 
 // Full reports whether a volume refuses puts, perhaps except small ones, because little more than its reserve is
@@ -90,7 +89,7 @@ func Full(freeBytes, reserveBytes int64) bool {
 	return reserveBytes > 0 && freeBytes < reserveBytes+fullBytes
 }
 
-// countGroups counts the groups in the shard's report. Values that are missing from the report remain unchanged.
+// countGroups counts the groups in the shard's report. Values that are missing in the report do not change.
 func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 	last := o.Last
 	s.LeadingGroups = 0 // a shard that does not answer leads no group
@@ -102,14 +101,14 @@ func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 		s.DamagedGroups, s.LostGroups, s.Records, s.StoredBytes = 0, s.Groups, 0, 0
 		return
 	case r == nil || o.Parked:
-		if o.Copies > 1 { // other shards lead these groups now, and count their records
+		if o.Copies > 1 { // other shards now lead these groups and count their records
 			s.Records = 0
 		}
 		return
 	case r.GetShard().GetState() == recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL:
 		s.Groups = int32(len(r.GetGroups())) //nolint:gosec // at most 65536
 		return
-	case !r.GetShard().GetState().Serves(): // no group is open
+	case !r.GetShard().GetState().Serves(): // the shard has opened no groups
 		return
 	}
 	s.Groups, s.DamagedGroups, s.LostGroups = int32(len(r.GetGroups())), 0, 0 //nolint:gosec // at most 65536
@@ -124,13 +123,13 @@ func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 		if g.GetState().Serves() {
 			s.ServingGroups++
 		}
-		if g.GetLeader() { // of several copies, only the leader's counts
+		if g.GetLeader() { // only the leader's copy counts
 			records += g.GetRecords()
 			s.LeadingGroups++
 		}
 		bytes += g.GetStoredBytes()
 	}
-	if s.State == v1alpha1.ShardLoading { // groups that are not loaded yet are not lost
+	if s.State == v1alpha1.ShardLoading { // groups that are not loaded yet do not count as lost
 		records, bytes = max(records, last.Records), max(bytes, last.StoredBytes)
 	}
 	s.Records, s.StoredBytes = records, bytes

@@ -15,11 +15,11 @@ import (
 // opening files rather than reading.
 const loadRateBytesMin = 64 << 20
 
-// loadRateBytesMax is more bytes per second than any device has.
+// loadRateBytesMax is a rate in bytes per second that no device reaches.
 const loadRateBytesMax = 1 << 50
 
-// believable returns a rate, or 0 if no device can have it, such as NaN. The integer that such a number would become
-// depends on the processor.
+// believable returns a rate, or 0 if no device can have such a rate, for example if it is NaN. The conversion of such a
+// number to an integer would depend on the processor.
 func believable(rate float64) float64 {
 	if rate >= 0 && rate <= loadRateBytesMax {
 		return rate
@@ -27,8 +27,8 @@ func believable(rate float64) float64 {
 	return 0
 }
 
-// Load returns the progress that the shard reports, without rates that no device has. If a Job has measured the
-// device's rate, that rate replaces the reported one, because the Job had the disk for itself.
+// Load returns the progress that the shard reports, without rates that no device can have. If a Job has measured the
+// device's rate, that rate replaces the reported one, because the Job was the only user of the disk.
 func (o *Shard) Load() *recordv1.Load {
 	l := &recordv1.Load{}
 	proto.Merge(l, o.Report.GetShard().GetLoad())

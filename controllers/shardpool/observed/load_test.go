@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// The rate of a load is shown in percent of the device's rate: of the rate that a Job has measured, or else of the one
-// that the shard has measured.
+// The rate of a load is shown in percent of the device's rate, which is the rate that a Job has measured or, without
+// such a Job, the rate that the shard has measured.
 func TestDecideShardLoadRate(t *testing.T) {
 	const loading, serving = recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING
 	o := serveWell()
@@ -44,7 +44,7 @@ func TestDecideShardLoadRate(t *testing.T) {
 				got.Load, test.rate, test.percent, test.text)
 		}
 	}
-	// The reported rate remains while the shard is silent, and changes in steps.
+	// The reported rate is kept while the shard does not answer, and changes in steps.
 	o.Report.Shard.Load, o.DeviceRate = loadOf(), 1800<<20
 	o.Last = Decide(o)
 	o.Report.Shard.Load.BytesPerSecond = 880 << 20

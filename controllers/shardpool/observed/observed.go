@@ -1,5 +1,5 @@
-// Package observed holds what a reconcile observed about a pool and its shards, and derives the state of each shard. It
-// does no I/O: the caller fills in these types, and nothing changes them afterwards.
+// Package observed holds the observations of a reconcile about a pool and its shards, and derives the state of each
+// shard. It does no I/O: the caller fills in these types, and nothing changes them afterwards.
 package observed
 
 import (
@@ -23,7 +23,7 @@ type Pool struct {
 	// Pool is the pool as it was read. Annotations that the reconcile writes appear in it immediately.
 	Pool  *v1alpha1.ShardPool
 	Store *v1alpha1.RecordStore
-	Image string // the image that the shards are to run
+	Image string // the image that the shards should run
 
 	Sets    map[int32]*appsv1.StatefulSet
 	Pods    map[int32]*corev1.Pod
@@ -36,7 +36,7 @@ type Pool struct {
 	// Silent holds the names of the shards in the namespace whose disk did not answer.
 	Silent map[string]bool
 
-	Device *v1alpha1.DeviceRate // as a Job measured it for the pool's class; nil: no Job has measured it
+	Device *v1alpha1.DeviceRate // rate that a Job measured for the pool's class; nil: no Job has measured it
 	Plan   fleet.NumbersPlan
 	Shards []*Shard // the planned shards, in the order of plan.All
 }
@@ -55,32 +55,32 @@ type Shard struct {
 	Name   string
 	Number int32
 	Parked bool // spec.parked lists the shard
-	Leaves bool // the shard is to be removed
+	Leaves bool // the shard has to be removed
 
 	Set          *appsv1.StatefulSet
 	Wanted       *appsv1.StatefulSet // the wanted StatefulSet
 	Pod          *corev1.Pod
 	Claim        *corev1.PersistentVolumeClaim
 	Volume       *corev1.PersistentVolume
-	Node         *corev1.Node // the node of the pod, else of the local volume
+	Node         *corev1.Node // the node of the pod or, without a pod, of the local volume
 	NodeName     string       // empty: not known yet
 	ClassMissing bool         // the StorageClass does not exist
-	// Refused says why the shard is not created: its class makes a file system other than the one that the spec asks for.
-	// Empty: it is created.
+	// Refused says why the shard is not created: its class creates a file system other than the one in the spec. If it
+	// is empty, the shard is created.
 	Refused   string
 	ClassName string
-	// Events are the complaints of the kubelet or the StatefulSet controller, newest first.
+	// Events are the warnings of the kubelet or the StatefulSet controller, the newest first.
 	Events []string
 
 	Report    *recordv1.ShardStatus
 	ReportErr error
-	// EtcdTrouble is the problem that the store reports about its etcd; nil: none.
+	// EtcdTrouble is the problem that the store reports about its etcd; nil: there is no problem.
 	EtcdTrouble *metav1.Condition
 
 	Last     v1alpha1.ShardStatus // the previous status
-	Forget   []string             // volumes that an administrator gave up
+	Forget   []string             // volumes that an administrator has given up
 	StoreUID string
-	Copies   int32  // copies of each group
+	Copies   int32  // number of copies of each group
 	Template string // hash of the wanted pod template
 	Now      time.Time
 	// DeviceRate is the rate of a disk of the class in bytes per second, as a Job measured it; 0: no Job has measured
@@ -89,13 +89,13 @@ type Shard struct {
 	MessageMax int
 }
 
-// Forgotten reports whether an administrator gave up this volume.
+// Forgotten reports whether an administrator has given up this volume.
 func (o *Shard) Forgotten(uuid string) bool {
 	return uuid != "" && slices.ContainsFunc(o.Forget, func(f string) bool { return strings.EqualFold(f, uuid) })
 }
 
-// Outdated reports whether the shard's pod has to be recreated: its template differs from the wanted one, or it was
-// started for a volume that an administrator has given up since.
+// Outdated reports whether the shard's pod has to be recreated, because its template differs from the wanted one, or
+// because it was started for a volume that an administrator has given up since then.
 func (o *Shard) Outdated() bool {
 	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || o.Parked {
 		return false

@@ -22,8 +22,8 @@ import (
 const nearlyFull = 20
 
 // conditions returns the conditions that cover all shards. Each one names the shards concerned, their state and the
-// wanted state. A condition without a status does not apply to this pool now. The argument load is the progress of the
-// shards that load.
+// wanted state. A condition without a status does not currently apply to this pool. The argument load is the progress
+// of the shards that load.
 func conditions(f *Found, load string) []metav1.Condition {
 	fileSystems := fileSystemWords(f.Seen.Pool.Spec.FileSystem)
 	all := append(make([]metav1.Condition, 0, 9),
@@ -43,8 +43,8 @@ func conditions(f *Found, load string) []metav1.Condition {
 	return append(all, drained(f), etcdReady(f.Seen.Store))
 }
 
-// nobody returns the reason and the message if the pool has no shard that could be asked. Conditions about all shards
-// are then unknown and not trivially true. The reason is empty if at least one shard is to run.
+// nobody returns a reason and a message if the pool has no shard that could be asked. Conditions about all shards are
+// then Unknown instead of trivially True. The reason is empty if at least one shard should run.
 func nobody(shards []*observed.Shard) (reason, message string) {
 	switch {
 	case len(shards) == 0:
@@ -77,7 +77,7 @@ func etcdReady(store *v1alpha1.RecordStore) metav1.Condition {
 		Message: fmt.Sprintf("RecordStore %s: %s", store.Name, c.Message)}
 }
 
-// updated returns the condition Updated. It is Unknown while a shard that is to run has no pod, because the template
+// updated returns the condition Updated. It is Unknown while a shard that should run has no pod, because the template
 // of that pod is not known yet.
 func updated(f *Found) metav1.Condition {
 	without := slices.IndexFunc(f.Seen.Shards, func(o *observed.Shard) bool { return o.Pod == nil && !o.Parked })
@@ -103,7 +103,7 @@ func (f *Found) inStates(states ...v1alpha1.ShardState) (words []string, reason 
 	return words, reason
 }
 
-// ofState returns a condition that is False while a shard is in the bad state, and Unknown while a shard that is to
+// ofState returns a condition that is False while a shard is in the bad state, and Unknown while a shard that should
 // run has not reported.
 func ofState(f *Found, kind, good, words string, bad v1alpha1.ShardState) metav1.Condition {
 	if found, reason := f.inStates(bad); len(found) > 0 {
@@ -117,7 +117,7 @@ func ofState(f *Found, kind, good, words string, bad v1alpha1.ShardState) metav1
 
 const reasonShardSilent = "ShardSilent"
 
-// silent names a shard that is to run and does not answer. It is empty if there is none.
+// silent names a shard that should run and does not answer. The result is empty if there is none.
 func (f *Found) silent() string {
 	for _, o := range f.Seen.Shards {
 		if o.Report == nil && !o.Parked {
@@ -251,7 +251,7 @@ func drained(f *Found) metav1.Condition {
 	}
 	var words []string
 	for _, s := range f.Statuses {
-		// Etcd is authoritative. A running shard may still have to release groups.
+		// The number in etcd takes precedence over the shard's. A running shard may still have to release groups.
 		held := int(s.Groups)
 		if f.Held != nil && (f.Held[s.Name] > held || !fleet.Serving(s.State)) {
 			held = f.Held[s.Name]

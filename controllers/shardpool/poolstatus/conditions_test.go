@@ -71,7 +71,7 @@ func TestTheWorstShardsAreListed(t *testing.T) {
 		for _, s := range list {
 			in[s.Number] = true
 		}
-		// class returns 0 for a shard that needs a person, 1 for one that progresses, and 2 for one that is well.
+		// class returns 0 for a shard that needs a person, 1 for a shard in progress, and 2 for a healthy shard.
 		class := func(s v1alpha1.ShardStatus) int {
 			switch {
 			case fleet.NeedsPerson(s.State) || s.DamagedGroups > 0:
@@ -103,7 +103,7 @@ func TestTheWorstShardsAreListed(t *testing.T) {
 	}
 }
 
-// Every state needs a place in the order: otherwise a shard in that state would count as the worst of all.
+// Every state needs a place in the order, because a shard in an unlisted state counts as the worst of all.
 func TestEveryStateHasItsSeverity(t *testing.T) {
 	for _, s := range statesByWorst {
 		if fleet.NeedsPerson(s) != (severityOf(s) <= severityOf(v1alpha1.ShardMemoryTooSmall)) {

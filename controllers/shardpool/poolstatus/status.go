@@ -20,7 +20,7 @@ import (
 type Found struct {
 	Seen *observed.Pool // nil: the reconcile stopped before it decided about shards, and all other fields are empty
 	// Statuses has the statuses of the shards: first those of Seen.Shards in their order, then those of shards that
-	// were to be removed but could not be.
+	// could not be removed yet.
 	Statuses []v1alpha1.ShardStatus
 	// Held counts the groups that each shard of a drained pool still holds, as etcd reports. It is nil if the pool is
 	// not drained, or if etcd cannot be asked.
@@ -30,7 +30,7 @@ type Found struct {
 	Notes  step.Notes // outcomes of steps that did not stop the others
 }
 
-// Growth says how far the volumes are from the wanted size.
+// Growth says why volumes do not have the wanted size yet.
 type Growth struct {
 	Reason  string // empty: all volumes have the wanted size
 	Message string
@@ -106,7 +106,7 @@ func describe(status *v1alpha1.ShardPoolStatus, f *Found) {
 	countGroups(status, f)
 }
 
-// loadWords returns the total progress of the shards that load. It is empty if none loads.
+// loadWords returns the total progress of the shards that load. The result is empty if no shard loads.
 func loadWords(shards []*observed.Shard) string {
 	sum := &recordv1.Load{}
 	loading, known := false, true
@@ -142,7 +142,7 @@ func countGroups(status *v1alpha1.ShardPoolStatus, f *Found) {
 	fleet.CompleteCounts(&status.Groups)
 	var list []v1alpha1.GroupTrouble
 	for _, o := range f.Seen.Shards {
-		if !o.Report.GetShard().GetState().Serves() { // such a shard reports no groups
+		if !o.Report.GetShard().GetState().Serves() { // a shard in such a state reports no groups
 			for _, t := range before {
 				if t.Shard == o.Name {
 					list = append(list, t)
@@ -160,8 +160,8 @@ func countGroups(status *v1alpha1.ShardPoolStatus, f *Found) {
 	status.Groups.NotWell = fleet.FirstTroubles(list)
 }
 
-// statesByWorst lists all states of shards, the worst first: states that need an administrator, then states whose end
-// the operator waits for, then healthy states.
+// statesByWorst lists all states of shards, the worst first: states that need an administrator, then states that end
+// without one, then healthy states.
 var statesByWorst = []v1alpha1.ShardState{
 	v1alpha1.ShardDiskLost, v1alpha1.ShardNodeLost, v1alpha1.ShardDiskMissing, v1alpha1.ShardForeign,
 	v1alpha1.ShardFormatBlocked,

@@ -10,7 +10,8 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// Summary returns the outcome of a reconcile: the worst state of a shard, or the worst outcome that a step noted.
+// Summary returns the outcome of a reconcile. It is derived from the worst state of a shard, or from the worst outcome
+// that a step noted.
 func Summary(f *Found) step.Outcome {
 	var trouble, waits []string
 	worst, soon := step.Outcome{}, step.PauseLong
@@ -51,7 +52,7 @@ func Summary(f *Found) step.Outcome {
 	return worst
 }
 
-// servesNothing returns the outcome of a pool that is to run no shard. Such a pool matches its spec, but is not ready
+// servesNothing returns the outcome for a pool that should run no shard. Such a pool matches its spec, but is not ready
 // to serve.
 func servesNothing(shards []v1alpha1.ShardStatus) step.Outcome {
 	switch {

@@ -36,7 +36,7 @@ func TestSummary(t *testing.T) {
 		reason  string // empty: complete
 		says    string
 		stalled bool
-		after   bool // reconciled again soon
+		after   bool // whether the pool is reconciled again soon
 	}{
 		"all serve": {[]v1alpha1.ShardState{serving, v1alpha1.ShardDraining, v1alpha1.ShardParked}, nil, "", "",
 			false, false},
@@ -77,7 +77,7 @@ func TestSummaryNamesTheTroubleOfEtcd(t *testing.T) {
 	}
 }
 
-// A condition that no longer applies to the pool is removed. If no shard was observed, all conditions remain.
+// A condition that no longer applies to the pool is removed. If no shard was observed, all conditions are kept.
 func TestConditionsComeAndGo(t *testing.T) {
 	find := func(status v1alpha1.ShardPoolStatus, kind string) *metav1.Condition {
 		return meta.FindStatusCondition(status.Conditions, kind)

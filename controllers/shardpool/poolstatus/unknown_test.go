@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// A condition is not True if nothing could be asked about it. The test checks each condition of a pool for each reason
-// why nothing is known.
+// A condition is not True if no source could be asked about it. The test checks each condition of a pool for each
+// reason why nothing is known.
 func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 	pod := func(f *Found) {
 		for _, o := range f.Seen.Shards {
@@ -31,7 +31,7 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 	for name, c := range map[string]struct {
 		states  []v1alpha1.ShardState
 		facts   func(*Found)
-		isTrue  []string // the conditions that are true nevertheless
+		isTrue  []string // the conditions that are True nevertheless
 		isFalse []string
 	}{
 		"no shard":     {isTrue: []string{v1alpha1.ConditionDrained}},
@@ -42,7 +42,7 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 		"none answers": {states: []v1alpha1.ShardState{v1alpha1.ShardUnreachable}, facts: pod, isTrue: kubernetes},
 		"foreign volumes": {states: []v1alpha1.ShardState{v1alpha1.ShardForeign}, facts: report,
 			isTrue: append(slices.Clone(kubernetes), v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
-				v1alpha1.ConditionDrained), // the shards answer, and hold no group
+				v1alpha1.ConditionDrained), // the shards answer, and hold no groups
 			isFalse: []string{v1alpha1.ConditionLoaded, v1alpha1.ConditionVolumesReady}},
 	} {
 		f := shardsIn(c.states...)
@@ -57,7 +57,7 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 		for _, got := range conditions {
 			want := metav1.ConditionUnknown
 			switch {
-			case got.Type == v1alpha1.ConditionEtcdReady: // copied from the store, which has no such condition yet
+			case got.Type == v1alpha1.ConditionEtcdReady: // EtcdReady is copied from the store, which has no such condition yet
 				want = ""
 			case slices.Contains(c.isTrue, got.Type):
 				want = metav1.ConditionTrue

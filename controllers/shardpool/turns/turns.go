@@ -1,5 +1,5 @@
-// Package turns decides which shard of a store is restarted next for a changed pod template, and what delays a
-// restart. It does no I/O and uses the observed state of all shards of the store.
+// Package turns decides which shard of a store restarts next to get a changed pod template, and what delays a restart.
+// It does no I/O and uses the observed state of all shards of the store.
 package turns
 
 import (
@@ -16,8 +16,8 @@ import (
 
 // Reasons of condition Updated while pods differ from the wanted template.
 const (
-	ReasonUpdating = "Updating"     // the update continues without help
-	ReasonHeldUp   = "UpdateHeldUp" // the update continues when another problem is solved
+	ReasonUpdating = "Updating"     // the update continues without an administrator
+	ReasonHeldUp   = "UpdateHeldUp" // the update continues after another problem is solved
 )
 
 // Turn describes a shard of the store for the choice of the next restart.
@@ -26,8 +26,8 @@ type Turn struct {
 	State v1alpha1.ShardState
 	// Outdated is true if the pod has to be recreated (see observed.Shard) and the shard does not wait for its image.
 	Outdated bool
-	Mine     bool      // the shard belongs to the pool that makes the choice
-	Since    time.Time // when its pod was created
+	Mine     bool      // the shard belongs to the pool that chooses
+	Since    time.Time // when the shard's pod was created
 	Begun    bool      // the StatefulSet has a newer template than the pod, so the restart has begun
 	Report   *recordv1.ShardStatus
 }
@@ -43,7 +43,7 @@ const (
 	CostAll                 // the shard serves all of its groups
 )
 
-// CostOf returns the cost of restarting a shard in this state. It covers all states.
+// CostOf returns the cost of restarting a shard in this state. It handles every state.
 func CostOf(state v1alpha1.ShardState) Cost {
 	switch state {
 	case v1alpha1.ShardServing, v1alpha1.ShardDraining:
@@ -59,17 +59,17 @@ func CostOf(state v1alpha1.ShardState) Cost {
 	return CostUnknown // Parked, NodeDown, NodeLost: no pod exists, or deleting it would not restart the shard
 }
 
-// steady reports whether a shard is neither starting nor unreachable, so that what it serves will not change by
-// itself.
+// steady reports whether a shard is neither starting nor unreachable, so that its set of serving groups will not change
+// by itself.
 func steady(state v1alpha1.ShardState) bool {
 	return state != v1alpha1.ShardPending && state != v1alpha1.ShardLoading && state != v1alpha1.ShardUnreachable
 }
 
 // Choose returns the shard of this pool to restart next, or says what delays the restart. A shard that serves nothing
 // may restart at any time. A shard that serves some of its groups may restart if no other shard is starting. A shard
-// that serves all of its groups may restart only if all other shards of the store serve: one at a time, and no more
-// after the first that fails to start. The cheapest restart comes first and, among equals, the oldest pod. If
-// parkedWell is true, shards that are parked on purpose delay nothing.
+// that serves all of its groups may restart only if all other shards of the store serve. Therefore such shards restart
+// one at a time, and the restarts stop after the first shard that fails to start. The cheapest restart comes first and,
+// among equals, the oldest pod. If parkedWell is true, shards that are parked on purpose delay nothing.
 func Choose(turns []Turn, parkedWell bool) (name, heldUpBy string) {
 	outdated := slices.DeleteFunc(slices.Clone(turns), func(t Turn) bool {
 		return !t.Outdated || !t.Mine || CostOf(t.State) == CostUnknown
@@ -87,7 +87,7 @@ func Choose(turns []Turn, parkedWell bool) (name, heldUpBy string) {
 				blocker = fmt.Sprintf("shard %s is %s", other.Name, other.State)
 				break
 			}
-			// If two restarts have begun, for example after a crash, the first one continues.
+			// If two restarts have begun, for example because of a crash, the first one continues.
 			if other.Begun && CostOf(t.State) != CostNone && (!t.Begun || t.Name >= other.Name) {
 				blocker = fmt.Sprintf("shard %s is about to be restarted", other.Name)
 				break
@@ -111,8 +111,8 @@ func holdsUp(c Cost, other v1alpha1.ShardState, parkedWell bool) bool {
 	return CostOf(other) != CostAll && (other != v1alpha1.ShardParked || !parkedWell)
 }
 
-// HoldReason returns the reason why no shard is restarted: either other shards are starting, as happens between any two
-// restarts, or a shard remains down.
+// HoldReason returns the reason why no shard is restarted: other shards are starting, as is normal between two
+// restarts, or a shard stays down.
 func HoldReason(turns []Turn, parkedWell bool) string {
 	for _, t := range turns {
 		if steady(t.State) && holdsUp(CostAll, t.State, parkedWell) {
@@ -125,8 +125,8 @@ func HoldReason(turns []Turn, parkedWell bool) string {
 // lagMax is the number of entries by which a copy may lag behind the newest one and still count as up to date.
 const lagMax = 1000
 
-// Needed returns a sentence that names the groups that would have no majority of up-to-date copies without a shard. It
-// is empty if there are none.
+// Needed returns a sentence that names the groups that would have no majority of up-to-date copies without a shard. The
+// result is empty if there are none.
 func Needed(view *fleet.Places, shard string, turns []Turn) string {
 	applied, newest := map[string]map[string]uint64{}, map[string]uint64{}
 	for _, t := range turns {

@@ -65,7 +65,7 @@ func TestChooseTurn(t *testing.T) {
 		{"one on a lost node cannot be restarted", []Turn{mine("a", v1alpha1.ShardNodeLost, true, 1)}, false, "", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			for range 2 { // the order of the observed shards does not matter
+			for range 2 { // try both orders of the observed shards
 				if got, heldUp := Choose(test.turns, test.parkedWell); got != test.want || heldUp != test.heldUp {
 					t.Errorf("got %q, held up by %q; want %q, %q", got, heldUp, test.want, test.heldUp)
 				}
@@ -103,8 +103,8 @@ func TestHoldReason(t *testing.T) {
 	}
 }
 
-// reportsOf makes turns. "a 1:500 2:20" means that shard a has applied group 1 up to entry 500 and group 2 up to entry
-// 20. "a 1:x" means that a cannot serve group 1.
+// reportsOf returns turns with reports. "a 1:500 2:20" means that shard a has applied group 1 up to entry 500 and group
+// 2 up to entry 20. "a 1:x" means that a cannot serve group 1.
 func reportsOf(words ...string) (turns []Turn) {
 	for _, w := range words {
 		fields := strings.Fields(w)
