@@ -42,7 +42,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		p.pools.Shards, p.r.Credentials = p.etcd.Shards(), p.etcd.Credentials()
 		server = strings.Replace(freeAddress(), "127.0.0.1", "localhost", 1) // the name in the gateway's certificate
 	})
-	// until runs rounds until the assertions in what hold.
+	// until runs rounds until the assertions in what succeed.
 	until := func(ctx context.Context, what func(g Gomega)) {
 		GinkgoHelper()
 		Eventually(func(g Gomega) {
@@ -97,7 +97,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 			return err
 		}).Should(Succeed())
 	}
-	// One process puts all records: each process costs as much as a second of a shard.
+	// One process puts all records, because starting a process costs as much as a shard costs in a second.
 	putAll := func() {
 		GinkgoHelper()
 		tree := ginkgo.GinkgoT().TempDir()
@@ -200,7 +200,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		})
 })
 
-// reaching lets the operator find shards by their pods' addresses, because there is no DNS here.
+// reaching lets the operator find shards by the addresses of their pods, because these tests have no DNS.
 type reaching struct{ p *storePlay }
 
 func (r reaching) Close(key string) { r.p.etcd.Close(key) }
@@ -235,7 +235,7 @@ func (r reachingPlacement) Recover(ctx context.Context, store *v1alpha1.RecordSt
 	return err
 }
 
-// freeAddress returns a loopback address on which nothing listens at the moment.
+// freeAddress returns a loopback address on which no process listens at the moment.
 func freeAddress() string {
 	GinkgoHelper()
 	address, err := loopback.FreeAddress()

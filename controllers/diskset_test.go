@@ -32,7 +32,7 @@ type diskPlay struct {
 	name   string
 	r      *diskset.Reconciler
 	events *events.FakeRecorder
-	// notBlank holds the devices on which a Job finds something.
+	// notBlank holds the devices on which a Job finds data.
 	notBlank map[string]bool
 }
 
@@ -78,7 +78,7 @@ func (p *diskPlay) reconcile(ctx context.Context) (ctrl.Result, error) {
 	return p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Name: p.name}})
 }
 
-// volumes returns the volumes of the set by device, except those through which Jobs look at disks. It completes the
+// volumes returns the volumes of the set by device, except those through which Jobs inspect disks. It completes the
 // deletion of volumes that are being deleted.
 func (p *diskPlay) volumes(ctx context.Context) map[string]*corev1.PersistentVolume {
 	var list corev1.PersistentVolumeList
@@ -86,7 +86,7 @@ func (p *diskPlay) volumes(ctx context.Context) map[string]*corev1.PersistentVol
 	volumes := map[string]*corev1.PersistentVolume{}
 	for n := range list.Items {
 		pv := &list.Items[n]
-		if pv.DeletionTimestamp != nil { // the controller that protects volumes does not run
+		if pv.DeletionTimestamp != nil { // no controller completes the deletion of a protected volume
 			pv.Finalizers = nil
 			Expect(client.IgnoreNotFound(api.Update(ctx, pv))).To(Succeed())
 			continue
@@ -120,7 +120,7 @@ func (p *diskPlay) settle(ctx context.Context) {
 	Expect(p.get(ctx).Status).To(BeNil(), "it does not settle")
 }
 
-// look ends the Jobs that look at disks. It also completes the deletion of Jobs and claims, because no controller runs
+// look ends the Jobs that inspect disks. It also completes the deletion of Jobs and claims, because no controller runs
 // that would do this. It returns the versions of the Jobs and of their volumes.
 func (p *diskPlay) look(ctx context.Context) (versions string) {
 	GinkgoHelper()

@@ -34,7 +34,7 @@ func newWipePlay(ctx context.Context) *wipePlay {
 	return p
 }
 
-// bind creates a claim, which gets the disk.
+// bind creates a claim, and binds the disk to it.
 func (p *wipePlay) bind(ctx context.Context, name string) {
 	GinkgoHelper()
 	claim := p.claim(ctx, p.Namespace, name)
@@ -82,7 +82,7 @@ func (p *wipePlay) mark(ctx context.Context, values map[string]string) {
 	Expect(api.Update(ctx, pv)).To(Succeed())
 }
 
-// annotate marks the volume, and settles what follows from it.
+// annotate marks the volume, and reconciles until nothing changes.
 func (p *wipePlay) annotate(ctx context.Context, values map[string]string) {
 	GinkgoHelper()
 	p.mark(ctx, values)
@@ -109,7 +109,7 @@ func (p *wipePlay) isIn(ctx context.Context, state v1alpha1.DiskState) v1alpha1.
 	return disk
 }
 
-// heard checks that each of these texts is part of an event.
+// heard checks that each of these texts appears in an event.
 func (p *wipePlay) heard(words ...string) {
 	GinkgoHelper()
 	var all []string
@@ -169,7 +169,8 @@ func (p *wipePlay) ends(ctx context.Context, kind batchv1.JobConditionType) {
 	p.settleAll(ctx)
 }
 
-// settleAll settles, and completes deletions itself, because the controllers that protect deleted objects do not run.
+// settleAll reconciles until nothing changes. It completes deletions itself, because the controllers that protect
+// deleted objects do not run.
 func (p *wipePlay) settleAll(ctx context.Context) {
 	GinkgoHelper()
 	for range 10 {

@@ -2,10 +2,10 @@
 // server.
 //
 // Each kind has one folder: recordstore, shardpool, diskset and recordgrant (which also reconciles RecordTenants). No
-// controller imports another. A reconcile gathers the current state, decides without I/O, acts, and finally writes
-// the status once.
+// controller imports another. A reconcile gathers the current state, decides without I/O, acts, and finally writes the
+// status once.
 //
-// Three folders hold what the controllers share: step (how a reconcile runs, applies objects, reports its actions and
-// chooses its next run), fleet (the shards of a store as the shards, etcd and their objects describe them) and trust
+// The controllers share three packages: step (how a reconcile runs, applies objects, reports its actions and chooses
+// its next run), fleet (the shards of a store as described by the shards, by etcd and by Kubernetes objects) and trust
 // (the certificates and authorities of a store).
 package controllers

@@ -107,7 +107,7 @@ func another(item any) any {
 	return item
 }
 
-// words holds sets of values. If a field has one value of a set, it may also accept the other values of the set.
+// words holds sets of values. A field that has one value of a set may also accept the other values of the set.
 var words = [][]string{
 	{"ClusterIP", "NodePort", "None", "ClientIP"}, {"TCP", "UDP"}, {"HTTP", "HTTPS"}, {"Cluster", "Local"},
 	{"ClusterFirst", "Default"},
@@ -180,8 +180,8 @@ func (e *edits) extras(o client.Object) {
 		set("/spec/updateStrategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"partition": 2}})
 	}
 	if _, ok := o.(*appsv1.StatefulSet); ok {
-		// The plugin OwnerReferencesPermissionEnforcement, which is enabled here, lets a user set an owner only if that
-		// user may delete the object. Of these objects, the operator may delete only StatefulSets.
+		// The plugin OwnerReferencesPermissionEnforcement, which is enabled in these tests, lets a user set an owner
+		// only if that user may delete the object. Of these objects, the operator may delete only StatefulSets.
 		e.add("take the owner away", []jsonOp{{Op: "remove", Path: "/metadata/ownerReferences"}})
 	}
 	e.add("forget who wrote what", []jsonOp{{Op: "replace", Path: "/metadata/managedFields",

@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The operator learns from the exit code of a member of etcd that its data are gone. A member of an earlier version
-// reports this only in the last message of its process. The operator must understand this message as long as such a
-// member may run.
+// The exit code of a member of etcd tells the operator that the member's data are gone. A member of an earlier version
+// reports this only in the last message of its process. The operator must understand this message while such a member
+// may run.
 func TestTheOperatorUnderstandsAMemberOfEtcdWithoutItsData(t *testing.T) {
 	programs, err := clitest.Programs(t.Context(), t.TempDir(), "sheaf.dev/sheaf/cmd/sheaf")
 	must.OK(t, err)

@@ -18,9 +18,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// These are the properties of an API server that the specs rely on. Each entry runs on the fake server of `make test`
-// and on the real one of `make test-api`. If the two differ in something that a spec needs, an entry for it is added
-// here first.
+// These specs check the properties of an API server on which the other specs rely. Each entry runs on the fake server
+// of `make test` and on the real one of `make test-api`. If the two differ in a property that a spec needs, add an
+// entry for that property before the spec.
 var _ = Describe("What an API server answers", both("the fake is held to it"), func() {
 	var ns string
 	BeforeEach(func(ctx context.Context) {

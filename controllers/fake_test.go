@@ -40,7 +40,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// These finalizers stand for those with which the API server itself keeps deleted objects until a controller or a
+// These finalizers replace the mechanisms by which the API server itself keeps deleted objects until a controller or a
 // kubelet removes them. On a real API server, a terminating pod has no finalizer, but controller-runtime's fake keeps
 // no deleted object without one.
 const (
@@ -52,8 +52,8 @@ const (
 // newFake is controller-runtime's fake client with further properties of an API server that the specs need: UIDs,
 // generations, times, defaults of Sheaf's kinds from their CRDs, a status that only its subresource changes, no write
 // for an unchanged object, deletion that keeps pods until their kubelet ends them, and preconditions. The specs of
-// "What an API server answers" run on it and on the real server. It does not validate (neither CEL nor the rules of
-// Kubernetes), and it checks no permissions.
+// "What an API server answers" run on this fake and on the real server. The fake neither validates objects (by CEL or
+// by the rules of Kubernetes) nor checks permissions.
 func newFake(crds string) (client.WithWatch, error) {
 	objects, err := newFakeObjects(crds)
 	if err != nil {
@@ -94,7 +94,7 @@ func newFake(crds string) (client.WithWatch, error) {
 	}), nil
 }
 
-// counted counts a write if it was accepted, as memo does for the real API server.
+// counted counts a write that was accepted, as memo does for the real API server.
 func counted(err error) error {
 	if err == nil {
 		wrote.Add(1)
@@ -102,8 +102,8 @@ func counted(err error) error {
 	return err
 }
 
-// deleteAsServer checks the preconditions that the fake does not know, and keeps the objects that the API server
-// keeps.
+// deleteAsServer checks the preconditions that controller-runtime's fake ignores, and keeps the objects that an API
+// server keeps.
 func deleteAsServer(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 	var options client.DeleteOptions
 	options.ApplyOptions(opts)
@@ -150,7 +150,7 @@ func deleteAsServer(ctx context.Context, c client.WithWatch, o client.Object, op
 	return c.Delete(ctx, live)
 }
 
-// fakeObjects holds the objects of a fake, with the fields that the API server sets.
+// fakeObjects holds the objects of a fake API server, including the fields that an API server sets.
 type fakeObjects struct {
 	testing.ObjectTracker
 	defaults map[schema.GroupVersionKind]crdSchema
@@ -214,7 +214,7 @@ func (t *fakeObjects) read(ctx context.Context, c client.WithWatch, key client.O
 	return nil
 }
 
-// list is like read, for many objects.
+// list copies a list of objects directly, for the same reason as read.
 func (t *fakeObjects) list(ctx context.Context, c client.WithWatch, list client.ObjectList,
 	opts ...client.ListOption) error {
 	var options client.ListOptions
@@ -242,7 +242,7 @@ func (t *fakeObjects) list(ctx context.Context, c client.WithWatch, list client.
 	return meta.SetList(list, all)
 }
 
-// patch reads, patches and updates an object. controller-runtime's fake does so twice, and inspects the stack for its
+// patch reads, patches and updates an object. controller-runtime's fake does this twice, and inspects the stack for its
 // caller.
 func (t *fakeObjects) patch(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
 	opts ...client.PatchOption) error {
@@ -253,7 +253,7 @@ func (t *fakeObjects) patch(ctx context.Context, c client.WithWatch, o client.Ob
 	})
 }
 
-// patchStatus is patch for the status, the only subresource here that is patched.
+// patchStatus patches the status, which is the only subresource that these specs patch.
 func (t *fakeObjects) patchStatus(ctx context.Context, c client.Client, o client.Object, patch client.Patch,
 	opts ...client.SubResourcePatchOption) error {
 	var options client.SubResourcePatchOptions
@@ -297,7 +297,7 @@ func (t *fakeObjects) patched(o client.Object, patch client.Patch, update func(c
 			fresh.SetResourceVersion(version)
 		}
 		switch err := update(fresh); {
-		// Another client wrote after this one had read, and the request names no version.
+		// Another client wrote after this client had read, and the request names no version.
 		case apierrors.IsConflict(err) && (asked == "" || asked == version):
 			continue
 		case err != nil:
@@ -316,7 +316,7 @@ func assign(from, to client.Object) error {
 	return nil
 }
 
-// applyPatch applies a patch of one of the kinds that are used here.
+// applyPatch applies a patch of one of the types that the specs use.
 func applyPatch(kind types.PatchType, object, patch []byte) ([]byte, error) {
 	switch kind {
 	case types.MergePatchType:
@@ -387,7 +387,7 @@ func kindOf(o runtime.Object) (schema.GroupVersionKind, error) {
 	return kinds[0], nil
 }
 
-// typesOfFake returns the types of the fields of Kubernetes' kinds.
+// typesOfFake returns the types of the fields of the built-in kinds.
 var typesOfFake = sync.OnceValue(func() managedfields.TypeConverter {
 	known := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(known)).To(Succeed())
@@ -406,7 +406,7 @@ func (t *fakeObjects) manager(gvk schema.GroupVersionKind) (*managedfields.Field
 		return m, nil
 	}
 	types := typesOfFake()
-	if t.defaults[gvk].Properties != nil { // a kind of Sheaf: the types of its fields are deduced
+	if t.defaults[gvk].Properties != nil { // for a kind of Sheaf, the types of the fields are deduced
 		types = managedfields.NewDeducedTypeConverter()
 	}
 	m, err := managedfields.NewDefaultFieldManager(types, envScheme, noDefaults{}, envScheme, gvk, gvk.GroupVersion(), "",
@@ -417,7 +417,7 @@ func (t *fakeObjects) manager(gvk schema.GroupVersionKind) (*managedfields.Field
 	return m, err
 }
 
-// blank is an object of the kind that o has.
+// blank returns an empty object of the same kind as o.
 func blank(o runtime.Object) (runtime.Object, schema.GroupVersionKind, error) {
 	gvk, err := kindOf(o)
 	if err != nil {
@@ -451,7 +451,7 @@ func (t *fakeObjects) Create(gvr schema.GroupVersionResource, o runtime.Object, 
 	return t.ObjectTracker.Create(gvr, made, ns, opts...)
 }
 
-// writer returns a writer's name, or the name that the API server gives to a writer without one.
+// writer returns a writer's name, or the name that the API server uses for a writer without one.
 func writer(name string) string {
 	if name == "" {
 		return "controllers.test"
@@ -549,7 +549,7 @@ func (t *fakeObjects) change(gvr schema.GroupVersionResource, o runtime.Object, 
 	return t.store(gvr, old, changed, o, ns)
 }
 
-// store stores a changed object, and returns the result to the writer in o. An unchanged object is not written.
+// store stores a changed object, and returns the result to the writer in o. It does not write an unchanged object.
 func (t *fakeObjects) store(gvr schema.GroupVersionResource, old, changed, o runtime.Object, ns string) error {
 	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
 	if err != nil {
@@ -614,7 +614,7 @@ func (t *fakeObjects) Apply(gvr schema.GroupVersionResource, wanted runtime.Obje
 		return err
 	}
 	if u, ok := wanted.(runtime.Unstructured); ok {
-		delete(u.UnstructuredContent(), "status") // controller-runtime's fake puts the live status here
+		delete(u.UnstructuredContent(), "status") // controller-runtime's fake puts the live status into this object
 	}
 	old, err := t.Get(gvr, ns, at.GetName())
 	fresh := apierrors.IsNotFound(err)

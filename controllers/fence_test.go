@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// fenceOperator creates the policy that fences the operator's account and waits until the policy is in force. All specs
-// on a real API server then run under this policy.
+// fenceOperator creates the policy that restricts the operator's account, and waits until the policy is in force. All
+// specs on a real API server then run under this policy.
 func fenceOperator(ctx context.Context) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join("..", "config", "rbac", "fence.yaml"))
@@ -41,8 +41,8 @@ func fenceOperator(ctx context.Context) {
 	}).Should(BeTrue())
 }
 
-// asAccount returns a client with the operator's account. Requests of this client that are refused do not count as
-// faults of the operator.
+// asAccount returns a client with the operator's account. Refused requests of this client do not count as faults of the
+// operator.
 func asAccount() client.Client {
 	GinkgoHelper()
 	config := rest.CopyConfig(envConfig)

@@ -9,26 +9,26 @@ import (
 	"sync/atomic"
 )
 
-// wrote counts the writes by any client of these tests that the API server accepted.
+// wrote counts the writes that the API server accepted from all clients of these tests.
 var wrote atomic.Int64
 
-// memo answers reads from its memory as long as no client has written an object of the same resource since the first
-// answer. All clients write to the API server through memo, so such an answer is current. A round in which nothing
-// happens then costs nothing; most rounds of these tests are such rounds.
+// memo answers reads from its memory until a client writes an object of the same resource. All clients write to the API
+// server through memo, so such an answer is current. Most rounds of these tests write nothing, and memo makes such
+// rounds cheap.
 type memo struct {
 	mu      sync.Mutex
 	version map[string]int64 // resource -> number of writes so far
 	answers map[string]map[string]*answer
 }
 
-// answer is a recorded answer, whose body was read to its end.
+// answer is a recorded answer whose body was read completely.
 type answer struct {
 	version int64
 	head    http.Response
 	body    []byte
 }
 
-// answered is shared by all clients of these tests.
+// answered remembers the answers to all clients of these tests.
 var answered = &memo{version: map[string]int64{}, answers: map[string]map[string]*answer{}}
 
 // countWrites wraps the transport of every client.
@@ -48,7 +48,7 @@ func (m *memo) countWrites(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// remember wraps the transport of a client that reads what all clients have written.
+// remember wraps the transport of a client that must read the writes of all clients.
 func (m *memo) remember(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		resource := resourceKey(r)
@@ -90,7 +90,8 @@ func (a *answer) again(r *http.Request) *http.Response {
 	return &response
 }
 
-// resourceKey returns the resource of a request; a subresource counts as its resource. It is empty if there is none.
+// resourceKey returns the resource of a request, or "" if the request is not for a resource. A subresource counts as
+// its resource.
 func resourceKey(r *http.Request) string {
 	group, resource, _, ok := resourceOf(r.URL)
 	if !ok {

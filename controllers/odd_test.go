@@ -13,8 +13,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// If the content of somebody else's object in the namespace cannot be used, no reconcile panics, and no store is held
-// back.
+// If an object of somebody else in the namespace has unusable content, no reconcile panics, and no store is delayed.
 var _ = Describe("An odd object", func() {
 	DescribeTable("of somebody else leaves the store as it is", func(ctx context.Context, prepare func(*storePlay)) {
 		p := newStorePlay(ctx)

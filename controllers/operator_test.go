@@ -32,7 +32,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// manage starts a manager that acts as the operator in one namespace. setup adds the controllers to it.
+// manage starts a manager that acts as the operator in one namespace. The function setup adds the controllers to the
+// manager.
 func manage(namespace string, elect bool, setup func(ctrl.Manager)) {
 	GinkgoHelper()
 	mgr, err := ctrl.NewManager(operatorConfig, ctrl.Options{
@@ -58,7 +59,7 @@ func manage(namespace string, elect bool, setup func(ctrl.Manager)) {
 	})
 }
 
-// awaitAllowed waits until the API server knows that the operator may do something.
+// awaitAllowed waits until the API server allows the operator an action.
 func awaitAllowed(ctx context.Context, what authorizationv1.ResourceAttributes) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -69,8 +70,8 @@ func awaitAllowed(ctx context.Context, what authorizationv1.ResourceAttributes) 
 	}).Should(Succeed())
 }
 
-// letElect gives the operator the permissions that the chart gives it in its own namespace, because leader election
-// writes events there.
+// letElect gives the operator the permissions that it gets from the chart in its own namespace, because leader election
+// writes events in that namespace.
 func letElect(ctx context.Context, namespace string) {
 	GinkgoHelper()
 	at := metav1.ObjectMeta{Namespace: namespace, Name: "leader-election"}
@@ -85,7 +86,7 @@ func letElect(ctx context.Context, namespace string) {
 	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "events", Verb: "create"})
 }
 
-// setupAll adds the three controllers to a manager, as cmd does.
+// setupAll adds the three controllers to a manager, as cmd/sheaf-operator does.
 func (p *storePlay) setupAll(mgr ctrl.Manager, c client.Client) {
 	GinkgoHelper()
 	recorder := mgr.GetEventRecorder("sheaf-operator")
@@ -99,7 +100,7 @@ func (p *storePlay) setupAll(mgr ctrl.Manager, c client.Client) {
 		To(Succeed())
 }
 
-// diskSet makes a DiskSet with a single disk.
+// diskSet creates a DiskSet with a single disk.
 func (p *storePlay) diskSet(ctx context.Context) *v1alpha1.DiskSet {
 	GinkgoHelper()
 	set := &v1alpha1.DiskSet{ObjectMeta: metav1.ObjectMeta{Name: "disks-" + p.Namespace}}
@@ -138,7 +139,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 		turn := 0
 		Eventually(func() metav1.ConditionStatus {
 			step()
-			// The operator polls what it cannot watch, such as etcd and shards, every ten seconds or less often. It
+			// The operator polls objects that it cannot watch, such as etcd and shards, at most every ten seconds. It
 			// reacts to a change sooner.
 			turn++
 			nudge := client.RawPatch(types.MergePatchType, fmt.Appendf(nil,
@@ -163,7 +164,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 
 		By("telling of what happened to one object again by an event that is patched")
 		Eventually(func() bool {
-			// The pod remains, so that the pool, whose version is in the event, does not change.
+			// The pod remains, and so does the pool, whose version is in the event.
 			set := &appsv1.StatefulSet{}
 			if api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-0"}, set) == nil {
 				Expect(client.IgnoreNotFound(api.Delete(ctx, set))).To(Succeed())
@@ -235,7 +236,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 		}
 		Eventually(busiest).Should(HaveEach(BeNumerically(">=", 2)), "failures are tried again")
 		// With controller-runtime's own pauses there would be eleven attempts in this time. With the operator's pauses
-		// there are three, plus a few that are caused by events during the start.
+		// there are three, plus a few attempts because of events during the start.
 		Consistently(busiest).WithTimeout(window).Should(HaveEach(BeNumerically("<=", 6)))
 		var store v1alpha1.RecordStore
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &store)).To(Succeed())
@@ -243,7 +244,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 	})
 })
 
-// conditionStatus returns the status of the condition kind. It is empty if the condition is absent.
+// conditionStatus returns the status of the condition kind, or "" if the condition is absent.
 func conditionStatus(conditions []metav1.Condition, kind string) metav1.ConditionStatus {
 	for _, c := range conditions {
 		if c.Type == kind {

@@ -27,18 +27,18 @@ import (
 )
 
 // play simulates the rest of a cluster in one namespace: the StatefulSet controller, the garbage collector, the binder,
-// the kubelet, and the shards. Each step makes them do their next action; nothing happens without a step.
+// the kubelet, and the shards. Each of them acts only when step is called.
 type play struct {
 	Namespace string
 	Node      string
 
-	// These switches disable parts of the simulation, for tests that simulate those parts themselves.
+	// These switches disable parts of the simulation in tests that simulate those parts themselves.
 	NoBinding bool     // claims stay Pending
 	NoResize  bool     // claims keep their size
 	NoKubelet bool     // pods do not start
 	NoSets    bool     // the StatefulSet controller does not run
-	kubelet   kubelet  // nil: pods only appear to run
-	NoPods    []string // StatefulSets whose pods a quota refuses
+	kubelet   kubelet  // nil: pods only seem to run
+	NoPods    []string // StatefulSets for whose pods a quota leaves no space
 
 	mu      sync.Mutex
 	ips     int
@@ -89,7 +89,7 @@ type kubelet interface {
 	end(pod string)
 }
 
-// step makes each simulated component do its next action.
+// step lets each simulated component perform its next action.
 func (p *play) step(ctx context.Context) {
 	var sets appsv1.StatefulSetList
 	var pods corev1.PodList
@@ -121,7 +121,7 @@ func (p *play) step(ctx context.Context) {
 	p.playPods(ctx, alive)
 }
 
-// orphan simulates the garbage collector after a deletion that leaves pods.
+// orphan simulates the garbage collector after the deletion of an owner that keeps its pods.
 func (p *play) orphan(ctx context.Context, set *appsv1.StatefulSet, pod *corev1.Pod) {
 	if pod != nil && metav1.IsControlledBy(pod, set) {
 		pod.OwnerReferences = nil
@@ -140,7 +140,7 @@ func (p *play) playSet(ctx context.Context, set *appsv1.StatefulSet, pod *corev1
 	case pod == nil && slices.Contains(p.NoPods, set.Name):
 	case pod == nil:
 		p.makePod(ctx, set, 0)
-	case len(pod.OwnerReferences) == 0: // adopted
+	case len(pod.OwnerReferences) == 0: // the orphaned pod was adopted
 		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set,
 			appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
 		Expect(api.Update(ctx, pod)).To(Succeed())
@@ -225,7 +225,7 @@ func (p *play) bind(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
 	Expect(api.Status().Update(ctx, claim)).To(Succeed())
 }
 
-// playPods ends the pods that are deleted or whose StatefulSet is gone, and starts the others.
+// playPods ends pods that are deleted or whose StatefulSet no longer exists, and starts the others.
 func (p *play) playPods(ctx context.Context, sets map[types.UID]bool) {
 	var pods corev1.PodList
 	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
@@ -308,15 +308,14 @@ func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*recordv1.ShardSta
 	return report, nil
 }
 
-// says sets a change that applies to all further reports of the shard. If change is nil, the shard reports that it
-// serves.
+// says changes all later reports of the shard. If change is nil, the shard reports that it serves.
 func (p *play) says(shard string, change func(*recordv1.ShardStatus)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reports[shard] = change
 }
 
-// versions returns the versions of all objects of the namespace and of its volumes.
+// versions returns the versions of all objects of the namespace, and of the volumes that belong to it.
 func (p *play) versions(ctx context.Context) map[string]string {
 	versions := map[string]string{}
 	for _, o := range p.objects(ctx) {
@@ -325,7 +324,7 @@ func (p *play) versions(ctx context.Context) map[string]string {
 	return versions
 }
 
-// objects returns the objects of the namespace that a component of the test, real or simulated, could write.
+// objects returns the objects of the namespace that a real or simulated component of the test could write.
 func (p *play) objects(ctx context.Context) []client.Object {
 	lists := []client.ObjectList{
 		&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},

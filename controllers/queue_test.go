@@ -32,8 +32,8 @@ import (
 const perMinuteMax = 6
 
 // reconcilesPerMinute runs a reconciler as controller-runtime's queue would, on a simulated clock, and counts the
-// reconciles of each minute. After the second reconcile there may be no further write, because a write of a watched
-// object starts another reconcile.
+// reconciles of each minute. After the second reconcile, it allows no more writes, because a write of a watched object
+// starts another reconcile.
 func reconcilesPerMinute(ctx context.Context, r reconcile.Reconciler, req ctrl.Request, minutes int) ([]int, error) {
 	limiter, counts, settled := step.Failures(), make([]int, minutes), int64(0)
 	for at, n := time.Duration(0), 0; at < time.Duration(minutes)*time.Minute; n++ {
@@ -117,7 +117,7 @@ var (
 		errors.New("somebody else wrote"))
 )
 
-// In each kind, an object whose state fails is reconciled at most six times a minute.
+// Failing objects of each kind are reconciled at most six times a minute.
 var _ = Describe("What fails is looked at six times a minute", func() {
 	count := func(ctx context.Context, r reconcile.Reconciler, key types.NamespacedName) {
 		GinkgoHelper()
@@ -199,7 +199,7 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 		if reason != "" {
 			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, reason, "")
 		}
-		p.r.Client = acting // this reconcile deletes it
+		p.r.Client = acting // this reconcile deletes the object
 	},
 		Entry("whose writes are refused", "", func(_ context.Context, p *diskPlay) { p.r.Client = failing(errRefused) }),
 		Entry("whose writes conflict", "", func(_ context.Context, p *diskPlay) { p.r.Client = failing(errConflict) }),
@@ -209,7 +209,7 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 				Provisioner: "example.org/theirs"})).To(Succeed())
 		}),
 		Entry("with a claim that no disk is for", "ClaimsWaiting", func(ctx context.Context, p *diskPlay) {
-			p.settle(ctx) // a Job looks at the disk
+			p.settle(ctx) // a Job inspects the disk
 			p.claim(ctx, p.Namespace, "data-ssd-0-0")
 			p.claim(ctx, p.Namespace, "data-ssd-1-0")
 		}),

@@ -26,7 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// IssuerKeys is set by the external test package: it reads the keys of an issuer as the operator does.
+// IssuerKeys is set by the external test package. It reads the keys of an issuer as the operator does.
 var IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage, error)
 
 // playedIssuer simulates an issuer of tokens behind HTTPS.
@@ -35,7 +35,7 @@ type playedIssuer struct {
 	mu    sync.Mutex // guards the fields below
 	keys  map[string]*ecdsa.PrivateKey
 	reads int  // number of times that the keys were read
-	mute  bool // it answers 503
+	mute  bool // the issuer answers 503
 }
 
 func newPlayedIssuer() *playedIssuer {
@@ -188,7 +188,7 @@ var _ = Describe("Issuers of tokens", func() {
 			reconcile()
 			Expect(issuer.read()).To(Equal(2))
 			Expect(who("two", "ada")).To(Equal("may"))
-			for range 5 { // no token with another key has been received since
+			for range 5 { // no token with another key has been received since then
 				now = now.Add(2 * time.Minute)
 				reconcile()
 			}
@@ -219,7 +219,7 @@ var _ = Describe("Issuers of tokens", func() {
 				reconcile()
 			}
 			Expect(wrote.Load()).To(Equal(before), "nothing has changed, and something was written")
-			p.settle(ctx) // the condition shows since when, however many attempts were made
+			p.settle(ctx) // the condition shows since when reading has failed, regardless of the number of attempts
 			p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionFalse, "IssuerSilent", "since "+since.Add(time.Hour).
 				UTC().Format(time.RFC3339))
 			issuer.silent(false)

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// KeysOf is set by the external test package: it reads the keys of ServiceAccounts as the operator does.
+// KeysOf is set by the external test package. It reads the keys of ServiceAccounts as the operator does.
 var KeysOf func() (func(context.Context) (access.Issuer, error), error)
 
 // silentTables simulates an etcd that does not answer for one store, not even after the context of the call has ended.
@@ -122,7 +122,7 @@ var _ = Describe("The controller of grants", needs("managers reach it by its add
 			Expect(second.Status.TableVersion).To(Equal(int64(3)))
 			Expect(table().Grants).To(HaveLen(2))
 			Expect(api.Delete(ctx, first)).To(Succeed())
-			finalizers := func(words string) client.Patch { // the controller may write at the same moment
+			finalizers := func(words string) client.Patch { // a merge patch, because the controller may write at the same moment
 				return client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":`+words+`}}`))
 			}
 			Expect(api.Patch(ctx, second, finalizers(`["example.org/holds-it"]`))).To(Succeed())

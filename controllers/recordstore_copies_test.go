@@ -16,7 +16,7 @@ import (
 
 func threeCopies(store *v1alpha1.RecordStore) { store.Spec.Replication.Copies = 3 }
 
-// stateOf returns a client that reads one shard as if it were in this state.
+// stateOf returns a client that reads one shard as being in this state.
 func stateOf(shard string, state v1alpha1.ShardState) client.Client {
 	return altered(acting, func(o client.Object) {
 		switch o := o.(type) {
@@ -104,7 +104,7 @@ var _ = Describe("A store with several copies", func() {
 			}
 			p.create(ctx, threeCopies)
 			p.pool(ctx, 3)
-			p.poolNamed(ctx, "near", 2) // both are in one domain
+			p.poolNamed(ctx, "near", 2) // both shards are in one domain
 			p.settle(ctx)
 			p.ready(ctx)
 			Expect(budget(ctx)).To(Equal(4))
@@ -203,7 +203,7 @@ var _ = Describe("A store with several copies", func() {
 		p.create(ctx, threeCopies, func(s *v1alpha1.RecordStore) {
 			s.Spec.Replication.TopologyKey = corev1.LabelTopologyZone
 		})
-		p.poolNamed(ctx, "node-bare", 3) // their domains are their nodes
+		p.poolNamed(ctx, "node-bare", 3) // the shards' domains are their nodes
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "DomainUnknown", corev1.LabelTopologyZone,
 			"node-bare-0")

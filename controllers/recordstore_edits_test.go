@@ -39,8 +39,8 @@ func (p *storePlay) owned(ctx context.Context) (owned []client.Object) {
 	return owned
 }
 
-// wantedOf returns the part of an object that must be restored after an edit: its spec, except for what others may
-// choose, and the metadata that the operator set.
+// wantedOf returns the part of an object that must be restored after an edit: the metadata that the operator set, and
+// the spec except for the fields that others may choose.
 func wantedOf(o, made client.Object) string {
 	fields := fieldsOfObject(o)
 	labels, annotations := map[string]string{}, map[string]string{}
@@ -65,7 +65,7 @@ func wantedOf(o, made client.Object) string {
 	return string(text)
 }
 
-// do makes the edit. It returns false if the API server refuses all patches of the edit, or if they change nothing.
+// do performs the edit. It returns false if the API server refuses all patches of the edit, or if they change nothing.
 func (e edit) do(ctx context.Context, o client.Object) bool {
 	for _, ops := range e.tries {
 		patch, err := json.Marshal(ops)
@@ -76,13 +76,13 @@ func (e edit) do(ctx context.Context, o client.Object) bool {
 		case err == nil && edited.GetResourceVersion() != o.GetResourceVersion():
 			return true
 		case err != nil && strings.Contains(err.Error(), "Forbidden: updates to statefulset spec"):
-			return false // the value does not matter
+			return false // the API server refuses every value of this field
 		}
 	}
 	return false
 }
 
-// heal reconciles the store and its pool until neither writes any more.
+// heal reconciles the store and its pool until neither reconcile writes.
 func (p *storePlay) heal(ctx context.Context) {
 	GinkgoHelper()
 	for n := 0; ; n++ {
@@ -98,7 +98,8 @@ func (p *storePlay) heal(ctx context.Context) {
 	}
 }
 
-// edited makes the chosen edits of all objects together, and checks that the objects are restored as they were made.
+// edited performs the chosen edits of all objects together, and checks that the objects are restored to their original
+// state.
 func (p *storePlay) edited(ctx context.Context, made []client.Object, choose func(n int) []edit) (done int) {
 	GinkgoHelper()
 	names := make([][]string, len(made))
@@ -176,7 +177,7 @@ var _ = Describe("What is edited by hand", func() {
 				random.Shuffle(len(all[n]), func(i, j int) { all[n][i], all[n][j] = all[n][j], all[n][i] })
 				most = max(most, len(all[n]))
 			}
-			// Each object gets eight edits together, or one in a soak: each round costs some hundred calls.
+			// Each object gets eight edits together, or one in a soak, because each round costs some hundred calls.
 			singles, packed := 0, 8
 			if soaktest.Long() {
 				packed = 1

@@ -63,20 +63,20 @@ func init() {
 	}
 }
 
-// etcdPlay is a real etcd with the operator's connections to it and the entries that shards write there.
+// etcdPlay is a real etcd with the operator's connections to it and the entries of simulated shards.
 type etcdPlay struct {
 	server     *etcdserver.Server
 	placements *operator.Placements
 	shards     *operator.Shards
 	keys       *operator.Keys
-	// These are the functions of one connection, which lives as long as the server.
+	// These are the functions of one connection, which stays open until the server stops.
 	wipe  func(context.Context) error
 	store func(name string) (*registry.Store, error)
 	put   func(ctx context.Context, key, value string) error
 	drop  func(ctx context.Context, key string) error
 	close func() error
 	stuck bool
-	// members holds, by store, what the etcd reports about its members.
+	// members holds, by store, the members that the etcd reports.
 	members map[string][]fleet.EtcdMember
 }
 
@@ -88,8 +88,7 @@ func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials flee
 	return playedPlacement{opened, e.members[key]}, err
 }
 
-// playedPlacement is the operator's placement with simulated members, because this etcd has a single member whatever
-// the store asks for.
+// playedPlacement is the operator's placement with simulated members, because this etcd always has a single member.
 type playedPlacement struct {
 	fleet.Placement
 	members []fleet.EtcdMember
@@ -99,7 +98,7 @@ func (p playedPlacement) EtcdMembers(context.Context) ([]fleet.EtcdMember, error
 	return p.members, nil
 }
 
-// SayMembers sets what the etcd of the store with the given key reports about its members from now on.
+// SayMembers sets the members that the etcd of the store with the given key reports from now on.
 func (e *etcdPlay) SayMembers(key string, members []fleet.EtcdMember) { e.members[key] = members }
 
 func (e *etcdPlay) Close(key string) { e.placements.Close(key) }
@@ -107,14 +106,14 @@ func (e *etcdPlay) Close(key string) { e.placements.Close(key) }
 func (e *etcdPlay) Stop() {
 	e.placements.CloseAll()
 	e.shards.Close()
-	_ = e.close() // nothing is lost with a connection
+	_ = e.close() // closing a connection loses nothing
 	e.server.Close()
 }
 
 func (e *etcdPlay) Wipe(ctx context.Context) error { return e.wipe(ctx) }
 
-// Rebuild writes the first part of what recover placement writes: the store, with an epoch above all epochs that its
-// shards have observed.
+// Rebuild writes the first part of the entries that `recover placement` writes: the store, with an epoch above all
+// epochs that its shards have observed.
 func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, of *v1alpha1.RecordStore) error {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
@@ -131,7 +130,7 @@ func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, of *v1al
 	})
 }
 
-// Serve registers shards, creates the groups that are wanted on them, and returns which shard has which group.
+// Serve registers shards, creates the groups that are wanted on them, and returns the shards that have each group.
 func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []string) (map[string][]string, error) {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
@@ -143,7 +142,7 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 		return err
 	})
 	if errors.Is(err, placement.ErrNoMeta) {
-		return nil, nil // shards wait for the store
+		return nil, nil // shards wait until the store exists
 	}
 	if err != nil {
 		return nil, err
@@ -218,8 +217,8 @@ func nodeOf(namespace, shard string) string {
 	return "node-" + shard
 }
 
-// domainOf returns the failure domain of a simulated shard. The shards of pool near share one; those of pool
-// node-bare do not know theirs.
+// domainOf returns the failure domain of a simulated shard. The shards of pool near share one domain, and those of pool
+// node-bare do not know their domain.
 func domainOf(shard string) string {
 	switch {
 	case strings.HasPrefix(shard, "near-"):
@@ -238,8 +237,8 @@ func (e *etcdPlay) Leave(ctx context.Context, namespace, name, shard string) err
 	return e.drop(ctx, fmt.Sprintf("%s/%s/shards/%s", registry.PrefixDefault, workload.Placement(namespace, name), shard))
 }
 
-// Freeze does what a shard does after it has observed a later state of etcd. Thaw does the last step of the
-// reconciliation that follows.
+// Freeze performs the write of a shard that has observed a later state of etcd. Thaw performs the last step of the
+// recovery from that.
 func (e *etcdPlay) Freeze(ctx context.Context, namespace, name, reason string) error {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {

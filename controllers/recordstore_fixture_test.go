@@ -35,7 +35,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// EtcdPlay is a real etcd with the operator's own adapter. It also does what shards would do in that etcd.
+// EtcdPlay is a real etcd with the operator's own adapter. It also performs the actions of shards in that etcd.
 type EtcdPlay interface {
 	fleet.Placements
 	Serve(ctx context.Context, namespace, store string, shards []string) (map[string][]string, error)
@@ -54,10 +54,10 @@ type EtcdPlay interface {
 	Stop()
 }
 
-// NewEtcdPlay is set by the tests outside of this package, because only they can import the adapter.
+// NewEtcdPlay is set by the tests outside this package, because only those can import the adapter.
 var NewEtcdPlay func(dir string) (EtcdPlay, error)
 
-// sharedEtcd is one etcd for all tests. Stores of different namespaces do not conflict in it. stopEtcd ends it.
+// sharedEtcd is one etcd for all tests. Stores of different namespaces do not conflict in it. stopEtcd stops it.
 var sharedEtcd = sync.OnceValues(func() (EtcdPlay, error) {
 	dir, err := os.MkdirTemp("", "sheaf-etcd-play-") // a short name, because the path of a socket has to be short
 	if err != nil {
@@ -176,7 +176,8 @@ func (p *storePlay) reconcile(ctx context.Context) (ctrl.Result, error) {
 	return p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}})
 }
 
-// round lets every component do its next action. Rounds are so far apart that changing numbers are written in each.
+// round lets every component perform its next action. The time between rounds is long enough that changing numbers are
+// written in each round.
 func (p *storePlay) round(ctx context.Context) error {
 	p.pools.ForgetWrites()
 	_, failed := p.reconcile(ctx)
@@ -236,7 +237,7 @@ func (p *storePlay) playShards(ctx context.Context) {
 	for _, shard := range shards {
 		groups := has[shard]
 		p.says(shard, func(r *recordv1.ShardStatus) {
-			for _, g := range groups { // each shard leads its groups, because these tests do not count records
+			for _, g := range groups { // each shard leads all of its groups, because these tests do not count records
 				r.Groups = append(r.Groups, &recordv1.Group{Group: g, State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true})
 			}
 			if p.reported != nil {
@@ -293,7 +294,7 @@ func (p *storePlay) ready(ctx context.Context) {
 	p.absent(ctx, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
 }
 
-// holds returns what etcd holds about the store.
+// holds returns the UID and the number of groups that etcd holds for the store.
 func (p *storePlay) holds(ctx context.Context) (string, int) {
 	GinkgoHelper()
 	uid, groups, err := p.etcd.Holds(ctx, p.Namespace, "quotes")

@@ -66,12 +66,12 @@ func (p *storePlay) installCertManager(ctx context.Context) {
 	}).Should(Succeed())
 }
 
-// issuers simulates cert-manager with some issuers, by their names. An issuer without an authority does not answer.
+// issuers simulates cert-manager with several issuers, by their names. An issuer without an authority does not answer.
 type issuers struct {
 	play      *storePlay
 	by        map[string]*authority.Authority
 	change    func(data map[string][]byte)           // changes the data of each Secret; nil: no change
-	condition func(name string) (status, why string) // condition of an unsigned Certificate; nil: it has none
+	condition func(name string) (status, why string) // condition of an unsigned Certificate; nil: none
 }
 
 // issue signs each Certificate that its issuer has not signed yet as requested.
@@ -143,13 +143,13 @@ func byCertManager(issuer string) func(*v1alpha1.RecordStore) {
 	}
 }
 
-// byProvided makes a store take its certificates from Secrets given-...
+// byProvided makes a store use certificates from Secrets whose names begin with given-.
 func byProvided(s *v1alpha1.RecordStore) {
 	s.Spec.TLS = &v1alpha1.TLS{Source: v1alpha1.TLSProvided, Provided: &v1alpha1.TLSProvidedSecrets{
 		SecretPrefix: "given-"}}
 }
 
-// opened reports whether anything of the store runs or could run.
+// opened reports whether any process of the store runs or could run.
 func (p *storePlay) opened(ctx context.Context) bool {
 	GinkgoHelper()
 	var sets appsv1.StatefulSetList
@@ -182,7 +182,7 @@ func forbidding(of *rest.Config, path string) *rest.Config {
 // rounds runs n rounds.
 func (p *storePlay) rounds(ctx context.Context, n int) {
 	for range n {
-		_ = p.round(ctx) // conflicts pass
+		_ = p.round(ctx) // conflicts disappear in later rounds
 	}
 }
 
@@ -197,7 +197,7 @@ func (p *storePlay) secretNames(ctx context.Context) (names []string) {
 	return names
 }
 
-// The first spec needs a cluster without cert-manager, and leaves one with it.
+// The first spec needs a cluster without cert-manager, and installs cert-manager for the others.
 var _ = Describe("Certificates of other sources than the operator", ginkgo.Ordered, ginkgo.ContinueOnFailure, func() {
 	It("are asked of cert-manager: nothing is opened before its issuer has signed all", needs("kinds that are made here"),
 		func(ctx context.Context) {

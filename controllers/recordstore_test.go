@@ -239,7 +239,7 @@ var _ = Describe("A store", func() {
 			p.settle(ctx)
 			var first corev1.PersistentVolumeClaim
 			object(ctx, "data-quotes-etcd-0", &first)
-			fifth := &corev1.PersistentVolumeClaim{Spec: first.Spec} // a later version had five members
+			fifth := &corev1.PersistentVolumeClaim{Spec: first.Spec} // a later version created five members
 			fifth.Namespace, fifth.Name, fifth.Labels = first.Namespace, "data-quotes-etcd-4", first.Labels
 			fifth.Spec.VolumeName = ""
 			Expect(api.Create(ctx, fifth)).To(Succeed())
@@ -250,7 +250,7 @@ var _ = Describe("A store", func() {
 			err = api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &v1alpha1.RecordStore{})
 			Expect(client.IgnoreNotFound(err)).To(Succeed())
 			Expect(err).To(HaveOccurred(), "the store is gone after one reconcile")
-			p.NoSets = true // the garbage collector deletes the set
+			p.NoSets = true // as if the garbage collector deleted the set
 			p.step(ctx)
 			var claims corev1.PersistentVolumeClaimList
 			Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
@@ -321,8 +321,8 @@ var _ = Describe("A store", func() {
 			before := p.picture(ctx)
 			spec := p.get(ctx).Spec
 			changes := storeChanges()
-			// On a real API server, where a change costs three times as much, only every third change is tried. A soak tries
-			// all of them.
+			// On a real API server, where a change costs three times as much, only every third change is tested. A soak
+			// tests all of them.
 			every := 1
 			if kubetest.Wanted() && !soaktest.Long() {
 				every = 3
@@ -359,13 +359,13 @@ var _ = Describe("A store", func() {
 	})
 })
 
-// storeChange is a change of a spec. It also tells whether the store's own objects show the change.
+// storeChange is a change of a spec, and says whether the store's own objects show the change.
 type storeChange struct {
 	do      func(*v1alpha1.RecordStoreSpec)
 	objects bool
 }
 
-// storeChanges returns changes of every field that may be changed and changed back.
+// storeChanges returns changes of every field that may be changed and can be reverted.
 func storeChanges() map[string]storeChange {
 	small := &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")}}
 	return map[string]storeChange{

@@ -27,17 +27,17 @@ import (
 type deliveredFiles map[string][]byte
 
 // playedTransports simulates how the processes in the pods of a simulated cluster use their certificates. The processes
-// have the files that the kubelet has delivered. These are the current contents of the Secret and the ConfigMap, unless
-// a test holds a delivery up. The processes use the code of the real ones (package certs).
+// have the files that the kubelet has delivered, which are the current contents of the Secret and the ConfigMap unless
+// a test delays a delivery. The simulation uses the code of the real processes (package certs).
 type playedTransports struct {
 	play *play
 	mu   sync.Mutex
 	has  map[types.UID]deliveredFiles // by pod
 	now  func() time.Time
 	held map[string]bool // pods whose files do not change
-	// grants returns the version of the table by which the process of a pod decides; nil: no process reports one.
+	// grants returns the version of the table that the process of a pod uses; nil: no process reports a version.
 	grants func(pod string) *int64
-	// unknown returns the number of tokens by unknown key; nil: there are none.
+	// unknown returns the number of tokens by unknown key; nil: there are no such tokens.
 	unknown func() map[string]int64
 }
 
@@ -56,7 +56,7 @@ func (p *playedTransports) Transport(ctx context.Context, address string) (out c
 		}
 	}
 	files := p.has[pod.UID]
-	if before != nil && pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd { // read only at the start
+	if before != nil && pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd { // etcd reads its files only once
 		files[certs.ModeFile], files[certs.BundleFile] = before[certs.ModeFile], before[certs.BundleFile]
 	}
 	source, err := certs.InMemory(certs.Config{Now: p.now}, files)
@@ -161,13 +161,13 @@ func (p *storePlay) uids(ctx context.Context, component string) map[string]types
 	return out
 }
 
-// until runs rounds until the store is as wanted. It calls always, which checks what must hold at any time, after each
-// round.
+// until runs rounds until the store matches. After each round it calls always, which checks conditions that must always
+// hold.
 func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore),
 	wanted func(*v1alpha1.TLSStatus) bool) {
 	GinkgoHelper()
 	for range 60 {
-		_ = p.round(ctx) // conflicts pass
+		_ = p.round(ctx) // conflicts disappear in later rounds
 		store := p.get(ctx)
 		if always != nil {
 			always(store)
@@ -179,7 +179,7 @@ func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore
 	Expect(p.words(ctx)).To(BeEmpty(), "it does not come to that: %+v", p.get(ctx).Status.TLS)
 }
 
-// rests returns a check that the store has settled in a transport.
+// rests returns a check that the store has settled in the given transport.
 func rests(in v1alpha1.TLSTransport) func(*v1alpha1.TLSStatus) bool {
 	return func(s *v1alpha1.TLSStatus) bool {
 		return s.Phase == v1alpha1.TLSReady && s.Transport == in && s.Reported == s.Processes && s.Processes > 0
@@ -433,7 +433,7 @@ var _ = Describe("The certificates of a store", func() {
 
 		By("a process that is not brought its new files: it is told before its certificate ends")
 		now = now.Add(time.Hour)
-		p.settle(ctx) // the process is asked, and has the new files up to this point
+		p.settle(ctx) // the process is asked, and has the new files before the next step
 		p.certs.held["ssd-0-0"] = true
 		now = now.Add(21 * 24 * time.Hour)
 		p.settle(ctx)

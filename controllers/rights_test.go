@@ -49,7 +49,7 @@ type rights struct {
 	refused map[string]bool // requests that the role does not allow, as text
 }
 
-// asked records what the operator has used in all specs.
+// asked records the rights that the operator has used in all specs.
 var asked = &rights{used: map[right]bool{}, refused: map[string]bool{}}
 
 // roundTripper is a function that is an http.RoundTripper.
@@ -72,8 +72,8 @@ func (r *rights) watch(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// refuse records a request that the role does not allow. It ignores refusals for a namespace that is being deleted, for
-// which the API server answers with the same code.
+// refuse records a request that the role does not allow. It ignores refusals for a namespace that is being deleted,
+// because the API server uses the same code for them.
 func (r *rights) refuse(answer *http.Response) error {
 	body, err := io.ReadAll(answer.Body)
 	if err != nil {
@@ -110,7 +110,7 @@ func verbsOf(request *http.Request, named bool, code int) []string {
 	case http.MethodGet:
 		switch {
 		case request.URL.Query().Get("watch") != "":
-			// If the API server does not send the list on the watch, an informer also lists.
+			// If the API server does not send the list on the watch, an informer sends a list request, too.
 			return []string{"watch", "list"}
 		case named:
 			return []string{"get"}
@@ -135,7 +135,7 @@ func verbsOf(request *http.Request, named bool, code int) []string {
 }
 
 // resourceOf reads the group and the resource, including its subresource, from a path such as
-// /apis/apps/v1/namespaces/a/statefulsets/b/scale. named says that the path is about one object.
+// /apis/apps/v1/namespaces/a/statefulsets/b/scale. The result named is true if the path is about one object.
 func resourceOf(u *url.URL) (group, resource string, named, ok bool) {
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
 	switch {
@@ -144,7 +144,7 @@ func resourceOf(u *url.URL) (group, resource string, named, ok bool) {
 	case len(parts) > 3 && parts[0] == "apis":
 		group, parts = parts[1], parts[3:]
 	default:
-		return "", "", false, false // discovery
+		return "", "", false, false // a request for discovery
 	}
 	if len(parts) > 2 && parts[0] == "namespaces" {
 		parts = parts[2:]
@@ -161,7 +161,7 @@ var (
 	operatorConfig *rest.Config
 	// operatorClient reads and writes without a cache.
 	operatorClient client.WithWatch
-	// acting writes as the operator. It reads like the operator's cache, which needs no right to get, but always
+	// acting writes as the operator. It reads like the operator's cache: it needs no right to get, but it always
 	// returns the current state.
 	acting client.WithWatch
 )
@@ -173,7 +173,7 @@ func actOnFake() {
 	acting = readingFreely(operatorClient)
 }
 
-// readingFreely returns a client whose reads are not recorded for the operator.
+// readingFreely returns a client whose reads are not recorded as reads of the operator.
 func readingFreely(writing client.WithWatch) client.WithWatch {
 	return interceptor.NewClient(writing, interceptor.Funcs{
 		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object,
@@ -279,7 +279,7 @@ func actAsOperator(ctx context.Context) {
 	}
 	Expect(api.Create(ctx, role)).To(Succeed())
 	Expect(api.Create(ctx, binding)).To(Succeed())
-	// The API server learns about a role some time after it was created.
+	// The API server takes some time to apply a new role.
 	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Group: v1alpha1.GroupVersion.Group, Resource: "shardpools",
 		Verb: "patch"})
 	fenceOperator(ctx)
@@ -301,7 +301,7 @@ func operatorRole() *rbacv1.ClusterRole {
 	return role
 }
 
-// unseen lists rights that no request shows, with the reason why the role has them nevertheless.
+// unseen lists rights that no recorded request shows, with the reason why the role has them.
 var unseen = map[right]string{
 	{"sheaf.dev", "recordstores/finalizers",
 		"update"}: "the admission plugin OwnerReferencesPermissionEnforcement asks for it where a store becomes an owner",
@@ -356,7 +356,7 @@ func TestRightsAreComparedBothWays(t *testing.T) {
 	ask(http.MethodPatch, "/apis/apps/v1/namespaces/a/statefulsets/b?force=true", http.StatusCreated)
 	ask(http.MethodPatch, "/apis/sheaf.dev/v1alpha1/namespaces/a/shardpools/b/status", http.StatusOK)
 	ask(http.MethodDelete, "/api/v1/namespaces/a", http.StatusOK)
-	ask(http.MethodGet, "/apis/apps/v1", http.StatusOK) // discovery
+	ask(http.MethodGet, "/apis/apps/v1", http.StatusOK) // a request for discovery
 	ask(http.MethodPatch, "/api/v1/namespaces/a/pods/b", http.StatusForbidden)
 	got := compareRights([]rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch", "delete"}},
@@ -376,8 +376,8 @@ func TestRightsAreComparedBothWays(t *testing.T) {
 // and in larger runs.
 var allRights bool
 
-// The role grants exactly the rights that the operator uses in these specs. If specs run on the fake, or only some
-// specs run, not all rights are used.
+// The role grants exactly the rights that the operator uses in these specs. Not all rights are used if specs run on the
+// fake, or if only some specs run.
 var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(report ginkgo.Report) {
 	if !report.SuiteSucceeded {
 		return // specs that did not run have used no rights

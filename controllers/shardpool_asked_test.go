@@ -27,7 +27,7 @@ var _ = Describe("A disk that is to be replaced", func() {
 		p.settle(ctx)
 		p.ready(ctx)
 	}
-	// fresh lets a shard find another volume after it is restarted.
+	// fresh lets a shard find another volume after its next restart.
 	fresh := func() {
 		p.reported = func(name string, r *recordv1.ShardStatus) {
 			if p.started[name] >= 2 {
@@ -104,7 +104,7 @@ var _ = Describe("A disk that is to be replaced", func() {
 		p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { s.Replace = []int32{1} })
 		for range 40 {
 			p.operator((&killer{at: 1}).client())
-			_ = p.round(ctx) // the operator dies in the middle of it
+			_ = p.round(ctx) // the operator is killed during the round
 		}
 		p.operator(acting)
 		p.settle(ctx)

@@ -17,7 +17,7 @@ var _ = Describe("A ShardPool and a Job that measures its class", func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) { p = newPoolPlay(ctx) })
 
-	// run simulates a finished Job on a claim: only what the Job has left behind matters.
+	// run simulates a finished Job on a claim by the traces that such a Job leaves.
 	run := func(ctx context.Context, name, class, message string, ended time.Time) {
 		claim := fleettest.BenchClaim(name, class)
 		claim.Namespace, claim.Spec.VolumeName = p.Namespace, ""
@@ -47,7 +47,7 @@ var _ = Describe("A ShardPool and a Job that measures its class", func() {
 		Expect(p.get(ctx, "ssd").Status.Device).To(BeNil())
 
 		run(ctx, "bench", classGrows, fleettest.RateMessage(2<<30), ended)
-		p.r = p.reconciler(acting) // so that the progress is written without a pause
+		p.r = p.reconciler(acting) // a new operator writes the progress without a pause
 		p.settle(ctx, 0)
 		pool := p.get(ctx, "ssd")
 		Expect(pool.Status.Device).NotTo(BeNil())

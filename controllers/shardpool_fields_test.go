@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// specs returns everything that the operator made, as YAML: sets, services and claims, without the fields that the API
-// server changes at each write.
+// specs returns all StatefulSets, Services and claims that the operator created, as YAML, without the fields that the
+// API server changes at each write.
 func (p *poolPlay) specs(ctx context.Context) (texts []string) {
 	for _, o := range p.objects(ctx) {
 		switch o := o.(type) {
@@ -59,7 +59,7 @@ var _ = Describe("Every field of a pool's spec", func() {
 	type poolChange func(*v1alpha1.ShardPool)
 	type poolField struct {
 		name    string
-		changes bool // objects
+		changes bool // whether the change affects objects
 		change  poolChange
 	}
 	fieldsOfPool := []poolField{
@@ -118,7 +118,7 @@ var _ = Describe("Every field of a pool's spec", func() {
 	type storeChange func(*v1alpha1.RecordStore)
 	type storeField struct {
 		name    string
-		changes bool // objects
+		changes bool // whether the change affects objects
 		change  storeChange
 	}
 	fieldsOfStore := []storeField{
@@ -144,8 +144,8 @@ var _ = Describe("Every field of a pool's spec", func() {
 		}},
 		{"gateway", false, func(store *v1alpha1.RecordStore) { three := int32(3); store.Spec.Gateway.Replicas = &three }},
 	}
-	// All fields share one pool: each change leaves the objects as it found them. On a real API server, where a change
-	// costs ten times as much, only every third field is tried. A soak tries all of them there as well.
+	// All fields share one pool, because each change restores the objects. On a real API server, where a change costs
+	// ten times as much, only every third field is tested. A soak tests all of them there as well.
 	every := 1
 	if kubetest.Wanted() && !soaktest.Long() {
 		every = 3
@@ -180,8 +180,8 @@ var _ = Describe("Every field of a pool's spec", func() {
 		})
 })
 
-// back makes a change, checks whether the objects follow, reverts the change, and checks that the objects are as
-// before.
+// back makes a change, checks whether the objects change accordingly, reverts the change, and checks that the objects
+// are restored.
 func (p *poolPlay) back(ctx context.Context, name string, changes bool, change func()) {
 	GinkgoHelper()
 	before := p.specs(ctx)

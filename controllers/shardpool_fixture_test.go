@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// These are the classes that tests use: the volumes of one can grow, and those of the other cannot.
+// Classes that tests use: the volumes of one can grow, and those of the other cannot.
 const (
 	classGrows = "grows"
 	classFixed = "fixed"
@@ -40,9 +40,9 @@ type poolPlay struct {
 	*play
 	store *v1alpha1.RecordStore
 	r     *shardpool.Reconciler
-	// after runs after each reconcile and each step. It checks what must hold at any time.
+	// after runs after each reconcile and each step, and checks conditions that must always hold.
 	after func(context.Context)
-	undo  func() // used by back
+	undo  func() // used by the method back
 }
 
 func newPoolPlay(ctx context.Context) *poolPlay {
@@ -105,8 +105,8 @@ func (p *poolPlay) reconcile(ctx context.Context, name string) (ctrl.Result, err
 	return result, err
 }
 
-// round reconciles every pool, and lets each simulated component do a step. Rounds are so far apart that changing
-// numbers are written in each.
+// round reconciles every pool, and lets each simulated component perform one step. The time between rounds is long
+// enough that changing numbers are written in each round.
 func (p *poolPlay) round(ctx context.Context) error {
 	p.r.ForgetWrites()
 	var pools v1alpha1.ShardPoolList
@@ -126,7 +126,7 @@ func (p *poolPlay) round(ctx context.Context) error {
 	return failed
 }
 
-// settledPool creates a pool, and settles what follows from that.
+// settledPool creates a pool, and runs rounds until nothing changes.
 func (p *poolPlay) settledPool(ctx context.Context, name string, shards int32,
 	changes ...func(*v1alpha1.ShardPool)) *v1alpha1.ShardPool {
 	GinkgoHelper()
@@ -135,7 +135,8 @@ func (p *poolPlay) settledPool(ctx context.Context, name string, shards int32,
 	return pool
 }
 
-// settle runs rounds until no round has written anything for behind+1 rounds, because the cache lags by behind rounds.
+// settle runs rounds until behind+1 successive rounds have written nothing, because the cache lags by the number of
+// rounds in behind.
 func (p *poolPlay) settle(ctx context.Context, behind int) {
 	GinkgoHelper()
 	for n, quiet := 0, 0; quiet <= behind; n++ {
@@ -146,7 +147,7 @@ func (p *poolPlay) settle(ctx context.Context, behind int) {
 	}
 }
 
-// words returns the messages of all pools, for the report of a failure.
+// words returns the messages of all pools, for a failure message.
 func (p *poolPlay) words(ctx context.Context) (words []string) {
 	var pools v1alpha1.ShardPoolList
 	Expect(api.List(ctx, &pools, client.InNamespace(p.Namespace))).To(Succeed())
@@ -200,7 +201,7 @@ func (p *poolPlay) uids(ctx context.Context) map[string]types.UID {
 	return uids
 }
 
-// playedRegister simulates a placement that needs some shards.
+// playedRegister simulates a placement that needs certain shards.
 type playedRegister struct {
 	needs   map[string]bool
 	emptied []string

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// The controller runs as in the operator: with a cache, and triggered by what it watches.
+// The controller runs as in the operator, with a cache and triggered by watches.
 var _ = Describe("ShardPools under a manager", needs("managers reach it by its address"), func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) {
@@ -25,7 +25,7 @@ var _ = Describe("ShardPools under a manager", needs("managers reach it by its a
 			Expect(r.SetupWithManager(mgr)).To(Succeed())
 		})
 	})
-	// until steps the cluster until a state is reached.
+	// until lets the simulated cluster take steps until a condition is met.
 	until := func(ctx context.Context, holds func() bool) {
 		GinkgoHelper()
 		Eventually(func() bool {

@@ -22,7 +22,7 @@ import (
 // Live.
 type calls struct{ reads, lists, writes, live int }
 
-// counting is held while a call is counted, because several sets are written at a time.
+// counting is held while a call is counted, because several StatefulSets are written concurrently.
 var counting sync.Mutex
 
 func count(n *int) {
@@ -128,7 +128,7 @@ var _ = Describe("Forty shards in one pool", func() {
 	It("say what is complained of, each of its own set", func(ctx context.Context) {
 		p := newPoolPlay(ctx)
 		p.pool(ctx, "ssd", 40)
-		for range 2 { // one for the finalizer, and one for the sets
+		for range 2 { // one reconcile for the finalizer, and one for the StatefulSets
 			_, err := p.reconcile(ctx, "ssd")
 			Expect(err).NotTo(HaveOccurred())
 		}

@@ -67,10 +67,10 @@ type processes struct {
 	apart              bool // each shard is a failure domain
 	// deliver returns the files of a pod's folder of certificates; nil: pods have none.
 	deliver func(ctx context.Context, pod *corev1.Pod) (deliveredFiles, error)
-	running map[string]*exec.Cmd // by pod's UID
+	running map[string]*exec.Cmd // by the pod's UID
 }
 
-// newProcesses uses the binary of `make build`, or builds one.
+// newProcesses uses the binary from `make build`, or builds one.
 func newProcesses(ctx context.Context) *processes {
 	GinkgoHelper()
 	r := &processes{root: ginkgo.GinkgoT().TempDir(), running: map[string]*exec.Cmd{}}
@@ -89,7 +89,7 @@ func newProcesses(ctx context.Context) *processes {
 func (r *processes) start(pod *corev1.Pod) (ip string) {
 	ip = fmt.Sprintf("127.%d.%d.%d", 10+rand.IntN(200), rand.IntN(250), 1+rand.IntN(250))
 	if pod.Labels[v1alpha1.LabelPool] == "" {
-		return ip // a member of etcd only appears to run
+		return ip // a member of etcd only seems to run
 	}
 	shard := pod.Labels[v1alpha1.LabelPool] + "-" + pod.Labels[v1alpha1.LabelShard]
 	domain := pod.Spec.NodeName

@@ -184,7 +184,8 @@ var _ = Describe("Shards", func() {
 	It("are filled from what an operator from before their kind wrote, and nothing of that is lost",
 		func(ctx context.Context) {
 			p.settledPool(ctx, "ssd", 25)
-			// This is the state that such an operator leaves: a list of all shards in the pool's status, and no Shards.
+			// An operator of such a version leaves this state: a list of all shards in the pool's status, and no
+			// Shards.
 			pool, listed := p.get(ctx, "ssd"), []v1alpha1.ShardStatus{}
 			for n := range int32(25) {
 				s := shard(ctx, workload.Shard("ssd", n)).Status
@@ -194,7 +195,7 @@ var _ = Describe("Shards", func() {
 			pool.Status.ShardStatuses, pool.Status.States = listed, nil
 			Expect(api.Status().Update(ctx, pool)).To(Succeed())
 			Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
-			for n := range int32(25) { // nor do sets and pods have the UUIDs
+			for n := range int32(25) { // StatefulSets and pods do not have the UUIDs, either
 				p.silent[workload.Shard("ssd", n)] = true
 				Expect(p.forgetVolume(ctx, workload.Shard("ssd", n))).To(Succeed())
 			}
@@ -281,7 +282,7 @@ var _ = Describe("Shards", func() {
 	})
 })
 
-// forgetVolume removes the UUID of a shard's volume from its set and pod.
+// forgetVolume removes the UUID of a shard's volume from its StatefulSet and its pod.
 func (p *poolPlay) forgetVolume(ctx context.Context, shard string) error {
 	set := &appsv1.StatefulSet{}
 	if err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: shard}, set); err != nil {

@@ -51,7 +51,7 @@ var _ = Describe("ShardPool", func() {
 			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"}, service)).To(Succeed())
 			Expect(service.Spec.PublishNotReadyAddresses).To(BeTrue())
 
-			// By now the set and the pod know the volume, and no pod was created twice for that.
+			// The StatefulSet and the pod now have the volume's UUID, and no pod was created twice for that.
 			set := &appsv1.StatefulSet{}
 			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-1"}, set)).To(Succeed())
 			Expect(set.Spec.Template.Annotations).To(HaveKeyWithValue(workload.AnnotationVolume, "uuid-of-ssd-1"))
@@ -59,7 +59,7 @@ var _ = Describe("ShardPool", func() {
 			Expect(p.started).To(Equal(map[string]int{"ssd-0": 1, "ssd-1": 1, "ssd-2": 1}))
 
 			before := p.versions(ctx)
-			p.r = p.reconciler(acting) // another operator
+			p.r = p.reconciler(acting) // a new operator process
 			for range 4 {
 				_, err := p.reconcile(ctx, "ssd")
 				Expect(err).NotTo(HaveOccurred())
@@ -258,7 +258,7 @@ var _ = Describe("ShardPool", func() {
 				}
 			})
 
-		// takenBack reverts the size, and checks that everything heals without anything else.
+		// takenBack reverts the size, and checks that everything recovers without another action.
 		takenBack := func(ctx context.Context) {
 			GinkgoHelper()
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("1Gi") })
@@ -418,7 +418,7 @@ var _ = Describe("ShardPool", func() {
 			p.settledPool(ctx, "ssd", 1)
 			remove(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace}})
 			before := maps.Clone(p.uids(ctx))
-			_, err := p.reconcile(ctx, "ssd") // the namespace still exists, but nothing can be created in it any more
+			_, err := p.reconcile(ctx, "ssd") // the namespace still exists, but no object can be created in it
 			Expect(err).NotTo(HaveOccurred())
 			Expect(p.uids(ctx)).To(Equal(before))
 			remove(ctx, p.get(ctx, "ssd"))

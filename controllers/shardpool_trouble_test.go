@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// snapshot returns a client with everything that a cache would hold at this moment.
+// snapshot returns a client with all objects that a cache would hold at this moment.
 func (p *play) snapshot(ctx context.Context) client.Client {
 	objects := p.objects(ctx)
 	for _, list := range []client.ObjectList{&corev1.NodeList{}, &corev1.PersistentVolumeList{},
@@ -62,25 +62,26 @@ func reading(cache func() client.Client) client.Client {
 	})
 }
 
-// frozen returns a client that forever reads the state at the time of this call.
+// frozen returns a client that always reads the state at the time of this call.
 func (p *play) frozen(ctx context.Context) client.Client {
 	cache := p.snapshot(ctx)
 	return reading(func() client.Client { return cache })
 }
 
-// errKilled is the error of every write after an operator was killed.
+// errKilled is the error of every write after the operator was killed.
 var errKilled = errors.New("the operator was killed")
 
-// killer is a client whose operator dies after write number at, or never if at is 0. All later writes fail.
+// killer is a client that simulates the death of its operator after write number at, or never if at is 0. All later
+// writes fail.
 type killer struct {
-	mu         sync.Mutex // one write at a time: the operator dies at a certain one
+	mu         sync.Mutex // allows one write at a time, so that the operator dies at a certain write
 	writes, at int
 }
 
 // deaths returns the number of the write after which the next operator dies; 0: never.
 type deaths func() int
 
-// once lets one operator die after write number at. The next operator survives.
+// once kills one operator after write number at. The next operator survives.
 func once(at int) deaths {
 	return func() int {
 		next := at
@@ -89,15 +90,17 @@ func once(at int) deaths {
 	}
 }
 
-// always lets each operator die after its first write.
+// always kills each operator after its first write.
 func always() int { return 1 }
 
-// mostRounds is an upper limit of the rounds that a part of a story takes if each operator dies after its first write.
+// mostRounds is an upper limit of the number of rounds of one part of a story, if each operator dies after its first
+// write.
 const mostRounds = 300
 
-// aliveUntil returns the deaths to try for a story of this many writes: after every write, and once after each fifth
-// write. On a real API server, where each repetition costs ten times as much, the operator dies once after a quarter, a
-// half and three quarters of the writes. In a soak, it dies once after every single write.
+// aliveUntil returns the deaths to try for a story with this number of writes. Operators die after every write in one
+// run, and once after each fifth write in others. On a real API server, where each repetition costs ten times as much,
+// the operator dies once after a quarter, a half and three quarters of the writes. In a soak, it dies once after every
+// single write.
 func aliveUntil(writes int) map[string]deaths {
 	all := map[string]deaths{"killed after each write": always}
 	after := func(at int) { all[fmt.Sprintf("killed after write %d", at)] = once(at) }
@@ -162,7 +165,7 @@ func (k *killer) client() client.Client {
 	})
 }
 
-// story is everything that can happen to a pool in its life, except for its end. wait lets it settle.
+// story performs everything that can happen to a pool before its deletion. The function wait lets the pool settle.
 func story(ctx context.Context, p *poolPlay, wait func()) {
 	p.pool(ctx, "ssd", 2)
 	wait()
@@ -178,7 +181,7 @@ func story(ctx context.Context, p *poolPlay, wait func()) {
 	wait()
 }
 
-// picture describes the namespace, without what differs from run to run.
+// picture describes the namespace, without the parts that differ between runs.
 func (p *poolPlay) picture(ctx context.Context) (lines []string) {
 	for _, o := range p.objects(ctx) {
 		switch o := o.(type) {
@@ -208,7 +211,8 @@ func (p *poolPlay) picture(ctx context.Context) (lines []string) {
 	return lines
 }
 
-// withoutHashes removes what differs from namespace to namespace: addresses and the store's UID are in the template.
+// withoutHashes removes the hashes of templates, which differ between namespaces because a template contains addresses
+// and the store's UID.
 func withoutHashes(lines []string) []string {
 	out := make([]string, 0, len(lines))
 	for _, line := range lines {
@@ -268,7 +272,7 @@ var _ = Describe("The pool's controller", func() {
 	})
 })
 
-// settled runs one round, and reports whether nothing was written in it.
+// settled runs one round, and reports whether the round wrote nothing.
 func (p *poolPlay) settled(ctx context.Context) bool {
 	before := wrote.Load()
 	return p.round(ctx) == nil && wrote.Load() == before

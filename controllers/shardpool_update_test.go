@@ -31,7 +31,7 @@ var _ = Describe("An update", func() {
 		p.pool(ctx, "a", 2)
 		p.settledPool(ctx, "b", 1)
 		p.ready(ctx, "a")
-		// At no time is a second shard of the store down, whichever pool it belongs to.
+		// A second shard of the store is never down at the same time, whichever pool it belongs to.
 		p.after = func(ctx context.Context) {
 			down := 3
 			for _, shard := range []string{"a-0", "a-1", "b-0"} {
@@ -140,7 +140,7 @@ var _ = Describe("An update", func() {
 
 	It("looks past the cache before it stops a shard", func(ctx context.Context) {
 		image(ctx, "sheaf:2")
-		// The cache keeps the state of this moment, so the restart by another operator is not in it.
+		// The cache keeps the present state, so it does not show the restart by another operator.
 		p.r = p.reconciler(p.frozen(ctx))
 		for range 3 {
 			_, _ = p.reconcile(ctx, "a")

@@ -29,7 +29,7 @@ func (p *storePlay) reconcilePool(ctx context.Context, name string) ctrl.Result 
 	return result
 }
 
-// stalled returns why a pool is stalled, or an empty string if it is not.
+// stalled returns the reason why a pool is stalled, or "" if it is not stalled.
 func (p *storePlay) stalled(ctx context.Context, name string) string {
 	GinkgoHelper()
 	pool := &v1alpha1.ShardPool{}
@@ -234,7 +234,7 @@ var _ = Describe("What a store says as it comes up, and of plans", func() {
 	It("is not that groups have nowhere to go while the plan is older than what is asked for", func(ctx context.Context) {
 		p.create(ctx, threeCopies)
 		p.pool(ctx, 2)
-		p.poolNamed(ctx, "near", 2) // one failure domain
+		p.poolNamed(ctx, "near", 2) // the shards share one failure domain
 		p.settle(ctx)
 		p.ready(ctx)
 		By("a shard that nothing can do without")
@@ -315,7 +315,7 @@ var _ = Describe("The status of a pool", func() {
 })
 
 var _ = Describe("What nobody could ask yet", func() {
-	// claims returns the conditions of an object that are True, except those that say that work is in progress.
+	// claims returns the conditions of an object that are True, except those that indicate work in progress.
 	claims := func(conditions []metav1.Condition) (kinds []string) {
 		for _, c := range conditions {
 			if c.Status == metav1.ConditionTrue && c.Type != v1alpha1.ConditionReconciling &&

@@ -22,7 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// These names of Ginkgo are not imported with a dot, because Fail is an outcome of steps here.
+// These names of Ginkgo are declared instead of importing Ginkgo with a dot, because Fail has another meaning in this
+// package.
 var (
 	Describe      = ginkgo.Describe
 	Context       = ginkgo.Context
@@ -35,21 +36,21 @@ var (
 	GinkgoHelper  = ginkgo.GinkgoHelper
 )
 
-// onServer labels specs that need a real API server: `make test` leaves them to `make test-api`. onBoth labels specs
-// that run on the fake, and also in `make test-api`. All specs run on a real API server in `make test-api-all` and in
-// `make soak-kube`.
+// onServer labels specs that need a real API server, so that only `make test-api` runs them. onBoth labels specs that
+// run on the fake and also in `make test-api`. All specs run on a real API server in `make test-api-all` and in `make
+// soak-kube`.
 const (
 	onServer = "server"
 	onBoth   = "both"
 )
 
-// needs labels a spec as onServer; why says what the fake lacks.
+// needs labels a spec as onServer. The argument why names the feature that the fake lacks.
 func needs(why string) ginkgo.Labels { return ginkgo.Label(onServer, why) }
 
-// both labels a spec as onBoth; why says what only the real API server can show.
+// both labels a spec as onBoth. The argument why names the property that only the real API server can show.
 func both(why string) ginkgo.Labels { return ginkgo.Label(onBoth, why) }
 
-// These specs use a real API server and etcd, or a fake (fake_test.go). The tests simulate everything else of
+// These specs use a real API server and etcd, or a fake (fake_test.go). The tests simulate the other components of
 // Kubernetes. Each test has a namespace of its own.
 var (
 	envConfig *rest.Config
@@ -68,7 +69,7 @@ var noteFlakes func(report *ginkgo.Report)
 var _ = ginkgo.ReportAfterSuite("flakes", func(report ginkgo.Report) { noteFlakes(&report) })
 
 func TestControllers(t *testing.T) {
-	debug.SetGCPercent(300) // memory is plentiful, and garbage collection would take a fifth of a run on the fake
+	debug.SetGCPercent(300) // garbage collection would take a fifth of a run on the fake, and memory is plentiful
 	suite, reporter := ginkgo.GinkgoConfiguration()
 	if words := os.Getenv(kubetest.FocusVariable); words != "" {
 		suite.FocusStrings = append(suite.FocusStrings, words)
@@ -87,7 +88,7 @@ func TestControllers(t *testing.T) {
 		t.Logf("%d of %d specs run, on a real API server; the others run on a fake in make test, and here in make "+
 			"test-api-all", stats.SpecsThatWillRun, stats.TotalSpecs)
 	}
-	suite.RandomSeed = int64(soaktest.Seed(t, 1)) // for the order of specs
+	suite.RandomSeed = int64(soaktest.Seed(t, 1)) // seed for the order of specs
 	if !soaktest.Long() {
 		suite.FlakeAttempts = 2 // processes of Kubernetes answer in real time
 	}

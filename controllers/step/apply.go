@@ -21,14 +21,14 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// annotationApplied is a hash of the object that was last applied. If it equals the hash of the wanted object,
-// nothing was removed from the wanted object since. A live object that contains everything wanted then needs no
-// write.
+// annotationApplied is a hash of the wanted object that was last applied. If the hash has not changed, no field was
+// removed from the wanted object, and a live object that contains all wanted fields needs no write.
 const annotationApplied = "sheaf.dev/applied"
 
 // Apply updates the live object to the wanted one by server-side apply, and reverts additions by others (foreign.go).
-// It reads the live object from the client's cache, and writes nothing if the live object is as wanted. owner may be
-// nil. changed reports whether Apply wrote. A stale cache causes a write that changes nothing, or a conflict.
+// It reads the live object from the client's cache, and writes nothing if the live object matches. The argument owner
+// may be nil. The result changed reports whether Apply has written. A stale cache causes a write that changes nothing,
+// or a conflict.
 func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (changed bool, err error) {
 	gvk, err := apiutil.GVKForObject(wanted, c.Scheme())
 	if err != nil {
@@ -90,8 +90,8 @@ func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (c
 	return true, nil
 }
 
-// ofAnother reports whether another owner controls the live object. In this case, Apply takes over no fields from other
-// writers, and the API server refuses the apply.
+// ofAnother reports whether another owner controls the live object. Apply then takes over no fields from other writers,
+// and the API server refuses the apply.
 func ofAnother(live, owner client.Object) bool {
 	controller := metav1.GetControllerOf(live)
 	return controller != nil && (owner == nil || controller.UID != owner.GetUID())
@@ -129,8 +129,7 @@ func liveOf(ctx context.Context, c client.Client, wanted *unstructured.Unstructu
 	return live, nil
 }
 
-// holds reports whether the live object contains everything that is wanted. It may have more owners than the wanted
-// one.
+// holds reports whether the live object contains all wanted fields. It may have additional owners.
 func holds(live client.Object, wanted *unstructured.Unstructured) (bool, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
 	if err != nil {
@@ -144,7 +143,7 @@ func holds(live client.Object, wanted *unstructured.Unstructured) (bool, error) 
 	}
 	want := wanted.DeepCopy()
 	want.SetOwnerReferences(nil)
-	delete(want.Object, "apiVersion") // a typed object read from the API does not carry them
+	delete(want.Object, "apiVersion") // a typed object that was read from the API lacks these fields
 	delete(want.Object, "kind")
 	return contains(fields, want.Object), nil
 }
@@ -201,10 +200,10 @@ func prune(fields map[string]any) {
 // appliedMax is the maximum number of remembered objects: several for each of a few thousand shards, in about 1 MB.
 const appliedMax = 1 << 14
 
-// appliedMemory remembers which live objects were as wanted. Without it, an idle operator with a thousand shards
-// spent most of its CPU time comparing them again. An object with the same UID and resource version is unchanged, and
-// so is a wanted object with the same hash; the earlier result therefore still holds. The memory only saves work: an
-// object that is not remembered is compared. Safe for concurrent use.
+// appliedMemory remembers which live objects matched the wanted ones. Without this memory, an idle operator with a
+// thousand shards spent most of its CPU time comparing the same objects. Objects with the same UID and resource version
+// are unchanged, and so are wanted objects with the same hash, so the earlier result is still valid. The memory only
+// saves work: an object that is not remembered is compared. Safe for concurrent use.
 type appliedMemory struct {
 	mu      sync.Mutex
 	objects map[types.UID]appliedObject
@@ -213,7 +212,7 @@ type appliedMemory struct {
 // appliedObject identifies a compared pair.
 type appliedObject struct{ resourceVersion, wanted string }
 
-// asWanted holds the objects that this process remembers.
+// asWanted holds the matches that this process remembers.
 var asWanted = &appliedMemory{objects: map[types.UID]appliedObject{}}
 
 // is reports whether a live object was found to match the wanted object with the hash wanted.
@@ -224,7 +223,8 @@ func (s *appliedMemory) is(live client.Object, wanted string) bool {
 	return ok && found == appliedObject{live.GetResourceVersion(), wanted}
 }
 
-// note records such a match. It ignores objects without a UID or a resource version, which exist only in tests.
+// note records that a live object matches the wanted object with this hash. It ignores objects without a UID or a
+// resource version, which exist only in tests.
 func (s *appliedMemory) note(live client.Object, wanted string) {
 	if live.GetUID() == "" || live.GetResourceVersion() == "" {
 		return
@@ -232,7 +232,7 @@ func (s *appliedMemory) note(live client.Object, wanted string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.objects) >= appliedMax {
-		clear(s.objects) // objects that still exist are compared once more
+		clear(s.objects) // after this, objects that still exist are compared once more
 	}
 	s.objects[live.GetUID()] = appliedObject{live.GetResourceVersion(), wanted}
 }

@@ -12,10 +12,10 @@ import (
 // MessageMax is the maximum length of a condition's message in bytes. The API server refuses more than 32768 bytes.
 const MessageMax = 2048
 
-// reasonUnknown replaces a reason that the API server would refuse, and with it the whole status of the object.
+// reasonUnknown replaces a reason that the API server would refuse together with the whole status of the object.
 const reasonUnknown = "ReasonUnknown"
 
-// reasonPattern and reasonBytesMax are the rules of the API server for a reason.
+// reasonPattern and reasonBytesMax are the API server's rules for a reason.
 var reasonPattern = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 
 const reasonBytesMax = 1024

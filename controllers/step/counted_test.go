@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// readsNothing finds every object, or none if gone is set.
+// readsNothing is a reader that finds every object, or none if gone is set.
 type readsNothing struct {
 	client.Reader
 	gone bool

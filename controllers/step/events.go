@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Warnings returns the most recent warnings about an object, newest first.
+// Warnings returns the latest warnings about an object, the newest first.
 func Warnings(ctx context.Context, live client.Reader, about client.Object) ([]string, error) {
 	var list corev1.EventList
 	err := live.List(ctx, &list, client.InNamespace(about.GetNamespace()),
@@ -24,7 +24,7 @@ func Warnings(ctx context.Context, live client.Reader, about client.Object) ([]s
 	return EventWords(list.Items), nil
 }
 
-// EventWords returns the most recent messages, newest first.
+// EventWords returns the latest messages of events, the newest first.
 func EventWords(list []corev1.Event) []string {
 	at := func(e corev1.Event) time.Time {
 		newest := e.LastTimestamp.Time
@@ -47,7 +47,7 @@ func EventWords(list []corev1.Event) []string {
 			from := max(eventBytesMax/2, cause[0]-causeBytes)
 			message = message[:eventBytesMax/2] + " ... " + message[from:min(len(message), from+eventBytesMax/2)]
 		} else if len(message) > eventBytesMax {
-			// Mount errors start with the device and end with the message of mount(8).
+			// A mount error starts with the device and ends with the message of mount(8), so keep both ends.
 			message = message[:eventBytesMax/2] + " ... " + message[len(message)-eventBytesMax/2:]
 		}
 		words = append(words, strings.ToValidUTF8(message, "?"))
@@ -57,8 +57,7 @@ func EventWords(list []corev1.Event) []string {
 
 const eventsKept = 5
 
-// causeBytes is the number of bytes that are kept before the cause. They name the program or the device that the cause
-// is about.
+// causeBytes is the number of bytes that are kept before the cause, because these bytes name the program or the device.
 const causeBytes = 40
 
 var (

@@ -23,14 +23,14 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Server-side apply owns only the fields that it names. A container, a variable or a port that somebody else adds
-// therefore remains, and a second port with the same name makes a Service that the API server refuses.
-// metadata.managedFields records the writer of each field. The operator first takes ownership of what others wrote, and
-// the following apply, which does not name those fields, removes them. Defaults of the API server and additions of
-// admission webhooks have no owner and remain.
+// Server-side apply owns only the fields that it names. Therefore a container, a variable or a port that somebody else
+// adds would remain, and the API server would refuse a Service with two ports of the same name. metadata.managedFields
+// records the writer of each field. The operator first takes ownership of the fields that others wrote, and the next
+// apply, which does not name those fields, removes them. Defaults of the API server and additions of admission webhooks
+// have no owner and remain.
 //
-// Others may keep labels, annotations, finalizers and owners of the object itself, its status, and the fields that
-// keeps allows.
+// The operator leaves other writers the labels, annotations, finalizers and owners of the object itself, its status,
+// and the fields that the function keeps allows.
 
 // restartedAt is the path of the annotation that `kubectl rollout restart` sets in a pod template.
 const restartedAt = ".spec.template.metadata.annotations.kubectl.kubernetes.io/restartedAt"
@@ -51,7 +51,7 @@ func CacheTransform() toolscache.TransformFunc {
 	return func(o any) (any, error) {
 		switch o := o.(type) {
 		case *corev1.Node:
-			o.Status.Images = nil // names of up to 50 images, most of a node's bytes
+			o.Status.Images = nil // up to 50 names, which are most of a node's bytes
 		case *appsv1.StatefulSet, *appsv1.Deployment, *corev1.Service, *policyv1.PodDisruptionBudget, *storagev1.StorageClass,
 			*networkingv1.NetworkPolicy:
 			return o, nil
@@ -112,15 +112,15 @@ func takeOver(live client.Object, wanted *unstructured.Unstructured) ([]byte, er
 }
 
 // learnWriters makes the API server record the writers of an object whose managed fields somebody removed, and reads
-// the object again. It applies a configuration without fields, for which the API server assigns all existing fields
-// to a special manager (before-first-apply). The apply uses a field manager other than the operator's own: with a stale
-// cache, an apply by the operator's manager would remove everything that the operator wrote.
+// the object again. It applies a configuration without fields, and the API server then assigns all existing fields to a
+// special manager (before-first-apply). The apply uses a field manager other than the operator's, because with a stale
+// cache an apply by the operator's manager would remove all fields that the operator wrote.
 func learnWriters(ctx context.Context, c client.Client, live client.Object, wanted *unstructured.Unstructured) error {
 	bare := &unstructured.Unstructured{}
 	bare.SetGroupVersionKind(wanted.GroupVersionKind())
 	bare.SetNamespace(wanted.GetNamespace())
 	bare.SetName(wanted.GetName())
-	bare.SetUID(live.GetUID()) // if the object was deleted meanwhile, no new object is made
+	bare.SetUID(live.GetUID()) // if the object was deleted in the meantime, no new object is created
 	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(bare),
 		client.FieldOwner(v1alpha1.FieldManager+"-learns"))
 	if err != nil {
@@ -159,14 +159,15 @@ func fieldsOf(entries []metav1.ManagedFieldsEntry, n int) (*fieldpath.Set, error
 
 func withFields(e metav1.ManagedFieldsEntry, set *fieldpath.Set) metav1.ManagedFieldsEntry {
 	raw, err := set.ToJSON()
-	if err != nil { // a set that was read from JSON can fail only by a bug
+	if err != nil { // decoding a set that was read from JSON can fail only by a bug
 		panic(err)
 	}
 	e.FieldsV1 = metav1.NewFieldsV1(string(raw))
 	return e
 }
 
-// onlyMetadata reports whether an entry has only fields of metadata and status, as most entries do. The check is cheap.
+// onlyMetadata reports whether an entry has only fields of metadata and status, as most entries do. This check is
+// cheap.
 func onlyMetadata(e metav1.ManagedFieldsEntry) bool {
 	var top map[string]json.RawMessage
 	if e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &top) != nil {
@@ -180,7 +181,7 @@ func onlyMetadata(e metav1.ManagedFieldsEntry) bool {
 	return true
 }
 
-// foreign returns the fields of others that they may not keep and that the operator does not own yet.
+// foreign returns the fields of other writers that they may not keep and that the operator does not own yet.
 func foreign(theirs, ours *fieldpath.Set, wanted *unstructured.Unstructured) *fieldpath.Set {
 	taken := fieldpath.NewSet()
 	theirs.Iterate(func(p fieldpath.Path) {
@@ -195,7 +196,7 @@ func foreign(theirs, ours *fieldpath.Set, wanted *unstructured.Unstructured) *fi
 	return taken
 }
 
-// keeps reports whether others may keep a field below spec.
+// keeps reports whether other writers may keep a field below spec.
 func keeps(p fieldpath.Path, ours *fieldpath.Set, wanted *unstructured.Unstructured) bool {
 	path := p.String()
 	if path == restartedAt {
@@ -217,8 +218,7 @@ func keeps(p fieldpath.Path, ours *fieldpath.Set, wanted *unstructured.Unstructu
 		}
 		fallthrough
 	case corev1.ServiceTypeNodePort:
-		// Others may set the node port of one of the operator's ports. A port that others added is removed as a
-		// whole.
+		// Others may set the node port of one of the operator's ports. A port that others added is removed completely.
 		if under(serviceOutside) || strings.HasSuffix(path, ".nodePort") && ours.Has(p[:len(p)-1]) {
 			return true
 		}

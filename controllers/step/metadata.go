@@ -49,7 +49,7 @@ func metadataOf(object client.Object) *metav1.ObjectMeta {
 	return object.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 }
 
-// AddFinalizer keeps an object until its dependent resources are released or deleted.
+// AddFinalizer keeps an object from disappearing until its dependent resources are released or deleted.
 func AddFinalizer[T client.Object](ctx context.Context, c client.Client, object T) Outcome {
 	if controllerutil.ContainsFinalizer(object, v1alpha1.Finalizer) {
 		return Complete()
@@ -57,20 +57,18 @@ func AddFinalizer[T client.Object](ctx context.Context, c client.Client, object 
 	return Retry(WriteMetadata(ctx, c, object, func(o T) { controllerutil.AddFinalizer(o, v1alpha1.Finalizer) }))
 }
 
-// RemoveFinalizer allows the deletion of an object to complete. If the object is already gone, RemoveFinalizer
-// succeeds.
+// RemoveFinalizer allows the deletion of an object to complete. It succeeds if the object no longer exists.
 func RemoveFinalizer[T client.Object](ctx context.Context, c client.Client, object T) error {
 	return client.IgnoreNotFound(WriteMetadata(ctx, c, object, func(o T) {
 		controllerutil.RemoveFinalizer(o, v1alpha1.Finalizer)
 	}))
 }
 
-// Stale reports whether a write failed only because its input was read too early, or because the namespace is being
-// deleted.
+// Stale reports whether a write failed only because its input was outdated, or because the namespace is being deleted.
 func Stale(err error) bool {
 	return err != nil && (apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsConflict(err))
 }
 
-// Passing reports whether an error will be gone at the next reconcile: it is Stale, or the object has just been
-// deleted.
+// Passing reports whether an error is expected to disappear by the next reconcile, because it is Stale or the object
+// has just been deleted.
 func Passing(err error) bool { return Stale(err) || apierrors.IsNotFound(err) }

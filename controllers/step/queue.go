@@ -29,9 +29,9 @@ func Failures() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryMost)
 }
 
-// Pacer chooses the pause after a conflict with another writer or a stale cache. Such a conflict usually passes in a
-// moment; if it does not, the pauses grow like those after failures. The zero value is ready for use. Safe for
-// concurrent use.
+// Pacer chooses the pause after a conflict with another writer or with a stale cache. Such a conflict usually
+// disappears quickly; otherwise the pauses grow like the pauses after failures. The zero value is ready for use. Safe
+// for concurrent use.
 type Pacer struct {
 	once    sync.Once
 	limiter workqueue.TypedRateLimiter[reconcile.Request]
@@ -42,7 +42,7 @@ func (p *Pacer) queue() workqueue.TypedRateLimiter[reconcile.Request] {
 	return p.limiter
 }
 
-// Again requests another reconcile soon.
+// Again requests another reconcile after the pause.
 func (p *Pacer) Again(req ctrl.Request) ctrl.Result {
 	return ctrl.Result{RequeueAfter: p.queue().When(req)}
 }
@@ -50,8 +50,8 @@ func (p *Pacer) Again(req ctrl.Request) ctrl.Result {
 // Done records that a reconcile was completed, which resets the pauses.
 func (p *Pacer) Done(req ctrl.Request) { p.queue().Forget(req) }
 
-// Changed passes an update of an object of type T if the function of returns another value for the new object than for
-// the old one. It passes all other events.
+// Changed passes an update of an object of type T if the function of returns different values for the new and the old
+// object. It passes all other events.
 func Changed[T client.Object, V any](of func(T) V) predicate.Funcs {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(T)
@@ -61,7 +61,7 @@ func Changed[T client.Object, V any](of func(T) V) predicate.Funcs {
 }
 
 // Requests returns a handler of events of objects of type T. For each object, it requests a reconcile of the key that
-// the function of returns, or none if the name in the key is empty.
+// the function of returns, unless the name in the key is empty.
 func Requests[T client.Object](of func(T) types.NamespacedName) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		object, ok := o.(T)

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// News is an action of the operator or a change that it observed.
+// News describes an action of the operator or a change that the operator observed.
 type News struct {
 	Warning bool
 	Reason  string // CamelCase
@@ -26,8 +26,8 @@ type News struct {
 	Message string
 }
 
-// Report writes news to the log, which is permanent, and as an event of the reconciled object. Every function that
-// acts reports its actions by Report or LogNews.
+// Report writes news to the log and as an event of the reconciled object. The log is permanent, whereas events expire.
+// Every function that acts reports its actions by Report or LogNews.
 func Report(ctx context.Context, recorder events.EventRecorder, about client.Object, n News) {
 	LogNews(ctx, n)
 	if recorder == nil {
@@ -44,8 +44,8 @@ func Report(ctx context.Context, recorder events.EventRecorder, about client.Obj
 	recorder.Eventf(about, related, kind, n.Reason, n.Action, "%s", Tail(n.Message, 1000))
 }
 
-// LogNews writes news to the log only, because it occurs too often for events. The log adds the name of the
-// reconciled object itself.
+// LogNews writes news only to the log, because it occurs too often for events. The log adds the name of the reconciled
+// object.
 func LogNews(ctx context.Context, n News) {
 	values := []any{"reason", n.Reason, "action", n.Action}
 	if n.Object != nil {

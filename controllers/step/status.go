@@ -22,8 +22,8 @@ func WriteStatus(ctx context.Context, c client.Client, before, after client.Obje
 	return true, nil
 }
 
-// SayDeleting says in the conditions of an object that is being deleted which finalizers it still waits for. It is for
-// an object for which the operator has nothing left to do. It writes nothing if the object is gone.
+// SayDeleting lists, in the conditions of an object that is being deleted, the finalizers for which it still waits. It
+// is for an object for which the operator has nothing left to do. It writes nothing if the object no longer exists.
 func SayDeleting[T client.Object](ctx context.Context, c client.Client, object T,
 	conditions func(T) *[]metav1.Condition) error {
 	others := object.GetFinalizers()
@@ -44,8 +44,8 @@ const ManagerOfStatus = "sheaf-operator-status"
 const PauseNumbers = 30 * time.Second
 
 // WriteDue reports whether a status has to be written. If more than numbers has changed, it is written immediately. If
-// only numbers have changed, it is written once PauseNumbers has passed since the last write. The function told
-// returns a status without the numbers that change all the time.
+// only numbers have changed, it is written once PauseNumbers has passed since the last write. The function told returns
+// a status without the numbers that change frequently.
 func WriteDue[T any](before, after T, told func(T) T, sinceWrite time.Duration) bool {
 	switch {
 	case equality.Semantic.DeepEqual(before, after):

@@ -1,5 +1,6 @@
-// Package step runs the reconciles of all kinds: as a list of steps with an outcome each. It also applies objects and
-// reverts changes by others, reports news once, sets conditions, and defines the pauses until the next reconcile.
+// Package step runs the reconciles of all kinds. A reconcile is a list of steps, and each step has an outcome. The
+// package also applies objects and reverts changes by others, reports news once, sets conditions, and defines the
+// pauses until the next reconcile.
 package step
 
 import (
@@ -31,7 +32,7 @@ func (c Clock) Time() time.Time {
 	return c()
 }
 
-// Outcome is how a step ended. The zero value is Complete.
+// Outcome is the result of a step. The zero value is Complete.
 type Outcome struct {
 	kind   outcomeKind
 	reason string
@@ -53,19 +54,19 @@ const (
 // Complete continues with the next step.
 func Complete() Outcome { return Outcome{} }
 
-// Wait ends this reconcile, because something outside has to happen first. The next reconcile starts after a pause;
-// with 0, it starts only when a watched object changes. The reason is in CamelCase. The message says what the
+// Wait ends this reconcile, because something outside the operator has to happen first. The next reconcile starts after
+// a pause; with 0, it starts only when a watched object changes. The reason is in CamelCase. The message says what the
 // reconcile waits for.
 func Wait(reason, message string, after time.Duration) Outcome {
 	return Outcome{kind: wait, reason: reason, words: message, after: after}
 }
 
-// Fail ends this reconcile, because an administrator has to act. The message says how.
+// Fail ends this reconcile, because an administrator has to act. The message says what to do.
 func Fail(reason, message string) Outcome {
 	return Outcome{kind: fail, reason: reason, words: message, after: PauseLong}
 }
 
-// Rest ends this reconcile: everything matches the spec, and the spec asks for no service.
+// Rest ends this reconcile of an object that matches its spec when the spec asks for no service.
 func Rest(reason, message string) Outcome {
 	return Outcome{kind: resting, reason: reason, words: message}
 }
@@ -103,10 +104,10 @@ func (o Outcome) Saying(message string) Outcome {
 	return o
 }
 
-// Reason returns the reason in CamelCase. It is empty for Complete.
+// Reason returns the reason in CamelCase, or "" for Complete.
 func (o Outcome) Reason() string { return o.reason }
 
-// Message returns the message for people. It is empty for Complete.
+// Message returns the message for people, or "" for Complete.
 func (o Outcome) Message() string { return o.words }
 
 // Result converts the outcome for controller-runtime.
@@ -117,8 +118,8 @@ func (o Outcome) Result() (ctrl.Result, error) {
 	return ctrl.Result{RequeueAfter: o.after}, nil
 }
 
-// Notes are outcomes of steps or objects that do not stop the following ones: a failure in one place must not keep
-// another from being repaired.
+// Notes are outcomes of steps or objects that do not stop the following ones, so that a failure of one object does not
+// prevent the repair of another.
 type Notes []Outcome
 
 // Add notes an outcome that is not Complete.
@@ -130,7 +131,7 @@ func (n *Notes) Add(out Outcome) {
 
 // With returns the outcome of a reconcile that has these notes and ended with end. An outcome that needs an
 // administrator takes precedence over an error, and an error over any other outcome. Among equals, the first one
-// counts. The shortest pause of all outcomes applies.
+// counts. The shortest pause of all outcomes is used.
 func (n Notes) With(end Outcome) Outcome {
 	all := slices.Clone(n)
 	all.Add(end)

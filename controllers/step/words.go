@@ -14,12 +14,12 @@ type number interface{ ~int | ~int32 | ~int64 }
 // serves" and "groups serve".
 func Count[N number](n N, one, many string) string { return units.Count(int64(n), one, many) }
 
-// CountOf returns a part of all things with their noun, such as "0 of 1 group" or "1 of 12 groups".
+// CountOf returns a part of a total with their noun, such as "0 of 1 group" or "1 of 12 groups".
 func CountOf[N number](part, all N, one, many string) string {
 	return units.Number(int64(part)) + " of " + Count(all, one, many)
 }
 
-// All returns the number of all things with their noun, such as "all 12 groups". One thing is "the only group".
+// All returns a total with its noun, such as "all 12 groups". A total of one is "the only group".
 func All[N number](n N, one, many string) string {
 	if n == 1 {
 		return "the only " + one
@@ -27,7 +27,7 @@ func All[N number](n N, one, many string) string {
 	return "all " + Count(n, one, many)
 }
 
-// Tail returns the end of a text, because the end of a process's output says why the process ended.
+// Tail returns the end of a text. The end of the output of a process shows why the process ended.
 func Tail(text string, bytes int) string {
 	if len(text) <= bytes {
 		return text
@@ -35,7 +35,7 @@ func Tail(text string, bytes int) string {
 	return "..." + strings.ToValidUTF8(text[len(text)-bytes:], "")
 }
 
-// ShardWords joins the first three texts about shards, and adds how many more there are.
+// ShardWords joins the first three texts about shards, and adds the number of the others.
 func ShardWords(words []string) string {
 	const show = 3
 	if len(words) <= show {

@@ -21,22 +21,22 @@ import (
 // Limits for asking processes.
 const (
 	askTime = 3 * time.Second
-	// restTime applies while nothing changes. A process on a node that is down does not answer, and the status has to
-	// wait for the timeout.
+	// restTime is the time limit while nothing changes. A process on a node that is down does not answer, and the
+	// status has to wait for this limit.
 	restTime  = 500 * time.Millisecond
 	askAtOnce = 32
 )
 
 // TransportClient asks processes for their certificates. internal/operator implements it.
 type TransportClient interface {
-	// Transport asks the process whose HTTP port is at host:port. Any error means that the process gave no report.
+	// Transport asks the process whose HTTP port is at host:port. Every error means that the process gave no report.
 	Transport(ctx context.Context, address string) (certs.Report, error)
 }
 
 // Answer is the answer of one process.
 type Answer struct {
 	Pod    *corev1.Pod
-	Secret string // the Secret with its certificate
+	Secret string // the Secret with the process's certificate
 	Report certs.Report
 	Err    error // nil: the process answered
 }
@@ -64,7 +64,7 @@ func Ask(ctx context.Context, asker TransportClient, pods []corev1.Pod, rests bo
 	return all
 }
 
-// Running returns a text that identifies the running processes. It changes when a process is replaced or restarts.
+// Running returns a text that identifies the running processes. It changes when a process is replaced or restarted.
 func Running(pods []corev1.Pod) string {
 	var names []string
 	for i := range pods {
@@ -100,8 +100,8 @@ func processOf(pod *corev1.Pod) (secret string, port int) {
 	return "", 0
 }
 
-// runs reports whether a pod has a process that may have read its files already. A process that is about to end is
-// ignored.
+// runs reports whether a pod has a process that may have read its files already. A process that is about to end does
+// not count.
 func runs(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.PodIP != "" &&
 		slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
@@ -109,8 +109,8 @@ func runs(pod *corev1.Pod) bool {
 		})
 }
 
-// NotYetUsed says which of the files and settings recorded in the status the process does not use yet. It is empty if
-// there are none.
+// NotYetUsed describes the files and settings in the status that the process does not use yet. The result is empty if
+// the process uses all of them.
 func (a *Answer) NotYetUsed(status *v1alpha1.TLSStatus) string {
 	etcd := a.Pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd // etcd does not distinguish callers
 	switch {

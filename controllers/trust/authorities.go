@@ -17,18 +17,18 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// Keys of the Secret with a store's authorities. The current authorities may be present as certificates without keys:
-// processes then trust them, but they issue nothing.
+// Keys of the Secret with a store's authorities. If the current authorities are present as certificates without keys,
+// processes trust them, but they issue no certificates.
 const (
 	keyOfBundle       = "ca.key"
 	keyOfClientBundle = "client-ca.key"
-	nextPrefix        = "next-" // prefix of these keys for the next authorities
+	nextPrefix        = "next-" // prefix of the keys for the next authorities
 	// keyOfSource is the key for the source that issues with the authorities, as a v1alpha1.TLSSource. If it is absent,
 	// the operator issues and has the authorities' keys.
 	keyOfSource = "source"
 )
 
-// Limits on the lifetime of certificates that an operator issues.
+// Limits on the lifetimes of certificates from the operator.
 const (
 	leafLifetime = authority.LeafLifetime
 	// renewThirds is the share of its lifetime, in thirds, after which a leaf is renewed.
@@ -39,33 +39,35 @@ const (
 // change, the next ones are included.
 type Authorities struct {
 	data map[string][]byte // the data of the Secret
-	// unrecorded is true if Merged authorities were written, but the operator ended before the status recorded that.
+	// unrecorded is true if Merged authorities were written, but the operator was stopped before the status recorded
+	// them.
 	unrecorded bool
 }
 
-// NewAuthorities returns the first authorities of a store: those of the source found or, if found is nil, newly made
-// ones.
+// NewAuthorities returns the first authorities of a store. They are the authorities of the source found or, if found is
+// nil, new ones.
 func NewAuthorities(found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
 	a := &Authorities{data: map[string][]byte{}}
 	return a, a.set("", found, store, now)
 }
 
-// WithNext returns a copy with next authorities: those of the source found or, if found is nil, newly made ones.
+// WithNext returns a copy with next authorities. They are the authorities of the source found or, if found is nil, new
+// ones.
 func (a *Authorities) WithNext(found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
 	out := &Authorities{data: a.Data()}
 	return out, out.set(nextPrefix, found, store, now)
 }
 
-// Adopted returns authorities of which only the certificates are left, together with the next ones, which will replace
-// them and are those of WithNext.
+// Adopted returns current authorities for which only the certificates remain, together with the next authorities, which
+// will replace them. The next authorities are chosen as in WithNext.
 func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities,
 	error) {
 	a := &Authorities{data: map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clientBundle}}
 	return a.WithNext(found, store, now)
 }
 
-// Merged returns a copy whose current authorities are the current and the next ones together. They issue nothing. It
-// is used when the next authorities are superseded by others during a change.
+// Merged returns a copy whose current authorities are the current and the next ones together, and issue no
+// certificates. It is used when the next authorities are superseded by others during a change.
 func (a *Authorities) Merged() *Authorities {
 	out := &Authorities{data: map[string][]byte{keyOfSource: a.data[keyOfSource]}}
 	if out.data[keyOfSource] == nil {
@@ -92,7 +94,7 @@ func (a *Authorities) isUnrecorded(status *v1alpha1.TLSStatus) bool {
 	return err == nil && err2 == nil && bundle == status.Bundle && clients == status.ClientBundle
 }
 
-// issuing returns which authorities issue certificates in a state.
+// issuing returns which of the authorities issue certificates in a state.
 func (a *Authorities) issuing(told InUse) Which {
 	if told.IssueBy == Next && a.HasNext() {
 		return Next
@@ -129,8 +131,8 @@ func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
 	return false, nil
 }
 
-// set replaces both authorities below a prefix with newly made ones. If found is not nil, it replaces them with those
-// of the source found, of which only the certificates are available.
+// set replaces both authorities below a prefix with new ones. If found is not nil, it replaces them with the
+// authorities of the source found, for which only the certificates are available.
 func (a *Authorities) set(prefix string, found *Found, store *v1alpha1.RecordStore, now time.Time) error {
 	if found != nil {
 		delete(a.data, prefix+keyOfBundle)
@@ -197,8 +199,8 @@ func (a *Authorities) Promoted() *Authorities {
 	return out
 }
 
-// Bundles returns the authorities that processes trust in a state, in PEM. Once the next authorities have replaced
-// the current ones, they stand for both.
+// Bundles returns the authorities that processes trust in a state, in PEM. After the next authorities have replaced the
+// current ones, they are used for both.
 func (a *Authorities) Bundles(told InUse) (bundle, clientBundle []byte) {
 	return a.bundle(told, workload.KeyBundle), a.bundle(told, workload.KeyClientBundle)
 }
@@ -224,7 +226,7 @@ func (a *Authorities) Hashes(told InUse) (bundle, clientBundle string, err error
 	return bundle, clientBundle, err
 }
 
-// errNoKey is the error for a trusted authority whose key is lost.
+// errNoKey means that the key of a trusted authority is lost.
 var errNoKey = errors.New(
 	"the key of the authority is missing: certificates are made again when the next authorities issue")
 
@@ -241,7 +243,7 @@ func (a *Authorities) issuer(told InUse, caller bool) (*authority.Authority, err
 	return authority.Parse(a.data[prefix+cert], a.data[prefix+key])
 }
 
-// prefix returns what precedes the keys of the Secret for these authorities.
+// prefix returns the prefix of these authorities' keys in the Secret.
 func (w Which) prefix() string {
 	if w == Next {
 		return nextPrefix
@@ -249,7 +251,7 @@ func (w Which) prefix() string {
 	return ""
 }
 
-// bundleHash returns certs.BundleHash of authorities in PEM, in the form in which processes report it.
+// bundleHash returns certs.BundleHash of authorities in PEM, in the format of the processes' reports.
 func bundleHash(bundle []byte) (string, error) {
 	certificates, err := certificatesOf(bundle)
 	if err != nil {
@@ -258,7 +260,7 @@ func bundleHash(bundle []byte) (string, error) {
 	return certs.BundleHash(certificates), nil
 }
 
-// certificatesOf parses PEM that contains at least one certificate and nothing else.
+// certificatesOf parses PEM that contains at least one certificate and no other blocks.
 func certificatesOf(text []byte) (all []*x509.Certificate, err error) {
 	for rest := text; len(bytes.TrimSpace(rest)) > 0; {
 		var block *pem.Block

@@ -21,8 +21,8 @@ func bundleOf(t *testing.T, name string) []byte {
 	return a.CertificatePEM()
 }
 
-// A store moves from the operator's authorities to those of a source, and on to another source. In each step the test
-// checks what is trusted, what has keys, and what counts as an interrupted change.
+// A store moves from the operator's authorities to those of a source, and then to another source. In each step the test
+// checks which authorities are trusted, which ones have keys, and which states count as interrupted changes.
 func TestAuthoritiesOfOtherSources(t *testing.T) {
 	store := &v1alpha1.RecordStore{}
 	own, err := NewAuthorities(nil, store, time.Now())
@@ -63,8 +63,8 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		t.Errorf("the key of a source's authority: %v", err)
 	}
 
-	// During this change, another issuer is set, and the operator ends after it has written the Secret but before it
-	// has written the status.
+	// During this change, the spec gets another issuer, and the operator is stopped after it has written the Secret but
+	// before it has written the status.
 	status := &v1alpha1.TLSStatus{Phase: v1alpha1.TLSIssuing}
 	if status.Bundle, status.ClientBundle, err = next.Hashes(issuing); err != nil {
 		t.Fatal(err)

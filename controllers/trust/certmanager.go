@@ -37,7 +37,8 @@ const (
 )
 
 // A process that serves has two Certificates, because public authorities no longer combine the usages for servers and
-// clients in one certificate. Others have one Certificate, because they present it to servers only.
+// clients in one certificate. Other processes and callers have one Certificate, because they present it only to
+// servers.
 const (
 	serverPart = "server"
 	clientPart = "client"
@@ -53,7 +54,8 @@ func partsOf(want Leaf) []string {
 // certificateName returns the name of a Certificate and of the Secret that cert-manager writes for it.
 func certificateName(want Leaf, part string) string { return want.Secret + "-" + part }
 
-// askCertManager requests Certificates for a process or caller, and reads what their issuer has signed.
+// askCertManager requests Certificates for a process or caller, and reads the certificates that their issuer has
+// signed.
 func (k *Keeper) askCertManager(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
 	out := &given{pairs: map[string][]byte{}}
 	var trouble *SourceError
@@ -161,7 +163,7 @@ func (k *Keeper) ensureCertificate(ctx context.Context, store *v1alpha1.RecordSt
 		var secret corev1.Secret
 		if there, err := step.Read(ctx, k.Live, "Secret", key, &secret); err != nil {
 			return nil, err
-		} else if there && secret.Labels[v1alpha1.LabelStore] != store.Name { // cert-manager would overwrite it
+		} else if there && secret.Labels[v1alpha1.LabelStore] != store.Name { // cert-manager would overwrite this Secret
 			return nil, fmt.Errorf("secret %s: %w: delete it, or give the store another name", key.Name, ErrNotOurs)
 		}
 	case err != nil:
@@ -213,7 +215,7 @@ func certificateOf(store *v1alpha1.RecordStore, want Leaf, part string) (*unstru
 	return out, nil
 }
 
-// notReady says why a Certificate is not ready. It is empty if the Certificate is ready.
+// notReady says why a Certificate is not ready, or returns "" if it is ready.
 func notReady(live *unstructured.Unstructured) string {
 	silent := "its issuer has not answered"
 	if made := live.GetCreationTimestamp(); !made.IsZero() {

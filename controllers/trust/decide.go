@@ -1,5 +1,5 @@
 // Package trust moves a serving store between plaintext and TLS, and from one authority to the next. Decide, which does
-// no I/O, chooses which files the processes are given next. Keeper makes and renews the certificates. See
+// no I/O, chooses which files the processes are given next. Keeper creates and renews the certificates. See
 // docs/adr/0040-certificates-on-kubernetes.md.
 package trust
 
@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// callersPause is the time that callers have to receive new files before a step after which callers without these
+// callersPause is the time that callers get for receiving new files, before a step that makes callers without these
 // files fail. The kubelet updates a changed Secret within about two minutes, and clients check their files every 10 s.
 // Callers do not report which files they have.
 const callersPause = 3 * time.Minute
@@ -57,14 +57,14 @@ func (s State) InUse() InUse {
 	return InUse{Current: true, IssueBy: Current}
 }
 
-// Reports compares the reports of the running processes with what they were given in the current state.
+// Reports compares the reports of the running processes with the files that they were given in the current state.
 type Reports struct {
 	Processes int
 	// UpToDate counts the processes that use the transport and trust the authorities that they were given.
 	UpToDate int
 	// Renewed counts the processes among UpToDate that use the newest certificate made for them.
 	Renewed int
-	// Missing is a text that says what the first of the other processes lacks.
+	// Missing is a text that says what the first of the other processes does not use yet.
 	Missing string
 }
 
@@ -72,22 +72,21 @@ type Reports struct {
 type Input struct {
 	Wanted v1alpha1.TLSTransport // the transport for the mode that the status records
 	Rotate string                // spec.tls.rotate
-	// Other is true if the authorities of the source differ from the current ones, and the source provides everything
-	// that it is to provide.
+	// Other is true if the authorities of the source differ from the current ones, and the source is complete.
 	Other bool
 	// Superseded is true if, during a change, the authorities of the source differ from the next ones, and the source
-	// provides everything that it is to provide.
+	// is complete.
 	Superseded bool
 	State      State
 	HasNext    bool // the next authorities exist
 	Reports    Reports
-	// Found is the transport of processes that run although nothing is recorded, for example after the status was
-	// lost. It is TransportBoth if they differ, and empty if none runs.
+	// Found is the transport of processes that run although the status records no transport, for example after the
+	// status was lost. It is TransportBoth if they differ, and empty if no process runs.
 	Found v1alpha1.TLSTransport
 	Now   time.Time
 }
 
-// Decision is the next step. If MakeNext is set, the next authorities have to be made before State is recorded. If
+// Decision is the next step. If MakeNext is set, the next authorities have to be created before State is recorded. If
 // Promote is set, the next authorities have to replace the current ones before State is recorded.
 type Decision struct {
 	State    State
@@ -96,19 +95,19 @@ type Decision struct {
 	// MakeNext.
 	Merge   bool
 	Promote bool
-	// Words say what the change waits for. They are empty if everything matches the spec.
+	// Words describe the next change and the reason why it waits. They are empty if everything matches the spec.
 	Words string
 }
 
-// Decide covers all inputs: each state with each input has one decision. It takes one step at a time, and only after
-// every running process has reported that it completed the previous step. Otherwise a process could be locked out. A
-// process that is not running takes the latest step when it starts.
+// Decide handles every combination of states and inputs. It takes one step at a time, and only after every running
+// process has reported that it completed the previous step. Otherwise a process could be locked out. A process that is
+// not running takes the latest step when it starts.
 func Decide(in Input) Decision {
 	s := in.State
 	switch {
 	case s.Transport == "" && in.Found != "":
 		return Decision{State: State{Transport: in.Found, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
-	case s.Transport == "": // no process that was given files runs yet
+	case s.Transport == "": // no process with files runs yet
 		return Decision{State: State{Transport: in.Wanted, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
 	case in.Superseded && (s.Phase == v1alpha1.TLSTrusting || s.Phase == v1alpha1.TLSIssuing):
 		s.Phase, s.Since, s.Rotating = v1alpha1.TLSTrusting, in.Now, in.Rotate
@@ -138,7 +137,7 @@ func Decide(in Input) Decision {
 	return Decision{State: s}
 }
 
-// after advances to a phase once all processes have reported that they are ready for it, and callersPause is over.
+// after advances to a phase when all processes are ready for it and callersPause is over.
 func (s State) after(in Input, ready int, what string, next v1alpha1.TLSPhase) Decision {
 	if ready < in.Reports.Processes {
 		return Decision{State: s, Words: in.Reports.wordsOf(ready, what)}
@@ -191,21 +190,20 @@ func TransportOf(mode v1alpha1.TLSMode) v1alpha1.TLSTransport {
 	return v1alpha1.TransportPlaintext
 }
 
-// First returns what the operator records for a store that it handles for the first time. In a new store, an absent
+// First returns the status.tls of a store that the operator handles for the first time. In a new store, an absent
 // spec.tls means that TLS is required.
 func First(store *v1alpha1.RecordStore, image string) v1alpha1.TLSStatus {
 	if store.Status.StoreUID == "" {
 		return v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired}
 	}
-	// The store has served since before the introduction of TLS. Its pods have no certificates, and get them the next
-	// time that they are recreated for some other reason.
+	// The store has served since before the introduction of TLS. Its pods have no certificates, and get them when they
+	// are next recreated for another reason.
 	return v1alpha1.TLSStatus{
 		Default: v1alpha1.TLSDisabled, Transport: v1alpha1.TransportPlaintext, Phase: v1alpha1.TLSReady, WithoutImage: image,
 	}
 }
 
-// Again returns what the operator records for a store whose status is lost, but whose processes were given a
-// transport.
+// Again returns the status.tls of a store whose status is lost, but whose processes were given a transport.
 func Again(store *v1alpha1.RecordStore, told v1alpha1.TLSTransport, now time.Time) v1alpha1.TLSStatus {
 	out := v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired, Transport: told, Phase: v1alpha1.TLSReady,
 		Since: new(metav1.NewTime(now))}
@@ -231,8 +229,8 @@ func ModeOf(store *v1alpha1.RecordStore) v1alpha1.TLSMode {
 	return v1alpha1.TLSDisabled
 }
 
-// MayMount reports whether the pods of a store that has served without TLS may be recreated with certificates. They
-// may if they take a new image anyway, or if the spec asks for TLS.
+// MayMount reports whether the pods of a store that has served without TLS may be recreated with certificates. They may
+// be if they get a new image anyway, or if the spec asks for TLS.
 func MayMount(store *v1alpha1.RecordStore, image string) bool {
 	return store.Spec.TLS != nil || store.Status.TLS != nil && store.Status.TLS.WithoutImage != image
 }

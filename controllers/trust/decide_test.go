@@ -177,8 +177,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// However the spec changes during a change of transport, plaintext and required never meet. Otherwise a process that
-// accepts only TLS would be dialed in plaintext.
+// However the spec changes during a change of transport, the transports plaintext and required are never in use at the
+// same time. Otherwise a process that accepts only TLS would be dialed in plaintext.
 func TestTransportsThatMeetUnderstandEachOther(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	modes := []v1alpha1.TLSTransport{plaintext, both, required}
@@ -232,7 +232,7 @@ func TestWhatAnAbsentSpecMeans(t *testing.T) {
 		change    func(*v1alpha1.RecordStore)
 		mode      v1alpha1.TLSMode
 		transport v1alpha1.TLSTransport // recorded when the operator first handles the store
-		mounts    bool                  // may be recreated with certificates without a change of its image
+		mounts    bool                  // may be recreated with certificates although its image has not changed
 	}{
 		"new":                        {&v1alpha1.RecordStore{}, nil, v1alpha1.TLSRequired, "", true},
 		"new, asks for none":         {&v1alpha1.RecordStore{}, asks(v1alpha1.TLSDisabled), v1alpha1.TLSDisabled, "", true},
@@ -248,7 +248,7 @@ func TestWhatAnAbsentSpecMeans(t *testing.T) {
 			}
 			first := First(store, image)
 			store.Status.TLS = &first
-			store.Status.StoreUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8" // must not confuse the calls below
+			store.Status.StoreUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8" // these values must not affect the calls below
 			if got := ModeOf(store); got != c.mode || first.Transport != c.transport {
 				t.Errorf("mode %s, transport %q", got, first.Transport)
 			}

@@ -55,7 +55,7 @@ type Keeper struct {
 
 	mu     sync.Mutex
 	leaves map[types.NamespacedName]*leaf  // by Secret; values are immutable
-	given  map[types.NamespacedName]*given // by the Secret that they are for; values are immutable
+	given  map[types.NamespacedName]*given // by the Secret that the certificates are meant for; values are immutable
 }
 
 // leaf is the certificate of a Secret as it was last read.
@@ -67,7 +67,7 @@ type leaf struct {
 	trusts              bundles           // the bundles in the same Secret
 	read                time.Time
 	pairs               [sha256.Size]byte // hash of the certificates with their keys
-	under               string            // underOf when the leaf was found to be as wanted; empty: not checked
+	under               string            // underOf at the time of the check that found the leaf good; empty: not checked
 }
 
 // underOf identifies the authorities that issue and are trusted in a state. If a certificate was last found good under
@@ -198,7 +198,7 @@ func (k *Keeper) Ensure(ctx context.Context, store *v1alpha1.RecordStore, as *Au
 	return k.issue(ctx, store, issuer, bundles, want)
 }
 
-// ours returns nil if a Secret may be written: either it does not exist, or it was made for exactly this process.
+// ours returns nil if a Secret may be written: either it does not exist, or it was created for exactly this process.
 // Otherwise it returns ErrNotOurs. The argument found is the certificate in the Secret.
 func ours(store *v1alpha1.RecordStore, secret *corev1.Secret, found *leaf, want Leaf) error {
 	if secret.UID != "" && secret.Labels[v1alpha1.LabelStore] != store.Name {
@@ -241,7 +241,7 @@ func (k *Keeper) NotAfter(store *v1alpha1.RecordStore, secret string) (time.Time
 	return known.notAfter, true
 }
 
-// Forget drops what the Keeper remembers about a deleted store.
+// Forget drops the remembered certificates of a deleted store.
 func (k *Keeper) Forget(store *v1alpha1.RecordStore) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -253,7 +253,7 @@ func (k *Keeper) Forget(store *v1alpha1.RecordStore) {
 	})
 }
 
-// Credentials keeps the credentials with which the operator talks to the processes of stores. internal/operator
+// Credentials keeps the credentials with which the operator connects to the processes of stores. internal/operator
 // implements it.
 type Credentials interface {
 	// Set replaces the operator's credentials for the store namespace/name. The argument files has the contents of a
@@ -331,7 +331,7 @@ func readLeaf(secret *corev1.Secret, issuer *authority.Authority, now time.Time)
 	}
 	if other, err := tls.X509KeyPair(secret.Data[workload.KeyClientCert],
 		secret.Data[workload.KeyClientKey]); err == nil && other.Leaf.NotAfter.Before(out.notAfter) {
-		out.notAfter = other.Leaf.NotAfter // a process reports the earliest end
+		out.notAfter = other.Leaf.NotAfter // a process reports the earlier of two expiries
 	}
 	if issuer != nil && signedBy(pair.Leaf, issuer) {
 		out.issuer = sha256.Sum256(issuer.CertificatePEM())
@@ -344,7 +344,7 @@ func signedBy(cert *x509.Certificate, issuer *authority.Authority) bool {
 	return err == nil && cert.CheckSignatureFrom(parents[0]) == nil && bytes.Equal(cert.RawIssuer, parents[0].RawSubject)
 }
 
-// good reports whether a certificate is as wanted and not due for renewal.
+// good reports whether a certificate matches the wanted one and is not due for renewal.
 func (l *leaf) good(want Leaf, issuer *authority.Authority, trusts bundles, now time.Time) bool {
 	if l == nil || l.identity != want.Identity {
 		return false

@@ -43,8 +43,8 @@ const (
 	ReasonSecretRefused        = "SecretRefused" // the contents of a Secret cannot be used
 )
 
-// SourceError says what the source of a store's certificates does not provide. The store keeps what it received
-// before.
+// SourceError describes something that the source of a store's certificates does not provide. The store keeps its
+// earlier certificates.
 type SourceError struct {
 	Reason  string // the reason of condition Certificates
 	Message string // names the object and the remedy
@@ -63,7 +63,7 @@ type Found struct {
 	// Bundle and ClientBundle hold all authorities of processes and of callers that accompany usable certificates, in
 	// PEM. They are empty if there are none.
 	Bundle, ClientBundle []byte
-	// Troubles describe what cannot be used, in the order of the wanted certificates.
+	// Troubles describe the certificates that cannot be used, in the order of the wanted certificates.
 	Troubles []*SourceError
 }
 
@@ -71,12 +71,12 @@ type Found struct {
 // of the source.
 func (f *Found) Complete() bool { return len(f.Troubles) == 0 && len(f.Bundle) > 0 }
 
-// given is what a source provides for one process or caller.
+// given holds the certificates that a source provides for one process or caller.
 type given struct {
 	Leaf
 	pairs           map[string][]byte // file names as in the folder of the process
 	bundle, clients []byte            // authorities; clients: nil if callers have no separate ones
-	asked           string            // what was requested from the source
+	asked           string            // the request to the source
 	read            time.Time
 }
 
@@ -301,8 +301,8 @@ func (l *Leaf) dialled() (names []string) {
 }
 
 // ensureGiven copies the newest certificate of the source for a process to the Secret that its pods mount, if the
-// currently issuing authorities signed it. If there is no such certificate, the Secret keeps its contents as long as
-// they are usable. The error may be a SourceError.
+// currently issuing authorities signed it. If there is no such certificate, the Secret keeps its contents while they
+// are usable. The error may be a SourceError.
 func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities, want Leaf) error {
 	told, now := StateOf(store.Status.TLS).InUse(), k.Now()
 	bundle := as.data[as.issuing(told).prefix()+workload.KeyBundle]
@@ -321,7 +321,7 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 	if err != nil {
 		return err
 	}
-	var trouble error // of the source: it is reported although the Secret keeps its contents
+	var trouble error // error of the source, which is reported although the Secret keeps its contents
 	if of, ok := errors.AsType[*SourceError](cause); ok {
 		trouble = of
 	}
@@ -368,8 +368,8 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 // errUnasked means that no certificate of a process was requested from the source.
 var errUnasked = errors.New("the source is asked for no certificate of this process")
 
-// newest returns the source's newest pairs for a process that fit the currently issuing authorities. It returns nil
-// if there are none; cause then says why. issuer is the source that currently issues for the store.
+// newest returns the source's newest pairs for a process that fit the currently issuing authorities. If there are none,
+// it returns nil, and cause says why. The argument issuer is the source that currently issues for the store.
 func (k *Keeper) newest(ctx context.Context, store *v1alpha1.RecordStore, issuer v1alpha1.TLSSource, want Leaf,
 	fits func(map[string][]byte) bool) (
 	pairs map[string][]byte, cause, err error,
@@ -423,7 +423,7 @@ func (k *Keeper) Pairs(namespace, secret string) [sha256.Size]byte {
 }
 
 // Remove deletes the Secret of a process or caller that no longer exists, and its Certificates with their Secrets. It
-// keeps what somebody else has made.
+// keeps Secrets that somebody else has created.
 func (k *Keeper) Remove(ctx context.Context, store *v1alpha1.RecordStore, gone Leaf) error {
 	err := k.RemoveSecret(ctx, store, gone.Secret)
 	if store.Status.TLS != nil && store.Status.TLS.Source == v1alpha1.TLSFromCertManager {
