@@ -151,8 +151,8 @@ func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus
 // drainLook is the time between two reads of the pool.
 const drainLook = time.Second
 
-// awaitDrained waits until the shards are empty, and reports each step once. ctx is the context of its requests, and
-// the end of waiting ends the wait.
+// awaitDrained waits until the shards are empty, and reports each step once. The argument ctx is the context of the
+// requests, and the wait ends when the context waiting ends.
 func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation int64, f drainFlags) error {
 	told := ""
 	for {

@@ -16,7 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// operate plays the operator: once a pool's spec has changed, it writes one status after another, one for each step.
+// operate simulates the operator: after the spec of a pool has changed, it writes one status after another, one for
+// each step.
 func operate(ctx context.Context, t *testing.T, c client.Client, namespace, name string,
 	steps ...func(*v1alpha1.ShardPool)) {
 	t.Helper()
@@ -119,7 +120,7 @@ func TestDrainAShard(t *testing.T) {
 	if spec := read(t, a, pool.Name).Spec; *spec.Shards != 2 || !slices.Equal(spec.Remove, []int32{1}) {
 		t.Errorf("spec %+v", spec)
 	}
-	// If the command is repeated, for example after an interruption, it does not remove another shard.
+	// A repetition of the command, for example after an interruption, does not remove another shard.
 	err := a.call(ctx, "drain", pool.Name, "--shard=1")
 	if err == nil || !strings.Contains(err.Error(), "has no shard 1") || *read(t, a, pool.Name).Spec.Shards != 2 {
 		t.Errorf("once more: %v", err)
@@ -151,7 +152,7 @@ func TestDrainStopsWaiting(t *testing.T) {
 	}
 }
 
-// If a pool has more shards than its status lists, the command uses the Shard objects.
+// If a pool has more shards than its status lists, the command reads the Shard objects.
 func TestDrainAShardThatThePoolDoesNotList(t *testing.T) {
 	a, out := newTestApp(t, "drain-many")
 	pool := well().Pools[0].DeepCopy()

@@ -57,7 +57,7 @@ are for names, and give a certificate that its Secrets have (docs/install.md).`,
 	return cmd
 }
 
-// forwardPause is the time between the loss of a gateway and the next attempt.
+// forwardPause is the time between the loss of a gateway and the next attempt to connect.
 const forwardPause = 500 * time.Millisecond
 
 // forwardOn forwards to one gateway after another until the context ends. If the first attempt fails, forwardOn
@@ -75,7 +75,7 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 			})
 		}
 		if ctx.Err() != nil {
-			err = nil // interrupted: the normal end
+			err = nil // an interruption is the normal end
 		} else if !worked {
 			err = failf("forward a port: %w", err)
 		}
@@ -92,8 +92,8 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 // readyLook is the time between two checks of the pod.
 const readyLook = time.Second
 
-// forwardWhileReady forwards to a pod until the pod is no longer ready. The API server does not report that a
-// forwarded pod is gone, and calls would hang.
+// forwardWhileReady forwards to a pod until the pod is no longer ready. The API server does not report that a forwarded
+// pod no longer exists, so calls would hang.
 func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address string, ports []string,
 	ready func([]portforward.ForwardedPort)) error {
 	ctx, stop := context.WithCancelCause(ctx)
@@ -137,8 +137,8 @@ func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*cor
 }
 
 // quiet returns a context in which the libraries of Kubernetes do not log to standard error. Their log lines are not
-// needed: these libraries return every error that matters, and the end of a forwarded connection at the end of the
-// command is no error.
+// needed, because these libraries return every error that matters, and a forwarded connection that ends together with
+// the command is no error.
 func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
 
 var errForwardLost = errors.New("the pod or the API server ended the connection")

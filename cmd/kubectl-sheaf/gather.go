@@ -24,11 +24,12 @@ type snapshot struct {
 	finding.Objects
 	Volumes map[string]corev1.PersistentVolume // by name
 	Live    live
-	// Missing says what could not be read. A user may lack the permission for nodes or disks, for example.
+	// Missing describes the objects that could not be read. For example, a user may lack the permission for nodes or
+	// disks.
 	Missing []string
 }
 
-// findings returns what is wrong, the worst first.
+// findings returns the problems of the store, the worst first.
 func (s *snapshot) findings() []finding.Finding {
 	o := s.Objects
 	if s.Live.Err == nil && s.Live.Whole {
@@ -66,8 +67,7 @@ func (b bounded) words(err error) error {
 	return err
 }
 
-// gather reads everything about a store. Each read takes at most limit; 0: no limit. Only the pools and pods have to be
-// readable.
+// gather reads the objects of a store. Each read takes at most limit; 0: no limit. Only pools and pods are required.
 func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore, limit time.Duration) (*snapshot, error) {
 	from := bounded{a.objects, limit}
 	s := &snapshot{Objects: finding.Objects{Now: a.now(), Store: store}, Volumes: map[string]corev1.PersistentVolume{}}

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// gatewayOf is a gateway that has groups, and lists them in pages of one.
+// gatewayOf simulates a gateway that has groups, and lists them in pages of one.
 type gatewayOf struct {
 	recordv1.AdminServiceClient
 	groups  []*recordv1.Group
@@ -58,7 +58,7 @@ func (g *gatewayOf) DeleteGroup(_ context.Context, in *recordv1.DeleteGroupReque
 	return &recordv1.DeleteGroupResponse{}, nil
 }
 
-// groupsApp returns the plugin for a store whose gateway is g, and what it prints.
+// groupsApp returns the plugin for a store whose gateway is g, and the buffers for the plugin's output.
 func groupsApp(t *testing.T, g *gatewayOf) (a *app, out, words *bytes.Buffer) {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -112,7 +112,7 @@ func TestGroupsAreListed(t *testing.T) {
 	}
 }
 
-// Groups that hold something remain. The other groups are deleted nevertheless, as `sheaf groups delete` does.
+// Groups that are not empty remain. The other groups are deleted nevertheless, as with `sheaf groups delete`.
 func TestGroupsAreDeleted(t *testing.T) {
 	g := &gatewayOf{}
 	a, out, words := groupsApp(t, g)

@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// live holds the report of a gateway about its store. The report has more than the status of the RecordStore: the
-// leaders and the progress of moves, for example.
+// live holds the report of a gateway about its store. The report contains facts that the status of the RecordStore
+// lacks, such as the leaders and the progress of moves.
 type live struct {
 	finding.Facts
 	Moves []*recordv1.Move
@@ -76,7 +76,7 @@ func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore,
 			})
 	}()
 	var port uint16
-	select { // if the context ends first, do not wait for the dialer, which may still hang
+	select { // if the context ends first, do not wait for a dialer that may hang
 	case port = <-local:
 	case err := <-ended:
 		return fmt.Errorf("forward a port to pod %s: %w", pod.Name, err)

@@ -1,5 +1,5 @@
-// Command kubectl-sheaf is a plugin of kubectl. `kubectl sheaf` shows a store of Sheaf on one screen, and helps to
-// diagnose and fix its problems.
+// Command kubectl-sheaf is a plugin of kubectl. `kubectl sheaf` shows a store of Sheaf on one screen, and helps to find
+// and solve its problems.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// version is stamped by the build.
+// version is set by the build.
 var version = "unknown"
 
 // Exit codes, the same as those of sheaf.

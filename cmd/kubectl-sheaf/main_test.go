@@ -68,7 +68,7 @@ func (a *app) call(ctx context.Context, args ...string) error {
 	return cmd.ExecuteContext(ctx)
 }
 
-// create makes an object and its status, as the operator or Kubernetes would.
+// create creates an object and its status, as the operator or Kubernetes would.
 func create(t *testing.T, c client.Client, namespace string, o client.Object) {
 	t.Helper()
 	if o.GetNamespace() != "" {
@@ -125,7 +125,7 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
-// The help shows the name that people type.
+// The help shows the command's name as a user types it.
 func TestHelpNamesThePlugin(t *testing.T) {
 	var out bytes.Buffer
 	must.OK(t, newApp(&out, &out).call(t.Context(), "drain", "--help"))

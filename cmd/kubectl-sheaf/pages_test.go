@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// A page that shows a subcommand or flag the plugin lacks misleads readers who type it.
+// The plugin accepts each of its subcommands and flags that a page shows, so that readers can type them.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "kubectl sheaf", 12, func() *cobra.Command {
 		return newApp(io.Discard, io.Discard).command()

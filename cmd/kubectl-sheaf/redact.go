@@ -13,7 +13,7 @@ const redacted = "[left out]"
 // secretWords matches names of fields, annotations and variables that may hold a secret.
 var secretWords = regexp.MustCompile(`(?i)passw|secret|token|credential|private|api-?_?key|authorization`)
 
-// secretTexts match secrets within texts, for example in logs. The text that the first group of an expression matches
+// secretTexts match secrets within texts, for example in logs. The text that matches the first group of an expression
 // is kept.
 var secretTexts = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)(://[^/@\s:"']+:)[^/@\s"']+(?:@)`),
@@ -31,8 +31,8 @@ func redactText(text string) string {
 	return text
 }
 
-// redactObject removes everything from an object that is useless or may be a secret: values of environment variables,
-// annotations that repeat the object or whose name suggests a secret, and secrets within texts.
+// redactObject removes useless fields and possible secrets from an object: values of environment variables, annotations
+// that repeat the object or have names that suggest a secret, and secrets within texts.
 func redactObject(u *unstructured.Unstructured) {
 	u.SetManagedFields(nil)
 	annotations := u.GetAnnotations()
@@ -51,7 +51,7 @@ func redactObject(u *unstructured.Unstructured) {
 	redactValue("", u.Object)
 }
 
-// redactValue redacts v and its fields. key is the name of the field that holds v.
+// redactValue redacts v and its fields. The argument key is the name of the field that holds v.
 func redactValue(key string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:

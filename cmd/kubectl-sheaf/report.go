@@ -36,7 +36,7 @@ type reportFlags struct {
 	output   string
 	since    time.Duration
 	patience time.Duration
-	source   time.Duration // how long one list, log or page may take; 0: no limit
+	source   time.Duration // time limit for one list, log or page; 0: no limit
 }
 
 func (a *app) reportCommand() *cobra.Command {
@@ -101,13 +101,13 @@ func (a *app) report(ctx context.Context, store *v1alpha1.RecordStore, f reportF
 	return nil
 }
 
-// archive is a report while it is being written. After its first error, nothing more is read or written.
+// archive is a report while it is being written. After its first error, it stops reading and writing.
 type archive struct {
 	tar    *tar.Writer
 	folder string
 	at     time.Time
-	failed []string      // what could not be collected
-	limit  time.Duration // for each source; 0: no limit
+	failed []string      // sources that could not be collected
+	limit  time.Duration // time limit for each source; 0: no limit
 	err    error         // why the report cannot be written
 }
 
@@ -116,8 +116,9 @@ const sourcePatience = 20 * time.Second
 
 func (a *app) progress(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
 
-// sourceError returns the error of a source with a text that names what did not answer. The text of the API server does
-// not: if the node of a pod cannot be reached, it is "the server rejected our request for an unknown reason".
+// sourceError returns the error of a source with a text that names the component that did not answer. The text of the
+// API server does not name it: if the node of a pod cannot be reached, the text is "the server rejected our request for
+// an unknown reason".
 func (r *archive) sourceError(err error) error {
 	if r.limit > 0 && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %v (--source-timeout)", r.limit)
@@ -153,7 +154,7 @@ func (r *archive) add(name, text string) {
 	}
 }
 
-// miss records what could not be collected.
+// miss records a source that could not be collected.
 func (r *archive) miss(what string, err error) {
 	if err != nil {
 		r.failed = append(r.failed, what+": "+r.sourceError(err).Error())
@@ -216,8 +217,8 @@ func reportSummary(s *snapshot, r *archive) {
 	}
 }
 
-// reportKinds are the kinds that are read from the store's namespace by its label. Secrets and ConfigMaps are not
-// included.
+// reportKinds are the kinds whose objects are read from the store's namespace by the store's label. Secrets and
+// ConfigMaps are not among them.
 var reportKinds = []schema.GroupVersionKind{
 	{Version: "v1", Kind: "PodList"},
 	{Version: "v1", Kind: "ServiceList"},
@@ -280,7 +281,7 @@ func (a *app) addObjects(r *archive, objects []client.Object) {
 	r.add("events.txt", events.String())
 }
 
-// addObject adds one object without possible secrets.
+// addObject adds one object, with possible secrets removed.
 func (r *archive) addObject(u *unstructured.Unstructured) {
 	redactObject(u)
 	text, err := yaml.Marshal(u.Object)
@@ -290,7 +291,7 @@ func (r *archive) addObject(u *unstructured.Unstructured) {
 	r.add(fmt.Sprintf("objects/%s/%s.yaml", strings.ToLower(u.GetKind()), u.GetName()), string(text))
 }
 
-// operatorLabels select what the chart sheaf-operator creates, in any namespace.
+// operatorLabels select the objects that the chart sheaf-operator creates, in any namespace.
 var operatorLabels = client.MatchingLabels{v1alpha1.LabelComponent: workload.ComponentOperator,
 	"app.kubernetes.io/part-of": v1alpha1.NameSheaf}
 
@@ -315,7 +316,7 @@ func (a *app) reportPods(ctx context.Context, pods []corev1.Pod, since time.Dura
 	}
 }
 
-// addLog adds the log of a container, or that of its previous run.
+// addLog adds the log of a container, or the log of its previous run.
 func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container string, previous bool,
 	since time.Duration) {
 	seconds := int64(max(since.Seconds(), 1))
@@ -323,7 +324,7 @@ func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container
 		LimitBytes: new(int64(logBytesMax))}
 	name := fmt.Sprintf("logs/%s/%s.log", pod.Name, container)
 	if previous {
-		options.SinceSeconds = nil // the previous container may have ended before that time
+		options.SinceSeconds = nil // the previous container may have ended before the requested period
 		name = fmt.Sprintf("logs/%s/%s.previous.log", pod.Name, container)
 	}
 	r.addRead(ctx, "read "+name, name, a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options))

@@ -29,13 +29,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// answers plays an API server.
+// answers simulates an API server.
 type answers func(*http.Request) (*http.Response, error)
 
 func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A source that does not answer costs its time limit and is named in plain words. The other sources are still
-// collected.
+// A report includes all other sources if one source does not answer. That source costs its time limit, and the report
+// names it in plain words.
 func TestReportGoesOnWithoutASource(t *testing.T) {
 	core, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "http://api.example", QPS: -1}, &http.Client{
 		Transport: answers(func(r *http.Request) (*http.Response, error) {
@@ -84,8 +84,8 @@ func TestReportGoesOnWithoutASource(t *testing.T) {
 	}
 }
 
-// observed returns the plugin for an API server that calls see before each read, and answers with its error if there is
-// one. The API server has a store, one pod and one claim.
+// observed returns the plugin for an API server that calls see before each read. If see returns an error, that is the
+// answer. The API server has a store, one pod and one claim.
 func observed(t *testing.T, see func(ctx context.Context, what any) error) *app {
 	t.Helper()
 	o, _ := kubefindingtest.Well()
@@ -114,7 +114,7 @@ func observed(t *testing.T, see func(ctx context.Context, what any) error) *app 
 	return a
 }
 
-// A list that does not answer costs its time limit and is named. The other lists are still read.
+// A list that does not answer costs its time limit, and the report names it. The other lists are still read.
 func TestEachListHasATimeLimit(t *testing.T) {
 	a := observed(t, func(ctx context.Context, what any) error {
 		if _, limited := ctx.Deadline(); !limited {
@@ -140,7 +140,7 @@ func TestEachListHasATimeLimit(t *testing.T) {
 	}
 }
 
-// A time limit of 0 is no limit, as in the other commands.
+// A time limit of 0 means no limit, as in the other commands.
 func TestZeroIsNoTimeLimit(t *testing.T) {
 	reads := 0
 	a := observed(t, func(ctx context.Context, what any) error {

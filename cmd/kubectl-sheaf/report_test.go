@@ -39,7 +39,7 @@ func unpack(t *testing.T, r io.Reader) map[string]string {
 	}
 }
 
-// secret is in every field of the objects below from which it could leak into a report.
+// secret is in every field of the objects below that could leak it into a report.
 const secret = "hunter2hunter2"
 
 func TestReport(t *testing.T) {
@@ -87,7 +87,7 @@ func TestReport(t *testing.T) {
 		"status.txt": "RecordStore report/quotes", "findings.json": "[", "objects/recordstore/quotes.yaml": "owner: team-a",
 		"objects/shardpool/quotes-ssd.yaml": "storageClassName: local-xfs", "objects/pod/quotes-etcd-1.yaml": "--verbose",
 		"events.txt": "",
-		"errors.txt": "logs/sheaf-operator-0/operator.log", // there is no kubelet that would return the logs
+		"errors.txt": "logs/sheaf-operator-0/operator.log", // without a kubelet, logs cannot be read
 	} {
 		if text, ok := files[name]; !ok || !strings.Contains(text, words) {
 			t.Errorf("%s: there is %v, with\n%s", name, ok, text)
@@ -111,7 +111,7 @@ func TestReport(t *testing.T) {
 	})
 	t.Run("to standard output", func(t *testing.T) {
 		out.Reset()
-		a.err = io.Discard // the progress; the test's app writes both into one buffer
+		a.err = io.Discard // discards the progress, because the test's app writes both outputs into one buffer
 		must.OK(t, a.call(t.Context(), "report", "quotes", "--live-timeout=1s", "--since=1h", "-o", "-"))
 		if files := unpack(t, out); files["status.txt"] == "" {
 			t.Errorf("%d files", len(files))

@@ -33,7 +33,7 @@ type app struct {
 	namespace string
 	objects   client.WithWatch     // typed, including the kinds of Sheaf
 	core      kubernetes.Interface // for logs and proxies
-	// gateway is onGateway; tests replace it.
+	// gateway is onGateway, unless a test replaces it.
 	gateway func(context.Context, *v1alpha1.RecordStore, func(recordv1.AdminServiceClient) error) error
 }
 
@@ -78,7 +78,7 @@ func (a *app) connect() error {
 		return failf("find the Kubernetes API: %w", err)
 	}
 	config.UserAgent = "kubectl-sheaf/" + version
-	config.QPS, config.Burst = 50, 100 // a report makes many requests
+	config.QPS, config.Burst = 50, 100 // allows the many requests of a report
 	if a.namespace, _, err = a.flags.ToRawKubeConfigLoader().Namespace(); err != nil {
 		return failf("find the namespace: %w", err)
 	}
@@ -93,7 +93,7 @@ func (a *app) connectTo(config *rest.Config) (err error) {
 			return failf("know the kinds: %w", err)
 		}
 	}
-	log.SetLogger(logr.Discard()) // without this, the client library logs a complaint
+	log.SetLogger(logr.Discard()) // prevents a warning of the client library
 	a.config = config
 	if a.objects, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
 		return failf("connect to the Kubernetes API at %s: %w", config.Host, err)
@@ -126,7 +126,8 @@ func (a *app) stores(ctx context.Context, args []string, limit time.Duration) ([
 	return list.Items, nil
 }
 
-// oneStore returns the named store, or the only one of the namespace. limit bounds each read, as in stores.
+// oneStore returns the named store or, without a name, the only store of the namespace. The argument limit bounds each
+// read, as in stores.
 func (a *app) oneStore(ctx context.Context, args []string, limit time.Duration) (*v1alpha1.RecordStore, error) {
 	stores, err := a.stores(ctx, args, limit)
 	if err != nil {
@@ -145,7 +146,7 @@ func (a *app) oneStore(ctx context.Context, args []string, limit time.Duration) 
 
 // Screen widths in columns.
 const (
-	widthPlain = 140 // for output that is not to a terminal
+	widthPlain = 140 // for output that is not a terminal
 	widthMin   = 60
 )
 

@@ -63,7 +63,7 @@ func (c *screen) table(t table) {
 	}
 }
 
-// head writes what the store is and whether it serves.
+// head writes the name and kind of the store, and whether it serves.
 func (c *screen) head() {
 	status, spec := c.Store.Status, c.Store.Spec
 	ready := "no condition yet"
@@ -138,8 +138,8 @@ func (c *screen) shards() {
 		}
 		memory := ""
 		if r.MemoryLimitBytes > 0 {
-			used := r.MemoryNeedBytes // computed when the shard starts: 0 for a shard that was new then
-			// A shard whose memory is too small uses what fits, which is less than it needs.
+			used := r.MemoryNeedBytes // computed at the start of the shard: 0 if the shard was new then
+			// A shard whose memory limit is too small uses only a part of its need.
 			if l := c.liveShard(r.Name); l.GetAlive() && r.State != v1alpha1.ShardMemoryTooSmall {
 				used = l.GetMemoryUsedBytes()
 			}
@@ -175,7 +175,7 @@ func (c *screen) rows() []shardRow {
 	return rows
 }
 
-// domain returns the failure domain of a shard from the gateway, else from its node.
+// domain returns the failure domain of a shard as reported by the gateway or, without a report, the domain of its node.
 func (c *screen) domain(s v1alpha1.ShardStatus) string {
 	if l := c.liveShard(s.Name); l != nil && l.GetDomain() != "" {
 		return l.GetDomain()
@@ -263,7 +263,7 @@ func redundantWords(store *v1alpha1.RecordStore) string {
 // movesShown is the maximum number of moves in the table; further moves are only counted.
 const movesShown = 8
 
-// moves writes the running moves with the time left, and the moves that follow.
+// moves writes the running moves with their remaining time, and the moves that follow.
 func (c *screen) moves() {
 	if c.Live.Err != nil {
 		c.section("MOVES", "not known, as no gateway was asked: %v", c.Live.Err)

@@ -33,7 +33,7 @@ func wantedShards(pool *v1alpha1.ShardPool) int32 {
 	return *pool.Spec.Shards
 }
 
-// podTable returns a table of pods with their nodes, and why a pod is not ready.
+// podTable returns a table of pods with their nodes. For each pod that is not ready, it shows the reason.
 func (c *screen) podTable(name string, pods []corev1.Pod) table {
 	t := table{columns: []column{{name: name}, {name: "NODE"}, {name: "READY"}, {name: "RESTARTS", drop: 1, right: true},
 		{name: "AGE", drop: 2, right: true}, {name: "WHY", words: true}}}
@@ -128,8 +128,8 @@ func (c *screen) disks() {
 	c.table(t)
 }
 
-// volumeWords returns the node, device and file system of a local volume. Each of them is empty if it is unknown, and
-// all are empty for other volumes.
+// volumeWords returns the node, device and file system of a local volume. Each of them is empty if it is unknown. For
+// other volumes, all are empty.
 func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
 	if v.Spec.Local == nil {
 		return "", "", ""
@@ -141,7 +141,7 @@ func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
 	return workload.DiskNode(&v), device, fs
 }
 
-// findings writes what is wrong, the worst first, with the command to type.
+// findings writes the problems, the worst first, with the command for each of them.
 func (c *screen) findings(found []finding.Finding) {
 	words := "none"
 	if len(found) > 0 {

@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The plugin calls as an administrator. It talks only to gateways of the store, and not to other processes that have a
-// certificate of the store.
+// The plugin calls with the rights of an administrator. It connects only to gateways of the store, and not to other
+// processes with a certificate of the store.
 func TestThePluginSpeaksOnlyToGatewaysOfTheStore(t *testing.T) {
 	a, _ := newTestApp(t, "secure")
 	of := identity.Store{Domain: "cluster.local", Namespace: "secure", UID: uuid.New()}
@@ -83,7 +83,7 @@ func serveHealth(t *testing.T, files map[string][]byte) string {
 	must.OK(t, err)
 	server := grpc.NewServer(grpc.Creds(source.Server(certs.ServerOptions{})))
 	healthv1.RegisterHealthServer(server, health.NewServer())
-	go func() { _ = server.Serve(listener) }() // Serve ends with Stop
+	go func() { _ = server.Serve(listener) }() // Serve returns when the server is stopped
 	t.Cleanup(server.Stop)
 	return listener.Addr().String()
 }

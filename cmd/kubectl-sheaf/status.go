@@ -83,7 +83,7 @@ type statusDocument struct {
 	Name      string                     `json:"name"`
 	Status    v1alpha1.RecordStoreStatus `json:"status"`
 	Findings  []finding.Finding          `json:"findings"`
-	// NotRead says what could not be read.
+	// NotRead lists the objects that could not be read.
 	NotRead []string `json:"notRead,omitempty"`
 	// Live says why no gateway was asked, or why none answered. Live is empty if a gateway answered.
 	Live string `json:"live,omitempty"`

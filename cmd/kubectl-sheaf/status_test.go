@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// well is a healthy store, including what its gateway reports.
+// well returns a healthy store, including its gateway's report.
 func well() *snapshot {
 	objects, volumes := kubefindingtest.Well()
 	s := &snapshot{Objects: objects, Volumes: volumes}
@@ -33,8 +33,8 @@ func well() *snapshot {
 	return s
 }
 
-// trouble is the same store on a bad day: a node is down, a member of etcd has ended, a disk is lost, and a pool is
-// being drained.
+// trouble returns the same store with several problems: a node is down, a member of etcd has ended, a disk is lost, and
+// a pool is being drained.
 func trouble() *snapshot {
 	s := well()
 	o := &s.Objects
@@ -87,7 +87,7 @@ func set(list *[]metav1.Condition, kind string, status metav1.ConditionStatus, r
 	*list = append(*list, kubefindingtest.Condition(kind, status, reason, message))
 }
 
-// These screens are shown at the two usual widths of a terminal. Only commands may be wider than the screen, so that
+// The screens are tested at the two usual widths of a terminal. Only commands may be wider than the screen, so that
 // they can be copied.
 func TestScreens(t *testing.T) {
 	silent := well()
@@ -108,7 +108,7 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// The memory of a shard that needs more than its limit is what it needs, and not what fits and is used.
+// The memory of a shard whose need exceeds its limit is shown as the need, and not as the part that fits.
 func TestMemoryThatDoesNotFitIsTheNeed(t *testing.T) {
 	s := well()
 	small := &s.Pools[0].Status.ShardStatuses[1]
@@ -191,7 +191,7 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 			t.Errorf("%+v", document)
 		}
 	})
-	t.Run("no gateway can be reached", func(t *testing.T) { // there is no kubelet here
+	t.Run("no gateway can be reached", func(t *testing.T) { // this server has no kubelet, so no port can be forwarded
 		if l := a.askGateway(t.Context(), &stores[0], 5*time.Second); l.Err == nil ||
 			!strings.Contains(l.Err.Error(), "quotes-gateway-6d4c9b-0") {
 			t.Errorf("%v", l.Err)

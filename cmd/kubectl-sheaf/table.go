@@ -13,7 +13,7 @@ type column struct {
 	name  string
 	drop  int
 	right bool
-	words bool // a sentence: truncated at its end
+	words bool // the cells are sentences, which are truncated at their end
 }
 
 // table holds columns and rows.
@@ -75,7 +75,7 @@ func sum(widths []int) int {
 	return n - gap
 }
 
-// dropOne hides the least important column. It returns false if all remaining columns are needed.
+// dropOne hides the least important column. It returns false if all remaining columns are required.
 func (t *table) dropOne(widths []int) bool {
 	victim := -1
 	for i, c := range t.columns {

@@ -33,11 +33,11 @@ import (
 	"sheaf.dev/sheaf/internal/operator"
 )
 
-// version is stamped by the build.
+// version is set by the build.
 var version = "unknown"
 
-// leads is the metric that distinguishes the operator that works from the replicas that wait. It never returns to 0,
-// because an operator exits when it loses its lease.
+// leads is the metric that distinguishes the active operator from waiting replicas. It never returns to 0, because an
+// operator exits when it loses its lease.
 var leads = prometheus.NewGauge(prometheus.GaugeOpts{Name: "sheaf_operator_leads",
 	Help: "1 in the operator that works, 0 in those that wait to."})
 
@@ -73,9 +73,8 @@ type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// garbagePercent is the value of GOGC if the environment has none. Reconciles of a thousand shards produce much
-// garbage and use little of a core. Frequent collection is therefore better than a heap that is twice as large as the
-// live data.
+// garbagePercent is the value of GOGC if the environment has none. Reconciles of a thousand shards produce much garbage
+// and use a small part of a core, so frequent collection is better than a heap that is twice as large as the live data.
 const garbagePercent = 40
 
 // run runs the operator until its context ends.
@@ -168,11 +167,11 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	return nil
 }
 
-// stopTime is how long a server that ends waits for calls under way.
+// stopTime is how long a server that stops waits for calls in progress.
 const stopTime = 5 * time.Second
 
 // addServers adds the HTTP servers of metrics and of health to the manager, and opens their ports. The servers of
-// controller-runtime bound neither the number of connections nor the time in which a request has to arrive.
+// controller-runtime limit neither the number of connections nor the time in which a request has to arrive.
 func (o *options) addServers(ctx context.Context, mgr ctrl.Manager) error {
 	numbers, health := http.NewServeMux(), http.NewServeMux()
 	numbers.Handle("/metrics", promhttp.HandlerFor(metrics.Registry,

@@ -104,18 +104,18 @@ func (o *options) check() error {
 	return nil
 }
 
-// scheme returns a scheme that knows the kinds that the operator reads and writes.
+// scheme returns a scheme with the kinds that the operator reads and writes.
 func scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(s); err != nil {
-			panic(err) // a kind registered twice, which is a bug
+			panic(err) // a kind is registered twice, which is a bug
 		}
 	}
 	return s
 }
 
-// manager returns the options of the controller manager. Of kinds that Sheaf does not define, its cache holds only the
+// manager returns the options of the controller manager. For kinds that Sheaf does not define, its cache holds only the
 // operator's own objects, and the pods and claims of Jobs that measure disks.
 func (o *options) manager() ctrl.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": "sheaf-operator"})}
@@ -141,7 +141,7 @@ func (o *options) manager() ctrl.Options {
 	}
 	return ctrl.Options{
 		Scheme: scheme(), Cache: cached,
-		Metrics:                       server.Options{BindAddress: "0"}, // addServers serves the metrics
+		Metrics:                       server.Options{BindAddress: "0"}, // off, because addServers serves the metrics
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              "sheaf-operator.sheaf.dev",
 		LeaderElectionNamespace:       o.leaderNamespace,

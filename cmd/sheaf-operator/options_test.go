@@ -19,7 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// call runs the command line. got holds the options with which the operator would run; nil: it would not run.
+// call runs the command line. The result got holds the options with which the operator would run; nil: it would not
+// run.
 func call(args ...string) (got *options, out string, err error) {
 	var text bytes.Buffer
 	cmd := command(func(_ context.Context, o options) error {
@@ -125,7 +126,7 @@ func TestOptionsReachTheManager(t *testing.T) {
 			t.Errorf("%T: %s is cached", kind, by.Label)
 		}
 	}
-	// Secrets must not be cached: a cache needs the right to list all of them.
+	// Secrets must not be cached, because a cache needs the right to list all of them.
 	if !slices.ContainsFunc(m.Client.Cache.DisableFor, func(o client.Object) bool {
 		_, secret := o.(*corev1.Secret)
 		return secret

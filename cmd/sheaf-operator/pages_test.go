@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// The chart sets the operator's flags, so no page shows its command line today. If a page does, the operator must
+// No page shows the operator's command line today, because the chart sets its flags. If a page does, the operator must
 // accept the command.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf-operator", 0, func() *cobra.Command {

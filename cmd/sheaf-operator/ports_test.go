@@ -29,11 +29,11 @@ const (
 	healthFlag  = "--health-probe-bind-address"
 )
 
-// ports are the names of the ports in metrics, by their flag.
+// ports maps each address flag to the name of its port in the metrics.
 var ports = map[string]string{metricsFlag: "metrics", healthFlag: "health"}
 
 // startOperator starts the operator's program on an API server and waits until it is healthy. It returns the process
-// and the address of each flag for an address.
+// id, and the address for each address flag.
 func startOperator(t *testing.T) (pid int, addresses map[string]string) {
 	t.Helper()
 	server, err := kubetest.Start("../../config/crd/bases")
@@ -55,11 +55,11 @@ func startOperator(t *testing.T) (pid int, addresses map[string]string) {
 	must.OK(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // by a signal of this test
+		_ = cmd.Wait() // the error is the signal that this test sent
 		close(ended)
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = cmd.Process.Signal(syscall.SIGTERM) // the process may have ended
 		<-ended
 		if t.Failed() {
 			t.Logf("the operator: %s", words.String())
@@ -76,15 +76,15 @@ func startOperator(t *testing.T) (pid int, addresses map[string]string) {
 		select {
 		case <-ended:
 			t.Fatal("the operator ended")
-		case <-time.After(50 * time.Millisecond): // a process of its own, whose port is polled
+		case <-time.After(50 * time.Millisecond): // polls the port, because another process opens it
 		}
 	}
 }
 
 // Each socket on which the operator listens is in the table of docs/security.md, and each row of the table is one of
-// its sockets. A socket speaks plaintext HTTP, as the table says, and holds at most 256 connections: if there are more,
-// it closes the oldest ones. The test runs the real program, because only that opens the sockets that nobody has
-// thought of.
+// its sockets. A socket uses plaintext HTTP, as the table says, and holds at most 256 connections; beyond that, it
+// closes the oldest ones. The test runs the real program, because only the real program would open an unexpected
+// socket.
 func TestEachPortIsInTheTable(t *testing.T) {
 	kubetest.Only(t)
 	pid, addresses := startOperator(t)
@@ -106,7 +106,7 @@ func TestEachPortIsInTheTable(t *testing.T) {
 		secured, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", at)
 		cancel()
 		if err == nil {
-			_ = secured.Close() // nobody uses it
+			_ = secured.Close() // an unused connection
 			t.Errorf("%s answers by TLS", row.At)
 		}
 		holdsLittle(t, ports[row.At], at, addresses[metricsFlag])
@@ -114,8 +114,8 @@ func TestEachPortIsInTheTable(t *testing.T) {
 }
 
 // holdsLittle opens more connections than a socket may hold. The next caller has to be served, and the metrics have to
-// say that the oldest connections were closed. On a machine that starves the test, connections end sooner, because no
-// request arrives on them. Then holdsLittle opens more.
+// say that the oldest connections were closed. On a busy machine, connections may end sooner, because no request
+// arrives on them. Then holdsLittle opens more connections.
 func holdsLittle(t *testing.T, port, address, metrics string) {
 	t.Helper()
 	const most = 256
