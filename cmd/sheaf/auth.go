@@ -140,7 +140,7 @@ the store has another version by then, nothing is changed.`,
 	return cmd
 }
 
-// inEtcd makes cmd a command that connects directly to the etcd of a store.
+// inEtcd turns cmd into a command that connects directly to the etcd of a store.
 func inEtcd(a *app, cmd *cobra.Command, run func(ctx context.Context, store *registry.Store,
 	args []string) error) *cobra.Command {
 	var place placementFlags
@@ -158,7 +158,7 @@ func inEtcd(a *app, cmd *cobra.Command, run func(ctx context.Context, store *reg
 	return cmd
 }
 
-// setTable replaces the store's table of grants by the table in a file. The name - means standard input.
+// setTable replaces the store's table of grants with the table in a file. The file name - means standard input.
 func setTable(ctx context.Context, out *cli.Output, store *registry.Store, file string) error {
 	from := io.Reader(os.Stdin)
 	if file != "-" {
@@ -166,7 +166,7 @@ func setTable(ctx context.Context, out *cli.Output, store *registry.Store, file 
 		if err != nil {
 			return err
 		}
-		defer func() { _ = opened.Close() }() // only read: a failed close loses nothing
+		defer func() { _ = opened.Close() }() // the file was only read, so a failed close loses nothing
 		from = opened
 	}
 	text, err := io.ReadAll(io.LimitReader(from, access.TableBytesMax+1))
@@ -210,7 +210,7 @@ type tenantRow struct {
 	Groups int64        `json:"groups"`
 	Quota  access.Quota `json:"quota"`
 	Limit  int64        `json:"limit"`
-	Used   *int64       `json:"used,omitempty"` // absent for a rate
+	Used   *int64       `json:"used,omitempty"` // absent for a quota that is a rate
 }
 
 func authTenantsCommand(a *app) *cobra.Command {

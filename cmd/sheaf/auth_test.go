@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
-// The commands `sheaf auth whoami` and `sheaf auth can-i` show who calls and what that caller may do.
+// The commands `sheaf auth whoami` and `sheaf auth can-i` show the caller's name and rights.
 func TestWhoAmIAtTheTerminal(t *testing.T) {
 	dir := t.TempDir()
 	d := startDev(t, dir, "--tls")
@@ -43,8 +43,8 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 		"").Want(t, 2).Has(t, "needs --tls-dir")
 }
 
-// An administrator reads, changes and sets a table of grants by hand. The command does not set a table that is invalid,
-// or that somebody else has changed meanwhile.
+// An administrator reads, changes and sets a table of grants by hand. The command refuses a table that is invalid, or
+// that somebody else has changed in the meantime.
 func TestATableOfGrantsIsSetByHand(t *testing.T) {
 	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)

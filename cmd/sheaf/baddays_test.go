@@ -16,9 +16,9 @@ import (
 
 func TestAttributesUpToTheirLimit(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
-	most := strings.Repeat("v", 64<<10-2-4-1) // the limit, minus the fields for both lengths, minus the key
+	most := strings.Repeat("v", 64<<10-2-4-1) // the maximum, minus the fields for both lengths, minus the key
 	p.do(t, "data", "put", "-9223372036854775808", "--attr", "k="+most).Want(t, 0)
-	p.do(t, "", "put", "9223372036854775807", "--attr", "k="+most).Want(t, 0) // empty data
+	p.do(t, "", "put", "9223372036854775807", "--attr", "k="+most).Want(t, 0) // a record with empty data
 	p.do(t, "data", "put", "1", "--attr", "k="+most+"v").Want(t, 2).Has(t, "attributes")
 	p.do(t, "data", "put", "1", "--attr", strings.Repeat("k", 256)+"=v").Want(t, 2).Has(t, "attributes")
 	p.do(t, "", "get", "1").Want(t, 3) // nothing was stored
@@ -50,8 +50,8 @@ func (p *process) dir() string {
 	return ""
 }
 
-// TestAFullRealDisk imports more than fits on a real file system. Stored records can be read, the files that were not
-// stored are named, and the import continues without a restart once there is free space.
+// TestAFullRealDisk imports more data than a real file system can hold. Stored records can be read, and files that were
+// not stored are named. After space becomes free, the import continues without a restart.
 func TestAFullRealDisk(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "", 512<<20, "-F", "-m", "0")
 	root := t.TempDir()
@@ -62,8 +62,8 @@ func TestAFullRealDisk(t *testing.T) {
 	dir := filepath.Join(point, "store")
 	p := startDev(t, dir, "--shards", "1", "--groups", "2", "--reserve", "16MiB", "--segment-bytes", "2MiB",
 		"--compaction-off")
-	defer p.kill() // before the disk is unmounted
-	// Another file leaves space for about a third of the files above the reserve.
+	defer p.kill() // the process must end before the disk is unmounted
+	// Another file leaves free space above the reserve for about a third of the files.
 	var space syscall.Statfs_t
 	must(t, syscall.Statfs(point, &space))
 	ballast := filepath.Join(point, "ballast")
@@ -81,7 +81,7 @@ func TestAFullRealDisk(t *testing.T) {
 	if stored := p.exported(t, files, fileBytes); int64(stored) < r.Stored {
 		t.Errorf("%d records are there, %d were stored", stored, r.Stored)
 	}
-	p.do(t, "", "rm", "-2", "--ignore-not-found").Want(t, 0) // deletes still succeed
+	p.do(t, "", "rm", "-2", "--ignore-not-found").Want(t, 0) // deletes still succeed on the full disk
 	must(t, os.Remove(ballast))
 	eventually(t, func() bool { return p.do(t, "room", "put", "-1").Code == 0 })
 	if r, _ := p.importTree(t, 0, root, "--id", "name", "--resume"); r.Stored+r.AlreadyThere != files {

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// Everything that a process may hold in addition to the index and resident data fits into the headroom of its cgroup.
+// All memory that a process may use in addition to the index and resident data fits into the headroom of its cgroup.
 func TestAllowancesFitTheCgroup(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

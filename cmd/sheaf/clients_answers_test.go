@@ -43,7 +43,7 @@ var (
 	storage    = oneAnswer{code: codes.ResourceExhausted, reason: "QUOTA_EXCEEDED"}
 )
 
-// putAnswers are the successive answers to the puts of each record. A put that is not listed succeeds.
+// putAnswers are the successive answers to the puts of each record. Puts of other records succeed.
 var putAnswers = map[int64][]oneAnswer{
 	1:  {unknown, overloaded, broken, {}},
 	2:  {mismatch},
@@ -73,14 +73,14 @@ var (
 	}
 )
 
-// scriptedStore answers each call according to its script. It records each call that a careful client would not make.
+// scriptedStore answers each call according to its script. It records each call that a correct client would not make.
 type scriptedStore struct {
 	recordv1.UnimplementedRecordServiceServer
 	mu       sync.Mutex
 	puts     map[int64]int       // number of puts received
 	ids      map[int64][]byte    // request id of each record's put
-	late     map[int64]time.Time // no other put of the record may arrive before
-	calls    map[string]int      // calls of other methods
+	late     map[int64]time.Time // from a record to the time before which no other put of it may arrive
+	calls    map[string]int      // number of calls of other methods
 	breaches []string
 }
 
@@ -88,7 +88,7 @@ func (s *scriptedStore) breach(format string, args ...any) {
 	s.breaches = append(s.breaches, fmt.Sprintf(format, args...))
 }
 
-// next counts a call and returns how many preceded it.
+// next counts a call, and returns the number of earlier calls of the method.
 func (s *scriptedStore) next(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (a oneAnswer) status() *status.Status {
 	return st
 }
 
-// put checks a put and returns its answer.
+// put checks a put and returns the scripted answer.
 func (s *scriptedStore) put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, oneAnswer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *scriptedStore) Get(_ context.Context, in *recordv1.GetRequest) (*record
 	return &recordv1.GetResponse{Record: out}, nil
 }
 
-// scriptedRecord holds "hello" as the shell program stores it: with its SHA-256 among the attributes.
+// scriptedRecord holds "hello" as stored by the shell program, with its SHA-256 among the attributes.
 func scriptedRecord(id int64) *recordv1.Record {
 	sum := castagnoli([]byte("hello"))
 	return &recordv1.Record{
@@ -171,8 +171,8 @@ func scriptedRecord(id int64) *recordv1.Record {
 	}
 }
 
-// BatchPut answers the puts of a message one by one. The second stream and the fourth stream, however, break after they
-// have received a message.
+// BatchPut answers the puts of a message one by one. But the second and the fourth stream break after they have
+// received a message.
 func (s *scriptedStore) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchPutRequest,
 	recordv1.BatchPutResponse]) error {
 	n := s.next("BatchPut")
@@ -238,7 +238,7 @@ func (s *scriptedStore) Watch(in *recordv1.WatchRequest,
 	if breaks {
 		return slowReader.status().Err()
 	}
-	<-stream.Context().Done() // a watch does not end unless its caller ends it
+	<-stream.Context().Done() // only the caller ends a watch
 	return nil
 }
 
@@ -263,9 +263,9 @@ func (s *scriptedStore) Scan(in *recordv1.ScanRequest, stream grpc.ServerStreami
 }
 
 // TestClientsHeedAnswers runs the programs of examples/ against a store that answers according to a script. A client
-// must repeat a write under the same request id, not before the answer's RetryInfo allows that, and only if the reason
-// allows it. It must remember an unknown result, refuse damaged bytes, repeat the failed part of a batch, and continue
-// a stream from its cursor.
+// must repeat a write only if the reason allows it, with the same request id, and not earlier than the answer's
+// RetryInfo says. It must remember that a result is unknown, refuse damaged bytes, repeat the failed part of a batch,
+// and continue a stream from its cursor.
 func TestClientsHeedAnswers(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {

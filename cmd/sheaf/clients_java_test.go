@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// SHEAF_JAVA is the target folder that Maven builds from examples/java/pom.xml, for the javac and java in the PATH.
+// SHEAF_JAVA is the target folder that Maven builds from examples/java/pom.xml. The test uses the javac and the java in
+// the PATH.
 var javaClient = clientProgram{
 	language: "java", variable: "SHEAF_JAVA", file: "java/src/main/java/SheafClient.java", driver: "Driver.java",
 	calls: "all",

@@ -24,7 +24,7 @@ func TestClientsPageQuotesExamples(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && slices.Contains([]string{"node_modules", "venv", "gen", "target"}, d.Name()) { // others' code
+		if d.IsDir() && slices.Contains([]string{"node_modules", "venv", "gen", "target"}, d.Name()) { // skip code of others
 			return fs.SkipDir
 		}
 		if d.IsDir() || filepath.Ext(path) == ".md" {

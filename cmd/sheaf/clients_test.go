@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// clientProgram is a program of examples/ in one language. For each program there is a driver in testdata that uses it.
-// Called with only an address, the driver makes rounds of writes until standard input says "stop", and then reads
-// everything back. Called with an address and "answers", it makes the calls of TestClientsHeedAnswers.
+// clientProgram is a program of examples/ in one language. Each program has a driver in testdata. Called with only an
+// address, the driver makes rounds of writes until it reads "stop" from standard input, and then reads all records
+// back. Called with an address and "answers", it makes the calls of TestClientsHeedAnswers.
 type clientProgram struct {
 	language string
-	variable string // environment variable that says with what the program runs; make test-clients sets it
+	variable string // environment variable with the means to run the program, set by make test-clients
 	file     string // path below examples/
 	driver   string
 	calls    string // calls beyond put and get: "" or "all"
 	// command prepares the folder that holds the program and its driver, and returns the command to run there. The
-	// argument with is the value of the environment variable.
+	// argument with has the value of the environment variable.
 	command func(t *testing.T, with, dir string) []string
 }
 
@@ -30,7 +30,7 @@ const examples = "../../examples"
 var clientPrograms = []clientProgram{pythonClient, nodeClient, javaClient, grpcurlClient}
 
 // TestClients runs the programs of examples/ against a store of three copies. The store's shards and its gateway are
-// killed one after another while the programs write. No call fails, and everything that was acknowledged is read back.
+// killed one after another while the programs write. No call fails, and all acknowledged records are read back.
 func TestClients(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {
@@ -38,14 +38,14 @@ func TestClients(t *testing.T) {
 			s := newCopiesStore(t)
 			s.waitReady()
 			d := startDriver(t, append(command, s.address))
-			for _, name := range copiesShards { // whichever group is written, one of them leads it
+			for _, name := range copiesShards { // whichever group is written, one of these shards leads it
 				d.rounds(10)
 				s.shards[name].kill()
 				d.rounds(30)
 				s.start(name)
 				s.shards[name].waitReady(t)
 			}
-			for range 3 { // the program must repeat what the gateway does not repeat
+			for range 3 { // the program must repeat the calls that the gateway does not repeat
 				d.rounds(10)
 				s.gateway.kill()
 				s.startGateway()
@@ -116,7 +116,7 @@ func (d *clientDriver) rounds(n int) {
 	}
 }
 
-// rest waits for the driver to end successfully, and returns the lines printed until then.
+// rest waits until the driver ends successfully, and returns the lines that it printed since the last call.
 func (d *clientDriver) rest() (lines []string) {
 	d.t.Helper()
 	for d.stdout.Scan() {
@@ -128,7 +128,7 @@ func (d *clientDriver) rest() (lines []string) {
 	return lines
 }
 
-// output runs a command of a preparation, which must succeed.
+// output runs a preparatory command, which must succeed.
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()

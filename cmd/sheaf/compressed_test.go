@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Servers refuse compressed messages, whatever encodings the libraries of this program register, because few bytes
-// could use much memory.
+// Servers refuse compressed messages, whichever encodings the libraries of this program register, because a small
+// compressed message could use much memory.
 func TestCompressedMessagesAreNotTaken(t *testing.T) {
 	// A gRPC client sends the names of the encodings that its program has registered.
 	named := make(chan []string, 1)

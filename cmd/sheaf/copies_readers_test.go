@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// copiesReaders scan, find and watch everything repeatedly.
+// copiesReaders scan, find and watch all records repeatedly.
 type copiesReaders struct {
 	t      *testing.T
 	c      *client.Client
@@ -25,10 +25,10 @@ type copiesReaders struct {
 	begun  sync.WaitGroup // done when every watch has started
 
 	mu   sync.Mutex
-	seen map[int64]string // record -> version that a watch last returned
+	seen map[int64]string // from a record to the version that a watch last returned
 }
 
-// steadyRecords is the number of records that are never changed. Their ids start at 0.
+// steadyRecords is the number of records that never change. Their ids start at 0.
 const steadyRecords = 120
 
 func (r *copiesReaders) fail(err error) {
@@ -58,8 +58,8 @@ func (r *copiesReaders) start() {
 	}
 }
 
-// scan counts the records that never change. If its snapshot is lost together with the leader that holds the snapshot,
-// scan starts again.
+// scan counts the records that never change. If its snapshot is lost together with the leader that holds it, scan
+// starts again.
 func (r *copiesReaders) scan() {
 	found := map[int64]bool{}
 	for record, err := range r.c.Scan(r.ctx, &client.ScanOptions{MetadataOnly: true}) {
@@ -95,7 +95,7 @@ func (r *copiesReaders) watch(group string) {
 	}
 }
 
-// until waits until is() returns true about the state that the readers observe.
+// until waits until is() returns true about the observations of the readers.
 func (r *copiesReaders) until(is func() bool) {
 	r.t.Helper()
 	for !is() {
@@ -106,8 +106,8 @@ func (r *copiesReaders) until(is func() bool) {
 	}
 }
 
-// TestReadersSurviveKills kills one of three shards after another during scans, searches and watches. No reader may
-// fail or miss anything.
+// TestReadersSurviveKills kills each of three shards in turn during scans, searches and watches. No reader may fail or
+// miss a record.
 func TestReadersSurviveKills(t *testing.T) {
 	soaktest.Only(t, "proc", "`make chaos` brings the same faults")
 	s := newCopiesStore(t)
@@ -123,7 +123,7 @@ func TestReadersSurviveKills(t *testing.T) {
 	for id := range int64(steadyRecords) {
 		put(id)
 	}
-	clear(versions) // the watches start after them
+	clear(versions) // the watches start after these versions
 	ctx, stop := context.WithCancel(t.Context())
 	var all []*copiesReaders
 	for _, direct := range []bool{false, true} {

@@ -26,7 +26,7 @@ import (
 // copiesStore runs etcd, a gateway and three shards as separate processes. Each group has a copy on each shard.
 type copiesStore struct {
 	t       *testing.T
-	program string // the program that the next process runs
+	program string // the program of processes that start from now on
 	address string // address of the gateway
 	common  []string
 	gateway *process
@@ -79,7 +79,7 @@ func (s *copiesStore) start(name string) {
 	s.shards[name].http = http
 }
 
-// describe logs the status of each process, to help find out why a call failed.
+// describe logs the status of each process, which helps to find out why a call failed.
 func (s *copiesStore) describe() {
 	processes := map[string]*process{"gateway": s.gateway}
 	maps.Copy(processes, s.shards)
@@ -109,19 +109,19 @@ type copiesWriter struct {
 	c      *client.Client
 	random *rand.Rand
 	first  int64
-	known  map[int64]uint64 // id -> seed of the last acknowledged write
+	known  map[int64]uint64 // from an id to the seed of its last acknowledged write
 	calls  *atomic.Int64
 }
 
 func (w *copiesWriter) data(seed uint64) []byte {
 	size := int(seed % 3000)
 	if seed%10 == 0 {
-		size = 1500_000 // a blob
+		size = 1500_000 // size of a blob
 	}
 	return pattern(seed, size)
 }
 
-// run writes until ctx ends. Every call must succeed, because a majority is always available within its timeout.
+// run writes until ctx ends. Every call must succeed, because a majority becomes available again before each timeout.
 func (w *copiesWriter) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		id := w.first + w.random.Int64N(40)
@@ -140,7 +140,7 @@ func (w *copiesWriter) run(ctx context.Context) error {
 	return nil
 }
 
-// put is not interrupted by the end of the test. It returns an answer or an error.
+// put writes a record and returns when the call is answered. The end of the test does not interrupt it.
 func (w *copiesWriter) put(id int64, seed uint64) error {
 	if _, err := w.c.Put(context.Background(), client.Key{ID: id}, w.data(seed), nil); err != nil {
 		return err
@@ -251,8 +251,8 @@ func (s *copiesStore) waitReady() {
 	})
 }
 
-// TestCopiesSurviveKills repeatedly kills one of three shards by SIGKILL under load. No call may fail, and no
-// acknowledged write may be lost or stale.
+// TestCopiesSurviveKills repeatedly kills one of three shards by SIGKILL under load. No call may fail, no acknowledged
+// write may be lost, and no read may be stale.
 func TestCopiesSurviveKills(t *testing.T) {
 	soaktest.Only(t, "proc", "`make chaos` brings the same faults")
 	s := newCopiesStore(t)
@@ -278,9 +278,9 @@ func TestCopiesSurviveKills(t *testing.T) {
 	}
 }
 
-// TestCopiesSurviveHangs stops one of three shards by SIGSTOP under load, for longer than the others need to lead
-// without it. It stops the next shard as soon as the first one continues. The first shard must not act as the leader
-// any more, and a fetch from the stopped shard must not block the first shard.
+// TestCopiesSurviveHangs stops one of three shards by SIGSTOP under load, for longer than the others need to elect
+// other leaders. It stops the next shard as soon as the first one continues. The first shard must no longer act as the
+// leader, and a fetch from the stopped shard must not block the first shard.
 func TestCopiesSurviveHangs(t *testing.T) {
 	soaktest.Only(t, "proc", "`make chaos` brings the same faults")
 	s := newCopiesStore(t)

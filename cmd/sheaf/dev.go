@@ -180,7 +180,7 @@ func devLoadWords(l *recordv1.Load) string {
 	return words
 }
 
-// sayServing prints that the store serves, and what to try first.
+// sayServing prints that the store serves, and which commands to try first.
 func sayServing(out *cli.Output, d *dev.Dev, cfg dev.Config, took time.Duration) {
 	shards, routing := d.Settings()
 	routed, group := cli.Count(int64(routing.Groups), "group", "groups")+" by the hash of the id", ""
@@ -217,7 +217,7 @@ func sayServing(out *cli.Output, d *dev.Dev, cfg dev.Config, took time.Duration)
 	out.Sayf("Ctrl-C stops it.")
 }
 
-// sayProblems prints the problems of all shards, and the first few groups whose state is not Serving.
+// sayProblems prints the problems of all shards, and the first groups whose state is not Serving.
 func sayProblems(out *cli.Output, s dev.Status) {
 	const most = 5
 	unwell := 0

@@ -72,7 +72,7 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 	again("--routing", "named").Want(t, 1).Has(t, "--routing hash").Has(t, "--dir")
 	again("--shards", "3").Want(t, 1).Has(t, "--shards 4")
 
-	// Flags that fit the store are accepted: the same flags, no flags, and more shards.
+	// Flags that match the store are accepted: the same flags, no flags, and a larger number of shards.
 	for _, flags := range [][]string{{"--shards", "4", "--groups", "8"}, {}, {"--shards", "5"}} {
 		p := startDev(t, dir, flags...)
 		p.holdsEach(t, "1 2 3 4 5 6 7 8", 1)
@@ -144,16 +144,16 @@ func TestDevHTTP(t *testing.T) {
 	}
 }
 
-// After a SIGKILL, the old registration of a shard remains in etcd for some seconds. If another program listens on the
-// shard's address when the shard starts again, the shard waits until that registration has expired. Meanwhile /readyz
-// and the process say so.
+// After a SIGKILL, the old registration of a shard remains in etcd for some seconds. If another program listens on that
+// address when the shard starts again, the shard waits until the registration has expired. In the meantime, /readyz and
+// the process report the wait.
 func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := startDev(t, dir)
 	p.do(t, "x", "put", "1").Want(t, 0)
 	const waits = "the start waits for volumes to be opened and registered: "
-	// Try again if the machine was so slow that the old registration had expired before the test asked.
+	// Try again if the old registration expired before the test asked, because the machine was slow.
 	for began, seen := time.Now(), false; !seen; {
 		if time.Since(began) > 5*time.Minute {
 			t.Fatalf("it never said what it waited for: %s", p.stderr)
@@ -175,7 +175,7 @@ func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// saysUntilReady reports whether /readyz returned words that satisfy holds before the process was ready.
+// saysUntilReady polls /readyz until the process is ready, and reports whether any answer before that satisfied holds.
 func (p *process) saysUntilReady(t *testing.T, holds func(words string) bool) (said bool) {
 	t.Helper()
 	eventually(t, func() bool {
@@ -252,7 +252,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 		t.Errorf("verify -o json: %+v", r)
 	}
 
-	// The neighbours are still served; the damaged record answers DATA_LOSS.
+	// The other records are still served, and the damaged record answers DATA_LOSS.
 	p = startDev(t, dir)
 	p.do(t, "", "get", "5").Want(t, 1).Has(t, "DATA_LOSS")
 	p.holdsEach(t, "1 2 3 4 6 7 8", 5000)
@@ -260,7 +260,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	p.do(t, "", "group", "accept-loss", "0").Want(t, 2).Has(t, "--yes")
 	p.stop(t)
 
-	// A repair happens only on request, reports what it did, and leaves the neighbours unchanged.
+	// A repair happens only on request, reports its actions, and leaves the other records unchanged.
 	sheaf(t, nil, "verify", dir).Want(t, 1)
 	sheaf(t, nil, "verify", dir, "--repair").Want(t, 1).Has(t, "quarantine")
 	sheaf(t, nil, "verify", dir).Want(t, 0)
@@ -301,7 +301,7 @@ func TestDevWithCopies(t *testing.T) {
 	p.kill()
 	dev("--copies", "1").Want(t, 1).Has(t, "--copies 3")
 	dev("--shards", "2").Want(t, 1).Has(t, "--shards 3")
-	p = startDev(t, dir) // the folder stores the settings
+	p = startDev(t, dir) // the settings come from the folder
 	p.holdsEach(t, "1 2 3 4 5 6 7 8", 1)
 	if o := p.do(t, "", "get", "9").Want(t, 0); o.Stdout != string(pattern(1, 2<<20)) {
 		t.Error("a large record is gone")

@@ -82,7 +82,7 @@ func doctorOfVolumes(ctx context.Context, out *cli.Output, dir string) error {
 		cli.FormatBytes(report.Bytes), cli.Count(report.Entries, "entry", "entries")))
 }
 
-// reportFindings prints findings. It returns an error if any finding is a problem.
+// reportFindings prints findings. It returns an error if a finding is a problem.
 func reportFindings(out *cli.Output, findings []finding.Finding, lookedAt string) error {
 	if out.JSON {
 		if err := out.WriteJSON(struct {

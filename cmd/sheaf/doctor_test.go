@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// The doctor checks a healthy store and a store with a damaged segment, each of them while a process serves the store
-// and while no process does. It also checks targets that are not stores.
+// The doctor checks a healthy store and a store with a damaged segment, each with and without a process that serves the
+// store. It also checks folders and addresses that are not stores.
 func TestDoctor(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--groups", "2")
@@ -48,7 +48,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// harm changes a byte of a text that is in a segment below dir.
+// harm changes a byte of the given text in a segment below dir.
 func harm(t *testing.T, dir, text string) (segment string) {
 	t.Helper()
 	segments, err := filepath.Glob(filepath.Join(dir, "shards", "*", "groups", "*", "segment-*"))

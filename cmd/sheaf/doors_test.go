@@ -25,13 +25,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// These words replace a flag.
+// These texts appear in the table in place of a flag.
 const (
-	freePorts  = "free ports of 127.0.0.1" // each shard of sheaf dev has one
-	socketName = "a socket without a file" // the unix socket of etcd's HTTP, whose file is deleted
+	freePorts  = "free ports of 127.0.0.1" // each shard of sheaf dev opens one
+	socketName = "a socket without a file" // the unix socket of etcd's HTTP server, whose file is deleted
 )
 
-// opens returns the row for a socket of a process. It returns false if the table has no such row.
+// opens returns the table's row for a socket of a process, or false if there is no such row.
 func opens(table []pagetest.Port, p *process, l loopback.Listener) (pagetest.Port, bool) {
 	args := p.cmd.Args
 	flag := ""
@@ -51,7 +51,7 @@ func opens(table []pagetest.Port, p *process, l loopback.Listener) (pagetest.Por
 	return pagetest.Port{}, false
 }
 
-// httpOf returns an HTTP client that connects to a socket, whatever host a URL contains.
+// httpOf returns an HTTP client that always connects to the given socket, regardless of the host in a URL.
 func httpOf(l loopback.Listener) *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -59,18 +59,18 @@ func httpOf(l loopback.Listener) *http.Client {
 		}}}
 }
 
-// answers reports whether a server answers an HTTP client with anything but a TLS error. The client uses the given TLS
+// answers reports whether a server answers an HTTP client without a TLS error. The client uses the given TLS
 // configuration, or plaintext if it is nil.
 func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
 	t.Helper()
-	const h2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" // with an empty SETTINGS frame
+	const h2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00" // HTTP/2 preface, empty SETTINGS
 	const h1 = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	ask := func(words string) bool {
 		c, err := net.Dial(l.Network, l.Address)
 		must(t, err)
 		defer c.Close()
-		// A server that refuses ends the connection immediately, and other servers answer. The deadline is for
-		// a server that hangs.
+		// A server that refuses ends the connection immediately, and other servers answer. The deadline applies to a
+		// server that hangs.
 		must(t, c.SetDeadline(time.Now().Add(time.Minute)))
 		if how != nil {
 			secured := tls.Client(c, how)
@@ -103,7 +103,7 @@ func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
 	return ask(h2)
 }
 
-// returnsKeys reports whether a server that speaks HTTP returns keys of etcd, by gRPC or as JSON.
+// returnsKeys reports whether an HTTP server returns keys of etcd, by gRPC or as JSON.
 func returnsKeys(t *testing.T, l loopback.Listener) bool {
 	t.Helper()
 	dial := func(context.Context, string) (net.Conn, error) { return net.Dial(l.Network, l.Address) }
@@ -121,7 +121,7 @@ func returnsKeys(t *testing.T, l loopback.Listener) bool {
 }
 
 // checkClosed fails the test if the test can connect to a unix socket of a process. The test runs as the user of the
-// process, or as root. If it cannot connect, nobody else can either.
+// process, or as root. If it cannot connect, no other user can.
 func checkClosed(t *testing.T, name string, pid int, l loopback.Listener) {
 	t.Helper()
 	at := strings.Replace(l.Address, "/proc/self/", fmt.Sprintf("/proc/%d/", pid), 1)
@@ -132,8 +132,7 @@ func checkClosed(t *testing.T, name string, pid int, l loopback.Listener) {
 }
 
 // Each socket on which a process of a store with TLS listens is in the table of docs/security.md, and accepts only the
-// callers in that table. The test runs real processes, because only real processes open the sockets that nobody has
-// thought of.
+// callers in that table. The test runs real processes, because only real processes would open an unexpected socket.
 func TestEachPortIsInTheTable(t *testing.T) {
 	table, err := pagetest.Ports("../..")
 	must(t, err)
@@ -216,8 +215,8 @@ func TestEachPortIsInTheTable(t *testing.T) {
 		want := 1
 		switch {
 		case d.At == freePorts:
-			want = 2 // one for each shard
-		case d.At == "--listen-peer", !strings.HasPrefix(d.Process, "sheaf "): // closed; the operator has its own test
+			want = 2 // one socket for each shard
+		case d.At == "--listen-peer", !strings.HasPrefix(d.Process, "sheaf "): // closed, or of the operator
 			want = 0
 		}
 		if used[d] != want {

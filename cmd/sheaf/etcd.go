@@ -120,7 +120,7 @@ func (f *etcdFlags) add(cmd *cobra.Command) {
 func require(cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		if err := cmd.MarkFlagRequired(name); err != nil {
-			panic(err) // the flag does not exist, which would fail in every run
+			panic(err) // a missing flag would fail in every run
 		}
 	}
 }
@@ -155,7 +155,7 @@ func (f *etcdFlags) fill() (err error) {
 }
 
 // joinTimeout is how long a member without data waits for the others before it exits with an error. The supervisor of
-// the process starts it again.
+// the process then starts it again.
 const joinTimeout = 30 * time.Second
 
 func runEtcd(ctx context.Context, out *cli.Output, f etcdFlags) error {
@@ -208,7 +208,7 @@ func runEtcd(ctx context.Context, out *cli.Output, f etcdFlags) error {
 	return errors.Join(err, stopHTTP())
 }
 
-// readyTimeout is the time limit of the read that /readyz makes.
+// readyTimeout is the time limit of the read of etcd by /readyz.
 const readyTimeout = 2 * time.Second
 
 // handler returns the handler of the member's HTTP port. It also works before the member runs.

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// etcdAt says how a command that connects directly to etcd reaches it.
+// etcdAt holds the flags with the address of etcd, for commands that connect directly to etcd.
 type etcdAt struct {
 	client etcd.ClientConfig
 	tls    ownTLS
@@ -27,7 +27,7 @@ func (f *etcdAt) add(cmd *cobra.Command) {
 	f.tls.add(cmd)
 }
 
-// hint suggests what else to try if no member answers.
+// hint suggests an action if no member answers.
 func (f *etcdAt) hint() string {
 	if f.client.Credentials == nil && !f.client.UsesFiles() {
 		return ". It was asked without TLS: where it speaks TLS, give --tls-dir, or --etcd-ca, --etcd-cert and --etcd-key"
@@ -35,7 +35,7 @@ func (f *etcdAt) hint() string {
 	return ""
 }
 
-// onEtcd makes cmd a command that connects directly to etcd.
+// onEtcd turns cmd into a command that connects directly to etcd.
 func onEtcd(a *app, cmd *cobra.Command, at *etcdAt, run func(ctx context.Context, client *clientv3.Client,
 	args []string) error) *cobra.Command {
 	at.add(cmd)
@@ -90,7 +90,8 @@ quorum, it shows what any member that answers knows, and fails.`,
 	})
 }
 
-// noQuorumError adds to err what an administrator can do if too few members are left. It returns nil for nil.
+// noQuorumError adds to err the action that an administrator can take if too few members remain. It returns nil for
+// nil.
 func noQuorumError(err error) error {
 	if err == nil {
 		return nil
@@ -100,7 +101,7 @@ func noQuorumError(err error) error {
 			"see docs/operations/etcd.md, \"etcd is lost\" (%w)", err)
 }
 
-// memberRow is a member as the command prints it.
+// memberRow is a member in the command's output.
 type memberRow struct {
 	Name    string `json:"name"`
 	ID      string `json:"id"`
@@ -215,8 +216,8 @@ A member whose disk was replaced does this by itself, unless it is started with 
 	return cmd
 }
 
-// removeMember removes a member. If the request goes to the very member that is removed, that member may report that it
-// has stopped, instead of success. removeMember then asks another member, which no longer lists the removed member.
+// removeMember removes a member. If the removed member itself receives the request, it may report that it has stopped,
+// instead of success. removeMember then asks another member, which no longer lists the removed member.
 func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error {
 	stopped := false
 	return whenConnected(ctx, func() error {
@@ -234,8 +235,8 @@ func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error
 // memberPause is the time between two attempts to change the members.
 const memberPause = 500 * time.Millisecond
 
-// whenConnected repeats a change of the members while etcd refuses the change because its members connected too
-// recently (etcd requires five seconds), or while the member that receives the request is stopping.
+// whenConnected repeats a change of the members while the member that receives the request is stopping, or while etcd
+// refuses the change because its members connected too recently (etcd requires five seconds).
 func whenConnected(ctx context.Context, change func() error) error {
 	for {
 		err := change()

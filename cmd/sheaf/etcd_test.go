@@ -24,7 +24,7 @@ import (
 type etcdTrio struct {
 	t       *testing.T
 	dirs    map[string]string
-	peers   map[string]string // address for peers, by name of the member
+	peers   map[string]string // peer addresses by name of the member
 	clients map[string]string
 	runs    map[string]*process
 }
@@ -58,7 +58,7 @@ func (r *etcdTrio) start(name, state string) *process {
 	return p
 }
 
-// command runs a command against the members, some of which may be down.
+// command runs a command on the members, some of which may be down.
 func (r *etcdTrio) command(args ...string) outcome {
 	r.t.Helper()
 	return sheaf(r.t, nil, append(append([]string{"etcd"}, args...), "--etcd",
@@ -93,8 +93,8 @@ func (r *etcdTrio) until(code int, says string, args ...string) (o outcome) {
 	}
 }
 
-// remove removes a member. It tries again if the others find no leader in time, because an attempt without an answer
-// may have succeeded.
+// remove removes a member. It tries again if the others find no leader in time; the attempt before that may
+// nevertheless have succeeded.
 func (r *etcdTrio) remove(name string, flags ...string) {
 	r.t.Helper()
 	eventually(r.t, func() bool {
@@ -114,7 +114,7 @@ func (r *etcdTrio) awaitHealthy(name string) (now map[string]memberRow) {
 	return now
 }
 
-// put writes n keys, which the other members acknowledge.
+// put writes n keys, and the other members acknowledge them.
 func (r *etcdTrio) put(n int) {
 	r.t.Helper()
 	client, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{r.clients["a"], r.clients["b"]}})
@@ -123,7 +123,7 @@ func (r *etcdTrio) put(n int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for i := range n {
-		eventually(r.t, func() bool { // the client does not repeat a write for which etcd was too slow
+		eventually(r.t, func() bool { // the client does not repeat a write that timed out
 			_, err := client.Put(ctx, fmt.Sprintf("k%d", i), "v")
 			return err == nil
 		})
@@ -140,8 +140,8 @@ func (p *process) awaitEnd(t *testing.T) {
 	}
 }
 
-// The disk may contain an older state of this member's disk, or data that an older program began to write. etcd itself
-// detects this.
+// A member of etcd joins again if its disk contains an older state of the same disk, or data that an older program
+// began to write. etcd itself detects both.
 func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
 	t.Parallel()
 	r := newEtcdTrio(t)
@@ -154,7 +154,7 @@ func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
 	r.start("c", "existing").waitReady(t)
 	r.put(20)
 	before := r.awaitHealthy("c")
-	// The member has acknowledged everything that the leader has.
+	// The member has acknowledged all entries of the leader.
 	eventually(t, func() bool { now := r.members(); return now["c"].Index > 0 && now["c"].Index == now["a"].Index })
 	r.runs["c"].kill()
 	must(t, errors.Join(os.RemoveAll(r.dirs["c"]), os.CopyFS(r.dirs["c"], os.DirFS(old))))
@@ -194,10 +194,10 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 	if now := r.members(); len(now) != 2 {
 		t.Errorf("%+v", now)
 	}
-	// Its folder belongs to a member that the others no longer know.
+	// The folder of this member belongs to a member that the others no longer list.
 	r.start("c", "existing").waitReady(t)
 	r.until(0, "3 of 3 members are well", "members")
-	// A running member exits when it is removed, and joins again when it is started.
+	// A member that is removed while it runs exits, and joins again when it is started.
 	r.remove("c", "--force")
 	r.runs["c"].awaitEnd(t)
 	if words := r.runs["c"].stderr.String(); !strings.Contains(words, "the others have removed this member") {

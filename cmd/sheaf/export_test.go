@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// exportReport is what export prints with -o json.
+// exportReport is the output of export -o json.
 type exportReport struct {
 	Files      int64            `json:"files"`
 	Privileged int64            `json:"privileged"`
@@ -29,7 +29,8 @@ func (p *process) exportTree(t testing.TB, code int, args ...string) (exportRepo
 	return r, o
 }
 
-// A user who exports records does not want the writers of the records to use the user's rights.
+// An export restores no setuid, setgid or sticky bits unless the user asks for it, because the writers of the records
+// must not get the rights of the user who exports.
 func TestExportRestoresNoPrivilegeUnasked(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	for i, mode := range []string{"4755", "2755", "1777", "0640"} {
@@ -58,8 +59,8 @@ func TestExportRestoresNoPrivilegeUnasked(t *testing.T) {
 	}
 }
 
-// A folder of the tree became a link between two imports. The record of the old path still exists, and an export must
-// not write it over the file to which the link leads.
+// A folder of the tree was replaced by a link between two imports. The record of the old path still exists, and an
+// export must not write it through the link to the link's target.
 func TestExportNeverWritesThroughALink(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	p.do(t, "right", "put", "1", "--attr", "path=e/f").Want(t, 0)
@@ -76,7 +77,7 @@ func TestExportNeverWritesThroughALink(t *testing.T) {
 		}
 		o.Has(t, ": d")
 	}
-	// The same applies to links that already exist.
+	// The same applies to links in the target folder that existed before the export.
 	out := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(out, "keep"), 0o755))
 	must(t, os.WriteFile(filepath.Join(out, "keep/f"), []byte("precious"), 0o644))
@@ -91,7 +92,7 @@ func TestExportNeverWritesThroughALink(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	o.Has(t, "d is a symbolic link")
-	// A link at the path itself is replaced, not written through.
+	// A link at the path of a record itself is replaced, and not written through.
 	must(t, os.Remove(filepath.Join(out, "d")))
 	must(t, os.Mkdir(filepath.Join(out, "d"), 0o755))
 	must(t, os.Symlink("../keep/f", filepath.Join(out, "d/f")))
@@ -105,14 +106,14 @@ func TestExportNeverWritesThroughALink(t *testing.T) {
 	}
 }
 
-// A prefix without any records is an error, because it is probably misspelled.
+// A prefix without records is an error, because it is probably misspelled.
 func TestExportOfAPrefixThatIsNotThere(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	p.do(t, "x", "put", "1", "--attr", "path=right/x").Want(t, 0)
 	p.do(t, "", "export", filepath.Join(t.TempDir(), "out"), "--prefix", "wrong").Want(t, 3).Has(t, `"wrong"`)
 }
 
-// For the tar of the system, an archive contains the same tree that export writes, and causes no warnings.
+// The system's tar unpacks an archive to the same tree that export writes, without warnings.
 func TestAnArchiveIsTheTreeThatExportWrites(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	put := func(id, path, data string, attributes ...string) {
@@ -138,7 +139,7 @@ func TestAnArchiveIsTheTreeThatExportWrites(t *testing.T) {
 		}
 	}
 
-	// Every attribute is there, as GNU tar decodes it. WebDataset finds every sample.
+	// GNU tar decodes every attribute, and WebDataset finds every sample.
 	sample := regexp.MustCompile(`^((?:.*/|)[^.]+)[.]([^/]*)$`)
 	archive := tar.NewReader(strings.NewReader(p.do(t, "", "scan", "--tar").Want(t, 0).Stdout))
 	for n := 0; ; n++ {
@@ -168,7 +169,7 @@ func TestAnArchiveIsTheTreeThatExportWrites(t *testing.T) {
 	}
 }
 
-// An archive does not contain members that would be written through a link when the archive is unpacked.
+// An archive contains no member that would be written through a link when the archive is unpacked.
 func TestAnArchiveHoldsOneTree(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	p.do(t, "right", "put", "1", "--attr", "path=e/f").Want(t, 0)
@@ -187,8 +188,8 @@ func TestAnArchiveHoldsOneTree(t *testing.T) {
 	}
 }
 
-// untar unpacks an archive with the tar of the system, which must not print warnings when it lists the archive. It
-// returns the description of the tree.
+// untar unpacks an archive with the system's tar, which must not print warnings when it lists the archive. It returns
+// the description of the tree.
 func untar(t *testing.T, archive string) map[string]string {
 	t.Helper()
 	program, err := exec.LookPath("tar")

@@ -28,18 +28,19 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// floodVariable names a flood. It makes this test binary the attacker of BenchmarkFloods.
+// floodVariable is the environment variable with the name of a flood. It makes this test binary the attacker of
+// BenchmarkFloods.
 const floodVariable = "SHEAF_TEST_FLOOD"
 
-// The attacker runs a flood on several connections at a time, whose number is the constant attackers. In the flood of
-// incomplete handshakes, each of these is replaced by halfOpens connections with an incomplete handshake.
+// The attacker runs a flood on several connections at the same time; the constant attackers is their number. In the
+// flood of incomplete handshakes, halfOpens connections with an incomplete handshake replace each of them.
 const (
 	attackers = 16
 	halfOpens = 64
 )
 
 // attack is the main function of the attacker's process. It floods the gateway at os.Args[1], with the certificate in
-// the folder os.Args[2], until standard input ends. It answers each newline with the amount sent until then.
+// the folder os.Args[2], until standard input ends. For each newline that it reads, it prints the amount sent so far.
 func attack(name string) error {
 	folder := os.Args[2]
 	known, err := knownBy(client.TLSFiles{CA: filepath.Join(folder, "ca.crt"), Cert: filepath.Join(folder, "tls.crt"),
@@ -62,7 +63,7 @@ func attack(name string) error {
 				keepHalfOpen(a)
 			}
 			for {
-				_, _ = run(a) // the gateway may close connections
+				_, _ = run(a) // fails if the gateway closes connections
 			}
 		}()
 	}
@@ -75,8 +76,8 @@ func attack(name string) error {
 	}
 }
 
-// idle names a control without a flood. In this control, the attacker keeps its processor busy and sends nothing. The
-// throughput that others lose meanwhile is due to the machine, because processors share caches, and often a core.
+// idle names a control without a flood. In this control, the attacker keeps its processor busy and sends nothing. A
+// loss of throughput in the control is caused by the machine, because processors share caches, and often a core.
 const idle = "nothing, with a busy processor"
 
 // keepBusy encrypts for a while, as an attacker does.
@@ -97,7 +98,7 @@ func keepBusy(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-// keepHalfOpen begins handshakes as fast as it can, and keeps the newest ones open.
+// keepHalfOpen begins handshakes as fast as it can, and keeps the latest ones open.
 func keepHalfOpen(a attacker) {
 	var held [halfOpens]net.Conn
 	for i := 0; ; i = (i + 1) % len(held) {
@@ -136,7 +137,7 @@ func (d *flooded) startAttack(b *testing.B, name string) *flooding {
 	return f
 }
 
-// sent returns how much was sent until now. It first waits until the attacker runs.
+// sent returns the amount sent so far. It first waits until the attacker runs.
 func (f *flooding) sent(b *testing.B) int {
 	b.Helper()
 	if _, err := io.WriteString(f.in, "\n"); err != nil {
@@ -151,7 +152,7 @@ func (f *flooding) sent(b *testing.B) int {
 
 // stop ends the attacker. It may be called repeatedly.
 func (f *flooding) stop() {
-	_ = f.cmd.Process.Kill() // its connections end with it
+	_ = f.cmd.Process.Kill() // killing the attacker also closes its connections
 	_ = f.cmd.Wait()
 }
 
@@ -176,22 +177,22 @@ func processorTime(b *testing.B, pid int) time.Duration {
 	b.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	must(b, err)
-	_, fields, _ := strings.Cut(string(stat), ") ") // proc(5): the state follows, and utime and stime are fields 14 and 15
+	_, fields, _ := strings.Cut(string(stat), ") ") // proc(5): the state comes next; utime and stime are fields 14 and 15
 	var ticks int
 	for _, field := range strings.Fields(fields)[11:13] {
 		n, err := strconv.Atoi(field)
 		must(b, err)
 		ticks += n
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 on all machines that Go knows
+	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 on all architectures of Go
 }
 
-// BenchmarkFloods measures how much throughput each flood leaves to others. It compares the gets of four callers during
-// a flood with their gets without a flood, in turns, and reports medians over the turns. The attacker has the second
-// processor to itself, and sends as much as that processor allows. The store and the other callers share the first
-// processor, and would use all of it. Gets are counted per second of processor time that the store and the callers
-// together received, so that other work on the machine does not count. The attacker's processor keeps running
-// meanwhile, so a busy machine makes floods look worse, not better.
+// BenchmarkFloods measures the throughput of other callers during each flood. It compares the gets of four callers
+// during a flood with their gets without a flood, in turns, and reports medians over the turns. The attacker has the
+// second processor to itself, and sends as much as that processor allows. The store and the other callers share the
+// first processor, and would use all of it. Gets are counted per second of processor time that the store and the
+// callers together received, so that other work on the machine does not count. The attacker's processor runs
+// independently of them, so a busy machine makes floods look worse, not better.
 func BenchmarkFloods(b *testing.B) {
 	if _, err := exec.LookPath("taskset"); err != nil || runtime.NumCPU() < 2 {
 		b.Skip("two processors and taskset are needed")
@@ -255,7 +256,7 @@ func BenchmarkFloods(b *testing.B) {
 	}
 }
 
-// settle waits until a hundred more calls are answered, so that the after-effects of the attack are over.
+// settle waits until a hundred more calls are answered, so that the attack no longer affects later calls.
 func settle(served func() int64) {
 	for enough := served() + 100; served() < enough; {
 		time.Sleep(time.Millisecond)

@@ -39,14 +39,14 @@ func (p *process) resident(t *testing.T) int64 {
 	return kib << 10
 }
 
-// attacker is a client that knows HTTP/2 and has the certificate of an administrator.
+// attacker is an HTTP/2 client with the certificate of an administrator.
 type attacker struct {
 	server string
 	known  *tls.Config
-	total  *atomic.Int64 // how much was sent; nil: not counted
+	total  *atomic.Int64 // the amount sent; nil: not counted
 }
 
-// count adds one to the number of things sent.
+// count adds one to the amount sent.
 func (a attacker) count(sent *int) {
 	*sent++
 	if a.total != nil {
@@ -77,19 +77,19 @@ func (a attacker) dial() (*flooder, error) {
 	return f, nil
 }
 
-// headers returns the header block of a call with one more field.
+// headers returns the header block of a call with one additional field.
 func headers(name, value string) []byte {
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
 	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "https"},
 		{":path", "/sheaf.record.v1.RecordService/Get"}, {":authority", "x"},
 		{"content-type", "application/grpc"}, {"te", "trailers"}, {name, value}} {
-		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // the write to memory cannot fail
+		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // a write to memory cannot fail
 	}
 	return block.Bytes()
 }
 
-// drain discards what arrives, and closes the channel when the connection ends.
+// drain discards incoming data, and closes the channel when the connection ends.
 func drain(conn net.Conn) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
@@ -99,7 +99,7 @@ func drain(conn net.Conn) <-chan struct{} {
 	return ended
 }
 
-// flooded is a store with TLS that is about to be flooded. It holds record 1.
+// flooded is a store with TLS, for a flood. It holds record 1.
 type flooded struct {
 	*process
 	attacker
@@ -143,11 +143,11 @@ func startFlooded(t testing.TB) *flooded {
 	return &flooded{process: d, attacker: attacker{server: d.server, known: known}, client: c, files: files}
 }
 
-// floodTime bounds a flood that the gateway reads slowly.
+// floodTime limits a flood that the gateway reads slowly.
 const floodTime = 2 * time.Second
 
-// floods maps names to floods. Each flood runs for a while and returns how much it has sent. It returns an error if the
-// gateway did something that it must not do, or if nothing could be sent.
+// floods maps names to floods. Each flood runs for a while and returns the amount that it has sent. It returns an error
+// if the gateway misbehaved, or if nothing could be sent.
 var floods = map[string]func(attacker) (sent int, err error){
 	"handshakes that do not go on":   halfOpen,
 	"handshakes one after another":   handshakes,
@@ -189,7 +189,8 @@ func handshakes(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-// until sends frames on one connection as long as send, which is given the number of frames sent before, succeeds.
+// until sends frames on one connection while send succeeds. The argument before of send is the number of frames sent
+// earlier.
 //
 //nolint:nilerr // the gateway may end the connection
 func (a attacker) until(most int, send func(f *flooder, before int) error) (sent int, err error) {
@@ -197,7 +198,7 @@ func (a attacker) until(most int, send func(f *flooder, before int) error) (sent
 	if err != nil {
 		return 0, err
 	}
-	_ = f.conn.SetDeadline(time.Now().Add(floodTime)) // the connection is open
+	_ = f.conn.SetDeadline(time.Now().Add(floodTime)) // cannot fail, because the connection is open
 	ended := drain(f.conn)
 	for sent < most {
 		if err := send(f, sent); err != nil {
@@ -287,8 +288,8 @@ func tooLong(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-// A client that floods a gateway, with or without a certificate, costs the gateway only bounded memory, and the calls
-// of others continue.
+// A client that floods a gateway, with or without a certificate, makes the gateway use only bounded memory, and calls
+// of other clients continue.
 func TestFloodsAreBounded(t *testing.T) {
 	soaktest.Only(t, "proc", "it floods the machine with connections and frames")
 	d := startFlooded(t)

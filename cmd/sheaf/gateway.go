@@ -33,7 +33,7 @@ type gatewayFlags struct {
 	groups  int
 	shards  int
 	uid     uuidFlag
-	given   func(flag string) bool // reports whether a flag was set on the command line
+	given   func(flag string) bool // reports whether the command line sets a flag
 }
 
 func gatewayCommand(a *app) *cobra.Command {
@@ -133,8 +133,8 @@ func (f *gatewayFlags) plan(ctx context.Context, store *registry.Store, meta pla
 	return registry.RunPlanner(ctx, store, meta.Policy(), logger)
 }
 
-// metaNow returns the fixed properties of the store. With --store-uid, it returns zero values, because the gateway
-// starts before etcd holds that store, and waits for it.
+// metaNow returns the fixed properties of the store. With --store-uid it returns zero values: the gateway then starts
+// before etcd holds that store, and waits for the store.
 func (f *gatewayFlags) metaNow(ctx context.Context, store *registry.Store) (placement.Meta, error) {
 	switch {
 	case f.uid == (uuidFlag{}):
@@ -174,7 +174,7 @@ func (f *gatewayFlags) meta(ctx context.Context, store *registry.Store) (placeme
 	})
 }
 
-// sameStore refuses an existing store that differs from what --create asks for.
+// sameStore returns an error if an existing store differs from the flags of --create.
 func (f *gatewayFlags) sameStore(meta placement.Meta) error {
 	differs := f.given("routing") && !strings.EqualFold(f.routing, string(meta.Routing.Mode)) ||
 		f.given("groups") && meta.Routing.Mode == placement.Hash && f.groups != meta.Routing.Groups || f.given("copies") &&

@@ -86,7 +86,7 @@ repaired from another one by itself, within seconds.`,
 	return cmd
 }
 
-// verifiedCopies prints the result for each copy if there are several, and returns the rows of the JSON output.
+// verifiedCopies prints the result for each copy if there are several copies, and returns the rows of the JSON output.
 func verifiedCopies(out *cli.Output, group string, copies []*recordv1.VerifiedCopy) (rows []map[string]any,
 	unchecked int) {
 	for _, c := range copies {
@@ -135,7 +135,7 @@ func groupCompact(a *app) *cobra.Command {
 	return cmd
 }
 
-// writeHolds prints why superseded bytes of a group are still stored.
+// writeHolds prints the reasons why superseded bytes of a group are still stored.
 func writeHolds(out *cli.Output, group string, holds []*recordv1.CompactionHold) error {
 	if out.JSON {
 		rows := make([]map[string]any, 0, len(holds))
@@ -221,7 +221,8 @@ func damageRows(damages []*recordv1.Damage) []damageRow {
 	return rows
 }
 
-// printDamages prints the places of damage that an answer lists, and the number of those that it only counts.
+// printDamages prints the places of damage that an answer lists, and the number of further places that the answer only
+// counts.
 func printDamages(out *cli.Output, damages []*recordv1.Damage, total int, fields map[string]any) error {
 	if out.JSON {
 		fields["damages"], fields["damages_total"] = damageRows(damages), max(total, len(damages))

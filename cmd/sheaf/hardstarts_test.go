@@ -24,14 +24,14 @@ import (
 
 const (
 	hardStarts = 1000
-	// hardStartMax is far longer than any start of a small store. A start that takes longer is considered to hang.
+	// hardStartMax is much longer than any start of a small store. A start that takes longer is considered to hang.
 	hardStartMax = 3 * time.Minute
 )
 
-// TestHardStartsUnderPressure repeatedly kills a small store by SIGKILL and starts it again. Meanwhile other processes
-// keep the processors busy and sync files. If the test runs as root, it drops caches. During some of the starts, the
-// process is stopped and continued alternately. Each start must become ready. Otherwise the test reports the status,
-// the output and the goroutine stacks of the process.
+// TestHardStartsUnderPressure repeatedly kills a small store by SIGKILL and starts it again. At the same time, other
+// processes keep the processors busy and sync files. If the test runs as root, it drops caches. During some of the
+// starts, the process is stopped and continued alternately. After each start, the store must become ready. Otherwise
+// the test reports the status, the output and the goroutine stacks of the process.
 func TestHardStartsUnderPressure(t *testing.T) {
 	soaktest.Only(t, "proc", "it takes every processor, and drops the page cache of the whole machine")
 	dir, random := t.TempDir(), rand.New(rand.NewPCG(soaktest.Seed(t, 0), 0))
@@ -41,7 +41,7 @@ func TestHardStartsUnderPressure(t *testing.T) {
 	for n := range hardStarts {
 		kept := writeUntilKilled(t, p, uint64(n), random)
 		if n%3 == 0 {
-			_ = os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200) // only root may do that
+			_ = os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200) // works only as root
 		}
 		begin := time.Now()
 		p = launch(t, dir, p.server, p.http, "--residency", []string{"resident", "index"}[random.IntN(2)])
@@ -104,15 +104,15 @@ func writeSynced(name string, block []byte) error {
 	return f.Sync()
 }
 
-// writeUntilKilled puts records and kills the store at some moment. It returns the id of an acknowledged record, whose
-// data is its id, or an empty string if none was acknowledged.
+// writeUntilKilled puts records and kills the store at a random moment. It returns the id of an acknowledged record,
+// whose data is its id, or an empty string if no record was acknowledged.
 func writeUntilKilled(t *testing.T, p *process, round uint64, random *rand.Rand) string {
 	t.Helper()
 	cc := dial(t, p.server)
 	defer cc.Close()
 	reconnect(t, cc)
 	records := recordv1.NewRecordServiceClient(cc)
-	kills := 1 + random.Int64N(200) // acknowledgements before the kill
+	kills := 1 + random.Int64N(200) // number of acknowledgements before the kill
 	var acknowledged atomic.Int64
 	var last atomic.Value
 	enough := make(chan struct{})
@@ -144,7 +144,8 @@ func writeUntilKilled(t *testing.T, p *process, round uint64, random *rand.Rand)
 	return kept
 }
 
-// waitHardStart returns when the store serves every group. In a throttled start the process runs a tenth of the time.
+// waitHardStart waits until the store serves every group. During a throttled start, the process runs for a tenth of the
+// time.
 func (p *process) waitHardStart(t *testing.T, n int, throttled bool, random *rand.Rand) {
 	t.Helper()
 	deadline := time.Now().Add(hardStartMax)
@@ -159,7 +160,7 @@ func (p *process) waitHardStart(t *testing.T, n int, throttled bool, random *ran
 		running := 5 * time.Millisecond
 		if throttled {
 			_ = p.cmd.Process.Signal(syscall.SIGSTOP)
-			time.Sleep(time.Duration(10+random.IntN(80)) * time.Millisecond) // the pause is the pressure, and waits for nothing
+			time.Sleep(time.Duration(10+random.IntN(80)) * time.Millisecond) // a pause of the process, not a wait
 			_ = p.cmd.Process.Signal(syscall.SIGCONT)
 		}
 		select {
@@ -170,7 +171,7 @@ func (p *process) waitHardStart(t *testing.T, n int, throttled bool, random *ran
 	}
 }
 
-// evidence ends the process, and returns its last output and the stacks of its goroutines.
+// evidence kills the process, and returns its last output and the stacks of its goroutines.
 func (p *process) evidence(client *http.Client) string {
 	status, err := ask(client, p.http, "/status")
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// A Ctrl-C ends a put that waits for its input. The put stores nothing.
+// Ctrl-C ends a put that waits for its input, and the put stores nothing.
 func TestInterruptedPutStoresNothing(t *testing.T) {
-	// A script's `make test &` ignores interrupts, and the programs that it starts would inherit that. However, they do
-	// not ignore a signal that this test catches.
+	// A shell script that runs `make test &` makes make ignore interrupts, and programs that make starts would inherit
+	// that. Programs do not inherit it for a signal that this test catches.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, os.Interrupt)
 	defer signal.Stop(caught)
 	p := startDev(t, t.TempDir())
-	// Three cases: the put has not begun, it is a small put, or it is an upload in progress.
+	// The three cases are a put that has not begun, a small put, and an upload in progress.
 	for _, first := range []string{"", "some bytes", strings.Repeat("many bytes", 300_000)} {
 		cmd := exec.Command(sheafBinary, "put", "1", "--server", p.server)
 		stdin, err := cmd.StdinPipe()
@@ -42,7 +42,7 @@ func TestInterruptedPutStoresNothing(t *testing.T) {
 	}
 }
 
-// A second signal stops the process immediately, and acknowledged records are still stored.
+// A second signal stops the process immediately, and acknowledged records are stored nevertheless.
 func TestASecondSignalStopsAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir)
@@ -62,7 +62,7 @@ func TestASecondSignalStopsAtOnce(t *testing.T) {
 	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-p.ended:
-	case <-time.After(25 * time.Second): // a graceful stop takes 30 s here: the put holds it up
+	case <-time.After(25 * time.Second): // a graceful stop takes 30 s in this test, because the put delays it
 		t.Fatalf("a second signal does not stop it: %s", p.stderr)
 	}
 	p = startDev(t, dir)

@@ -61,8 +61,8 @@ func (k *killer) get(ctx context.Context, id int64) (there bool, data []byte, ve
 	}
 }
 
-// resolveInterrupted finds out the result of the interrupted write, and repeats it. The write must be stored exactly
-// once.
+// resolveInterrupted determines the result of the interrupted write, and repeats the write. The write must then be
+// stored exactly once.
 func (w *writer) resolveInterrupted(ctx context.Context) {
 	op := w.cut
 	if op == nil {
@@ -71,7 +71,7 @@ func (w *writer) resolveInterrupted(ctx context.Context) {
 	w.cut = nil
 	t, before := w.k.t, w.known[op.id]
 	there, data, version := w.k.get(ctx, op.id)
-	// The record has either the complete state before the write or the complete state after it.
+	// The record is either completely in the state before the write or completely in the state after it.
 	isBefore := (before == nil || !before.there) && !there || before != nil && before.there && there &&
 		version == before.version
 	isAfter := op.delete && !there || !op.delete && there && bytes.Equal(data, op.data()) &&
@@ -88,7 +88,7 @@ func (w *writer) resolveInterrupted(ctx context.Context) {
 	}
 	nothingToDelete := op.delete && (before == nil || !before.there)
 	switch {
-	case nothingToDelete: // the states before and after look the same
+	case nothingToDelete: // the states before and after the write are equal
 	case isAfter && (!repeated || !op.delete && again != version):
 		t.Errorf("id %d: a write that was stored as version %s was not recognised when repeated (version %s, repeated %v)",
 			op.id, version, again, repeated)
@@ -102,7 +102,7 @@ func (w *writer) resolveInterrupted(ctx context.Context) {
 		return
 	}
 	if op.delete && before != nil {
-		existed = before.there // what the first attempt found
+		existed = before.there // as found by the first attempt
 	}
 	w.acknowledged(op, again, existed)
 }

@@ -26,18 +26,18 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// killsOfTest is the number of kills in the test below. SHEAF_KILLS sets a different number. With killsEnough kills or
-// more, writes are interrupted both before and after their commit, whenever the kills occur.
+// killsOfTest is the number of kills in the test below, unless SHEAF_KILLS sets another number. With at least
+// killsEnough kills, writes are interrupted both before and after their commit, whenever the kills occur.
 const (
 	killsOfTest = 20
 	killsOfSoak = 10_000
 	killsEnough = 200
 )
 
-// TestKillsAtRandomMoments repeatedly kills the real process by SIGKILL at random moments and starts it again, on a
-// few stores in parallel. A checker remembers every acknowledgement. After each start, the store must hold, byte for
-// byte, everything that was acknowledged, and nothing else. An interrupted write must be stored completely or not at
-// all. After it was repeated with its request id, it must be stored exactly once.
+// TestKillsAtRandomMoments repeatedly kills the real process by SIGKILL at random moments and starts it again, on a few
+// stores in parallel. A checker remembers every acknowledgement. After each start, the store must hold exactly the
+// acknowledged records, byte for byte. An interrupted write must be stored completely or not at all. After a repetition
+// with its request id, it must be stored exactly once.
 func TestKillsAtRandomMoments(t *testing.T) {
 	t.Parallel()
 	kills := killsOfTest
@@ -113,7 +113,7 @@ func (c *killCounts) killed(phase string) {
 	c.by[phase]++
 }
 
-// killer drives one store.
+// killer uses, kills and checks one store.
 type killer struct {
 	t         *testing.T
 	random    *rand.Rand
@@ -127,13 +127,13 @@ type killer struct {
 	writers   []*writer
 	turn      int
 	tree      string            // the folder that is imported
-	imported  map[string]string // path -> name of the file in tree, once the import has ended
+	imported  map[string]string // from a path to the name of the file in tree, once the import has ended
 	prefixes  int
 	importing *exec.Cmd
 	importOK  chan error
 }
 
-// writer owns a few ids. It writes records one after another, so that at most the last write of each id is unanswered.
+// writer owns several ids. It writes records one after another, so that at most one write is unanswered.
 type writer struct {
 	k      *killer
 	random *rand.Rand
@@ -147,7 +147,7 @@ type state struct {
 	there   bool
 	data    []byte
 	version string
-	older   *write // a superseded write, acknowledged
+	older   *write // a superseded write that was acknowledged
 	last    *write
 }
 
@@ -159,7 +159,7 @@ type write struct {
 	upload    bool
 	seed      uint64
 	size      int
-	version   string // once acknowledged
+	version   string // set when the write is acknowledged
 	existed   bool
 }
 
@@ -188,7 +188,8 @@ func newKiller(t *testing.T, seed uint64, counts *killCounts) *killer {
 	return k
 }
 
-// launch starts the process with small segments and eager compaction, so that everything happens often.
+// launch starts the process with small segments and frequent compaction, so that segments are sealed and compacted
+// often.
 func (k *killer) launch() *process {
 	residency := []string{"index", "resident"}[k.random.IntN(2)]
 	return launch(k.t, k.dir, k.server, k.http, "--shards", "2", "--groups", "4", "--residency", residency,
@@ -202,8 +203,8 @@ func (k *killer) round() {
 	k.turn++
 	p := k.launch()
 	if phase == "load" {
-		// The kill occurs at any moment between the first instruction and serving. It must not harm any existing
-		// record, which the next round checks.
+		// The kill occurs at a random moment between the first instruction and serving. It must not harm any existing
+		// record, as the next round checks.
 		k.sleep(350 * time.Millisecond)
 		p.kill()
 		k.counts.killed(phase)
@@ -242,7 +243,7 @@ func (k *killer) sleep(most time.Duration) {
 	time.Sleep(time.Duration(k.random.Int64N(int64(most))))
 }
 
-// finish checks a last time, also offline.
+// finish checks the store one last time, also offline.
 func (k *killer) finish() {
 	if k.t.Failed() {
 		return
@@ -261,12 +262,12 @@ func (k *killer) finish() {
 func (k *killer) compact(ctx context.Context) {
 	for ctx.Err() == nil {
 		for g := range 4 {
-			_, _ = k.admin.Compact(ctx, &recordv1.CompactRequest{Group: strconv.Itoa(g), All: true}) // until it is killed
+			_, _ = k.admin.Compact(ctx, &recordv1.CompactRequest{Group: strconv.Itoa(g), All: true}) // fails at the kill
 		}
 	}
 }
 
-// startImport starts an import that continues across the kill, because the client waits until the store is back.
+// startImport starts an import that survives the kill, because its client waits until the store runs again.
 func (k *killer) startImport() {
 	k.prefixes++
 	k.importing = exec.Command(sheafBinary, "import", k.tree, "--id", "hash", "--prefix",
@@ -285,8 +286,8 @@ func (k *killer) startImport() {
 	}()
 }
 
-// finishImport waits for the import of an earlier round, or kills it. If it was killed, or had started while the
-// store did not answer, finishImport imports again with --resume.
+// finishImport waits for the import of an earlier round, or kills it. After a kill, or if the import had started while
+// the store did not answer, finishImport imports again with --resume.
 func (k *killer) finishImport() {
 	if k.importing == nil {
 		return
@@ -357,7 +358,7 @@ func (w *writer) try(ctx context.Context, op *write) bool {
 	return true
 }
 
-// acknowledged records the state that holds from now on.
+// acknowledged records the state after a write.
 func (w *writer) acknowledged(op *write, version string, existed bool) {
 	op.version, op.existed = version, existed
 	before := w.known[op.id]
@@ -415,7 +416,7 @@ func (k *killer) upload(ctx context.Context, op *write) (*recordv1.PutResponse, 
 	return r.GetPut(), err
 }
 
-// streamError returns the server's reason if a send only reports io.EOF.
+// streamError returns the server's reason if err is only io.EOF, as sends report it.
 func streamError(stream recordv1.RecordService_UploadClient, err error) error {
 	if errors.Is(err, io.EOF) {
 		_, err = stream.CloseAndRecv()

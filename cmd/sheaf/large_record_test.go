@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// A large record is stored and read back through the gateway, byte for byte. No process holds the record in memory.
-// This applies to the command, and to the gateway and the shards, which are one process in this test.
+// A large record is stored and read back through the gateway, byte for byte, and no process holds the whole record in
+// memory. The processes are the command, and one process with the gateway and the shards.
 func TestLargeRecordThroughTheGatewayInBoundedMemory(t *testing.T) {
 	soaktest.Only(t, "proc", "it writes gigabytes")
 	size, most := int64(3<<30), int64(256<<20)

@@ -1,4 +1,5 @@
-// Command sheaf runs every part of Sheaf (shard, gateway, dev), and has the commands for records and administration.
+// Command sheaf runs every part of Sheaf (shard, gateway, dev), and contains the commands for records and
+// administration.
 package main
 
 import (
@@ -17,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// version is stamped by the build.
+// version is set by the build.
 var version = "unknown"
 
 func main() {
@@ -31,7 +32,7 @@ func main() {
 	os.Exit(cli.ExitCode(err))
 }
 
-// app holds what all commands share: the global flags and the outputs.
+// app holds the global flags and the outputs, which all commands share.
 type app struct {
 	cli.Program
 	server  string
@@ -45,9 +46,8 @@ const (
 	groupCare    = "care"
 )
 
-// call returns the RunE of a command that talks to the server. --timeout is the deadline of the whole command. If
-// streams is true and --timeout is not set, only operations with a single answer (get and put up to 1 MiB) have a
-// deadline.
+// call returns the RunE of a command that calls the server. --timeout is the deadline of the whole command. If streams
+// is true and --timeout is not set, only operations with a single answer (get and put up to 1 MiB) have a deadline.
 func (a *app) call(streams bool, run func(ctx context.Context, conn *cli.Conn,
 	args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {

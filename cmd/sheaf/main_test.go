@@ -51,7 +51,7 @@ func sheaf(t testing.TB, stdin io.Reader, args ...string) outcome {
 // process is a running sheaf dev.
 type process struct {
 	cmd    *exec.Cmd
-	server string // address of gRPC
+	server string // address of the gRPC server
 	http   string
 	stderr *lockedBuffer
 	ended  chan struct{} // closed when the process has ended
@@ -126,7 +126,7 @@ func (p *process) waitReady(t testing.TB) {
 
 func (p *process) ready() bool { return p.answers("/readyz") }
 
-// kill ends the process by SIGKILL and returns when it is gone.
+// kill ends the process by SIGKILL and returns after its end.
 func (p *process) kill() {
 	_ = p.cmd.Process.Signal(syscall.SIGKILL)
 	<-p.ended
@@ -150,7 +150,7 @@ func (p *process) do(t testing.TB, stdin string, args ...string) outcome {
 	return sheaf(t, strings.NewReader(stdin), append(args, "--server", p.server)...)
 }
 
-// putEach puts records, the data of each of which are its id so many times.
+// putEach puts records with the given ids. The data of each record is its id, repeated the given number of times.
 func (p *process) putEach(t testing.TB, ids string, times int) {
 	t.Helper()
 	for id := range strings.FieldsSeq(ids) {
@@ -158,7 +158,7 @@ func (p *process) putEach(t testing.TB, ids string, times int) {
 	}
 }
 
-// holdsEach checks that the records are there as putEach has put them.
+// holdsEach checks the records that putEach has put.
 func (p *process) holdsEach(t testing.TB, ids string, times int) {
 	t.Helper()
 	for id := range strings.FieldsSeq(ids) {
@@ -188,7 +188,7 @@ func dial(t testing.TB, server string) *grpc.ClientConn {
 	return cc
 }
 
-// reconnect returns once the connection to a restarted server is established again.
+// reconnect waits until the connection to a restarted server is established again.
 func reconnect(t testing.TB, cc *grpc.ClientConn) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

@@ -41,9 +41,9 @@ func (p *process) metric(t *testing.T, name string) (sum float64) {
 	return sum
 }
 
-// Callers over HTTP have no identity, so everybody who reaches a port is a stranger. Connections with incomplete
-// headers, and connections whose answers nobody reads, take a bounded part of the memory, and a probe is still
-// answered.
+// Callers over HTTP have no identity, so the server does not trust anybody who can reach the port. Connections with
+// incomplete headers, and connections whose answers nobody reads, use a bounded part of the memory, and a probe is
+// still answered.
 func TestHTTPConnectionsStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens a thousand connections, and makes cgroups")
 	r, gateway, _ := startGranted(t, 256<<20)
@@ -60,7 +60,7 @@ func TestHTTPConnectionsStayWithinACgroup(t *testing.T) {
 					must(t, err)
 					t.Cleanup(func() { _ = conn.Close() })
 					must(t, conn.SetWriteDeadline(time.Now().Add(time.Second)))
-					_, _ = io.WriteString(conn, request) // the server may read only a part of it, or close the connection
+					_, _ = io.WriteString(conn, request) // the server may read only a part of the request, or close the connection
 				}
 				eventually(t, func() bool { return m.process.metric(t, "sheaf_http_closed_connections_total") > closed })
 				open, grown := m.process.metric(t, "sheaf_http_connections"), m.process.resident(t)-before
@@ -78,8 +78,9 @@ func TestHTTPConnectionsStayWithinACgroup(t *testing.T) {
 	}
 }
 
-// A snapshot keeps the places of versions that were superseded after the snapshot was taken. A caller who may scan can
-// fill only a bounded part of the memory in this way. A caller who may not scan opens no snapshot.
+// A snapshot holds the places of versions that are superseded after the snapshot was taken. By opening snapshots, a
+// caller with the right to scan can use only a bounded part of the memory. A caller without this right opens no
+// snapshot.
 func TestSnapshotsStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens a thousand snapshots, and makes cgroups")
 	r, gateway, loader := startGranted(t, 512<<20)

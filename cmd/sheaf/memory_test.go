@@ -26,7 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// holder is a client of HTTP/2 that leaves messages unfinished.
+// holder is an HTTP/2 client that leaves messages incomplete.
 type holder struct {
 	*http2.Framer
 	conn net.Conn
@@ -35,7 +35,7 @@ type holder struct {
 	changed *sync.Cond
 	initial int            // initial window of a stream
 	window  int            // window of the connection
-	windows map[uint32]int // windows of open streams, beyond the initial window
+	windows map[uint32]int // windows of open streams, in addition to the initial window
 	ended   bool           // the server has closed the connection
 }
 
@@ -71,13 +71,13 @@ func (h *holder) read() {
 	}
 }
 
-// call begins a call of a method, with further headers. It reports whether the connection is open.
+// call begins a call of a method, with additional headers. It reports whether the connection is open.
 func (h *holder) call(id uint32, method string, more ...[2]string) bool {
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
 	for _, f := range append([][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"},
 		{"content-type", "application/grpc"}, {"te", "trailers"}}, more...) {
-		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // the write to memory cannot fail
+		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // a write to memory cannot fail
 	}
 	h.mu.Lock()
 	h.windows[id] = 0
@@ -128,7 +128,7 @@ func hold(t *testing.T, address string, known *tls.Config, method string, calls,
 	return sent
 }
 
-// connect makes a connection that remains open until the test ends.
+// connect opens a connection that remains open until the test ends.
 func connect(t *testing.T, address string, known *tls.Config) *holder {
 	t.Helper()
 	conn, err := tls.Dial("tcp", address, known)
@@ -144,7 +144,7 @@ func connect(t *testing.T, address string, known *tls.Config) *holder {
 	return h
 }
 
-// strangers returns the TLS configurations of clients that can connect but have no permission to call, by name.
+// strangers returns, by name, the TLS configurations of clients that can connect but have no permission to call.
 func (r *rotating) strangers() map[string]*tls.Config {
 	r.t.Helper()
 	foreign := r.add("foreign", identity.Client, "loader")
@@ -159,7 +159,7 @@ func (r *rotating) strangers() map[string]*tls.Config {
 	return callers
 }
 
-// known returns the TLS configuration with the certificate of a member.
+// known returns the TLS configuration of a client with the certificate of a member.
 func (r *rotating) known(m *member) *tls.Config {
 	r.t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(m.folder, certs.CertificateFile),
@@ -169,8 +169,8 @@ func (r *rotating) known(m *member) *tls.Config {
 		Certificates: []tls.Certificate{pair}}
 }
 
-// Nearly complete messages take no memory of a server if their caller has no permission to call. The server has to
-// decide by the headers, because it knows nothing else when it decides.
+// Nearly complete messages use no memory of a server if their caller has no permission to call. The server has to
+// refuse the call by its headers, which are all that it has received by then.
 func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
 	r, gateway, _ := startGranted(t, 0)
 	callers := r.strangers()
@@ -215,8 +215,8 @@ func (p *process) unfinishedBytes(t *testing.T) float64 {
 	return 0
 }
 
-// However many messages callers leave incomplete, a process remains within the memory of its cgroup, and other callers
-// are served. A metric reports the bytes held.
+// Whatever number of messages callers leave incomplete, a process stays within the memory limit of its cgroup, and
+// other callers are served. A metric reports the bytes held.
 func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it sends gigabytes, and makes cgroups")
 	r, gateway, loader := startGranted(t, 512<<20)
@@ -259,8 +259,8 @@ func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 	}
 }
 
-// Connections without a certificate, with as many calls as anybody may make and as many headers as allowed, take a
-// bounded part of the memory. Health checks of others are still answered.
+// Connections without a certificate use a bounded part of the memory, even with the maximum numbers of calls and
+// headers. Health checks of other callers are still answered.
 func TestConnectionsOfNobodyStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens hundreds of connections, and makes cgroups")
 	r, gateway, _ := startGranted(t, 256<<20)
@@ -297,7 +297,8 @@ func TestConnectionsOfNobodyStayWithinACgroup(t *testing.T) {
 }
 
 // TestUnreadAnswersStayWithinACgroup makes calls whose answers the server cannot send. Such a call keeps its headers in
-// the server even after its handler has returned, because gRPC forgets a call only when it has written the end.
+// the server even after its handler has returned, because gRPC releases a call only after it has written the end of the
+// answer.
 func TestUnreadAnswersStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it makes some 200,000 calls, and cgroups")
 	r, gateway, _ := startGranted(t, 256<<20)
@@ -317,7 +318,7 @@ func TestUnreadAnswersStayWithinACgroup(t *testing.T) {
 				for range 20 {
 					h := connect(t, m.process.server, callers[who])
 					must(t, h.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
-					must(t, h.conn.SetWriteDeadline(time.Now().Add(time.Second))) // the server may not read all of it
+					must(t, h.conn.SetWriteDeadline(time.Now().Add(time.Second))) // the server may read only a part of the data
 					for n := range uint32(4000) {
 						if !h.call(2*n+1, c.method, headers) || h.WriteData(2*n+1, true, make([]byte, 5)) != nil {
 							break

@@ -72,8 +72,8 @@ func planMoves(ctx context.Context, conn *cli.Conn) ([]*recordv1.Move, error) {
 	return list.GetMoves(), nil
 }
 
-// watchMoves prints the moves repeatedly until there are none. On a terminal, each output replaces the previous one.
-// Elsewhere, outputs follow each other.
+// watchMoves prints the moves repeatedly until there are none. On a terminal, each output replaces the previous one. If
+// the output is no terminal, the outputs follow each other.
 func watchMoves(ctx context.Context, out *cli.Output, conn *cli.Conn, every time.Duration) error {
 	for {
 		moves, err := planMoves(ctx, conn)
@@ -108,8 +108,8 @@ func printMoves(out *cli.Output, moves []*recordv1.Move) error {
 	return nil
 }
 
-// sharedWords says which groups have two copies in one failure domain during part of their move. The text is empty if
-// there are no such groups.
+// sharedWords lists the groups that have two copies in one failure domain during part of their move. The text is empty
+// if there are no such groups.
 func sharedWords(moves []*recordv1.Move) string {
 	var groups, domains []string
 	for _, m := range moves {

@@ -75,7 +75,7 @@ func TestRolesAndLagInWords(t *testing.T) {
 	}
 }
 
-// planned answers with several moves, one of which is running.
+// planned simulates a server whose answer has several moves, one of which is running.
 type planned struct {
 	recordv1.UnimplementedAdminServiceServer
 }

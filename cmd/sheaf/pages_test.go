@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// If a page shows a subcommand or a flag that the program lacks, it misleads readers who type that command.
+// The program accepts each of its subcommands and flags that a page shows, so that readers can type them.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf", 120, func() *cobra.Command {
 		return (&app{Program: cli.Program{Out: &cli.Output{}}}).rootCommand()

@@ -70,6 +70,6 @@ func askFor(t *testing.T, url string) (code int, body string) {
 		return 0, ""
 	}
 	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body) // the caller checks the text, even if it is incomplete
+	text, _ := io.ReadAll(response.Body) // the caller checks the text, even an incomplete one
 	return response.StatusCode, string(text)
 }

@@ -49,7 +49,7 @@ func TestRealProcesses(t *testing.T) {
 		"--groups", "6"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
 	gateway.waitReady(t)
-	for _, command := range []string{"doctor", "status"} { // nothing is served, so no command may report success
+	for _, command := range []string{"doctor", "status"} { // no process serves the store, so no command may report success
 		sheaf(t, nil, command, "--server", gateway.server).Want(t, 1).Has(t, "1 problem")
 	}
 	shards := map[string]*process{}
@@ -68,7 +68,7 @@ func TestRealProcesses(t *testing.T) {
 	sheaf(t, nil, "shard", "--name", "a", "--dir", dirs["b"], "--listen", loopback.Free(t), "--etcd", endpoints, "--store",
 		"quotes", "--http", "").Want(t, 1)
 
-	// One shard is killed and the other one is stopped. Both are started again.
+	// One shard is killed, and the other one is stopped gracefully. Both are started again.
 	shards["a"].kill()
 	startShard("a")
 	if code := shards["b"].stop(t); code != 0 {

@@ -12,7 +12,7 @@ import (
 // its machines. Every process connects to the others at 0.0.0.0. Connections to this address arrive at this machine.
 // However, Go does not treat it as a loopback address, for which Go would ignore the proxy. The first connection must
 // arrive at its target, and no connection may arrive at the proxy. The processes and sockets are real, because each
-// process reads the variables only once, at its start. The test costs 1 s of a processor.
+// process reads the variables only once, at its start. The test takes 1 s of processor time.
 func TestNoProcessGoesThroughAProxyOfTheEnvironment(t *testing.T) {
 	for name, args := range map[string][]string{
 		"shard": {"shard", "--name", "a", "--dir", t.TempDir(), "--listen", loopback.Free(t), "--http", "", "--stay",
@@ -80,8 +80,8 @@ func listen(t *testing.T) *target {
 	return to
 }
 
-// count returns the number of connections that were made before this call. To find this number, count makes a
-// connection itself, because the kernel accepts connections in order.
+// count returns the number of connections that were made before this call. It makes a connection itself and counts the
+// connections before it, because the kernel accepts connections in order.
 func (to *target) count(t *testing.T) (n int) {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", "127.0.0.1:"+to.port)

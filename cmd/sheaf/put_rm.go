@@ -74,8 +74,8 @@ version. Data of any size: above 1 MiB it is uploaded as a stream.`,
 	return cmd
 }
 
-// openSource opens the file named by the second argument, or standard input. Only a source that can be read twice is
-// an io.Seeker.
+// openSource opens the file in the second argument, or standard input. The result is an io.Seeker only if it can be
+// read twice.
 func openSource(args []string) (io.ReadCloser, error) {
 	if len(args) < 2 || args[1] == "-" {
 		return io.NopCloser(os.Stdin), nil
@@ -97,8 +97,8 @@ func openSource(args []string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// orInterrupted returns when do() returns or when ctx ends. A read of standard input cannot be interrupted, so do() may
-// still run then.
+// orInterrupted returns when do() returns or when ctx ends. It may return while do() still runs, because a read of
+// standard input cannot be interrupted.
 func orInterrupted(ctx context.Context, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -109,7 +109,7 @@ func orInterrupted(ctx context.Context, do func() error) error {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(time.Second): // time for the call to report its end
+		case <-time.After(time.Second): // gives the call time to report its end
 			return context.Cause(ctx)
 		}
 	}

@@ -13,8 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// With a real etcd, a shard is started on an image of its folder that was taken while the shard ran, at the same
-// address. The shard reports this and serves nothing. The right folder is served again.
+// With a real etcd, a shard is started at the same address on an image of its folder that was taken while the shard
+// ran. The shard reports that the folder is outdated and serves nothing. When it is started on the current folder, it
+// serves again.
 func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -26,12 +27,12 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 		return sb.Step
 	}
 	image := t.TempDir()
-	must(t, a.cmd.Process.Signal(syscall.SIGSTOP)) // so that the image shows a single moment
+	must(t, a.cmd.Process.Signal(syscall.SIGSTOP)) // so that the whole image is of one moment
 	must(t, os.CopyFS(image, os.DirFS(right)))
 	must(t, a.cmd.Process.Signal(syscall.SIGCONT))
 	before := step()
 	c.putAll()
-	// The shard takes its second step once etcd knows about the first.
+	// The shard takes its second step after etcd has recorded the first.
 	eventually(t, func() bool {
 		sheaf(t, strings.NewReader("r1"), "put", clusterIDs[0], "--server", c.gateway.server)
 		sheaf(t, strings.NewReader("r2"), "put", clusterIDs[1], "--server", c.gateway.server)

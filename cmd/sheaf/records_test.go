@@ -122,7 +122,7 @@ func TestCommandsOnRecords(t *testing.T) {
 
 	t.Run("put and get at both ends of int64, negative, hexadecimal", func(t *testing.T) {
 		for i, id := range []string{"9223372036854775807", "-9223372036854775808", "0", "-5", "0xFFfffffffffffff0", "0x2a"} {
-			data := strings.Repeat("x", i) // the first record is empty
+			data := strings.Repeat("x", i) // the first record has no data
 			p.do(t, data, "put", id).Want(t, 0)
 			if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != data {
 				t.Errorf("get %s: %q, want %q", id, o.Stdout, data)
@@ -233,7 +233,7 @@ func TestCommandsOnRecords(t *testing.T) {
 				t.Errorf("--to: %v", err)
 			}
 		}
-		p.do(t, string(pattern(9, 3<<20)), "put", "801", "-").Want(t, 0) // standard input, whose size is not known before
+		p.do(t, string(pattern(9, 3<<20)), "put", "801", "-").Want(t, 0) // standard input, whose size is not known in advance
 		if o := p.do(t, "", "get", "801").Want(t, 0); o.Stdout != string(pattern(9, 3<<20)) {
 			t.Error("an upload from standard input is wrong")
 		}
@@ -293,7 +293,7 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 	for i, size := range []int{0, 1, 1000, 100_000, 1 << 20, 1<<20 + 1, 2_500_000} {
 		id := []string{"10", "11", "12", "-13", "14", "15", "16"}[i]
 		want[id] = pattern(uint64(i), size)
-		p.do(t, string(pattern(99, size/2)), "put", id).Want(t, 0) // a version that is superseded
+		p.do(t, string(pattern(99, size/2)), "put", id).Want(t, 0) // a version that the next put supersedes
 		p.do(t, string(want[id]), "put", id, "--attr", "n="+id).Want(t, 0)
 	}
 	p.do(t, "gone", "put", "17").Want(t, 0)

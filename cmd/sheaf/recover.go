@@ -80,7 +80,7 @@ etcd was lost is not noticed. An etcd that holds placement of a store is left as
 	return cmd
 }
 
-// given returns the facts about the store from the flags, or nil if no flag states any.
+// given returns the facts about the store that the flags state, or nil if they state none.
 func (f *recoverFlags) given() (*rescue.FoundFacts, error) {
 	if f.routing == "" {
 		if f.groups != 0 {
@@ -179,7 +179,7 @@ func memberWord(m placement.Member) string {
 	return word
 }
 
-// showRebuilt prints the placement that would be written: the table to standard output, all other lines to standard
+// showRebuilt prints the placement that would be written: the table to standard output, and all other lines to standard
 // error.
 func showRebuilt(out *cli.Output, r rescue.Rebuilt) {
 	out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups),
@@ -193,7 +193,7 @@ func showRebuilt(out *cli.Output, r rescue.Rebuilt) {
 		t.Rows = append(t.Rows, []cli.Cell{cli.Text(g.Name), cli.Text(g.UUID.String()), cli.Text(strings.Join(members, ",")),
 			cli.Text(strconv.FormatInt(g.Records, 10)), cli.Text(strconv.FormatInt(g.Bytes, 10))})
 	}
-	_ = out.WriteTable(t) // fails only if nobody reads the output any more
+	_ = out.WriteTable(t) // fails only if the output has no reader
 	for _, note := range r.Notes {
 		out.Sayf("note: %s", note)
 	}

@@ -52,7 +52,7 @@ func newClusterOf(t *testing.T, shards []string, gateway ...string) *cluster {
 
 var clusterIDs = strings.Fields("1 2 3 4 5 6 7 8 9 10 11 12")
 
-// putAll puts each of clusterIDs, as soon as its shard takes it.
+// putAll puts each of clusterIDs as soon as the shard of its group accepts it.
 func (c *cluster) putAll() {
 	c.t.Helper()
 	for _, id := range clusterIDs {
@@ -91,8 +91,8 @@ func (c *cluster) startShard(name string, more ...string) {
 	c.shards[name].http = http
 }
 
-// holds reads every record through the gateway. If mayWait is set, a failed call is repeated. Otherwise it fails the
-// test.
+// holds reads every record through the gateway. If mayWait is set, it repeats a failed call. Otherwise a failed call
+// fails the test.
 func (c *cluster) holds(what string, mayWait bool) {
 	c.t.Helper()
 	for _, id := range clusterIDs {
@@ -112,16 +112,16 @@ func (c *cluster) holds(what string, mayWait bool) {
 
 // statusOf reads the status of a process over HTTP.
 func statusOf(t *testing.T, address string) (out struct {
-	Shard    *recordv1.Shard // of a shard
-	Revision int64           // of a member of etcd
+	Shard    *recordv1.Shard // status of a shard
+	Revision int64           // status of a member of etcd
 }) {
 	t.Helper()
 	must(t, json.Unmarshal([]byte(get(t, address, "/status")), &out))
 	return out
 }
 
-// etcd is killed and its volume is wiped. Nothing is created from scratch, the running processes continue to serve, and
-// `sheaf recover placement` restores everything, also for processes that are restarted.
+// etcd is killed and its volume is wiped. No process creates a new store, the running processes continue to serve, and
+// `sheaf recover placement` restores the placement, also for processes that are restarted.
 func TestRecoverPlacement(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -144,7 +144,7 @@ func TestRecoverPlacement(t *testing.T) {
 		Want(t, 1).Has(t, store)
 	sheaf(t, nil, append(recover, "--shards", c.address["a"], "--yes")...).Want(t, 1).Has(t, "give all shards")
 
-	// A shard and a gateway that start now wait.
+	// A shard and a gateway that start now have to wait.
 	c.shards["b"].kill()
 	c.startShard("b")
 	eventually(t, func() bool { return c.shards["b"].alive() })
@@ -178,7 +178,7 @@ func TestRecoverPlacement(t *testing.T) {
 	}
 }
 
-// If a group has several copies, a majority is enough. A shard that was not asked takes its place again when it
+// If a group has several copies, a majority of the copies is enough. A shard that was not asked is used again when it
 // returns.
 func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 	t.Parallel()
@@ -215,8 +215,8 @@ func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 // alive reports whether /healthz answers.
 func (p *process) alive() bool { return p.answers("/healthz") }
 
-// etcd is unreachable for longer than the shards' leases last. No call fails, neither during that time nor when etcd is
-// back.
+// etcd is unreachable for longer than the shards' leases last. No call fails, neither during that time nor after etcd
+// returns.
 func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -231,7 +231,7 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(100 * time.Millisecond): // each call is a process: more calls would only load the machine
+			case <-time.After(100 * time.Millisecond): // each call is a process, so more calls would only load the machine
 			}
 			id := clusterIDs[n%len(clusterIDs)]
 			if o := sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server); o.Code != 0 {
@@ -247,14 +247,14 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 	c.etcd.kill()
 	await(t, failed, 10*time.Second) // leases last 6 s
 	c.startEtcd("existing")
-	await(t, failed, 10*time.Second) // a lease that etcd did not keep would expire in this time
+	await(t, failed, 10*time.Second) // a lease that was not renewed would expire in this time
 	close(stop)
 	if words, bad := <-failed; bad {
 		t.Fatal(words)
 	}
 }
 
-// await waits for the duration d, whose end no event marks, and stops early if something fails.
+// await waits for the duration d, because no event marks the end of the wait, and fails early if a call fails.
 func await(t *testing.T, failed <-chan string, d time.Duration) {
 	t.Helper()
 	select {
@@ -299,13 +299,13 @@ func TestEtcdCommandRefusesBadFlags(t *testing.T) {
 	sheaf(t, nil, "shard", "--name", "a", "--dir", dir, "--http", "", "--store-uid", "x").Want(t, 2).Has(t, "store-uid")
 }
 
-// On Kubernetes, the command runs in the pod of a gateway, with the gateway's certificate. Shards refuse calls with it
-// that do not say for whom the gateway calls.
+// On Kubernetes, the command runs in the pod of a gateway, with the gateway's certificate. With this certificate,
+// shards refuse calls that do not name the caller for whom the gateway calls.
 func TestRecoverPlacementWithTheCertificateOfAGateway(t *testing.T) {
 	t.Parallel()
 	r, gateway, _ := startGranted(t, 0)
 	shard := r.members[len(r.members)-1]
-	eventually(t, func() bool { // the shards create their groups meanwhile
+	eventually(t, func() bool { // wait until the shards have created their groups
 		o := sheaf(t, nil, "recover", "placement", "--etcd", r.etcd, "--etcd-insecure", "--store", "quotes", "--store-uid",
 			statusOf(t, shard.process.http).Shard.GetStoreUuid(), "--tls-dir", gateway.folder)
 		if strings.Contains(o.Stderr, "UNAUTHENTICATED") {

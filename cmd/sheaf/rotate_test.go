@@ -65,7 +65,7 @@ type load struct {
 }
 
 // loadPace is the interval between the calls of one load. It leaves processor time for the changes of certificates,
-// authorities, transport and tokens that the test makes meanwhile.
+// authorities, transport and tokens during the test.
 const loadPace = 10 * time.Millisecond
 
 const rotatingAudience = "sheaf/prod/quotes"
@@ -78,8 +78,8 @@ func startRotating(t *testing.T) *rotating {
 }
 
 // startGranted starts a gateway and two shards whose table of grants has an issuer of tokens, and lets the client
-// loader use all records. It starts no calls. memory is the limit of each process, set by its cgroup, in bytes. 0 means
-// that there is no limit.
+// loader use all records. It starts no calls. The argument memory is the memory limit of each process's cgroup in
+// bytes; 0: no limit.
 func startGranted(t *testing.T, memory int64) (r *rotating, gateway, loader *member) {
 	t.Helper()
 	return startGrantedAs(t, memory, "--groups", "2")
@@ -130,7 +130,7 @@ func startGrantedAs(t *testing.T, memory int64, create ...string) (r *rotating, 
 	return r, gateway, loader
 }
 
-// add makes a member with a certificate for the given role and name.
+// add creates a member with a certificate for the given role and name.
 func (r *rotating) add(folder string, role identity.Role, name string) *member {
 	r.t.Helper()
 	m := &member{folder: filepath.Join(r.dir, folder), identity: identity.Identity{Store: r.store, Role: role, Name: name}}
@@ -139,7 +139,7 @@ func (r *rotating) add(folder string, role identity.Role, name string) *member {
 	return m
 }
 
-// grant gives the callers' certificate and token access to all records.
+// grant gives the certificate and the token of callers access to all records.
 func (r *rotating) grant(server *etcdserver.Server) {
 	c, err := server.Client()
 	must(r.t, err)
@@ -171,7 +171,7 @@ func (r *rotating) newAuthority() *authority.Authority {
 	return a
 }
 
-// install gives a member a new certificate, and the authorities with which it checks others.
+// install gives a member a new certificate, and the authorities with which it verifies others.
 func (r *rotating) install(m *member, by *authority.Authority, trusted ...*authority.Authority) {
 	r.t.Helper()
 	r.issued++
@@ -190,7 +190,7 @@ func (r *rotating) install(m *member, by *authority.Authority, trusted ...*autho
 	m.notAfter = leaf.Now.Add(leaf.Lifetime)
 }
 
-// all installs certificates for every member, and returns when each process uses its new certificate.
+// all installs certificates for every member, and returns after each process uses its new certificate.
 func (r *rotating) all(by *authority.Authority, trusted ...*authority.Authority) {
 	r.t.Helper()
 	for _, m := range r.members {
@@ -207,7 +207,7 @@ func (r *rotating) all(by *authority.Authority, trusted ...*authority.Authority)
 	}
 }
 
-// report returns what a process reports about its certificates.
+// report returns a process's report about its certificates.
 func (m *member) report() (out certs.Report, err error) {
 	answer, err := http.Get("http://" + m.process.http + certs.ReportPath)
 	if err != nil {
@@ -264,7 +264,7 @@ func (r *rotating) call(gateway string, loader *member) {
 		c, err := r.dial(gateway, loader.folder, byToken, byToken)
 		must(r.t, err)
 		r.t.Cleanup(func() { _ = c.Close() })
-		for id := range int64(20) { // so that both groups exist, and each has a shard
+		for id := range int64(20) { // creates both groups and lets each get a shard
 			within, over := context.WithTimeout(ctx, 5*time.Minute)
 			_, err := c.Put(within, client.Key{ID: id}, nil, nil)
 			over()
@@ -313,7 +313,7 @@ func (r *rotating) load(name string) *load {
 	return l
 }
 
-// callsOf returns the kinds of calls that end on their own. Their records have ids from the given id on.
+// callsOf returns the kinds of calls that end by themselves. Their records have ids from the given id on.
 func callsOf(c *client.Client, id int64) map[string]func(ctx context.Context) error {
 	large := bytes.Repeat([]byte("large"), 250_000)
 	return map[string]func(ctx context.Context) error{
@@ -349,8 +349,8 @@ func callsOf(c *client.Client, id int64) map[string]func(ctx context.Context) er
 	}
 }
 
-// greeted checks whether a gateway accepts the owner of a folder, because the gateway sends its first bytes only after
-// it has checked the certificate.
+// greeted checks whether a gateway accepts the certificate in a folder. The gateway sends its first bytes only after it
+// has verified the certificate.
 func (r *rotating) greeted(gateway, folder string) error {
 	r.t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, certs.CertificateFile), filepath.Join(folder, certs.KeyFile))
@@ -377,8 +377,7 @@ func (r *rotating) fail(err error) {
 	}
 }
 
-// goOn returns when each kind of call has been made at least twice from now on, so that the second call began after
-// goOn.
+// goOn waits until each kind of call has been made at least twice, so that the second call began after goOn was called.
 func (r *rotating) goOn() {
 	r.t.Helper()
 	var before []int64
@@ -398,7 +397,7 @@ func (r *rotating) goOn() {
 }
 
 // Certificates, authorities, tokens and the transport change during calls of all kinds. No call fails, apart from
-// failures that the client repeats automatically, and no process restarts. A caller with a certificate of a dropped
+// failures that the client repeats automatically, and no process restarts. A caller whose certificate is from a dropped
 // authority is refused. `make soak-proc` makes the changes 100 times, 10 times and 20 times.
 func TestNothingFailsWhileSecretsChange(t *testing.T) {
 	t.Parallel()
@@ -425,7 +424,7 @@ func TestNothingFailsWhileSecretsChange(t *testing.T) {
 		next := r.newAuthority()
 		r.all(r.authority, r.authority, next)
 		r.all(next, r.authority, next)
-		r.goOn() // callers have their new files: the next step excludes callers without them
+		r.goOn() // callers have their new files before the next step excludes callers without them
 		r.all(next, next)
 		r.goOn()
 		r.authority = next

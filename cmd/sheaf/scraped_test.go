@@ -37,9 +37,9 @@ func (p *process) scrape(t *testing.T) map[string]map[string]string {
 }
 
 // Each series of pods that an alert or a panel of the charts uses is exposed by a gateway or a shard, with the labels
-// that are used. With honorLabels, a label of a series has priority over the PodMonitor's label. Therefore no series
-// may have a label that the PodMonitor gives to all series, unless the value of the label is the same. The processes
-// are real, because the test checks what they return to Prometheus.
+// that the alert or panel uses. With honorLabels, a label of a series has priority over the PodMonitor's label.
+// Therefore no series may have a label that the PodMonitor gives to all series, unless the value of the label is the
+// same. The processes are real, because the test checks their answers to Prometheus.
 func TestPodsExposeWhatAlertsUse(t *testing.T) {
 	used, err := os.ReadFile("../../hack/alerts/testdata/used.txt")
 	must(t, err)

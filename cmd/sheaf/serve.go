@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// storageFlags are the flags of dev and shard for the storage of a volume.
+// storageFlags are the flags of dev and shard about the storage on a volume.
 type storageFlags struct {
 	residency     string
 	medium        string
@@ -83,7 +83,7 @@ func (f *storageFlags) fill(c *shard.Config) error {
 	if f.compactEvery <= 0 {
 		return cli.Usagef("--compaction-interval %v: must be positive", f.compactEvery)
 	}
-	if !(f.compactShare > 0 && f.compactShare <= 1) { // a NaN fails this test too
+	if !(f.compactShare > 0 && f.compactShare <= 1) { // NaN also fails this check
 		return cli.Usagef("--compaction-share %v: must lie above 0 and up to 1", f.compactShare)
 	}
 	if f.segment != 0 && (f.segment < segmentBytesMin || f.segment > segmentBytesMax) {
@@ -107,7 +107,7 @@ const (
 	segmentBytesMax = 1 << 30
 )
 
-// logFlags say what a process logs to standard error.
+// logFlags are the flags about log output to standard error.
 type logFlags struct {
 	level  string
 	format string

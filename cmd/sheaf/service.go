@@ -27,7 +27,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// serviceFlags holds the flags that gateways and shards have in common.
+// serviceFlags holds the flags that gateways and shards share.
 type serviceFlags struct {
 	place placementFlags
 	log   logFlags
@@ -47,19 +47,19 @@ func (f *serviceFlags) add(cmd *cobra.Command) {
 	cli.PprofVar(cmd.Flags(), &f.pprof)
 }
 
-// service holds what gateways and shards have in common while they run.
+// service holds the open resources that gateways and shards share.
 type service struct {
 	logger   *slog.Logger
 	traces   *telemetry.Traces
 	registry *prometheus.Registry
-	certs    *certs.Source // nil: the process speaks plaintext
+	certs    *certs.Source // nil: the process uses plaintext
 	store    *registry.Store
-	audit    *guard.Audit // nil: none was requested
+	audit    *guard.Audit // nil: no audit log was requested
 	grants   certs.Decides
 	http     string // address; empty: none
 }
 
-// run opens everything that the flags name, calls serve, and closes everything after serve has returned. The
+// run opens the resources that the flags name, calls serve, and closes the resources after serve has returned. The
 // certificates must be for the identity as. The audit log names the process by its role and name.
 func (f *serviceFlags) run(ctx context.Context, as identity.Identity, name string, serve func(*service) error) (
 	err error) {
@@ -98,7 +98,7 @@ func (f *serviceFlags) run(ctx context.Context, as identity.Identity, name strin
 }
 
 // secure passes the certificates to apply, which is the method Secure of a configuration. It does nothing if the
-// process speaks plaintext. The caller calls done after the process has stopped serving.
+// process uses plaintext. The caller calls done after the process has stopped serving.
 func (s *service) secure(apply func(*certs.Source) *guard.Guard) (done func()) {
 	if s.certs == nil {
 		return func() {}
@@ -108,19 +108,19 @@ func (s *service) secure(apply func(*certs.Source) *guard.Guard) (done func()) {
 	return decides.Close
 }
 
-// serveHTTP serves the pages of the process, and the report about its certificates, at the address of --http.
+// serveHTTP serves the pages of the process, and the report about its certificates, at the address in --http.
 func (s *service) serveHTTP(ctx context.Context, pages http.Handler) (stop func() error, err error) {
 	return serveHTTP(ctx, "--http", s.http, certs.Handle(s.certs, s.grants, pages), s.registry)
 }
 
-// serveProfiles serves profiles at the address of --pprof. A process calls it before everything else, so that a slow
-// start can be examined.
+// serveProfiles serves profiles at the address in --pprof. A process calls it first, so that a slow start can be
+// profiled.
 func serveProfiles(ctx context.Context, address string) (stop func() error, err error) {
 	return serveHTTP(ctx, "--pprof", address, telemetry.Profiles(), nil)
 }
 
 // serveHTTP serves at the address in a flag, in the background until stop is called. It serves nothing if the address
-// is empty. The registry, unless it is nil, gets the metrics of the connections.
+// is empty. It registers the metrics of the connections in the registry, unless the registry is nil.
 func serveHTTP(ctx context.Context, flag, address string, handler http.Handler, registry prometheus.Registerer) (
 	stop func() error, err error) {
 	if address == "" {
@@ -143,7 +143,7 @@ func serveHTTP(ctx context.Context, flag, address string, handler http.Handler, 
 	}, nil
 }
 
-// tlsFlags say where a process of a store has its certificates.
+// tlsFlags are the flags about the certificates of a process of a store.
 type tlsFlags struct {
 	dir string
 	// look is the time between two checks of the folder. Its flag is hidden, because only tests need a shorter time.
@@ -160,7 +160,7 @@ func (f *tlsFlags) add(cmd *cobra.Command) {
 }
 
 // open returns the certificates, which must be for a process with the role and name of want. It returns nil if the
-// process speaks plaintext. The caller closes the certificates.
+// process uses plaintext. The caller closes the certificates.
 func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry prometheus.Registerer) (*certs.Source,
 	error) {
 	if f.look < 0 {
@@ -182,11 +182,11 @@ func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry pr
 	return source, nil
 }
 
-// envTLSDir is the environment variable with the folder of --tls-dir, for commands that are typed in a pod of the
-// store.
+// envTLSDir is the environment variable with the folder for --tls-dir. It is for commands that are typed in a pod of
+// the store.
 const envTLSDir = "SHEAF_TLS_DIR"
 
-// ownTLS says where a command finds the certificates of the process for which it acts.
+// ownTLS holds the flags about the certificates of the process on whose behalf a command acts.
 type ownTLS struct {
 	dir string
 }
@@ -197,7 +197,7 @@ func (f *ownTLS) add(cmd *cobra.Command) {
 			"; default: plaintext)")
 }
 
-// open returns the certificates, or nil if the command speaks plaintext. The caller closes the certificates.
+// open returns the certificates, or nil if the command uses plaintext. The caller closes the certificates.
 func (f *ownTLS) open() (*certs.Source, error) {
 	dir := cmp.Or(f.dir, os.Getenv(envTLSDir))
 	if dir == "" {
@@ -243,8 +243,8 @@ func (f *auditFlags) open(secure bool, server string, registry prometheus.Regist
 	return audit, nil
 }
 
-// These constants bound the headroom, which is the memory of a process beyond the index and the resident data: Go's
-// heap, messages in flight and etcd's client.
+// These constants bound the headroom, which is the memory of a process in addition to the index and the resident data:
+// Go's heap, messages in progress and etcd's client.
 const (
 	headroomMin = 128 << 20
 	headroomMax = 1 << 30
@@ -255,8 +255,8 @@ func headroomOf(limit int64) int64 {
 	return min(max(limit/4, headroomMin), headroomMax, limit/2)
 }
 
-// fitCgroup bounds the index, the resident data and the other memory of a shard by the cgroup's limit, so that the
-// kernel never has to kill the process. All allowances together fit into the headroom.
+// fitCgroup limits the index, the resident data and the other memory of a shard by the cgroup's limit, so that the
+// kernel never has to kill the process. All of these limits together fit into the cgroup's limit.
 func fitCgroup(cfg *shard.Config, limit int64) {
 	if limit == 0 {
 		return
@@ -270,8 +270,8 @@ func fitCgroup(cfg *shard.Config, limit int64) {
 	if headroom < 4*segio.ScanBufferBytes {
 		l.ScansReadingMax = 1
 	}
-	// AnswerBytesMax is a quarter of the headroom, or less if the headroom is small, because an eighth of the headroom
-	// is reserved for everything else.
+	// AnswerBytesMax is a quarter of the headroom. It is less if the headroom is small, because an eighth of the
+	// headroom is reserved for all other uses.
 	rest := headroom - headroom/8 - l.BytesInFlightMax - l.ReplicaBytesInFlightMax - int64(
 		l.ScansReadingMax)*segio.ScanBufferBytes
 	l.AnswerBytesMax = max(min(256<<20, headroom/4, rest), headroom/16)
@@ -280,8 +280,8 @@ func fitCgroup(cfg *shard.Config, limit int64) {
 	}
 }
 
-// fitGatewayCgroup bounds the memory for requests and answers in a gateway by the cgroup's limit. Each gets a
-// quarter. The rest is for connections and for garbage that is not collected yet.
+// fitGatewayCgroup limits the memory for requests and answers in a gateway by the cgroup's limit. Requests and answers
+// get a quarter each. The rest is for connections and for garbage that is not collected yet.
 func fitGatewayCgroup(l *gateway.Limits, limit int64) {
 	if limit == 0 {
 		return

@@ -42,7 +42,7 @@ func (f *placementFlags) addInsecure(cmd *cobra.Command) {
 			"the store's own, with a certificate of it)")
 }
 
-// etcdVar adds the flags that say how etcd is reached.
+// etcdVar adds the flags with the address and credentials of etcd.
 func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&c.Endpoints, "etcd", []string{"127.0.0.1:2379"}, "endpoints of etcd, host:port")
@@ -54,8 +54,8 @@ func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
 	flags.StringVar(&c.PasswordFile, "etcd-password-file", "", "file with the password, read at the start")
 }
 
-// open connects to etcd, without reading anything yet. The connections use the process's own certificates of the store,
-// if it has any and the flags do not say otherwise. The caller closes the client.
+// open creates a client of etcd, without reading anything yet. The connections use the process's own certificates of
+// the store, if it has any and the flags name no others. The caller closes the client.
 func (f *placementFlags) open(own *certs.Source) (*clientv3.Client, *registry.Store, error) {
 	switch given := f.etcd.UsesFiles(); {
 	case f.insecure && (given || own == nil):

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// shardsCommand returns the commands that say whether groups are placed on a shard.
+// shardsCommand returns the commands that control whether groups are placed on a shard.
 func shardsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "shards",
@@ -133,9 +133,9 @@ command then says why and ends with exit code 1, and sheaf shards activate takes
 	return cmd
 }
 
-// awaitDrained reads the state of a draining shard every drainLook. The gateway or the planner may not yet have seen
-// the order to drain, or another shard that has just started. A reason to give up therefore counts only if drainLooks
-// reads in a row report one.
+// awaitDrained reads the state of a draining shard every drainLook. The gateway or the planner may not know the order
+// to drain yet, or may not know another shard that has just started. Therefore a reason to give up counts only if
+// drainLooks successive reads report one.
 const (
 	drainLook  = time.Second
 	drainLooks = 5
@@ -149,7 +149,7 @@ func awaitDrained(ctx context.Context, out *cli.Output, conn *cli.Conn, shard st
 		if err != nil {
 			return fmt.Errorf("listing shards: %w; shard %s is drained all the same", err, shard)
 		}
-		var row *recordv1.Shard // nil: the shard is not registered, and no group is on it
+		var row *recordv1.Shard // nil: the shard is not registered and has no groups
 		for _, s := range list.GetShards() {
 			if s.GetName() == shard {
 				row = s

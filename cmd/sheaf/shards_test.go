@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A shard is drained, listed, and takes groups again. The records exist all the time. An impossible command ends with
-// the reason, and exit code 1.
+// A shard is drained, listed, and accepts groups again. The records exist all the time. An impossible command ends with
+// exit code 1 and prints the reason.
 func TestShards(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--groups", "4", "--shards", "2")
 	for id := range 8 {

@@ -17,28 +17,29 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// soakSizes are the sizes of records. An id always has the same size, so that the amount of live data is known.
+// soakSizes are the sizes of records. A record always keeps its size, so that the amount of live data is known.
 var soakSizes = []int{10, 100, 1000, 10_000, 10_000, 10_000, 100_000, 1 << 20}
 
 const (
-	soakBlob     = 3 << 20 // more than a group's files may otherwise hold
-	soakIDs      = 41      // number of ids of a writer; the first one is a blob
-	soakPace     = 1 << 20 // bytes per second of a writer; open scans also keep what is overwritten meanwhile
+	soakBlob     = 3 << 20 // larger than the other data of a group
+	soakIDs      = 41      // number of ids of a writer; the record with the first id is a blob
+	soakPace     = 1 << 20 // bytes per second of a writer; open scans keep overwritten versions
 	soakCallMax  = time.Minute
-	soakReadMax  = 2 * time.Second // for a read of a blob, a stream: hanging readers may use up the allowance for streams
+	soakReadMax  = 2 * time.Second // of a blob's read; hanging readers may use up the allowance for streams
 	soakStalled  = 1000
 	soakConns    = 10
 	soakPerBatch = 100
 )
 
-// soakWriter overwrites, deletes and reads some ids, one call after another. The client gives each write a request id.
+// soakWriter overwrites, deletes and reads a set of ids, one call after another. The client gives each write a request
+// id.
 type soakWriter struct {
 	c      *client.Client
 	random *rand.Rand
 	first  int64
-	known  map[int64]uint64 // id -> seed of the last acknowledged write; 0: the record does not exist
+	known  map[int64]uint64 // from an id to the seed of its last acknowledged write; 0: the record does not exist
 	writes *atomic.Int64    // number of acknowledged writes
-	most   time.Duration    // longest time that a call took
+	most   time.Duration    // longest duration of a call
 }
 
 func (w *soakWriter) size(id int64) int {
@@ -87,7 +88,7 @@ func (w *soakWriter) one(id int64) error {
 }
 
 // mayCheck reads an id. A read of a blob may be refused while other streams use up the allowance for streams. mayCheck
-// does not wait for such a read.
+// ends without waiting for such a read.
 func (w *soakWriter) mayCheck(ctx context.Context, id int64) error {
 	if w.size(id) != soakBlob {
 		return w.check(ctx, id)
@@ -118,7 +119,7 @@ func (w *soakWriter) check(ctx context.Context, id int64) error {
 	return nil
 }
 
-// live returns the size of the acknowledged records, each with its frame, attributes and key.
+// live returns the total size of the acknowledged records, each with its frame, attributes and key.
 func (w *soakWriter) live() (bytes int64) {
 	for id, seed := range w.known {
 		if bytes += 90; seed != 0 {
@@ -164,7 +165,7 @@ func (s *soakStore) load() *soakLoad {
 	return l
 }
 
-// more waits until n more writes are acknowledged and at least this time has passed.
+// more waits until n more writes are acknowledged and at least the given time has passed.
 func (l *soakLoad) more(n int64, least time.Duration) {
 	l.s.t.Helper()
 	begin, before := time.Now(), l.writes.Load()
@@ -208,8 +209,8 @@ func (l *soakLoad) end() {
 	l.wait.Wait()
 }
 
-// stall opens streams of every method that answers with many messages, and reads none of them. Half of the streams go
-// to the shard itself and half to the gateway.
+// stall opens streams of every method with streamed answers, and reads none of the answers. Half of the streams are to
+// the shard and half to the gateway.
 func (s *soakStore) stall() (goAway func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var conns []*grpc.ClientConn
@@ -218,7 +219,7 @@ func (s *soakStore) stall() (goAway func()) {
 		if i%2 == 1 {
 			to = s.gateway.server
 		}
-		// By default, gRPC's client buffers more and more data that nobody reads.
+		// By default, gRPC's client buffers an increasing amount of data that nobody reads.
 		conn, err := grpc.NewClient(to, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithInitialWindowSize(64<<10),
 			grpc.WithInitialConnWindowSize(64<<10))
@@ -244,7 +245,7 @@ func (s *soakStore) stall() (goAway func()) {
 			_, err = c.Download(ctx, &recordv1.DownloadRequest{Key: &recordv1.RecordKey{Id: int64(1000 * (i % 6))}})
 		}
 		if err != nil {
-			s.t.Logf("stream %d: %v", i, err) // while a process starts
+			s.t.Logf("stream %d: %v", i, err) // normal while a process starts
 		}
 	}
 	return func() {

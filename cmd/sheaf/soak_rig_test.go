@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// These are the limits of the soak. The live data is a tenth of the disk, and is overwritten many times over.
+// Limits of the soak. The live data is a tenth of the disk, and is overwritten many times.
 const (
 	soakGroups  = 4
 	soakSegment = 4 << 20
@@ -31,8 +31,8 @@ type soakStore struct {
 	disk, dir      string
 	common         []string
 	gateway, shard *process
-	limits         map[string]*memoryCgroup // by process
-	addresses      map[string][2]string     // gRPC and HTTP, by process
+	limits         map[string]*memoryCgroup // by name of the process
+	addresses      map[string][2]string     // addresses of gRPC and HTTP, by name of the process
 }
 
 func newSoakStore(t *testing.T) *soakStore {
@@ -104,7 +104,8 @@ func smallDisk(t *testing.T, bytes int64) string {
 	return dir
 }
 
-// memoryCgroup bounds the total memory of its processes, including the page cache of what they read and write.
+// memoryCgroup limits the total memory of its processes, including the page cache of the files that they read and
+// write.
 type memoryCgroup struct {
 	t   *testing.T
 	dir string

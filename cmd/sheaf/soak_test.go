@@ -14,11 +14,11 @@ import (
 )
 
 // TestSoak overwrites, deletes and reads records of all sizes on a small disk and with little memory, each write under
-// a request id. Meanwhile a thousand readers hang and disconnect, and the shard and the gateway are killed and started
-// again repeatedly. No call fails, all acknowledged records exist, the kernel kills no process for lack of memory, and
-// the disk never fills up. At the end, the files take at most 2.2 times the live data and the data that interrupted
-// scans may keep, plus one segment for each group. SHEAF_SOAK_FOR sets the duration (make soak-short: 3 minutes; `make
-// soak-proc`: an hour).
+// a request id. At the same time, a thousand readers hang and disconnect, and the shard and the gateway are repeatedly
+// killed and started again. No call fails, all acknowledged records exist, the kernel kills no process for lack of
+// memory, and the disk never fills up. At the end, the files take at most 2.2 times the live data and the data that
+// interrupted scans may keep, plus one segment for each group. SHEAF_SOAK_FOR sets the duration (make soak-short: 3
+// minutes; `make soak-proc`: an hour).
 func TestSoak(t *testing.T) {
 	lasts, err := time.ParseDuration(os.Getenv("SHEAF_SOAK_FOR"))
 	switch {
@@ -73,7 +73,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	bound := 22*(live+soakDisk/16)/10 + soakGroups*soakSegment // interrupted scans keep at most a 16th of the disk
-	// Small neighbours of a segment are merged. Three of them may remain next to each full segment.
+	// Small adjacent segments are merged. Three of them may remain next to each full segment.
 	files := 6*int(bound/soakSegment) + soakGroups*12
 	for end := time.Now().Add(3 * time.Minute); groupBytes(t, s.dir) > bound ||
 		s.files() > files; time.Sleep(10 * time.Millisecond) {

@@ -32,9 +32,9 @@ func groupBytes(t *testing.T, dir string) (bytes int64) {
 	return bytes
 }
 
-// Records of all sizes are overwritten again and again, each write under a request id. All flags have their defaults
-// except for small segments. The files shrink to at most 2.2 times the live data plus one segment for each group. Each
-// early write is still answered as repeated, also by the next process. `make soak-proc` runs this for two minutes.
+// Records of all sizes are overwritten repeatedly, each write under a request id. All flags have their defaults except
+// for small segments. The files shrink to at most 2.2 times the live data plus one segment for each group. A repetition
+// of an early write is still recognised, also by the next process. `make soak-proc` runs this for two minutes.
 func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 	t.Parallel()
 	const segment, groups = 4 << 20, 2
@@ -48,7 +48,7 @@ func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 	cc := dial(t, p.server)
 	records := recordv1.NewRecordServiceClient(cc)
 	sizes := []int{10, 100, 1000, 10_000, 100_000, 1 << 20}
-	puts := map[int][]*recordv1.PutRequest{} // few of the requests, by round
+	puts := map[int][]*recordv1.PutRequest{} // a sample of the requests, by round
 	answers := map[*recordv1.PutRequest]*recordv1.PutResponse{}
 	live, written := int64(0), int64(0)
 	for round := 0; round < rounds || time.Now().Before(until); round++ {

@@ -47,7 +47,7 @@ func statusCommand(a *app) *cobra.Command {
 	return cmd
 }
 
-// rows is the JSON of the status.
+// rows is the status as JSON.
 type rows struct {
 	Shards []*recordv1.Shard `json:"shards"`
 	Groups []*recordv1.Group `json:"groups"`
@@ -76,7 +76,7 @@ func groupTable(groups []*recordv1.Group) cli.Table {
 			switch {
 			case n != 0, g.GetState().Serves():
 				return cli.Number(words(n))
-			case g.GetShard() == "": // there is no copy
+			case g.GetShard() == "": // a row without a copy
 				return cli.Number("")
 			}
 			return cli.Number(notKnown)
@@ -121,7 +121,7 @@ func shardTable(shards []*recordv1.Shard) cli.Table {
 	return t
 }
 
-// shardCell returns the state of a shard in the same words as the shard's own page, or Silent, as on a gateway's page.
+// shardCell returns the state of a shard in the words of the shard's own page, or Silent as on a gateway's page.
 func shardCell(s *recordv1.Shard) cli.Cell {
 	// Shards of older versions send no state.
 	cell := cli.Cell{Text: cmp.Or(s.GetState().Word(), "Serving"), Colour: cli.Green}
@@ -156,8 +156,8 @@ func groupCell(g *recordv1.Group) cli.Cell {
 // roleWord returns a replica's role in its group. The text is empty if the role is not known.
 func roleWord(g *recordv1.Group) string { return strings.ToLower(g.GetRole().Word()) }
 
-// lagWords says how far a replica is behind its leader: in percent of the files while they are being copied, otherwise
-// in entries.
+// lagWords says how far a replica is behind its leader: in percent of the files while they are being copied, and in
+// entries afterwards.
 func lagWords(g *recordv1.Group) string {
 	switch c := g.GetCopy(); {
 	case c.GetBytesTotal() > 0:
@@ -182,7 +182,7 @@ func loadWords(l *recordv1.Load) string {
 		return words
 	}
 	percent := 100 * l.GetBytesDone() / max(l.GetBytesTotal(), 1)
-	if l.GetEtaSeconds() <= 0 { // nothing has been read yet
+	if l.GetEtaSeconds() <= 0 { // no data has been read yet
 		return fmt.Sprintf("%d%% %s ETA %s", percent, rate, notKnown)
 	}
 	eta := time.Duration(l.GetEtaSeconds() * float64(time.Second)).Round(time.Second)

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/dev"
 )
 
-// namesIn adds the names that the JSON of a type has.
+// namesIn adds the names in the JSON of a Go type.
 func namesIn(t reflect.Type, to map[string]bool, seen map[reflect.Type]bool) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
@@ -38,7 +38,7 @@ func namesIn(t reflect.Type, to map[string]bool, seen map[reflect.Type]bool) {
 	}
 }
 
-// namesOf adds the names that the JSON of a message has.
+// namesOf adds the names in the JSON of a message.
 func namesOf(of protoreflect.MessageDescriptor, to map[string]bool, seen map[protoreflect.FullName]bool) {
 	if seen[of.FullName()] {
 		return
@@ -53,9 +53,9 @@ func namesOf(of protoreflect.MessageDescriptor, to map[string]bool, seen map[pro
 }
 
 // TestOneSpellingOfNamesInJSON checks that sheaf status -o json, and /status of shards, of gateways and of sheaf dev,
-// spell one name in one way: lowerCamelCase, and the same letters.
+// spell each name in the same way, in lowerCamelCase.
 func TestOneSpellingOfNamesInJSON(t *testing.T) {
-	spelled := map[string]string{} // by the name in small letters, without underscores
+	spelled := map[string]string{} // by the name in lower case, without underscores
 	for _, of := range []any{&recordv1.ShardStatus{}, gateway.Status{}, dev.Status{}, rows{}} {
 		names := map[string]bool{}
 		namesIn(reflect.TypeOf(of), names, map[reflect.Type]bool{})
@@ -74,7 +74,7 @@ func TestOneSpellingOfNamesInJSON(t *testing.T) {
 	}
 }
 
-// TestJSONOfStatus pins the output of sheaf status -o json, which scripts read. Figures that only a silent shard knows
+// TestJSONOfStatus fixes the output of sheaf status -o json, which scripts read. Figures that only a silent shard knows
 // are absent.
 func TestJSONOfStatus(t *testing.T) {
 	lag := uint64(3)

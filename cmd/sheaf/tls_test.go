@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// Commands reach a store with TLS by flags or variables. If a user omits them or gives wrong ones, the error says what
-// to do.
+// Commands reach a store with TLS by flags or variables. If these are missing or wrong, the error says what to do.
 func TestTLSAtTheTerminal(t *testing.T) {
 	dir := t.TempDir()
 	d := startDev(t, dir, "--tls")

@@ -55,12 +55,12 @@ func runTop(ctx context.Context, out *cli.Output, conn *cli.Conn, file *os.File,
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer onQuit(cancel)()
-	defer fmt.Fprintln(file) // so that the shell's prompt begins on a new line
+	defer fmt.Fprintln(file) // lets the shell's prompt begin on a new line
 	var last reading
 	for {
 		seen := lookAtStore(ctx, conn)
 		if ctx.Err() != nil {
-			return nil // q, or interrupted: the normal end
+			return nil // q or an interruption is the normal end
 		}
 		width, height, err := term.GetSize(int(file.Fd()))
 		if err != nil {
@@ -86,17 +86,17 @@ type storeSeen struct {
 	finding.Facts
 	moves   []*recordv1.Move
 	traffic string // rates and times of calls, as text; empty: not shown
-	err     error  // the query failed, and the other fields are empty
+	err     error  // set if the query failed; the other fields are then empty
 }
 
-// reading holds what the shards reported about their traffic at one time.
+// reading holds the shards' reports about their traffic at one time.
 type reading struct {
 	at     time.Time
 	shards []*recordv1.Shard
 }
 
-// since returns in words what callers of all shards did after an earlier reading. It leaves out a shard without sums in
-// both readings, and a shard that has started in between, because the traffic of such a shard is not known.
+// since describes in words the calls of all shards since an earlier reading. It leaves out a shard without sums in both
+// readings, and a shard that has started between them, because the traffic of such a shard is not known.
 func (r *reading) since(before *reading) string {
 	earlier := map[string]*recordv1.Shard{}
 	for _, s := range before.shards {
@@ -148,8 +148,8 @@ func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
 	return storeSeen{Facts: facts, moves: moves}
 }
 
-// topShare limits parts of the screen: findings and moves each take at most a quarter of the lines. The rest is for
-// groups and shards.
+// topShare limits parts of the screen: findings and moves each take at most a quarter of the lines. The remaining lines
+// are for groups and shards.
 const topShare = 4
 
 // draw returns a screen of the given number of columns and lines.
@@ -214,7 +214,7 @@ func (s *storeSeen) findingLines(width int) (lines []string) {
 }
 
 // wrap breaks a line between words at a number of columns, and indents the continuation lines by 12 columns. If there
-// are fewer than 48 columns, it returns the line as it is.
+// are fewer than 48 columns, it returns the line unchanged.
 func wrap(line string, width int) (lines []string) {
 	indent := strings.Repeat(" ", 12)
 	if width < 4*len(indent) {
@@ -223,7 +223,7 @@ func wrap(line string, width int) (lines []string) {
 	for utf8.RuneCountInString(line) > width {
 		cut := strings.LastIndexByte(string([]rune(line)[:width+1]), ' ')
 		if cut <= len(indent) {
-			break // one long word
+			break // a single long word
 		}
 		lines, line = append(lines, line[:cut]), indent+line[cut+1:]
 	}
@@ -257,7 +257,7 @@ func (s *storeSeen) tiles(colour bool, width int) []string {
 		led[g.GetGroup()] = led[g.GetGroup()] || g.GetLeader()
 	}
 	names := cli.SortedKeys(worst)
-	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) }) // numbers in numeric order
+	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) }) // sorts numbers by value
 	perLine := max((width+1)/2, 1)
 	var lines []string
 	for line := range slices.Chunk(names, perLine) {
@@ -269,7 +269,7 @@ func (s *storeSeen) tiles(colour bool, width int) []string {
 			cell := groupCell(worst[name])
 			letter := cell.Text[:1]
 			if cell.Colour == cli.Red && led[name] && worst[name].GetState() != recordv1.GroupState_GROUP_STATE_DAMAGED {
-				letter, cell.Colour = "½", cli.Yellow // the page shows such a group in the same way
+				letter, cell.Colour = "½", cli.Yellow // the HTML page shows such a group in the same way
 			}
 			if colour && cell.Colour != cli.Plain {
 				letter = string(cell.Colour) + letter + string(cli.ColourEnd)
@@ -313,8 +313,8 @@ func truncateLines(lines []string, width int) string {
 	return strings.ToValidUTF8(b.String(), "?")
 }
 
-// onQuit calls cancel() when q is typed. Until restore() is called, the terminal passes on each key at once and shows
-// none. Ctrl-C and Ctrl-Z work as before. If standard input is not a terminal, onQuit does nothing.
+// onQuit calls cancel() when q is typed. Until restore() is called, the terminal delivers each key immediately and does
+// not show it. Ctrl-C and Ctrl-Z work as usual. If standard input is not a terminal, onQuit does nothing.
 func onQuit(cancel context.CancelFunc) (restore func()) {
 	fd := int(os.Stdin.Fd())
 	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -327,7 +327,7 @@ func onQuit(cancel context.CancelFunc) (restore func()) {
 	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &keys); err != nil {
 		return func() {}
 	}
-	go func() { // ends with the process, because a read of a terminal cannot be cancelled
+	go func() { // runs until the process ends, because a read of a terminal cannot be cancelled
 		if quits(os.Stdin) {
 			cancel()
 		}
@@ -335,7 +335,7 @@ func onQuit(cancel context.CancelFunc) (restore func()) {
 	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }
 }
 
-// quits reads keys until q is typed, and then returns true. It returns false if the input ends before.
+// quits reads keys until q is typed, and then returns true. It returns false if the input ends first.
 func quits(keys io.Reader) bool {
 	var key [1]byte
 	for {

@@ -33,8 +33,8 @@ func storeOf(shards, groups int) *storeSeen {
 	return s
 }
 
-// A screen never has more lines or columns than the terminal. The screen first says what is wrong, and it says how much
-// is left out.
+// A screen never has more lines or columns than the terminal. It shows problems first, and the number of rows that do
+// not fit.
 func TestTopFitsTheTerminal(t *testing.T) {
 	many := storeOf(50, 1000)
 	for n := range 30 {
@@ -93,7 +93,7 @@ func TestTopShowsTheWorstCopyOfEachGroup(t *testing.T) {
 	}
 }
 
-// A group that is served is not red, whatever the state of one of its copies. Advice is wrapped, not truncated.
+// A group that is served is not red, regardless of the state of one of its copies. Advice is wrapped, not truncated.
 func TestTopShowsWhatIsServedAsServed(t *testing.T) {
 	s := storeOf(2, 2)
 	s.Shards[1].Alive = false
@@ -135,7 +135,7 @@ func TestASilentShardHasNoFigures(t *testing.T) {
 	}
 }
 
-// A copy that is not served has no figures, and a group without a copy has none to show.
+// A copy that is not served has no figures, and neither has a group without a copy.
 func TestACopyThatIsNotServedHasNoFigures(t *testing.T) {
 	s := storeOf(1, 3)
 	s.Groups[1].State, s.Groups[1].StoredBytes = recordv1.GroupState_GROUP_STATE_UNAVAILABLE, 1<<10
@@ -155,7 +155,7 @@ func TestACopyThatIsNotServedHasNoFigures(t *testing.T) {
 	}
 }
 
-// The text of an error says at its end what to do, so an error is wrapped, not truncated.
+// The text of an error ends with the remedy, so an error is wrapped, not truncated.
 func TestTopShowsAllOfAnError(t *testing.T) {
 	s := storeSeen{err: status.Error(codes.Unavailable, "connection error: "+strings.Repeat("dialing ", 20))}
 	screen := s.draw("127.0.0.1:7600", time.Now(), false, 80, 24)
@@ -177,8 +177,8 @@ func TestTopNeedsATerminal(t *testing.T) {
 	sheaf(t, nil, "top").Want(t, 2).Has(t, "sheaf status")
 }
 
-// The traffic of the callers is the difference of two readings. A value that is not known is not shown as zero: there
-// are no rates before the second reading, and a shard that has started in between is left out.
+// The traffic of the callers is the difference of two readings. An unknown value is not shown as zero: there are no
+// rates before the second reading, and a shard that has started between the readings is left out.
 func TestTopShowsWhatCallersDo(t *testing.T) {
 	began := time.Unix(1000, 0)
 	of := func(after time.Duration, calls ...int64) *reading {

@@ -27,14 +27,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// collector receives spans as an OpenTelemetry collector does, by OTLP over gRPC.
+// collector receives spans by OTLP over gRPC, as an OpenTelemetry collector does.
 type collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 	mu    sync.Mutex
 	spans []sentSpan
 }
 
-// sentSpan is a span together with what its process reports about itself.
+// sentSpan is a span together with the description of its process.
 type sentSpan struct {
 	*tracev1.Span
 	of map[string]string
@@ -89,7 +89,8 @@ func collect(t *testing.T) (*collector, string) {
 }
 
 // TestTraces checks that a put by the Go client is one trace through the client, the gateway, the shard and the commit
-// of its group, and that a get is a trace through the first three. Each process that sends a span identifies itself.
+// of its group, and that a get is one trace through the client, the gateway and the shard. Each span identifies the
+// process that sends it.
 func TestTraces(t *testing.T) {
 	collector, url := collect(t)
 	server, err := etcdserver.Start(t.TempDir())
@@ -100,7 +101,7 @@ func TestTraces(t *testing.T) {
 	gateway := serveProgram(t, env, sheafBinary, append([]string{"gateway", "--listen", loopback.Free(t), "--http",
 		loopback.Free(t), "--create", "--groups", "1"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
-	gateway.waitReady(t) // the gateway has created the store, without which a shard ends
+	gateway.waitReady(t) // a shard exits unless the gateway has created the store
 	shard := serveProgram(t, env, sheafBinary, append([]string{"shard", "--name", "a", "--dir", t.TempDir(), "--listen",
 		loopback.Free(t), "--http", loopback.Free(t)}, common...)...)
 	shard.http = shard.cmd.Args[9]
@@ -188,8 +189,8 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// TestTracesAreSentOnWish checks that no spans are sent if there is no endpoint or if the variables disable them. If
-// the variables request a different protocol, the program does not try to send.
+// TestTracesAreSentOnWish checks that no spans are sent without an endpoint, or if the variables disable tracing. If
+// the variables request another protocol, the program does not try to send.
 func TestTracesAreSentOnWish(t *testing.T) {
 	collector, url := collect(t)
 	endpoint := "OTEL_EXPORTER_OTLP_ENDPOINT=" + url

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// strangeTree creates a tree with everything that a tree may contain.
+// strangeTree creates a tree with every kind of file, name and mode that a tree may contain.
 func strangeTree(t testing.TB) string {
 	t.Helper()
 	root := t.TempDir()
@@ -70,7 +70,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// describeTree returns one line per file and link: name, mode, time, content.
+// describeTree returns one line for each file and link, with name, mode, time and content.
 func describeTree(t testing.TB, root string) map[string]string {
 	t.Helper()
 	lines := map[string]string{}
@@ -108,7 +108,7 @@ func describeTree(t testing.TB, root string) map[string]string {
 	return lines
 }
 
-// exports checks that an export is the same as the tree below root.
+// exports checks that an export equals the tree below root.
 func (p *process) exports(t *testing.T, root string) {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "out")
@@ -130,7 +130,7 @@ func compareTrees(t testing.TB, got, want map[string]string) {
 	}
 }
 
-// importReport is what import prints with -o json.
+// importReport is the output of import -o json.
 type importReport struct {
 	Stored       int64            `json:"stored"`
 	StoredBytes  int64            `json:"storedBytes"`
@@ -198,14 +198,14 @@ func TestExportWritesNothingOutsideAndReplacesNothing(t *testing.T) {
 	for i, path := range []string{"../outside/a", "/etc/sheaf-evil", "x/../../outside/b", "..", "."} {
 		p.do(t, "evil", "put", fmt.Sprint(100+i), "--attr", "path="+path).Want(t, 0)
 	}
-	// The store has a link out of the folder, and a file whose path leads through that link.
+	// The store has a link that leads out of the folder, and a file whose path leads through that link.
 	p.do(t, outside, "put", "200", "--attr", "path=way", "--attr", "type=symlink").Want(t, 0)
 	p.do(t, "evil", "put", "201", "--attr", "path=way/c").Want(t, 0)
 	p.do(t, "good", "put", "300", "--attr", "path=good").Want(t, 0)
 	p.do(t, "no path", "put", "301").Want(t, 0)
 
-	// Whether the link or the file is written first, nothing may end up outside of the folder. The export runs twice
-	// because the order is not fixed.
+	// Whether the export writes the link or the file first, it must not write outside of the folder. The export runs
+	// twice because the order is not fixed.
 	out := filepath.Join(base, "out")
 	for range 2 {
 		p.do(t, "", "export", out, "--force").Want(t, 1)
@@ -339,7 +339,7 @@ func TestImportResumeAndUpdate(t *testing.T) {
 				t.Errorf("a second import: %+v", r)
 			}
 			o.Has(t, "--resume")
-			write("a", "a") // sorts before the others, whose ids must not change
+			write("a", "a") // this path comes first, but the ids of the others must not change
 			r, _ = p.importTree(t, 0, root, "--id", scheme, "--resume")
 			if r.Stored != 1 || r.AlreadyThere != 2 {
 				t.Errorf("--resume: %+v", r)
@@ -358,8 +358,8 @@ func TestImportResumeAndUpdate(t *testing.T) {
 	}
 }
 
-// A file deleted from the store since an earlier import is imported again by a new import, although its request id may
-// be remembered.
+// If a file was deleted from the store since an earlier import, a new import stores it again, although its request id
+// may be remembered.
 func TestImportAfterADeleteStoresAgain(t *testing.T) {
 	p := startDev(t, t.TempDir())
 	root := t.TempDir()
@@ -391,7 +391,7 @@ func TestImportMemoryIsBoundedWithALargeFile(t *testing.T) {
 	root := t.TempDir()
 	f, err := os.Create(filepath.Join(root, "large"))
 	must(t, err)
-	must(t, f.Truncate(size)) // the file is a hole: nothing is written
+	must(t, f.Truncate(size)) // the file is a hole, so no data is written
 	_, err = f.WriteAt([]byte("the end"), size-7)
 	must(t, errors.Join(err, f.Close()))
 	for i := range 200 {
@@ -432,7 +432,7 @@ func TestImportIntoAFullStoreSaysSoAndGoesOnLater(t *testing.T) {
 	p := startDev(t, dir)
 	p.do(t, "x", "put", "1").Want(t, 0)
 	p.stop(t)
-	p = startDev(t, dir, "--reserve", "1000TiB") // more than any disk has, so that nothing can be written
+	p = startDev(t, dir, "--reserve", "1000TiB") // more than the size of any disk, so that nothing can be written
 	p.do(t, "x", "put", "2").Want(t, 1).Has(t, "DISK_FULL")
 	p.do(t, "", "import", root, "--id", "hash").Want(t, 1).Has(t, "no space")
 	if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != "x" {

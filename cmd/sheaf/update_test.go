@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// writeFile writes a file of a tree with a fixed time, so that only the changes of a test differ.
+// writeFile writes a file of a tree with a fixed time, so that files differ only by the changes of a test.
 func writeFile(t testing.TB, root, name, data string) {
 	t.Helper()
 	full := filepath.Join(root, name)
@@ -57,7 +57,7 @@ func TestImportUpdateStoresWhatIsAnother(t *testing.T) {
 	if r.Updated != 1 || r.AlreadyThere != 3 {
 		t.Errorf("--update after chmod: %+v", r)
 	}
-	// The mode changes back, which is another put of the same file.
+	// Changing the mode back requires another put of the same file.
 	must(t, os.Chmod(filepath.Join(root, "mode"), 0o644))
 	must(t, os.Chmod(filepath.Join(root, "same"), 0o640))
 	r, _ = p.importTree(t, 0, root, "--update", "--import-id", "mine")
@@ -65,7 +65,7 @@ func TestImportUpdateStoresWhatIsAnother(t *testing.T) {
 		t.Errorf("--update after chmod back: %+v", r)
 	}
 
-	// Bytes that changed without a change of size or time are found only with --checksum.
+	// Changed bytes without a change of size or time are found only with --checksum.
 	writeFile(t, root, "small", "SMALL")
 	writeFile(t, root, "large", large[1:]+"y")
 	r, _ = p.importTree(t, 0, root, "--update")
@@ -112,14 +112,14 @@ func TestImportDeleteMakesTheStoreTheTree(t *testing.T) {
 		t.Errorf("--delete: %+v", r)
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	p.do(t, "", "export", out, "--prefix", "p").Want(t, 1).Has(t, "path leads outside") // record 2, which no import made
+	p.do(t, "", "export", out, "--prefix", "p").Want(t, 1).Has(t, "path leads outside") // no import created record 2
 	compareTrees(t, describeTree(t, out), describeTree(t, root))
 	for _, id := range []string{"1", "2"} {
 		p.do(t, "", "get", id).Want(t, 0)
 	}
 	p.do(t, "", "export", filepath.Join(t.TempDir(), "out"), "--prefix", "pp").Want(t, 0)
 
-	// A file that was deleted and returns unchanged is stored again.
+	// A file that was deleted and then returns unchanged is stored again.
 	writeFile(t, root, "goes", "goes")
 	r, _ = p.importTree(t, 0, root, "--prefix", "p", "--update", "--delete")
 	if r.Stored != 1 || r.Deleted != 0 {
@@ -151,7 +151,7 @@ func TestImportDeleteGivesAnIDToAFileThatIsRenamed(t *testing.T) {
 	p.exports(t, root)
 }
 
-// In Named routing, the groups of a tree may not exist yet, and --group limits what is deleted.
+// In Named routing, the groups of a tree may not exist yet, and --group limits the files that are deleted.
 func TestImportDeleteInNamedRouting(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--routing", "named")
 	root := t.TempDir()
@@ -197,7 +197,7 @@ func TestImportDeletesNothingWhereAFolderCannotBeRead(t *testing.T) {
 	}
 }
 
-// Files whose reported size is 0 may have content.
+// Files with a reported size of 0 may have content.
 func TestImportReadsFilesThatSayTheyAreEmpty(t *testing.T) {
 	const tree = "/proc/sys/net/ipv4/conf/lo"
 	if _, err := os.Stat(tree); err != nil {

@@ -10,8 +10,8 @@ import (
 
 // TestTwoVersions replaces an older version of this program with the current one, process by process, under load. If
 // the older version can open the volumes of the current one, the test then returns some of the processes to the older
-// version, as a rolling upgrade and its rollback do. No call fails, and everything that was acknowledged exists. make
-// test-versions builds the older version.
+// version, as a rolling upgrade and its rollback do. No call fails, and all acknowledged records exist. `make
+// test-versions` builds the older version.
 func TestTwoVersions(t *testing.T) {
 	older := os.Getenv("SHEAF_OLDER")
 	if older == "" {
@@ -28,7 +28,7 @@ func TestTwoVersions(t *testing.T) {
 			if code := s.shards[name].stop(t); code != 0 {
 				t.Fatalf("shard %s ended with %d:\n%s", name, code, s.shards[name].stderr)
 			}
-			l.more(100) // calls of the two other shards
+			l.more(100) // calls to the two other shards
 			s.start(name)
 			s.shards[name].waitReady(t)
 			l.more(300)

@@ -36,7 +36,7 @@ read may be left out. Cursors come on lines of their own: --from goes on behind 
 			}}
 			for r, err := range conn.Watch(ctx, args[0], options) {
 				if err != nil && errors.Is(ctx.Err(), context.Canceled) {
-					return nil // interrupted: the normal end
+					return nil // an interruption is the normal end
 				}
 				if err != nil {
 					return fmt.Errorf("watching group %s: %w", args[0], err)
@@ -67,7 +67,7 @@ func printChange(out *cli.Output, r client.Record) (err error) {
 	return err
 }
 
-// printCursor writes the cursor for the position after the printed records.
+// printCursor writes the cursor that continues after the printed records.
 func printCursor(out *cli.Output, cursor []byte) error {
 	format := "cursor\t%s\n"
 	if out.JSON {

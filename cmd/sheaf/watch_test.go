@@ -40,7 +40,7 @@ func (p *process) watch(t *testing.T, args ...string) *watching {
 	return w
 }
 
-// until returns the first line that satisfies is.
+// until returns the first line for which is returns true.
 func (w *watching) until(is func(watchLine) bool) watchLine {
 	w.t.Helper()
 	for {
@@ -59,7 +59,7 @@ func (w *watching) until(is func(watchLine) bool) watchLine {
 	}
 }
 
-// interrupt ends the command as a person would. The command must not report a failure.
+// interrupt ends the command as a user would. The command must not report a failure.
 func (w *watching) interrupt() {
 	w.t.Helper()
 	must(w.t, w.cmd.Process.Signal(syscall.SIGINT))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The target of `sheaf wipe` must be named twice, and must be a disk.
+// A user must give the target of `sheaf wipe` twice, and the target must be a disk.
 func TestWipeAsksTwice(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, []byte("kept"), 0o600))
@@ -21,8 +21,7 @@ func TestWipeAsksTwice(t *testing.T) {
 	}
 }
 
-// The exit code of `sheaf look` says whether a disk is blank. The operator relies on the code 4
-// (workload.LookNotBlank).
+// The exit code of `sheaf look` says whether a disk is blank. The operator depends on code 4 (workload.LookNotBlank).
 func TestLookSaysWhetherADiskIsBlank(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, make([]byte, 4096), 0o600))
