@@ -15,7 +15,7 @@ import (
 type addressFlag struct {
 	value    *string
 	optional bool // the value may be empty
-	loopback bool // other machines must not be able to reach it
+	loopback bool // only this machine may be able to connect
 	host     bool // the host must not be empty
 }
 

@@ -126,8 +126,7 @@ func TestADescriptionIsOneLine(t *testing.T) {
 	}
 }
 
-// If a gateway does not reach a shard, the gateway itself still answers. The description must not say that something is
-// wrong with --server.
+// If a gateway cannot reach a shard, the gateway itself still answers. The description must not blame --server.
 func TestAShardThatDoesNotAnswerIsNotTheServer(t *testing.T) {
 	s, err := status.New(codes.Unavailable, "shard a does not answer: connection error: refused").WithDetails(
 		&errdetails.ErrorInfo{Reason: "SHARD_UNREACHABLE", Domain: "sheaf.dev"})
@@ -294,7 +293,8 @@ func TestOddTextNeverReachesTheTerminalAsItIs(t *testing.T) {
 	}
 }
 
-// Modes and times that no file can have, but any client may store, fall back to a default instead of failing.
+// Modes and times that no file can have, but that any client may store, are replaced by a default, and do not cause an
+// error.
 func TestModeAndTimeOfARecord(t *testing.T) {
 	record := func(mode, mtime string) client.Record {
 		return client.Record{Timestamp: time.Unix(5, 7), Attributes: map[string][]byte{attributeMode: []byte(mode),

@@ -28,16 +28,16 @@ import (
 // dataBytesMax is the maximum size for Put and Get; larger data use Upload and Download.
 const dataBytesMax = 1 << 20
 
-// listBytesMax is the maximum size of one list of all groups or shards.
+// listBytesMax is the maximum size of the answer with all groups or shards.
 const listBytesMax = 16 << 20
 
-// forever is a time limit that no call reaches. A sum of it and a time does not overflow.
+// forever is a time limit that no call reaches. The sum of forever and a point in time does not overflow.
 const forever time.Duration = math.MaxInt64 / 2
 
 var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
 	MaxDelay: 2 * time.Second}
 
-// Conn talks to a gateway (or a shard). It uses the public client for records, and adds the calls that only
+// Conn is a connection to a gateway or a shard. It uses the public client for records, and adds the calls that only
 // administrators make.
 type Conn struct {
 	*client.Client
@@ -49,10 +49,9 @@ type Conn struct {
 	waits atomic.Pointer[waits] // nil: no notes are printed
 }
 
-// Dial prepares connections to HOST:PORT, and sends nothing yet. If no server listens there, calls fail immediately, so
-// that the person who typed the command learns it at once. Calls wait for a server that has answered before.
-// callTimeout bounds each call with one answer whose context has no deadline, and the time for which streams try to
-// resume. With 0 there is no bound.
+// Dial prepares connections to HOST:PORT, and sends nothing yet. If no server listens at that address, calls fail
+// immediately, so that the user notices. Calls wait for a server that has answered before. callTimeout limits each call
+// that has one answer and no deadline, and the time for which streams try to resume; 0: no limit.
 func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
 		return nil, Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", server)
@@ -73,15 +72,15 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if perCall != nil {
 		own = append(slices.Clone(options), grpc.WithPerRPCCredentials(perCall))
 	}
-	// With the passthrough resolver, the attempt to connect resolves the name, so that the error of the attempt says
-	// what is wrong with the name.
+	// With the passthrough resolver, the name is resolved while connecting, so that the connection error describes a
+	// problem with the name.
 	admin, err := grpc.NewClient("passthrough:///"+server, append(own,
 		grpc.WithNoProxy(), grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(listBytesMax)),
 		// The address of a Service may lead to a gateway on a failed node. The next attempt is likely to reach another
 		// gateway.
 		grpc.WithContextDialer(liveness.Dial),
-		// Commands that poll continue while the server restarts. They must notice soon that the server is back.
+		// Commands that poll continue while the server restarts, and must notice soon that it has returned.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnects, MinConnectTimeout: 5 * time.Second}),
 	)...)
 	if err != nil {
@@ -100,7 +99,7 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 func (c *Conn) Close() error { return errors.Join(c.Client.Close(), c.admin.Close()) }
 
 // Store stores the content of data as one record. It uses Put for up to 1 MiB, and Upload for more. It needs 1 MiB of
-// memory. If data is an io.ReadSeeker that is at its start, a failed upload is repeated.
+// memory. If data is an io.ReadSeeker at its start, Store repeats a failed upload.
 func (c *Conn) Store(ctx context.Context, key client.Key, data io.Reader, options *client.PutOptions) (client.PutResult,
 	error) {
 	head, err := io.ReadAll(io.LimitReader(data, dataBytesMax+1))
@@ -120,8 +119,8 @@ func (c *Conn) Store(ctx context.Context, key client.Key, data io.Reader, option
 	return c.Upload(ctx, key, from, options)
 }
 
-// Fetch reads a version of a record of any size into w. The default is the newest version. Fetch writes the data in
-// pieces, each after its CRC32C was checked.
+// Fetch reads a version of a record of any size into w. Without a version, it reads the newest one. Fetch writes the
+// data in pieces, each after checking its CRC32C.
 func (c *Conn) Fetch(ctx context.Context, key client.Key, version string, w io.Writer) (client.Record, error) {
 	record, err := c.Get(ctx, key, &client.GetOptions{Version: version, BytesMax: dataBytesMax})
 	if errors.Is(err, client.ErrTooLarge) {
@@ -136,8 +135,8 @@ func (c *Conn) Fetch(ctx context.Context, key client.Key, version string, w io.W
 	return record, nil
 }
 
-// dataOf returns the data of a record of a scan. A scan leaves large data out. dataOf reads such data by another call,
-// and closeData() ends that call.
+// dataOf returns the data of a record from a scan. A scan leaves large data out. dataOf reads such data by another
+// call, and closeData() ends that call.
 func (c *Conn) dataOf(ctx context.Context, r client.Record) (data io.Reader, closeData func(), err error) {
 	if r.HasData {
 		return bytes.NewReader(r.Data), func() {}, nil
@@ -149,7 +148,7 @@ func (c *Conn) dataOf(ctx context.Context, r client.Record) (data io.Reader, clo
 	return from, func() { _ = from.Close() }, nil // never fails
 }
 
-// These environment variables hold the values of flags that are not set.
+// Environment variables with the values of flags that are not set.
 const (
 	envCA   = "SHEAF_CA"
 	envCert = "SHEAF_CERT"

@@ -1,5 +1,5 @@
-// Package cli implements the commands of the sheaf binary, except for their flags. It talks to a server, prints, and
-// imports and exports trees. Commands return errors. Only main prints them and chooses the exit code (ExitCode).
+// Package cli implements the commands of the sheaf binary, without their flags. It calls a server, prints results, and
+// imports and exports trees. Commands return errors. Only main prints errors and chooses the exit code (ExitCode).
 package cli
 
 import (
@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 )
 
-// These are the exit codes of every command.
+// Exit codes of all commands.
 const (
 	exitDone     = 0
 	exitFailed   = 1
@@ -42,10 +42,10 @@ func Usagef(format string, args ...any) error {
 	return &coded{Code: exitUsage, Err: fmt.Errorf(format, args...)}
 }
 
-// countMax bounds the concurrency. A higher concurrency helps neither disks nor servers.
+// countMax is the maximum concurrency. A higher one would help neither disks nor servers.
 const countMax = 1024
 
-// count checks a flag that sets a degree of concurrency, and replaces 0 by the default.
+// count checks a flag with a degree of concurrency, and replaces 0 with the default.
 func count(flag string, n *int, normal int) error {
 	if *n < 0 || *n > countMax {
 		return Usagef("--%s %d: must be 1 to %d, or 0 for %d", flag, *n, countMax, normal)
@@ -61,7 +61,7 @@ func NotFoundf(format string, args ...any) error {
 	return &coded{Code: exitNotFound, Err: fmt.Errorf(format, args...)}
 }
 
-// NotBlankf returns an error for a disk that holds something, with exit code 4.
+// NotBlankf returns an error for a disk that is not blank, with exit code 4.
 func NotBlankf(format string, args ...any) error {
 	return &coded{Code: exitNotBlank, Err: fmt.Errorf(format, args...)}
 }
@@ -89,8 +89,8 @@ func ExitCode(err error) int {
 	return exitFailed
 }
 
-// Describe returns an error as text for a person. For a gRPC status, the text has its code, reason, message and field
-// violations, and, if there is one, a hint at what to do.
+// Describe returns an error as text for a person. For a gRPC status, the text has its code, reason, message, field
+// violations and, if possible, a hint at the remedy.
 func Describe(err error, server string) string {
 	var carrier interface {
 		error
@@ -145,15 +145,15 @@ func endOf(err error) error {
 	return nil
 }
 
-// hintFor says what to do if the message of a status does not say so. It returns an empty text if it has no hint.
+// hintFor returns a remedy for errors whose messages name none, or "" if it has no hint.
 func hintFor(s *status.Status, server string) string {
 	switch {
 	case infoOf(s).GetReason() == reason.GroupFailed:
 		return "`sheaf status` lists every group that failed, `sheaf verify DIR` reads what is on a volume"
 	case s.Code() != codes.Unavailable || !strings.Contains(s.Message(), "connection error"),
-		infoOf(s).GetReason() != "": // the server has answered: it could not connect to another process
+		infoOf(s).GetReason() != "": // the server has answered, but it could not connect to another process
 		return ""
-	// Some server answers, but does not speak gRPC. A process that has just ended would reset the connection instead.
+	// A server answers, but it does not use gRPC. A process that has just ended would reset the connection instead.
 	case strings.Contains(s.Message(), "server preface: http2:"):
 		return fmt.Sprintf(
 			"what answers at %s does not speak gRPC: give --server the address of a gateway, not that of --http", server)
@@ -169,8 +169,8 @@ func hintFor(s *status.Status, server string) string {
 	return fmt.Sprintf("nobody answers at %s: start `sheaf dev`, or give --server", server)
 }
 
-// hintForTLS says what to do if only one end of a connection speaks TLS, or if one end does not trust the other end. It
-// returns an empty text if the message has a different cause. It matches texts of crypto/tls and crypto/x509.
+// hintForTLS returns a remedy if only one end of a connection uses TLS, or if one end does not trust the other end. It
+// returns "" if the message has another cause. It matches texts of crypto/tls and crypto/x509.
 func hintForTLS(message string) string {
 	for _, one := range []struct{ says, hint string }{
 		{"tls: first record does not look like a TLS handshake",
@@ -203,7 +203,7 @@ func codeWords(c codes.Code) string {
 	return strings.ToUpper(b.String())
 }
 
-// metadataWords returns the metadata that the message does not already contain. The result may be empty.
+// metadataWords returns the metadata that the message does not contain already. The result may be empty.
 func metadataWords(metadata map[string]string, message string) string {
 	told := strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" ,;:()\"", r) })
 	pairs := make([]string, 0, len(metadata))
@@ -228,8 +228,8 @@ func infoOf(s *status.Status) *errdetails.ErrorInfo {
 	return nil
 }
 
-// retryable reports whether a read, or a write that carries a request id, may be retried after an error. The call may
-// be retried if it was certainly not applied, or if the server recognises the repetition.
+// retryable reports whether a read, or a write with a request id, may be retried after an error. It may be retried if
+// it was certainly not applied, or if the server recognises the repetition.
 func retryable(err error) bool {
 	s, ok := status.FromError(err)
 	if !ok || err == nil {

@@ -24,7 +24,7 @@ import (
 type ExportOptions struct {
 	Dir      string // created if it does not exist
 	Group    string // only this group; empty: all
-	Prefix   string // only records whose path lies below it; it is removed from the path
+	Prefix   string // only records with paths below this prefix, which is removed from the paths
 	Force    bool   // replace existing files
 	Setuid   bool   // also restore setuid, setgid and sticky bits, which every writer of records can set
 	Workers  int    // number of file writers; 0: 8
@@ -32,7 +32,7 @@ type ExportOptions struct {
 	Quiet    bool
 }
 
-// These are the kinds of failures of an export.
+// Kinds of failures of an export.
 const (
 	failThere = "there already"
 	failWrite = "cannot be written"
@@ -45,7 +45,7 @@ type ExportReport struct {
 	Files      int64   `json:"files"`
 	Bytes      int64   `json:"bytes"`
 	Symlinks   int64   `json:"symlinks"`
-	NoPath     int64   `json:"noPath"`     // records that no import made, written to _records/GROUP/ID
+	NoPath     int64   `json:"noPath"`     // records that no import created, written to _records/GROUP/ID
 	Privileged int64   `json:"privileged"` // files whose setuid, setgid or sticky bit was left out
 	Failed     Failed  `json:"failed,omitempty"`
 	Seconds    float64 `json:"seconds"`
@@ -62,14 +62,15 @@ type exporter struct {
 
 	files, bytes, symlinks, noPath, privileged atomic.Int64
 
-	// These counters are for the progress display only: the number of processed records of the scan, whatever their
-	// outcome, and the total. The number of bytes of all files is not known in advance.
+	// These counters are only for the progress display. They count the records of the scan that were processed,
+	// whatever their outcome, and all records. The total size of the files is not known in advance.
 	done, total atomic.Int64
 	totalKnown  atomic.Bool
 }
 
-// Export writes records back as files. Records that import made go to their path, with mode and time. The scan uses one
-// snapshot per group. A record that cannot be exported does not end the export. It is counted and listed.
+// Export writes records as files. Records that import created are written to their paths, with mode and time. The scan
+// uses one snapshot for each group. A record that cannot be exported does not end the export, but is counted and
+// listed.
 func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (ExportReport, error) {
 	if err := count("workers", &opts.Workers, 8); err != nil {
 		return ExportReport{}, err
@@ -120,7 +121,7 @@ func (e *exporter) count(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	records := map[string]int64{} // by group; each copy reports a number, and the largest one is used
+	records := map[string]int64{} // by group; each copy reports a number, and count uses the largest
 	for _, g := range listed.GetGroups() {
 		records[g.GetGroup()] = max(records[g.GetGroup()], g.GetRecords())
 	}
@@ -165,7 +166,7 @@ func (e *exporter) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// record writes one record. An error ends the export. Problems with a single record are only counted.
+// record writes one record. An error ends the export, whereas problems of a single record are only counted.
 func (e *exporter) record(ctx context.Context, r client.Record) error {
 	name, failed, ok := e.names.take(r)
 	if failed != nil {
@@ -205,7 +206,7 @@ func (e *exporter) record(ctx context.Context, r client.Record) error {
 	return nil
 }
 
-// leftError is the reason why a record is not written, if the reason is not a failed write.
+// leftError is the reason for not writing a record, if no write has failed.
 type leftError struct {
 	kind string
 	err  error
@@ -241,7 +242,7 @@ func (e *exporter) write(ctx context.Context, name string, r client.Record) (err
 	aside := fmt.Sprintf(".sheaf-export-%x", client.NewRequestID())
 	defer func() {
 		if err != nil {
-			_ = unix.Unlinkat(int(dir), aside, 0) // it may not exist
+			_ = unix.Unlinkat(int(dir), aside, 0) // usually the file does not exist
 		}
 	}()
 	if isSymlink(r) {
@@ -281,8 +282,8 @@ func (e *exporter) writeFile(dir folder, aside string, r client.Record, data io.
 // privileges are the mode bits that change the rights of a file: setuid, setgid and sticky.
 const privileges = 0o7000
 
-// modeOf returns the mode that import stored, or 0644 if there is none. If setuid is false, modeOf leaves out the bits
-// of privileges, and the result left reports whether there were any. Owners are not restored, so a program with these
+// modeOf returns the mode that import stored, or 0644 if there is none. If setuid is false, modeOf removes the bits of
+// privileges, and the result left reports whether it has removed any. Owners are not restored, so a program with these
 // bits would run with the rights of the user who unpacks it instead of those of its original owner.
 func modeOf(r client.Record, setuid bool) (mode uint32, left bool) {
 	bits, err := strconv.ParseUint(string(r.Attributes[attributeMode]), 8, 12)

@@ -11,10 +11,10 @@ import (
 	"sync"
 )
 
-// reportedFailures is the number of failures of each kind that are printed. The file of --failures lists all.
+// reportedFailures is the number of failures of each kind that are printed. The file in --failures lists all failures.
 const reportedFailures = 20
 
-// failure is one file or record that was not imported, exported or deleted as it should be.
+// failure is a file or record for which an import, export or deletion failed.
 type failure struct {
 	Kind string `json:"kind"`
 	Path string `json:"path"`
@@ -29,7 +29,7 @@ func whatOf(err error) string {
 	return Describe(err, "")
 }
 
-// Failed counts what failed, by kind.
+// Failed counts failures by kind.
 type Failed map[string]int64
 
 // Total returns the sum over all kinds.
@@ -41,7 +41,7 @@ func (f Failed) Total() int64 {
 	return n
 }
 
-// failures counts and lists what failed. Safe for concurrent use.
+// failures counts and lists failures. Safe for concurrent use.
 type failures struct {
 	mu   sync.Mutex
 	n    Failed

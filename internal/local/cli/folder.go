@@ -12,9 +12,9 @@ import (
 )
 
 // folder is the descriptor of an open folder. Paths below it are opened component by component, and no component may be
-// a symbolic link. Therefore nothing is read or written through a link, even if a component is renamed or replaced at
-// the same time. os.Root is not used, because it follows links that do not lead out of the folder. Paths have slashes
-// and no "..". The path "." and the empty path are the folder itself.
+// a symbolic link. Therefore no read or write follows a link, even if a component is renamed or replaced at the same
+// time. os.Root is not used, because it follows links that do not lead out of the folder. Paths have slashes and no
+// "..". The path "." and the empty path are the folder itself.
 type folder int
 
 // linkError reports that a path leads through a symbolic link.
@@ -31,10 +31,10 @@ func openFolder(name string) (folder, error) {
 	return folder(fd), nil
 }
 
-func (f folder) close() { _ = unix.Close(int(f)) } // nothing was written to it
+func (f folder) close() { _ = unix.Close(int(f)) } // no error matters, because nothing was written to the descriptor
 
-// in opens the folder rel below f, from which other paths are then opened. If create is true, it makes missing folders,
-// with mode 0755 minus the umask.
+// in opens the folder rel below f, from which other paths can then be opened. If create is true, it creates missing
+// folders, with mode 0755 minus the umask.
 func (f folder) in(rel string, create bool) (folder, error) {
 	at := f
 	for end := 0; ; end++ {
@@ -130,7 +130,7 @@ func (f folder) readlink(rel string) (fs.FileInfo, string, error) {
 	return info, string(target[:n]), nil
 }
 
-// exists reports whether something has this name in f itself.
+// exists reports whether f itself has an entry with this name.
 func (f folder) exists(name string) (bool, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(int(f), name, &st, unix.AT_SYMLINK_NOFOLLOW)

@@ -32,33 +32,35 @@ func DeleteGroups(ctx context.Context, deleteOne func(ctx context.Context, group
 	return failed
 }
 
-// These are states of a group that no single copy has. A RecordStore uses the same words in status.groups.notWell.
+// States of a group that no single copy has. A RecordStore uses the same words in status.groups.notWell.
 const (
-	groupNoLeader = "NoLeader" // no copy leads: calls wait
-	groupDegraded = "Degraded" // the group is served, and by fewer copies than it should have
-	groupLost     = "DataLost" // each copy's shard runs, and says that the data are missing on its volume
+	groupNoLeader = "NoLeader" // no copy leads, so calls wait
+	groupDegraded = "Degraded" // the group is served, but by fewer copies than it should have
+	groupLost     = "DataLost" // every copy's shard runs, and reports that the data are missing on its volume
 )
 
 // GroupRow is a group with all its copies.
 type GroupRow struct {
 	Group string `json:"group"`
-	// State is the state of the copies if all copies have the same, and otherwise NoLeader, Degraded, Damaged or
-	// DataLost. A copy whose shard does not answer is Unavailable. So is a group whose disks are all lost with their
-	// shards, although a RecordStore, whose operator looks at the disks, calls such a group DataLost.
+	// State is the state of the copies if it is the same for all of them, and otherwise NoLeader, Degraded, Damaged or
+	// DataLost. A copy whose shard does not answer is Unavailable. A group whose disks are all lost together with their
+	// shards is therefore Unavailable, too, although a RecordStore shows it as DataLost, because the operator inspects
+	// the disks.
 	State string `json:"state"`
-	// Copies is the number of copies that etcd lists, without those that are being made.
+	// Copies is the number of copies that etcd lists, without copies that are being created.
 	Copies int `json:"copies"`
-	// Leader is the shard of the leader; empty: no copy leads.
+	// Leader is the shard that leads the group; empty: no copy leads.
 	Leader string `json:"leader,omitempty"`
 	// Records and StoredBytes are the figures of the leader, or of another copy if no copy leads; nil: not known.
 	Records     *int64 `json:"records"`
 	StoredBytes *int64 `json:"storedBytes"`
-	// Message says what is wrong with the first copy that has a message.
+	// Message is the message of the first copy that has one.
 	Message string `json:"message,omitempty"`
 }
 
-// GroupRows sums up the rows of copies, as ListGroups returns them, by group. wanted is the number of copies that each
-// group should have. The groups remain in the order of copies, in which numbers are sorted by value.
+// GroupRows combines the rows of copies, as returned by ListGroups, into one row for each group. The argument wanted is
+// the number of copies that each group should have. The groups keep the order of copies, in which numbers are sorted by
+// value.
 func GroupRows(copies []*recordv1.Group, wanted int) []GroupRow {
 	rows := []GroupRow{}
 	for len(copies) > 0 {
@@ -72,12 +74,12 @@ func GroupRows(copies []*recordv1.Group, wanted int) []GroupRow {
 	return rows
 }
 
-// groupRow sums up the copies of one group, which should have wanted copies. A copy that is being made does not count:
-// a group that moves has such a copy in addition to the others.
+// groupRow combines the copies of one group, which should have wanted copies. A copy that is being created does not
+// count, because a moving group has such a copy in addition to the others.
 func groupRow(copies []*recordv1.Group, wanted int) GroupRow {
 	row := GroupRow{Group: copies[0].GetGroup()}
 	states, lost, served, out, damaged := map[recordv1.GroupState]bool{}, 0, 0, 0, false
-	var from *recordv1.Group // the copy whose figures the row has
+	var from *recordv1.Group // the copy whose figures are used
 	for _, c := range copies {
 		row.Message = cmp.Or(row.Message, c.GetMessage())
 		if c.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED || c.GetRole() == recordv1.MemberRole_MEMBER_ROLE_LEARNER ||
@@ -101,7 +103,7 @@ func groupRow(copies []*recordv1.Group, wanted int) GroupRow {
 		if c.GetLeader() {
 			row.Leader = c.GetShard()
 		}
-		// The row of a copy that does not answer has the figures that etcd holds. A zero may mean that etcd holds none.
+		// The row of a copy that does not answer has the figures from etcd. A zero may mean that etcd has no figure.
 		if c.GetLeader() || from == nil && (serves || c.GetRecords() > 0 || c.GetStoredBytes() > 0) {
 			from = c
 		}

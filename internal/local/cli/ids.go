@@ -110,7 +110,7 @@ func parseSize(s string) (int64, error) {
 	return n * factor, nil
 }
 
-// Size is a flag's value in bytes; see parseSize.
+// Size is the value of a flag in bytes, in the syntax of parseSize.
 type Size int64
 
 // String implements pflag.Value. It returns "0" for 0, which pflag leaves out of the help as a default.

@@ -19,23 +19,23 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// These are the attributes that import writes and export reads.
+// Attributes that import writes and export reads.
 const (
-	attributePath  = "path"  // below the imported folder, with the prefix; slash-separated, bytes as in the file system
+	attributePath  = "path"  // path below the folder, with the prefix; slash-separated, bytes as in the file system
 	attributeMode  = "mode"  // permission bits with setuid, setgid and sticky, octal: "0644"
 	attributeMtime = "mtime" // modification time, Unix seconds and nanoseconds: "1700000000.000000001"
-	attributeType  = "type"  // "symlink" where the data is the target of a symbolic link; absent for files
+	attributeType  = "type"  // "symlink" if the data is the target of a symbolic link; absent for files
 )
 
-// These are the limits of an import. Its memory remains below about the sum of importBytesMax, one chunk per upload,
-// and gRPC's buffers.
+// Limits of an import. Its memory remains below about the sum of importBytesMax, one chunk per upload, and gRPC's
+// buffers.
 const (
 	importBytesMax = 32 << 20 // bytes of files that are read but not yet stored
 	importUploads  = 2        // concurrent uploads of files above 1 MiB
 	importLookUps  = 4        // concurrent lookups of existing files
-	batchBytes     = 1 << 20  // a batch is sent when it has this size
-	batchPuts      = 256      // or this many puts
-	// time limit of a batch, from its sending until its results are processed
+	batchBytes     = 1 << 20  // a batch is sent when its puts have this size
+	batchPuts      = 256      // or when it has this number of puts
+	// time limit of a batch, from sending it to processing its results
 	batchPatience  = 30 * time.Second
 	importPatience = 60 * time.Second // an import gives up after this time without a stored file
 	requestIDSize  = 16
@@ -45,25 +45,25 @@ const (
 type ImportOptions struct {
 	Dir      string
 	ID       string // name, sequence, hash, map:FILE
-	Group    string // Named routing: dir, or a name; empty in Hash routing
+	Group    string // in Named routing: dir, or a name; empty in Hash routing
 	Prefix   string // prepended to every path
-	ImportID string // part of the request ids; empty: with Resume, made from folder, prefix and id scheme; else random
+	ImportID string // part of the request ids; empty: with Resume from folder, prefix and scheme; else random
 	FirstID  int64  // first id of the scheme sequence
 	Workers  int    // number of file readers; 0: 16
 	Senders  int    // number of streams that send puts; 0: 8
-	DryRun   bool   // store and delete nothing: only ask the store, and count
+	DryRun   bool   // store and delete nothing, but ask the store and count
 	Resume   bool   // do not change files that an earlier import stored
 	Update   bool   // also store changed files as new versions
 	Checksum bool   // with Update: also compare the bytes of files whose size, time and mode are unchanged
 	Delete   bool   // with Update: also delete records below Prefix whose path is no longer a file of the tree
 	Symlinks string // keep or skip
 	Failures string // file for the list of all failures, JSON lines
-	Quiet    bool   // no progress
+	Quiet    bool   // show no progress
 
-	knownIDs map[nameHash]int64 // for sequence with Resume: ids that were assigned before, by path
+	knownIDs map[nameHash]int64 // for sequence with Resume: ids from the earlier import, by path
 }
 
-// These are the kinds of failures of an import.
+// Kinds of failures of an import.
 const (
 	failUnreadable = "unreadable"
 	failNoID       = "no id"
@@ -75,21 +75,21 @@ const (
 	failKept       = "not deleted"
 )
 
-// importer is one import in progress. Files pass these stages: walk -> (look up what exists) -> read -> send in
+// importer is one import in progress. Files pass these stages: walk, look up existing records, read, and send in
 // batches.
 type importer struct {
 	opts ImportOptions
 	conn *Conn
 	out  *Output
 	ids  idScheme
-	// fresh says that no other import has this import id. A put that the server reports as repeated was then sent by
+	// fresh is true if no other import has this import id. A put that the server reports as repeated was then sent by
 	// this run, or repeated by the gateway.
 	fresh bool
 
 	root    folder
 	jobs    chan job
 	puts    chan *put
-	memory  *semaphore.Weighted // in bytes; the whole is importBytesMax
+	memory  *semaphore.Weighted // counts bytes; importBytesMax in total
 	uploads *semaphore.Weighted
 	failed  failures
 
@@ -98,29 +98,28 @@ type importer struct {
 	deleted                             atomic.Int64
 	notKept                             notKept
 	found, blind                        atomic.Bool  // a file was found; a folder could not be read
-	seenFiles, seenBytes                atomic.Int64 // processed, whatever the outcome
+	seenFiles, seenBytes                atomic.Int64 // numbers of processed files and bytes, whatever the outcome
 	totalFiles, totalBytes              atomic.Int64
 	totalKnown                          atomic.Bool
 	lastSuccess                         atomic.Int64 // Unix ns of the server's last answer
 
 	takenMu sync.Mutex
-	taken   map[client.Key]string // dry run only: the path of the first file with this key
+	taken   map[client.Key]string // only in a dry run: the path of the first file with this key
 }
 
 // job is a file to be read.
 type job struct {
 	item Item
 	key  client.Key
-	// there is the record in which Update found an older state of this file. The put replaces the version of this
+	// there is the record with an older state of this file, as found by Update. The put replaces the version of this
 	// record. It is nil if there is no such record.
 	there *client.Record
-	// same says that no difference between the record and the file can be seen without reading the file. Their bytes
-	// then have to be compared.
+	// same is true if the record and the file may differ only in their bytes, which therefore have to be compared.
 	same bool
 }
 
 // Import imports a tree into the store. The report is valid even if an error ends the import. A file that cannot be
-// imported does not end the import. It is counted and listed.
+// imported does not end the import, but is counted and listed.
 func Import(ctx context.Context, conn *Conn, out *Output, opts ImportOptions) (ImportReport, error) {
 	im := &importer{opts: opts, conn: conn, out: out}
 	if err := im.prepare(ctx); err != nil {
@@ -178,8 +177,8 @@ func (im *importer) prepare(ctx context.Context) error {
 	return nil
 }
 
-// prepareIDs chooses how ids are assigned, and opens the list of failures. It asks the server for the information that
-// it needs.
+// prepareIDs chooses the scheme of the ids, and opens the list of failures. It asks the server for the necessary
+// information.
 func (im *importer) prepareIDs(ctx context.Context) error {
 	o := &im.opts
 	if err := im.checkGroup(ctx); err != nil {
@@ -201,8 +200,8 @@ func (im *importer) prepareIDs(ctx context.Context) error {
 	return im.failed.open(o.Failures)
 }
 
-// chooseImportID chooses the import id. A first import and an update use a random id, so that they store files whose
-// records have been deleted since an earlier import. A resumed import uses the same import id for the same folder,
+// chooseImportID chooses the import id. A first import and an update use a random id, so that files are stored even if
+// their records were deleted since an earlier import. A resumed import uses the same import id for the same folder,
 // prefix and scheme.
 func (o *ImportOptions) chooseImportID() error {
 	if o.ImportID != "" {
@@ -220,7 +219,7 @@ func (o *ImportOptions) chooseImportID() error {
 	return nil
 }
 
-// checkGroup checks that --group fits the store's routing, before any file is read.
+// checkGroup checks that --group matches the store's routing, before any file is read.
 func (im *importer) checkGroup(ctx context.Context) error {
 	named, err := im.conn.Named(ctx)
 	switch {
@@ -279,7 +278,7 @@ func (im *importer) run(ctx context.Context) error {
 	})
 	ready := im.jobs
 	if im.opts.Resume || im.opts.Update || im.opts.DryRun {
-		// Files that the server already has need not be read or sent.
+		// Files that the server already has are neither read nor sent.
 		ready = make(chan job, 64)
 		stage(gctx, g, importLookUps, func(ctx context.Context) error {
 			return im.lookUp(ctx, ready)
@@ -357,8 +356,8 @@ func pass[T any](ctx context.Context, to chan<- T, v T) error {
 	}
 }
 
-// count counts files and bytes, for the progress display only. It runs in parallel to the import, which then finds the
-// inodes in the kernel's cache.
+// count counts files and bytes, for the progress display only. It runs in parallel with the import, which then finds
+// the inodes in the kernel's cache.
 func (im *importer) count(ctx context.Context) {
 	err := Walk(ctx, im.opts.Dir, 2, false, func(item Item) error {
 		im.totalFiles.Add(1)
@@ -372,7 +371,7 @@ func (im *importer) count(ctx context.Context) {
 	im.totalKnown.Store(err == nil)
 }
 
-// requestID returns the same id for the same file of the same import as long as the file does not change.
+// requestID returns the same id for the same file of the same import while the file does not change.
 func (im *importer) requestID(s fileStamp, ifVersion string) []byte {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%d\x00%s\x00%o\x00%s", im.opts.ImportID, s.name, s.size, s.mtime,
 		s.mode, ifVersion))

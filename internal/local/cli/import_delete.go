@@ -16,8 +16,8 @@ import (
 )
 
 // deleteGone deletes the records below the prefix whose path is no longer a file or link of the tree. It deletes a
-// record only if the record still has the version that deleteGone has seen, and only if nothing exists at the record's
-// path at that moment. If the tree could not be read completely, or holds no file at all, deleteGone deletes nothing,
+// record only if the record still has the version that deleteGone has read, and if no file exists at the record's path
+// at that moment. If the tree could not be read completely, or holds no file at all, deleteGone deletes nothing,
 // because the disk may not be mounted.
 func (im *importer) deleteGone(ctx context.Context) error {
 	switch {
@@ -57,7 +57,7 @@ func (im *importer) gone(r client.Record) bool {
 		rel, below = strings.CutPrefix(name, im.opts.Prefix+"/")
 	}
 	if !below || rel != path.Clean(rel) || !filepath.IsLocal(rel) || rel == "." {
-		return false // no import of this tree has stored it
+		return false // no import of this tree has stored the record
 	}
 	info, err := im.root.lstat(rel)
 	if err == nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// idScheme assigns ids to the files of a tree. An error concerns only the given file.
+// idScheme assigns ids to the files of a tree. An error concerns only the file in the argument.
 type idScheme func(rel string) (int64, error)
 
 // newIDScheme parses the value of --id. The scheme "sequence" numbers the files in the order of the calls, starting at

@@ -18,7 +18,7 @@ import (
 // put is one file that was read and has to be stored.
 type put struct {
 	job      job
-	data     []byte // only of small files
+	data     []byte // set only for small files
 	options  client.PutOptions
 	stamp    fileStamp
 	mixed    bool  // the file changed while it was read
@@ -26,7 +26,7 @@ type put struct {
 	attempts int   // number of attempts without a conclusive answer
 }
 
-// source is an open file that is read.
+// source is an open file for reading.
 type source interface {
 	io.ReaderAt
 	Stat() (fs.FileInfo, error)
@@ -86,8 +86,8 @@ func (im *importer) read(ctx context.Context, j job) error {
 	if j.item.Type == fs.ModeSymlink {
 		return im.readSymlink(ctx, j)
 	}
-	// The file may have been replaced since the walk. Therefore the file is opened without following a link, and
-	// without waiting for the writer of a pipe.
+	// The file may have been replaced since the walk. Therefore read opens it without following a link, and without
+	// waiting for the writer of a pipe.
 	f, err := im.root.open(j.item.Path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		im.fail(failUnreadable, j.item.Path, err)
@@ -120,8 +120,8 @@ func (im *importer) reserve(ctx context.Context, size int64) (int64, error) {
 	return n, im.memory.Acquire(ctx, n)
 }
 
-// readSmall reads a whole file. If the file changes meanwhile, readSmall reads it again. It stores the result of the
-// third attempt in any case, up to the size that the file had before that attempt.
+// readSmall reads a whole file. If the file changes at the same time, readSmall reads it again. After the third attempt
+// it stores the result in any case, up to the size that the file had before that attempt.
 func (im *importer) readSmall(ctx context.Context, j job, f source, s fileState) error {
 	const attempts = 3
 	for attempt := 1; ; attempt++ {
@@ -157,8 +157,8 @@ func (im *importer) readSmall(ctx context.Context, j job, f source, s fileState)
 	}
 }
 
-// readUnsized reads a file whose reported size is 0. On /proc and on file systems that do not know sizes, such a file
-// may have content. readUnsized reads the file to its end.
+// readUnsized reads a file with a reported size of 0 to its end. On /proc and on file systems without sizes, such a
+// file may have content.
 func (im *importer) readUnsized(ctx context.Context, j job, f source, s fileState) error {
 	var first [512]byte
 	n, err := f.ReadAt(first[:], 0)
@@ -206,15 +206,15 @@ func (im *importer) readSymlink(ctx context.Context, j job) error {
 	return im.enqueue(ctx, j, s, []byte(target), reserved, false)
 }
 
-// stampOf returns the properties by which a file in this state is recognised.
+// stampOf returns the properties of a file in this state, by which the file is recognised later.
 func (im *importer) stampOf(j job, s fileState) fileStamp {
 	return fileStamp{name: join(im.opts.Prefix, j.item.Path), size: s.size, mtime: formatMtime(s.mtime),
 		mode: unixMode(s.mode), link: s.mode.Type() == fs.ModeSymlink}
 }
 
-// optionsOf returns the options for the put of a file. If the lookup found no record, the put succeeds only if there is
-// still no record, so that two files with the same id are detected. Otherwise the put replaces only the version that
-// was found.
+// optionsOf returns the options for the put of a file. If the lookup found no record, the put succeeds only if the
+// record still does not exist, so that two files with the same id are detected. Otherwise the put replaces only the
+// version that was found.
 func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
 	var version string
 	if j.there != nil {
@@ -226,7 +226,7 @@ func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
 	}
 }
 
-// enqueue passes a file that was read to the senders, unless its record already has these bytes.
+// enqueue passes a file to the senders after it was read, unless its record already has the same bytes.
 func (im *importer) enqueue(ctx context.Context, j job, s fileState, data []byte, reserved int64, mixed bool) error {
 	if j.same {
 		equal, err := im.equal(ctx, j, s, bytes.NewReader(data))
@@ -244,8 +244,8 @@ func (im *importer) enqueue(ctx context.Context, j job, s fileState, data []byte
 	return pass(ctx, im.puts, p)
 }
 
-// equal compares a file in state s with the bytes of its record. It returns true if nothing is left to do. Either the
-// bytes are the same, and equal counts the file as already stored, or the file cannot be read, which equal reports as a
+// equal compares a file in state s with the bytes of its record. It returns true if the file needs no put. In this case
+// the bytes are the same, and equal counts the file as already stored, or the file cannot be read, and equal reports a
 // failure. A record that is damaged or no longer exists is not equal.
 func (im *importer) equal(ctx context.Context, j job, s fileState, file io.Reader) (bool, error) {
 	if changed := im.compare(j, im.stampOf(j, s), *j.there); changed != nil {
@@ -292,7 +292,7 @@ func sameBytes(a, b io.Reader) (bool, error) {
 }
 
 // readLarge uploads a file above 1 MiB. It starts again from the beginning if the server asks for a new attempt, or if
-// the file has become shorter meanwhile. A file whose reported size is 0 is read to its end.
+// the file became shorter during the upload. A file whose reported size is 0 is read to its end.
 func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 	if err := im.uploads.Acquire(ctx, 1); err != nil {
 		return err
@@ -359,8 +359,8 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 	}
 }
 
-// countingReader counts the bytes read for the progress display. It counts bytes that are read again only once. It
-// keeps the source's errors, so that they can be distinguished from the server's errors.
+// countingReader counts the bytes read for the progress display. It does not count bytes again that are read a second
+// time. It keeps the source's errors, so that they can be distinguished from the server's errors.
 type countingReader struct {
 	io.ReadSeeker
 	n           interface{ Add(int64) int64 }
@@ -389,7 +389,7 @@ func (c *countingReader) Seek(offset int64, whence int) (at int64, err error) {
 	return at, err
 }
 
-// countDry counts a file that would be stored, and finds collisions within the tree.
+// countDry counts a file that would be stored, and detects collisions within the tree.
 func (im *importer) countDry(j job, size int64) {
 	im.takenMu.Lock()
 	other, taken := im.taken[j.key]

@@ -44,8 +44,8 @@ func (sizeOf) ModTime() time.Time { return time.Unix(1, 2) }
 func (sizeOf) IsDir() bool        { return false }
 func (sizeOf) Sys() any           { return nil }
 
-// A file that never stops growing is stored up to the size that was seen, and is reported. A file that stops growing is
-// stored completely.
+// A file that never stops growing is stored up to its size before the last attempt, and is reported. A file that stops
+// growing is stored completely.
 func TestAFileThatGrowsIsStoredAsFarAsItWasSeen(t *testing.T) {
 	for _, c := range []struct {
 		reads int
@@ -87,7 +87,7 @@ func (o *odd) Stat() (fs.FileInfo, error) {
 	return sizeOf(o.says[min(o.asked, len(o.says))-1]), nil
 }
 
-// uploads keeps the data of the last upload, and refuses data that is not as long as declared.
+// uploads keeps the data of the last upload, and refuses data whose length differs from the declared one.
 type uploads struct {
 	recordv1.UnimplementedRecordServiceServer
 	got []byte
@@ -116,7 +116,7 @@ func (u *uploads) Upload(stream recordv1.RecordService_UploadServer) error {
 		Put: &recordv1.PutResponse{Version: "1", DataCrc32C: crc32c.Of(u.got)}})
 }
 
-// A large file whose size is not known, or that becomes shorter while it is read, is stored up to its actual end.
+// A large file of unknown size, or that becomes shorter during a read, is stored up to its actual end.
 func TestALargeFileOfAnotherSizeIsStored(t *testing.T) {
 	const size = dataBytesMax + 7
 	data := []byte(strings.Repeat("x", size))

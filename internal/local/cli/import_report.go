@@ -33,7 +33,7 @@ type ImportReport struct {
 // and were not read.
 type NotKept struct {
 	EmptyFolders int64 `json:"emptyFolders"`
-	HardLinks    int64 `json:"hardLinks"`  // files with more than one name: each name becomes a separate record
+	HardLinks    int64 `json:"hardLinks"`  // files with several names: each name becomes a separate record
 	Holes        int64 `json:"holes"`      // files with holes: they become zeros
 	Owners       int64 `json:"owners"`     // files of a user or group other than that of the importing process
 	Attributes   int64 `json:"attributes"` // files with extended attributes, ACLs or capabilities
@@ -48,10 +48,10 @@ func (r *ImportReport) NotImported() int64 {
 // Mixed counts files that changed while they were read. They are stored, perhaps as a mixture of two states.
 func (r *ImportReport) Mixed() int64 { return r.Failed[failMixed] }
 
-// NotDeleted counts the records that --delete did not delete although their files are gone.
+// NotDeleted counts the records that --delete did not delete although their files no longer exist.
 func (r *ImportReport) NotDeleted() int64 { return r.Failed[failKept] }
 
-// ImportFailure describes a kind of failure of an import, and says what happened to the files.
+// ImportFailure describes a kind of failure of an import, and the consequence for the files.
 func ImportFailure(kind string) string {
 	switch kind {
 	case failMixed:
@@ -62,7 +62,7 @@ func ImportFailure(kind string) string {
 	return "not imported: " + kind
 }
 
-// notKept holds the counters of NotKept during an import.
+// notKept counts as NotKept does, concurrently during an import.
 type notKept struct{ emptyFolders, hardLinks, holes, owners, attributes atomic.Int64 }
 
 func (n *notKept) report() NotKept {
@@ -87,7 +87,7 @@ func (n *notKept) look(f *os.File, info fs.FileInfo) {
 	if hasAttributes(int(f.Fd())) {
 		n.attributes.Add(1)
 	}
-	// A file that is compressed, or was written a moment ago, may have few blocks without having a hole.
+	// A file that is compressed, or was written recently, may have few blocks without having a hole.
 	const block = 512
 	if st.Blocks*block < st.Size {
 		if hole, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_HOLE); err == nil && hole < st.Size {
@@ -96,8 +96,8 @@ func (n *notKept) look(f *os.File, info fs.FileInfo) {
 	}
 }
 
-// hasAttributes reports whether a file has extended attributes. A label of SELinux does not count, because every file
-// has a label on a machine with SELinux, and a file that is written gets a new label.
+// hasAttributes reports whether a file has extended attributes. A label of SELinux does not count, because with SELinux
+// every file has a label, and a written file gets a new one.
 func hasAttributes(fd int) bool {
 	var names [1 << 10]byte
 	size, err := unix.Flistxattr(fd, names[:])

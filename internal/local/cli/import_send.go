@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 )
 
-// send stores the files that were read, batch by batch. Several senders run in parallel, so one batch at a time per
-// sender is enough to keep the server busy.
+// send stores the files that were read, batch by batch. Several senders run in parallel, so one batch at a time for
+// each sender is enough to keep the server busy.
 func (im *importer) send(ctx context.Context) error {
 	var again []*put // puts to be sent again
 	for {
@@ -93,15 +93,15 @@ func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, 
 	return again, err
 }
 
-// importPace is the pace of the import's own retries, on top of the client's retries.
+// importPace is the pace of the import's own retries, which come after the client's retries.
 var importPace = routing.Pace{First: 20 * time.Millisecond, Most: time.Second}
 
 // silence returns the time since the server's last conclusive answer.
 func (im *importer) silence() time.Duration { return time.Since(time.Unix(0, im.lastSuccess.Load())) }
 
 // waitRetry waits before a retry of p, and gives up if the server has given no conclusive answer for importPatience. An
-// exceeded deadline does not say what the server was waiting for. In this case waitRetry reads the record, and takes
-// the reason from that read.
+// exceeded deadline does not explain why the server had to wait. In this case waitRetry reads the record, and takes the
+// reason from that read.
 func (im *importer) waitRetry(ctx context.Context, p *put, err error) error {
 	if silent := im.silence(); silent > importPatience {
 		if why := im.conn.whyOf(ctx, p.job.key); why != nil && status.Code(err) == codes.DeadlineExceeded {
@@ -135,7 +135,7 @@ func (im *importer) complete(ctx context.Context, p *put, size int64, repeated b
 	return nil
 }
 
-// completeTaken finds out what already has the id of a file: the file itself, an older state of the file, or another
+// completeTaken determines what already has the id of a file: the file itself, an older state of the file, or another
 // file.
 func (im *importer) completeTaken(ctx context.Context, p *put, size int64, repeated bool) error {
 	patient, cancel := context.WithTimeout(ctx, importPatience)
@@ -168,11 +168,11 @@ func (im *importer) completeTaken(ctx context.Context, p *put, size int64, repea
 
 // fileStamp holds the properties by which a file is recognised.
 type fileStamp struct {
-	name  string // including the prefix
+	name  string // with the prefix
 	size  int64
 	mtime string
 	mode  uint32
-	link  bool // a symbolic link, which has no mode
+	link  bool // the file is a symbolic link, which has no mode
 }
 
 var (
@@ -254,7 +254,7 @@ func (im *importer) lookUp(ctx context.Context, ready chan<- job) error {
 	return flush()
 }
 
-// decide compares a file with the record that has its id, if any, and reports whether to store the file.
+// decide compares a file with the existing record of its id, and reports whether to store the file.
 func (im *importer) decide(j *job, there client.GetOutcome) bool {
 	if errors.Is(there.Err, client.ErrNotFound) {
 		return true
@@ -283,7 +283,7 @@ func (im *importer) decide(j *job, there client.GetOutcome) bool {
 	return false
 }
 
-// fetch reads the records of a batch without data. The only error in an outcome is that the record does not exist.
+// fetch reads the records of a batch without data. An outcome has an error only if the record does not exist.
 func (im *importer) fetch(ctx context.Context, batch []job) ([]client.GetOutcome, error) {
 	items := make([]client.GetItem, len(batch))
 	for i, j := range batch {

@@ -7,7 +7,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// MoveState returns the present phase of a move as text. It returns "planned" if the move has not started.
+// MoveState returns the present phase of a move as text, or "planned" if the move has not started.
 func MoveState(m *recordv1.Move) string {
 	if !m.GetRunning() {
 		return "planned"
@@ -25,8 +25,8 @@ func MoveState(m *recordv1.Move) string {
 	return "running"
 }
 
-// MoveFigures returns the progress of a move in percent, its rate, and the time that its bytes still need. Each of
-// these is empty if it is unknown.
+// MoveFigures returns the progress of a move in percent, its rate, and the estimated time for its remaining bytes. Each
+// of these is empty if it is unknown.
 func MoveFigures(m *recordv1.Move) (done, rate, eta string) {
 	if m.GetRunning() && m.GetBytes() > 0 {
 		done = fmt.Sprintf("%d%%", 100*min(m.GetBytesDone(), m.GetBytes())/m.GetBytes())

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// These are the kinds of failures of records whose paths do not make one tree.
+// Kinds of failures of records whose paths do not make up one tree.
 const (
 	failOutside = "path leads outside"
 	failTwice   = "path exported twice"
@@ -21,18 +21,18 @@ const (
 // noPathDir is the folder for records without a path.
 const noPathDir = "_records"
 
-// treeNames gives records their paths in one tree. No two records have the same path, no path leads out of the tree,
-// and no file or link is the folder of another path. Therefore nothing is written through a link of the same tree, not
-// even when an archive is unpacked. Safe for concurrent use.
+// treeNames assigns paths in one tree to records. No two records get the same path, no path leads out of the tree, and
+// no file or link is the folder of another path. Therefore nothing is written through a link of the same tree, not even
+// when an archive is unpacked. Safe for concurrent use.
 type treeNames struct {
-	prefix string // only paths below the prefix are taken, and the prefix is removed; empty: all paths
+	prefix string // only records with paths below the prefix are written, without the prefix; empty: all paths
 
 	mu    sync.Mutex
 	taken map[nameHash]bool // false: the path of a record; true: a folder of such a path
 }
 
-// take returns the path of a record, relative and clean. It returns false for a record that has no place in the tree.
-// The result failed then says why. It is nil if the prefix excludes the record.
+// take returns the path of a record, relative and clean. It returns false for a record that has no place in the tree,
+// and failed then says why. If failed is nil, the prefix excludes the record.
 func (n *treeNames) take(r client.Record) (name string, failed *failure, ok bool) {
 	p, imported := r.Attributes[attributePath]
 	name = string(p)
@@ -70,7 +70,7 @@ func (n *treeNames) add(name string) (kind, why string) {
 		hash := hashName(dir)
 		folder, taken := n.taken[hash]
 		if folder {
-			break // the folders above it are reserved as well
+			break // its own parent folders are already reserved
 		}
 		if taken {
 			return failBoth, displayName(dir) + " is a record, too"

@@ -18,14 +18,14 @@ import (
 // SortedKeys returns the keys of a map, sorted.
 func SortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
-// Output is the output of a command: data go to Out, messages to Err.
+// Output is the output of a command, with data on Out and messages on Err.
 type Output struct {
 	Out  io.Writer
 	Err  io.Writer
 	JSON bool
 
-	mu   sync.Mutex // guards line, and writes to Err
-	line string     // the last line of a terminal, which SetLine rewrites; empty: there is none
+	mu   sync.Mutex // guards line and writes to Err
+	line string     // the last line of a terminal, which SetLine rewrites; empty: no such line
 }
 
 // Sayf writes a line of text. Safe for concurrent use.
@@ -43,7 +43,7 @@ func (o *Output) Sayf(format string, args ...any) {
 const clearLine = "\r\x1b[K"
 
 // SetLine rewrites the last line of a terminal, truncated to the terminal's width. With an empty text, it removes the
-// line. Lines of Sayf appear above it. It must be called only if Terminal is true. Safe for concurrent use.
+// line. Lines of Sayf appear above that line. SetLine must be called only if Terminal is true. Safe for concurrent use.
 func (o *Output) SetLine(line string) {
 	if f, ok := o.Err.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && len(line) >= width {
@@ -106,7 +106,7 @@ type Cell struct {
 // Colour is the colour of a Cell.
 type Colour string
 
-// These are the colours. Plain means no colour.
+// Colours of cells. Plain means no colour.
 const (
 	Plain  Colour = ""
 	Green  Colour = "\x1b[32m"
@@ -117,10 +117,10 @@ const (
 // ColourEnd ends coloured text.
 const ColourEnd Colour = "\x1b[0m"
 
-// Text makes a plain cell. The cell has one line: line breaks, as between joined errors, become semicolons.
+// Text returns a plain cell. The cell has one line: line breaks, for example between joined errors, become semicolons.
 func Text(s string) Cell { return Cell{Text: strings.ReplaceAll(s, "\n", "; ")} }
 
-// Number makes a cell aligned to the right.
+// Number returns a cell that is aligned to the right.
 func Number(s string) Cell { return Cell{Text: s, Right: true} }
 
 // WriteTable writes t to Out.

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Program is the state that the commands of one binary share: output, and the mapping of errors to exit codes.
+// Program is the state that the commands of one binary share: the output, and a check of the global flags.
 type Program struct {
 	Out *Output
 	// Check, if not nil, validates the global flags before a command runs. An error counts as wrong usage.
@@ -34,13 +34,13 @@ func (p *Program) Run(ctx context.Context, root *cobra.Command, args []string) e
 	if err == nil {
 		return nil
 	}
-	// A command wraps its errors in the type done. Any other error is cobra's: an unknown command or flag, or a missing
-	// argument.
+	// A command wraps its errors in the type done. Any other error comes from cobra: an unknown command or flag, or a
+	// missing argument.
 	if d, ok := errors.AsType[*done](err); ok {
 		return d.err
 	}
 	what := oneLine(err.Error())
-	if strings.Contains(what, "arg(s)") { // cobra counts arguments and does not name them
+	if strings.Contains(what, "arg(s)") { // cobra counts arguments but does not name them
 		given := Count(int64(cmd.Flags().NArg()), "argument", "arguments")
 		what = fmt.Sprintf("%s given, and it takes: %s", given, cmd.UseLine())
 	}
@@ -59,7 +59,7 @@ type done struct{ err error }
 func (d *done) Error() string { return d.err.Error() }
 func (d *done) Unwrap() error { return d.err }
 
-// Done marks an error of a command's PreRunE as an error of its own, as opposed to wrong usage. Done returns nil for
+// Done marks an error of a command's PreRunE as an error at run time, as opposed to wrong usage. Done returns nil for
 // nil.
 func Done(err error) error {
 	if err == nil {
@@ -108,6 +108,6 @@ func Pause(ctx context.Context, d time.Duration) bool {
 func Complete(cmd *cobra.Command, flag string, values ...string) {
 	complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
-		panic(err) // the flag does not exist, so every run of the program panics
+		panic(err) // a missing flag would fail in every run of the program
 	}
 }

@@ -17,13 +17,13 @@ type tally struct {
 // time.
 const fileBytes = 16 << 10
 
-// done returns the completed fraction, 0 to 1. It is negative if the total is unknown.
+// done returns the completed fraction, from 0 to 1, or a negative number if the total is unknown.
 func (t tally) done() float64 {
 	var done, whole float64
 	if t.totalFiles > 0 {
 		done, whole = fileBytes*float64(t.files), fileBytes*float64(t.totalFiles)
 	}
-	if t.totalBytes > 0 { // a total of 0 bytes is unknown
+	if t.totalBytes > 0 { // a total of 0 bytes means unknown
 		done, whole = done+float64(t.bytes), whole+float64(t.totalBytes)
 	}
 	if !t.totalKnown || whole == 0 {
@@ -90,12 +90,12 @@ func (p *progress) show() {
 	}
 }
 
-// stillAfter is how long an operation goes without progress before the line says that nothing happens, instead of the
-// remaining time.
+// stillAfter is the time without progress after which the line shows that nothing happens, instead of the remaining
+// time.
 const stillAfter = 10 * time.Second
 
-// line returns the completed fraction and the remaining time at the rate so far, followed by the completed amount and
-// the rate. The amount and the rate come last, because a narrow terminal truncates the end.
+// line returns the completed fraction, the remaining time at the average rate, the completed amount and the rate. The
+// amount and the rate come last, because a narrow terminal truncates the end.
 func (p *progress) line(t tally, now time.Time) string {
 	if t.files != p.seen.files || t.bytes != p.seen.bytes {
 		p.seen, p.moved = t, now

@@ -28,10 +28,10 @@ type RecordJSON struct {
 	Deleted          bool              `json:"deleted,omitempty"`
 	Attributes       map[string]string `json:"attributes,omitempty"`
 	AttributesBase64 map[string]string `json:"attributesBase64,omitempty"`
-	Data             *string           `json:"data,omitempty"` // base64
+	Data             *string           `json:"data,omitempty"` // in base64
 }
 
-// JSONOf converts a record into its printed form, without data.
+// JSONOf converts a record to RecordJSON, without data.
 func JSONOf(r client.Record) RecordJSON {
 	out := RecordJSON{
 		ID:         strconv.FormatInt(r.Key.ID, 10),
@@ -63,7 +63,7 @@ func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 func FormatCRC(crc uint32) string { return fmt.Sprintf("%08x", crc) }
 
 // WriteJSONLine writes a record as one line of JSON. It copies the record's data from the reader data, in base64 and in
-// pieces, so that they may have any size. If data is nil, the line has no data.
+// pieces, so that the data may have any size. If data is nil, the line has no data.
 func WriteJSONLine(w io.Writer, r client.Record, data io.Reader) error {
 	line, err := json.Marshal(JSONOf(r))
 	if err != nil {
@@ -116,7 +116,7 @@ func attributeWords(attributes map[string][]byte) string {
 	return strings.Join(pairs, " ")
 }
 
-// printable reports whether a value can be shown unchanged. An escape sequence in a value must not reach the terminal.
+// printable reports whether a value can be printed unchanged. Escape sequences in a value must not reach the terminal.
 func printable(v []byte) bool {
 	if !utf8.Valid(v) {
 		return false
@@ -151,8 +151,7 @@ func shortName(name string) string {
 	return fmt.Sprintf("%s...%s (%d bytes)", strings.ToValidUTF8(head, ""), strings.ToValidUTF8(tail, ""), len(name))
 }
 
-// IDsWords names the records that damage affects, as the end of a sentence. It returns an empty text if the damage
-// affects none.
+// IDsWords names the records that damage affects, as the end of a sentence, or returns "" if the damage affects none.
 func IDsWords(ids []int64, unknown bool) string {
 	switch {
 	case unknown:

@@ -45,8 +45,8 @@ type TarReport struct {
 	Failed     Failed // records that are not in the archive
 }
 
-// paxPrefix is the prefix of the PAX keywords of a member's properties. GNU tar treats them as extended attributes, and
-// warns about keywords that it does not know.
+// paxPrefix is the prefix of the PAX keywords with a record's properties. GNU tar treats keywords with this prefix as
+// extended attributes, and warns about unknown keywords.
 const paxPrefix = "SCHILY.xattr.user.sheaf."
 
 // paxKeys escapes the characters that a keyword must not contain, in the same way as GNU tar and star.

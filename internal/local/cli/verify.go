@@ -42,13 +42,13 @@ type VerifyGroupReport struct {
 	Bytes     int64  `json:"bytes"`
 	Entries   int64  `json:"entries"`
 	TornBytes int64  `json:"tornBytes,omitempty"`
-	// Joining says that the replica is still joining its group, so that its data do not count yet.
+	// Joining is true if the replica is still joining its group, so that its data do not count yet.
 	Joining     bool            `json:"joining,omitempty"`
-	Damages     []format.Damage `json:"damages,omitempty"`     // as found before a repair
-	Error       string          `json:"error,omitempty"`       // why it could not be checked, or repaired
+	Damages     []format.Damage `json:"damages,omitempty"`     // damages before a repair
+	Error       string          `json:"error,omitempty"`       // why the group could not be checked or repaired
 	Quarantined []string        `json:"quarantined,omitempty"` // files in the folder quarantine/ of the group
-	Rewritten   []string        `json:"rewritten,omitempty"`   // segments
-	Whole       bool            `json:"whole,omitempty"`       // after a repair: no damage is left
+	Rewritten   []string        `json:"rewritten,omitempty"`   // rewritten segments
+	Whole       bool            `json:"whole,omitempty"`       // true if no damage is left after a repair
 }
 
 // Bad returns the number of defects.
@@ -63,7 +63,7 @@ func (r *VerifyTreeReport) Bad() int {
 	return n
 }
 
-// Findings returns what the check has found, and what to do next.
+// Findings returns the results of the check as findings with next steps.
 func (r *VerifyTreeReport) Findings() []finding.Finding {
 	var f finding.List
 	for _, p := range r.Problems {
@@ -113,13 +113,13 @@ type verifier struct {
 // depthMax is the maximum depth at which volumes are searched. The folder of `sheaf dev` holds volumes two levels down.
 const depthMax = 4
 
-// verifyGroupsMax is the maximum number of groups of a volume that are checked at a time. Fewer are checked if there
-// are fewer processors, because the check of one group keeps a processor busy. Each group needs memory for the
-// positions of its entries.
+// verifyGroupsMax is the maximum number of groups of a volume that are checked at the same time. With fewer processors,
+// fewer groups are checked, because the check of one group keeps a processor busy. Each check needs memory for the
+// positions of the group's entries.
 const verifyGroupsMax = 4
 
 // VerifyTree checks a group's folder, a volume, or all volumes below a folder. It locks each volume during the check,
-// and returns an error if a process uses the volume. The report lists the defects.
+// and returns an error if a process uses the volume. Defects are in the report.
 func VerifyTree(ctx context.Context, dir string, opts VerifyTreeOptions, out *Output) (VerifyTreeReport, error) {
 	v := &verifier{fs: vfs.OS{}, out: out, repair: opts.Repair}
 	v.report.Groups = []VerifyGroupReport{}
@@ -238,7 +238,7 @@ func (v *verifier) lockedBy(dir string, do func() error) error {
 	return errors.Join(do(), lock.Close())
 }
 
-// mayRepair refuses to repair a volume with exchanged groups, because their journal entries have no destination.
+// mayRepair returns an error for a volume with exchanged groups, because there is no segment for their journal entries.
 func (v *verifier) mayRepair(dir string) error {
 	if !v.repair {
 		return nil
@@ -326,8 +326,8 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 }
 
 // ofAnother reports a superblock that belongs to a different shard than its folder in a store of sheaf dev, or to a
-// different volume than the groups next to it. Replicas of several copies record on which volume they were made.
-// Damaged groups are ignored.
+// different volume than the groups next to it. A replica of a group with several copies records the volume on which it
+// was created. Damaged groups are ignored.
 func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 	if shard, ok := dev.ShardOf(dir); ok && shard != sb.Shard {
 		return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and the folder is of shard %s: was the "+
@@ -354,8 +354,8 @@ func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 		dir, sb.Shard, sb.Volume, n, len(ids), of)
 }
 
-// groupsOf checks groups, several at a time, and reports them in their order. It returns an error only if ctx ends. The
-// report has all other errors.
+// groupsOf checks several groups at the same time, and reports them in their order. It returns an error only if ctx
+// ends. All other errors are in the report.
 func (v *verifier) groupsOf(ctx context.Context, dirs ...string) error {
 	reports := make([]VerifyGroupReport, len(dirs))
 	var workers errgroup.Group

@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestVerifyKnowsTheJournal checks data that only the journal has after a power cut. They must be reported, and must be
-// written to their segment before a repair.
+// TestVerifyKnowsTheJournal checks data that are only in the journal after a power cut. Verify must report them, and a
+// repair must first write them to their segment.
 func TestVerifyKnowsTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	store, id := uuid.New(), uuid.New()
@@ -39,7 +39,7 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	if !log.SyncShared() {
 		t.Fatal("the journal did not take it")
 	}
-	_, err = j.Close() // before the log is closed, as if the process were killed
+	_, err = j.Close() // closing the journal before the log has the effect of a kill
 	must.OK(t, err)
 	must.OK(t, log.Close(false))
 	must.OK(t, v.Close())
@@ -49,7 +49,7 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	lost := found.Ranges[0]
 	segment, err := os.OpenFile(filepath.Join(opts.Dir, format.SegmentName(1)), os.O_RDWR, 0)
 	must.OK(t, err)
-	_, err = segment.WriteAt(make([]byte, len(lost.Bytes)), lost.Offset) // the bytes that a power cut loses
+	_, err = segment.WriteAt(make([]byte, len(lost.Bytes)), lost.Offset) // overwrites the bytes that a power cut loses
 	must.OK(t, err)
 	must.OK(t, segment.Close())
 
@@ -87,7 +87,7 @@ func TestVerifyReportsGroupsInOrder(t *testing.T) {
 	damaged := folders[bad]
 	segment, err := os.OpenFile(filepath.Join(damaged, format.SegmentName(1)), os.O_RDWR, 0)
 	must.OK(t, err)
-	_, err = segment.WriteAt([]byte("X"), format.SegmentHeaderBytes+format.FrameHeaderBytes) // the first entry
+	_, err = segment.WriteAt([]byte("X"), format.SegmentHeaderBytes+format.FrameHeaderBytes) // damages the first entry
 	must.OK(t, err)
 	must.OK(t, segment.Close())
 

@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// plainVolume makes a volume with a group for each number of entries, and returns the folders of the groups.
+// plainVolume creates a volume with a group for each number of entries, and returns the folders of the groups.
 func plainVolume(t *testing.T, entries ...int) (dir string, groups []string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -74,9 +74,9 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		harm    func(dir string, groups []string)
-		says    string // reported once for each damaged group, or once for the volume: places times
+		says    string // a part of the report; places is the number of times that it appears
 		places  int
-		refused bool // the repair is refused, and changes nothing
+		refused bool // the repair is refused and changes nothing
 		heals   bool // the repair succeeds
 	}{
 		{name: "the superblock is missing", harm: func(dir string, _ []string) {
@@ -133,7 +133,7 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "is not repaired") {
 					t.Errorf("repair: %v", err)
 				}
-				// A repair of just the group's folder is also refused.
+				// A repair of the group's folder alone is also refused.
 				if report, err := VerifyTree(t.Context(), groups[0], VerifyTreeOptions{Repair: true}, out); err == nil &&
 					report.Groups[0].Error == "" {
 					t.Errorf("repair of the group: %+v", report)
@@ -180,7 +180,7 @@ func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
 			t.Fatal("the journal did not take it")
 		}
 	}
-	_, err = j.Close() // before the log is closed, as if the process were killed
+	_, err = j.Close() // closing the journal before the log has the effect of a kill
 	must.OK(t, err)
 	must.OK(t, log.Close(false))
 	must.OK(t, v.Close())

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	noteAfter = time.Second // a command that has no answer after this time says what it waits for
-	probeTime = time.Second // time limit of the read that finds out what it waits for
+	noteAfter = time.Second // a command without an answer after this time prints a note
+	probeTime = time.Second // time limit of the read that determines the reason for the wait
 )
 
-// waits prints at most one note that tells a person at a terminal what a command waits for. It observes the calls of a
-// connection through interceptors. Safe for concurrent use.
+// waits prints at most one note, which tells the user at a terminal why a command is waiting. It observes the calls of
+// a connection through interceptors. Safe for concurrent use.
 type waits struct {
 	conn  *Conn
 	after time.Duration
 	say   func(note string)
 
 	begun    sync.Once
-	answered atomic.Bool // an answer has come that does not say "try again"
+	answered atomic.Bool // whether an answer other than "try again" has arrived
 	mu       sync.Mutex
 	last     error // the last answer; guarded by mu
 }
@@ -41,7 +41,7 @@ func (c *Conn) noteWaits(after time.Duration, say func(string)) {
 	c.waits.Store(&waits{conn: c, after: after, say: say})
 }
 
-// NoNotes undoes NoteWaits, for a command that shows its progress.
+// NoNotes ends the effect of NoteWaits, for a command that shows its progress.
 func (c *Conn) NoNotes() { c.waits.Store(nil) }
 
 // begin records the start of a call.
@@ -68,8 +68,8 @@ func (w *waits) end(err error) {
 	}
 }
 
-// why returns a note that says what the command waits for. It takes the reason from the last answer, or from the answer
-// to a small probe about the same group.
+// why returns a note that explains the wait. It takes the reason from the last answer, or from the answer to a small
+// probe of the same group.
 func (w *waits) why(ctx context.Context, request any) string {
 	w.mu.Lock()
 	err := w.last
@@ -97,8 +97,8 @@ func (w *waits) probe(ctx context.Context, request any) error {
 	return w.conn.whyOf(ctx, client.Key{ID: keyed.GetKey().GetId(), Group: keyed.GetKey().GetGroup()})
 }
 
-// whyOf reads a record with a short deadline, and returns the error of the read. The error says what calls to the
-// record's group are waiting for. It is nil if the record can be read.
+// whyOf reads a record with a short deadline, and returns the error of the read, which explains why calls to the
+// record's group are waiting. It returns nil if the record can be read.
 func (c *Conn) whyOf(ctx context.Context, key client.Key) error {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, probing{}, true), probeTime)
 	defer cancel()
@@ -106,11 +106,11 @@ func (c *Conn) whyOf(ctx context.Context, key client.Key) error {
 	return err
 }
 
-// probing marks the context of a call that is a probe, not one of the command's own calls.
+// probing marks the context of a probe, to distinguish it from the command's own calls.
 type probing struct{}
 
-// waitsOf returns the waits object that observes a call. It returns nil if none does, for example for health checks of
-// a server.
+// waitsOf returns the waits object that observes a call. It returns nil for calls that are not observed, such as health
+// checks of a server.
 func (c *Conn) waitsOf(ctx context.Context, method string) *waits {
 	if ctx.Value(probing{}) != nil || !strings.HasPrefix(method, "/sheaf.") {
 		return nil
@@ -136,7 +136,7 @@ func (c *Conn) streamWaits(
 ) (grpc.ClientStream, error) {
 	stream, err := open(ctx, d, cc, method, options...)
 	w := c.waitsOf(ctx, method)
-	if w == nil || err != nil || d.ClientStreams { // in a stream that the caller sends, the caller itself may be slow
+	if w == nil || err != nil || d.ClientStreams { // a caller that sends a stream may itself be slow
 		return stream, err
 	}
 	return &waitingStream{ClientStream: stream, waits: w}, nil

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// reluctant is a server that answers a Put when a test allows it. Until then it says that the group is loading.
+// reluctant is a server that answers a Put only when a test allows it. Until then it answers that the group is loading.
 type reluctant struct {
 	recordv1.UnimplementedRecordServiceServer
 	may      chan struct{}
@@ -58,11 +58,11 @@ func served(t *testing.T, records recordv1.RecordServiceServer, timeout time.Dur
 	must.OK(t, err)
 	server := grpc.NewServer()
 	recordv1.RegisterRecordServiceServer(server, records)
-	go func() { _ = server.Serve(listener) }() // Serve ends with Stop
+	go func() { _ = server.Serve(listener) }() // Serve returns when the server is stopped
 	t.Cleanup(server.Stop)
 	conn, err := Dial(listener.Addr().String(), TLS{}, timeout)
 	must.OK(t, err)
-	t.Cleanup(func() { _ = conn.Close() }) // the only possible error: it is already closed
+	t.Cleanup(func() { _ = conn.Close() }) // the only possible error is that conn is already closed
 	return conn
 }
 
@@ -134,9 +134,9 @@ func TestMessagesComeOnce(t *testing.T) {
 	}
 }
 
-// The deadline interrupts the last attempt, whose error then explains nothing. The error of an earlier attempt says why
-// there was more than one attempt. If the machine stalls, there may be time for only one attempt. In this case the test
-// tries again with more time.
+// The deadline interrupts the last attempt, whose error then explains nothing. The error of an earlier attempt explains
+// why the call was repeated. If the machine stalls, there may be time for only one attempt. In this case the test tries
+// again with more time.
 func TestACallThatIsInterruptedReportsWhyItWaited(t *testing.T) {
 	var got string
 	within := func(what string, tells func(limit time.Duration) bool) {
@@ -203,7 +203,7 @@ func TestProgressCountsFromTheBegin(t *testing.T) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
-	// Without progress, no remaining time is shown.
+	// If there is no progress for some time, no remaining time is shown.
 	half := tally{files: 50, totalFiles: 100, totalKnown: true}
 	p.line(half, p.begin.Add(10*time.Second))
 	want := "50%, nothing for 12s: imported 50 of 100 files, 0 B, 0 B/s"
@@ -232,7 +232,7 @@ func TestWordsOfLongPathsAndIDs(t *testing.T) {
 	}
 }
 
-// silent receives puts and does not answer them. A read returns the reason.
+// silent receives puts and never answers them. A read returns the reason.
 type silent struct{ reluctant }
 
 func (s *silent) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
@@ -240,7 +240,7 @@ func (s *silent) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
 	return status.FromContextError(stream.Context().Err()).Err()
 }
 
-// An import that gets no answer reports what the server waits for, and not merely that the time is over.
+// An import without answers reports why the server waits, and not merely that the time limit was exceeded.
 func TestAnImportThatNobodyAnswersSaysWhy(t *testing.T) {
 	im := &importer{conn: served(t, &silent{}, 0), out: &Output{}}
 	im.lastSuccess.Store(time.Now().Add(-2 * importPatience).UnixNano())

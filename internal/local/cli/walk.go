@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Item is an entry of a tree.
+// Item is a file, link or folder of a tree.
 type Item struct {
 	Path string      // relative to the root, slash-separated, bytes as in the file system
 	Type fs.FileMode // type bits; 0 for a regular file
-	Err  error       // if set, the folder could not be read; a folder without Err is empty
+	Err  error       // why the folder could not be read; nil: the folder is empty
 }
 
 // Walk visits all files and links below root, and the folders that are empty or cannot be read. It follows no symbolic
-// link, even if a folder is replaced by a link during the walk. If sorted is true, Walk visits sequentially in the
-// order of the names, folder by folder. Otherwise several goroutines call visit() concurrently, and folders are read in
-// pieces. The first error of visit() ends the walk.
+// link, even if a folder is replaced by a link during the walk. If sorted is true, Walk visits one item at a time,
+// folder by folder in the order of the names. Otherwise several goroutines call visit() concurrently, and folders are
+// read in pieces. The first error of visit() ends the walk.
 func Walk(ctx context.Context, root string, workers int, sorted bool, visit func(Item) error) error {
 	at, err := openFolder(root)
 	if err != nil {
@@ -42,7 +42,7 @@ func Walk(ctx context.Context, root string, workers int, sorted bool, visit func
 type walker struct {
 	root    folder
 	visit   func(Item) error
-	folders *errgroup.Group // each goroutine reads one folder, and those subfolders for which no other goroutine was free
+	folders *errgroup.Group // each goroutine reads one folder, and each subfolder for which no other goroutine is free
 }
 
 func (w *walker) walk(ctx context.Context, dir string) error {
@@ -58,8 +58,8 @@ func (w *walker) walk(ctx context.Context, dir string) error {
 	return err
 }
 
-// readDir visits the entries of a folder that are not folders, and returns those that are. It closes the folder before
-// it returns, so that a deep tree needs few file descriptors.
+// readDir visits the entries of a folder except subfolders, and returns the subfolders. It closes the folder before it
+// returns, so that a deep tree needs few file descriptors.
 func (w *walker) readDir(ctx context.Context, dir string) (folders []string, err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

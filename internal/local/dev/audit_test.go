@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Every call that writes leaves one line for each group and outcome, with the ids of the records, at the gateway and at
-// the shard. The line contains neither data nor versions.
+// Every call that writes leaves one line for each group and outcome, with the ids of the records, in the audit logs of
+// the gateway and of the shard. The line contains neither data nor versions.
 func TestEachWriteIsInTheAuditLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "audit")
@@ -80,7 +80,7 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 				}
 				_, err = batch.Recv()
 				_ = batch.CloseSend()
-				_, _ = batch.Recv() // the end
+				_, _ = batch.Recv() // waits for the end of the stream
 				return err
 			},
 		}
@@ -136,8 +136,8 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 			}
 			got[e.Via][line{name(e.Method), e.Verb, e.Group, strings.Join(e.IDs, " "), e.Code, e.Records}]++
 		}
-		// The gateway, and the shard that was called directly, log the request of the caller. The shard behind the
-		// gateway logs the request that the gateway passed on.
+		// The gateway logs the caller's request. A shard that was called directly does the same, and the shard behind
+		// the gateway logs the request that it received from the gateway.
 		for via, times := range map[string]int{"": 2, "gateway": 1} {
 			for _, w := range want {
 				if got[via][w] != times {

@@ -1,5 +1,5 @@
-// Package dev runs a whole store in one process: embedded etcd, shards, planner and gateway. It assembles the same
-// parts as the real processes, and adds only the folder that contains their data.
+// Package dev runs a whole store in one process: embedded etcd, shards, planner and gateway. It consists of the same
+// parts as the real processes, and adds only the folder with their data.
 package dev
 
 import (
@@ -30,7 +30,7 @@ type Config struct {
 
 	Listen string // host:port of the gateway; port 0 chooses a free port
 	HTTP   string // host:port of the web page, metrics, health and status; empty: none
-	// TLS restricts gateway and shards to mutual TLS. The authority and the certificates, including the callers'
+	// TLS makes gateway and shards accept only mutual TLS. The authority and the certificates, including the callers'
 	// certificate, are in the folder tls.
 	TLS bool
 
@@ -40,7 +40,7 @@ type Config struct {
 	Version string
 	Traces  *telemetry.Traces // nil: no traces are sent
 	Logger  *slog.Logger      // nil: nothing is logged
-	// Progress, if not nil, is called from time to time while Start waits. Status.NotYet says what Start waits for.
+	// Progress, if not nil, is called repeatedly while Start waits. Status.NotYet has the reason for the wait.
 	Progress func(Status)
 
 	seams seams
@@ -51,12 +51,12 @@ type seams struct {
 	audit *guard.Audit  // the audit log of gateway and shards
 	look  time.Duration // interval of the certificate checks; 0: the default of the processes
 
-	// These functions replace parts of the store, for a store in memory. For a nil function, the store uses its own
-	// part.
+	// These functions replace parts of the store in tests that keep the store in memory. If a function is nil, the
+	// store uses its own part.
 	etcd     func() (*clientv3.Client, error)
 	disk     func(shard string) vfs.FS
-	listener func(ctx context.Context, address string) (net.Listener, error) // of gateway and shards
-	dial     func(ctx context.Context, address string) (net.Conn, error)     // to shards
+	listener func(ctx context.Context, address string) (net.Listener, error) // for gateway and shards
+	dial     func(ctx context.Context, address string) (net.Conn, error)     // for connections to shards
 }
 
 const (

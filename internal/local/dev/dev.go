@@ -41,20 +41,21 @@ type Dev struct {
 	gateway  *gateway.Gateway
 	http     *http.Server
 	httpAddr string
-	// waits says what a start waits for. It is empty once all parts run. Until then only Start uses the fields above.
+	// waits describes the present wait of a start. It is empty once all parts run. Until then only Start uses the
+	// fields above.
 	waits   atomic.Pointer[string]
-	secured *secured // nil: the store speaks plaintext
+	secured *secured // nil: the store uses plaintext
 
 	stopPlanner, stopRenewing context.CancelFunc
 	background                sync.WaitGroup // planner, renewal of certificates and HTTP
 }
 
-// etcdPatience bounds the requests of a start to etcd, which runs in the same process.
+// etcdPatience is the time limit of a start's requests to etcd, which runs in the same process.
 const etcdPatience = time.Minute
 
 // Start starts a store on a folder and returns when its gateway listens. Groups may then still be loading (see
-// WaitReady). HTTP answers from the beginning, so that /status shows what a start waits for; Config.Progress gets the
-// same information. ctx bounds only the start. The folder is locked until Stop or Kill. Errors say what to do.
+// WaitReady). HTTP answers from the beginning, so that /status shows why a start waits; Config.Progress gets the same
+// information. The context limits only the start. The folder is locked until Stop or Kill. Errors name the remedy.
 func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -114,7 +115,7 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	return d, nil
 }
 
-// waitFor records what a start waits for. An empty text means that all parts run.
+// waitFor records the present wait of a start. An empty text means that all parts run.
 func (d *Dev) waitFor(what string) { d.waits.Store(&what) }
 
 // startEtcd starts etcd. The first time, it also creates the store in etcd.
@@ -138,7 +139,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	s := &d.folder.settings
 	var there placement.Meta
 	if s.Made {
-		// Rule 9: never create the placement again for an existing store.
+		// Rule 9: never create the placement of an existing store again.
 		if there, err = d.store.Meta(ctx); errors.Is(err, placement.ErrNoMeta) {
 			return fmt.Errorf(
 				"etcd has lost what it knew of this store: bring %s back from a copy (the records are still in %s)",
@@ -192,7 +193,7 @@ func (d *Dev) startRenewing() {
 	d.background.Go(func() { d.secured.keep(ctx, d.cfg.Logger) })
 }
 
-// startShards starts all shards concurrently. Each shard waits only for its own disk and for etcd.
+// startShards starts all shards concurrently. Shards do not wait for each other, only for their disks and for etcd.
 func (d *Dev) startShards(ctx context.Context) error {
 	d.shards = make([]*shard.Shard, d.folder.settings.Shards)
 	configs := make([]shard.Config, len(d.shards))
@@ -310,7 +311,7 @@ func (d *Dev) Kill() {
 	if d.gateway != nil {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = d.gateway.Stop(ended) // the error says only that Stop could not wait
+		_ = d.gateway.Stop(ended) // the only possible error is that Stop could not wait
 	}
 	d.stopPlanner()
 	d.eachShard(func(_ int, s *shard.Shard) { s.Kill() })
@@ -329,7 +330,7 @@ func (d *Dev) close() error {
 	d.background.Wait()
 	d.secured.close()
 	if d.client != nil {
-		// A client that has no connection returns the error of its own context, which Close has cancelled.
+		// A client without a connection returns the error of its own context, which Close has cancelled.
 		if err := d.client.Close(); !errors.Is(err, context.Canceled) {
 			errs = append(errs, err)
 		}

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// These are the names in the folder of a dev store.
+// Names in the folder of a dev store.
 const (
 	settingsName = "dev.json"
 	lockName     = "lock"
@@ -29,7 +29,7 @@ const (
 	shardPrefix  = "shard-"
 )
 
-// settingsFormat is raised when older programs must not open the folder.
+// settingsFormat has to be raised when older programs must not open the folder.
 const settingsFormat = 1
 
 // settings are the fixed properties of a dev store, in dev.json.
@@ -37,17 +37,18 @@ type settings struct {
 	Format    int               `json:"format"`
 	StoreUUID uuid.UUID         `json:"storeUUID"`
 	Routing   placement.Routing `json:"routing"`
-	Shards    int               `json:"shards"` // the number started last time
-	// Copies is the number of copies of each group; 0 means 1, as in folders from before there were several copies.
+	Shards    int               `json:"shards"` // the number of shards in the last run
+	// Copies is the number of copies of each group. It is 0 in folders from versions without several copies, and then
+	// means 1.
 	Copies  int    `json:"copies,omitempty"`
 	Created string `json:"created"`
-	// Made says that etcd holds the store. An etcd without the store has lost its data, and the store must not be
-	// created again.
+	// Made is true if etcd holds the store. If etcd does not contain the store nevertheless, etcd has lost its data,
+	// and the store must not be created again.
 	Made bool `json:"made"`
 }
 
-// validate rejects settings that no program writes. A start would otherwise create any number of shards that the file
-// names.
+// validate rejects settings that no program writes. Without this check, a start would create any number of shards that
+// the file contains.
 func (s *settings) validate() error {
 	if s.Shards < 1 || s.Shards > shardsMax {
 		return fmt.Errorf("it says %d shards", s.Shards)
@@ -57,8 +58,8 @@ func (s *settings) validate() error {
 
 func (s *settings) copies() int { return max(s.Copies, 1) }
 
-// ShardOf returns the name of the shard whose volume is in a folder of a dev store; ok is false if dir is not such a
-// folder.
+// ShardOf returns the name of the shard whose volume is in a folder of a dev store. The result ok is false if dir is
+// not such a folder.
 func ShardOf(dir string) (shard string, ok bool) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -99,10 +100,10 @@ type folder struct {
 }
 
 // openFolder locks the folder and reads its settings, or creates them if the folder is empty. It rejects settings that
-// do not fit cfg and says what to do.
+// do not match cfg, with an error that names the remedy.
 func openFolder(cfg Config) (*folder, error) {
 	f := &folder{dir: cfg.Dir}
-	if err := f.checkOurs(); err != nil { // check before writing anything into it
+	if err := f.checkOurs(); err != nil { // check before writing anything into the folder
 		return nil, err
 	}
 	osfs := vfs.OS{}
@@ -123,7 +124,7 @@ func openFolder(cfg Config) (*folder, error) {
 	return f, nil
 }
 
-// checkOurs rejects a folder that contains anything but a dev store.
+// checkOurs rejects a folder with anything other than a dev store.
 func (f *folder) checkOurs() error {
 	entries, err := os.ReadDir(f.dir)
 	if errors.Is(err, fs.ErrNotExist) {

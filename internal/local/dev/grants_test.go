@@ -59,12 +59,12 @@ func startGranted(t *testing.T, groups ...string) *granted {
 }
 
 // startSeamed is like startGranted, with the seams of a test. The test runs in a bubble of testing/synctest: etcd,
-// disks and network are in memory. Only the settings and the certificates of the store are real files. They are small,
-// and nothing waits for them.
+// disks and network are in memory. Only the settings and the certificates of the store are real files, which are small
+// and cause no waits.
 func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	t.Helper()
-	// This cleanup runs last. A shard that has ended returns its lease of the wakes in the background, within a
-	// bounded time.
+	// This cleanup runs last. After a shard has ended, it returns its lease of the wakes in the background, within a
+	// limited time.
 	t.Cleanup(func() { time.Sleep(time.Minute) })
 	network := bubbletest.NewNet()
 	server := memetcdtest.On(t, network, "etcd:2379")
@@ -86,7 +86,7 @@ func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 		"shard": d.Status().Shards[0].GetShard().GetAddress()}}
 }
 
-// set sets the table, and returns when the gateway and the shard use it.
+// set sets the table, and waits until the gateway and the shard use it.
 func (g *granted) set(table access.Table) {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(g.t.Context(), 5*time.Minute)
@@ -115,7 +115,7 @@ func (g *granted) set(table access.Table) {
 	}
 }
 
-// as returns the credentials of a certificate with this role and name.
+// as returns the credentials of a client whose certificate has this role and name.
 func (g *granted) as(role identity.Role, name string) credentials.TransportCredentials {
 	g.t.Helper()
 	return shows(g.t, g.secured.authority, identity.Identity{Store: g.secured.store, Role: role, Name: name}, nil)
@@ -167,12 +167,12 @@ var requests = map[string]string{
 	recordv1.AdminService_RemoveShard_FullMethodName:    `{}`,
 }
 
-// needsAll reports whether a call needs its verb in all groups.
+// needsAll reports whether a call needs the right to its verb in all groups.
 func needsAll(method string) bool {
 	return requests[method] == `{}` || method == recordv1.RecordService_Find_FullMethodName
 }
 
-// requestOf makes the request of a method, with group in place of a.
+// requestOf returns a request for a method, with the given group in place of a.
 func requestOf(t *testing.T, method protoreflect.MethodDescriptor, group string) proto.Message {
 	t.Helper()
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
@@ -201,7 +201,7 @@ func ask(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDes
 	if err != nil {
 		return err
 	}
-	_ = stream.SendMsg(in) // the result is received below
+	_ = stream.SendMsg(in) // the error is received below
 	_ = stream.CloseSend()
 	if err := stream.RecvMsg(out); err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -215,8 +215,8 @@ func ask(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDes
 	return nil
 }
 
-// Each call that needs a grant is made by three callers, at the gateway and at the shard. One caller has exactly this
-// grant, one has this grant in another group, and one has all other grants.
+// Three callers make each call that needs a grant, at the gateway and at the shard. The first has exactly this grant,
+// the second has this grant for another group, and the third has all other grants.
 func TestEveryCallNeedsItsGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -324,7 +324,7 @@ func TestARefusalRevealsNothing(t *testing.T) {
 	})
 }
 
-// Records of a batch that are in groups without a grant are refused one by one.
+// Records of a batch are refused one by one if they are in groups without a grant.
 func TestRecordsOfABatchAreRefusedOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -376,7 +376,7 @@ func TestRecordsOfABatchAreRefusedOneByOne(t *testing.T) {
 	})
 }
 
-// Only a gateway may say on whose behalf it calls.
+// Only a gateway may name another caller on whose behalf it calls.
 func TestAHeaderMakesNobodySomebodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -670,8 +670,8 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 	})
 }
 
-// A value that callers return in a later request is accepted, at the gateway and at the shard, only from the caller who
-// received it, and only unchanged.
+// The gateway and the shard accept a value from an earlier answer only from the caller who received it, and only
+// unchanged.
 func TestCursorsAreOfTheirCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -719,13 +719,13 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 			}
 			return cursor, records, err
 		}
-		// page returns the token for the page after one version of record 1 in a group.
+		// page returns the token for the page that follows one version of record 1 in a group.
 		page := func(at, name, group, token string) (next string, versions int, err error) {
 			out, err := as(at, name).ListVersions(ctx, &recordv1.ListVersionsRequest{Key: &recordv1.RecordKey{Id: 1,
 				Group: group}, PageSize: 1, PageToken: token})
 			return out.GetNextPageToken(), len(out.GetVersions()), err
 		}
-		// signedText returns a token of ListVersions with its bytes changed.
+		// signedText returns a token of ListVersions with changed bytes.
 		signedText := func(token string, change func([]byte) []byte) string {
 			value, err := base64.RawURLEncoding.DecodeString(token)
 			must.OK(t, err)

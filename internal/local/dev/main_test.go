@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// The first sync of a real file starts a goroutine that lives as long as the process. The goroutine is started here,
-// because one that starts in a bubble of testing/synctest would keep virtual time from passing.
+// The first sync of a real file starts a goroutine that runs until the process ends. TestMain starts it, because a
+// goroutine that starts in a bubble of testing/synctest would stop virtual time.
 func TestMain(m *testing.M) {
 	if err := syncOnce(); err != nil {
 		fmt.Fprintln(os.Stderr, "sync a file before the tests:", err)
@@ -29,6 +29,6 @@ func syncOnce() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // it was synced
+	defer func() { _ = f.Close() }() // no error matters after the sync
 	return f.Sync()
 }

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Quotas apply in a running store, through the gateway and directly at the shard. If a rate is exceeded, the Go client
-// waits, within its deadline. If stored data exceed a quota, the client reports that immediately.
+// Quotas apply in a running store, both through the gateway and directly at the shard. If a rate is exceeded, the Go
+// client waits, within its deadline. If stored data exceed a quota, the client reports an error immediately.
 func TestTheClientWaitsForRatesAndReportsWhatIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a-1", "b-1")
@@ -24,14 +24,14 @@ func TestTheClientWaitsForRatesAndReportsWhatIsStored(t *testing.T) {
 			Quotas: access.Quotas{CallsPerSecond: calls}}}})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		limited := func(key client.Key) error { // until the shard has the table
+		limited := func(key client.Key) error { // waits until the shard has the table
 			short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 			defer cancel()
 			_, err := c.Get(short, key, nil)
 			return err
 		}
 		var exceeded *client.Error
-		var began time.Time // start of a call for which the quota had nothing left
+		var began time.Time // start of the first call after the quota was used up
 		last := func() error {
 			began = time.Now()
 			return limited(client.Key{ID: 1, Group: "a-1"})

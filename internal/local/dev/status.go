@@ -22,7 +22,7 @@ import (
 
 // Status is the status of a dev store. Its JSON is served at /status.
 type Status struct {
-	Summary *recordv1.StatusSummary `json:"summary"` // the state in a sentence, and what to do
+	Summary *recordv1.StatusSummary `json:"summary"` // the state and the next step in a sentence
 	Dir     string                  `json:"dir"`
 	Address string                  `json:"address"`
 	Version string                  `json:"version"`
@@ -34,7 +34,7 @@ type Status struct {
 	Shards  []*recordv1.ShardStatus `json:"shards"`
 }
 
-// Status returns the present state.
+// Status returns the present status.
 func (d *Dev) Status() Status {
 	s := d.status()
 	s.summarize(d.folder.settings.copies())
@@ -73,8 +73,8 @@ func (d *Dev) status() Status {
 	return s
 }
 
-// servingCopies returns how many copies of groups serve, and how many should serve. A group that moves has one copy
-// more than intended. That copy counts in neither number.
+// servingCopies returns how many copies of groups serve, and how many should serve. A moving group has one extra copy,
+// which counts in neither number.
 func servingCopies(shards []*recordv1.ShardStatus, groups, copies int) (serving, want int) {
 	there, serves := map[string]int{}, map[string]int{}
 	for _, one := range shards {
@@ -92,7 +92,7 @@ func servingCopies(shards []*recordv1.ShardStatus, groups, copies int) (serving,
 	return serving, max(want, groups*copies)
 }
 
-// firstReason returns the first reason that the shards report for not serving. The text is empty if they report none.
+// firstReason returns the first reason that a shard reports for not serving, or "" if no shard reports one.
 func firstReason(shards []*recordv1.ShardStatus) string {
 	for _, one := range shards {
 		for _, g := range one.GetGroups() {
@@ -146,7 +146,7 @@ func (s *Status) summarize(copies int) {
 	s.Summary = page.Summarize(&f)
 }
 
-// addLoad adds up the loads of shards, which load in parallel, from one device.
+// addLoad adds the load of a shard to the sum. Shards load in parallel, from one device.
 func addLoad(sum, l *recordv1.Load) {
 	sum.Add(l)
 	sum.DeviceBytesPerSecond = max(sum.GetDeviceBytesPerSecond(), l.GetDeviceBytesPerSecond())
@@ -156,12 +156,12 @@ func addLoad(sum, l *recordv1.Load) {
 	sum.DevicePercent = sum.PercentOfDevice()
 }
 
-// progressEvery is the interval between two progress reports of a wait.
+// progressEvery is the interval between two reports of the progress of a wait.
 const progressEvery = 2 * time.Second
 
-// WaitReady returns when every group that can serve does serve, and the gateway knows the leader of every group of Hash
+// WaitReady returns when every group that can serve does serve and the gateway knows the leader of every group of Hash
 // routing, or when ctx ends. The gateway learns of groups through etcd, shortly after the shards have created them.
-// progress(), which may be nil, is called with the status from time to time.
+// WaitReady repeatedly calls progress() with the status, unless progress is nil.
 func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	const every = 10 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -190,7 +190,7 @@ func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	}
 }
 
-// repeat calls tell() every progressEvery until the returned function is called, which waits for the last call.
+// repeat calls tell() every progressEvery. The returned function ends the repetition and waits for the last call.
 func repeat(tell func()) (end func()) {
 	ended := make(chan struct{})
 	var telling sync.WaitGroup

@@ -23,15 +23,15 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// tenancy is a store with tenants, each with its own prefix, and the calls that they make at random. The data of each
-// record begin with the name of the tenant that stored it.
+// tenancy is a store with tenants, each with its own prefix, and with the random calls of these tenants. The data of
+// each record begin with the name of the tenant that stored it.
 type tenancy struct {
 	*granted
 	r       *mathrand.Rand
 	ctx     context.Context
 	records map[string][]recordv1.RecordServiceClient // clients of each tenant, by server
 	callers []*access.Caller
-	sealer  *access.Signer // signer of the store: for values that no tenant has received
+	sealer  *access.Signer // signer of the store, for values that no tenant has received
 	other   *access.Signer // signer of another store
 	// handed holds the values that each tenant received, by kind.
 	handed [tenants]map[string][]handed
@@ -96,8 +96,8 @@ func startTenancy(t *testing.T, seed uint64) *tenancy {
 	return p
 }
 
-// ownerOf returns the tenant that owns a group in the model. That is the tenant whose prefix is, byte by byte, the
-// beginning of the group's name.
+// ownerOf returns the tenant that owns a group according to the model, which is the tenant whose prefix equals the
+// beginning of the group's name byte by byte.
 func ownerOf(group string) string {
 	for n := range tenants {
 		if strings.HasPrefix(group, prefixOf(n)) {
@@ -107,8 +107,8 @@ func ownerOf(group string) string {
 	return "nobody"
 }
 
-// group chooses the name of a group for a tenant: one of its own, one of others, or one whose spelling might be
-// mistaken for another.
+// group chooses the name of a group for a tenant: a group of the tenant, a group of another tenant, or a group with a
+// similar name.
 func (p *tenancy) group(tenant int) string {
 	own, foreign := prefixOf(tenant)+pick(p.r, "a", "b"), prefixOf((tenant+1+p.r.IntN(tenants-1))%tenants)+pick(p.r, "a",
 		"b")
@@ -137,7 +137,7 @@ func pick[T any](r *mathrand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
 // mutated changes a value that a tenant received into one that it never received.
 func (p *tenancy) mutated(tenant int, value []byte) (out []byte, how string) {
-	const signature = 33 // format, key, end and MAC
+	const signature = 33 // length of format, key, end and MAC
 	out = slices.Clone(value)
 	switch p.r.IntN(7) {
 	case 0:
@@ -157,8 +157,8 @@ func (p *tenancy) mutated(tenant int, value []byte) (out []byte, how string) {
 	return p.other.Sign(p.callers[tenant], out[signature:], time.Now().Add(time.Hour)), "of another key"
 }
 
-// outcome checks what a tenant received for a call about a group. A tenant may receive only its own records, and must
-// not learn whether other tenants have any.
+// outcome checks the answers that a tenant received for a call about a group. A tenant may receive only its own
+// records, and must not learn whether other tenants have any.
 func (p *tenancy) outcome(tenant int, what, group string, seen []*recordv1.Record, err error) {
 	p.t.Helper()
 	code, own := status.Code(err), strings.HasPrefix(group, prefixOf(tenant))
@@ -187,7 +187,7 @@ func (p *tenancy) see(tenant int, what string, seen []*recordv1.Record) {
 	}
 }
 
-// data returns what a tenant stores.
+// data returns the data that a tenant stores.
 func data(tenant int, group string) []byte { return fmt.Appendf(nil, "tenant-%d:%s", tenant, group) }
 
 // stream reads all messages of a stream, or only one, and returns the records and the cursor of the last message.
@@ -221,7 +221,7 @@ func (p *tenancy) call() {
 	give := func(kind string, value []byte) {
 		if len(value) > 0 {
 			p.handed[tenant][kind] = append(p.handed[tenant][kind], handed{value, group, key.GetId()})
-			if n := len(p.handed[tenant][kind]); n > 8 { // the newest: older snapshots are gone
+			if n := len(p.handed[tenant][kind]); n > 8 { // keep the newest values, because older snapshots have expired
 				p.handed[tenant][kind] = p.handed[tenant][kind][n-8:]
 			}
 		}
@@ -357,7 +357,7 @@ func (p *tenancy) batchPut(ctx context.Context, tenant int, records recordv1.Rec
 		p.outcome(tenant, "BatchPut", puts[i].GetKey().GetGroup(), nil, status.FromProto(result.GetStatus()).Err())
 	}
 	_ = s.CloseSend()
-	_, _ = s.Recv() // the end
+	_, _ = s.Recv() // waits for the end of the stream
 }
 
 // handBack sends back a value that some tenant received, unchanged or changed.
@@ -372,7 +372,7 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 	if p.r.IntN(2) == 0 {
 		raw := value
 		if kind == "page" {
-			raw, _ = base64.RawURLEncoding.DecodeString(string(value)) // it is always valid base64
+			raw, _ = base64.RawURLEncoding.DecodeString(string(value)) // cannot fail, because the value is valid base64
 		}
 		good = false
 		value, how = p.mutated(tenant, raw)
@@ -385,7 +385,7 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 	}
 	group := one.group
 	if kind == "page" || kind == "place" {
-		if p.r.IntN(4) == 0 { // use it for another group
+		if p.r.IntN(4) == 0 { // uses the value for another group
 			group = p.group(tenant)
 			good = good && group == one.group
 		}
@@ -424,9 +424,9 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 }
 
 // Tenants with their own prefixes, identified by certificates, make random calls at the gateway and at the shard. The
-// calls are about single records, about batches of the tenant's own and of other tenants' records, and about names that
-// might be mistaken for names of other tenants. The tenants send values that they or other tenants received, or that
-// nobody received. No tenant sees, changes or learns of anything that belongs to another tenant.
+// calls concern single records, batches of the tenant's own and of other tenants' records, and groups whose names
+// resemble those of other tenants. The tenants also send values that they or other tenants have received, or that
+// nobody has received. No tenant sees, changes or learns of anything that belongs to another tenant.
 func TestTenantsDoNotMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, seed = 10_000, 20
@@ -449,7 +449,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 		}
 		slices.Sort(lines)
 		t.Logf("seed %d, %d calls, 0 leaks: %v\n%s", seed, calls, total, strings.Join(lines, "\n"))
-		// A test with only refusals, or only allowed calls, would prove little.
+		// A test with only refused calls, or only allowed ones, would prove little.
 		for _, class := range []string{"own", "foreign", "handed back"} {
 			if total[class] < calls/10 {
 				t.Errorf("%d calls of %d are of the class %s", total[class], calls, class)

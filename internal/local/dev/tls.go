@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard"
 )
 
-// These are the folders below the store's folder, if Config.TLS is set.
+// Folders below the store's folder, if Config.TLS is set.
 const (
 	tlsName       = "tls"
 	authorityName = "authority" // certificate and key of the store's authority
@@ -33,7 +33,7 @@ const (
 	archiveName   = "archive" // certificate and key for the archiver of the store
 )
 
-// secured holds the certificates of the parts of a store that has Config.TLS. It is nil if the store speaks plaintext.
+// secured holds the certificates of the parts of a store with Config.TLS. It is nil if the store uses plaintext.
 type secured struct {
 	dir       string
 	authority *authority.Authority
@@ -52,7 +52,8 @@ type holder struct {
 	hosts    []string // names and addresses by which callers reach the process
 }
 
-// secure creates a certificate for the callers of a store. The first time, it also creates the authority of the store.
+// secure creates a certificate for the callers of a store. When called for a new store, it also creates the authority
+// of the store.
 func secure(dir string, store uuid.UUID, registry prometheus.Registerer, seams seams) (*secured, error) {
 	s := &secured{dir: dir, registry: registry, seams: seams, store: identity.Store{Domain: "sheaf.dev",
 		Namespace: storeName, UID: store}}
@@ -152,7 +153,7 @@ func (s *secured) keep(ctx context.Context, logger *slog.Logger) {
 	}
 }
 
-// close stops following certificates and grants.
+// close stops watching certificates and grants.
 func (s *secured) close() {
 	if s == nil {
 		return
@@ -199,7 +200,7 @@ func (s *secured) shard(cfg *shard.Config, logger *slog.Logger) error {
 	return nil
 }
 
-// CallerFiles returns the files that a caller of the store needs. The names are empty if the store does not use TLS.
+// CallerFiles returns the files for a caller of the store. The names are empty if the store does not use TLS.
 func (d *Dev) CallerFiles() client.TLSFiles {
 	if d.secured == nil {
 		return client.TLSFiles{}

@@ -31,8 +31,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// startTLS starts a store of three copies that uses TLS, with a record 1. It cannot be used in bubbles, because the
-// tests in this file run a store as people do, with a real etcd, real disks and real sockets.
+// startTLS starts a store of three copies that uses TLS and holds record 1. It cannot be used in bubbles, because the
+// tests in this file run a store as a user would, with a real etcd, real disks and real sockets.
 func startTLS(t *testing.T) *Dev {
 	t.Helper()
 	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 3, Copies: 3, Groups: 2, Listen: "127.0.0.1:0",
@@ -81,7 +81,7 @@ func shows(t *testing.T, by *authority.Authority, id identity.Identity,
 	})
 }
 
-// call makes a call with an empty message, unary or streaming, depending on the method.
+// call makes a call with an empty message, as a unary call or a stream according to the method.
 func call(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDescriptor) error {
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
 	in, out := dynamicpb.NewMessage(method.Input()), dynamicpb.NewMessage(method.Output())
@@ -93,13 +93,13 @@ func call(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDe
 	if err != nil {
 		return err
 	}
-	_ = stream.SendMsg(in) // the result is received below
+	_ = stream.SendMsg(in) // the error is received below
 	_ = stream.CloseSend()
 	return stream.RecvMsg(out)
 }
 
-// Every method of every service is called by every role, at the gateway and at the shard. Callers without permission
-// are refused, and nothing on the disks changes.
+// Every role calls every method of every service, at the gateway and at the shard. Callers without permission are
+// refused, and the data on the disks do not change.
 func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 	d := startTLS(t)
 	own, foreign := d.secured.store, d.secured.store
@@ -113,9 +113,9 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 	serverOnly := func(l *authority.Leaf) { l.Client = false }
 	late := func(l *authority.Leaf) { l.Now = l.Now.Add(-2 * time.Hour) }
 	const (
-		cut     = codes.Unavailable // no connection is possible
+		cut     = codes.Unavailable // the connection is refused
 		refused = codes.PermissionDenied
-		may     = codes.OK // or another result of the method itself
+		may     = codes.OK // OK or another result of the method itself
 	)
 	who := map[string]struct {
 		creds                                         credentials.TransportCredentials
@@ -203,7 +203,7 @@ func ownMethods() (all []protoreflect.MethodDescriptor) {
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
 		if name := string(f.Package()); !strings.HasPrefix(name, "sheaf.") && name != "grpc.health.v1" &&
 			!strings.HasPrefix(name, "grpc.reflection.") {
-			return true // a method of etcd, which also runs in this process
+			return true // skip methods of etcd, which also runs in this process
 		}
 		for i := range f.Services().Len() {
 			for j := range f.Services().Get(i).Methods().Len() {
@@ -286,8 +286,8 @@ func TestAnAuthorityThatIsDamagedIsNotReplaced(t *testing.T) {
 	}
 }
 
-// Only the gateway, the shards and HTTP have ports. The etcd of the store holds the grants and the signing key. It has
-// no port, because everybody on the machine could connect to a port.
+// Only the gateway, the shards and HTTP have ports. The etcd of the store, which holds the grants and the signing key,
+// has no port, because everybody on the machine could connect to it.
 func TestTheEtcdOfAStoreHasNoPort(t *testing.T) {
 	before, err := loopback.Listeners(os.Getpid())
 	must.OK(t, err)
