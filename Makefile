@@ -27,7 +27,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # FOCUS=name runs only the tests with matching names. PKG=./internal/storage/group/... runs only those packages.
 FOCUS ?=
 PKG   ?=
-# The packages whose tests take longest start first, so that none of them still runs when all others have ended.
+# The packages with the longest tests start first, so that none of them runs alone at the end.
 LONGEST := ./controllers ./internal/shard ./internal/storage/group ./internal/test/sim ./cmd/sheaf ./internal/placement/etcd ./internal/test/powercut ./... sheaf.dev/sheaf/client/...
 # ARGS is passed on by `make run` and `make bench`.
 ARGS  ?=
@@ -36,7 +36,7 @@ FUZZTIME ?= 30s
 
 # Images are named IMAGE_PREFIX:IMAGE_TAG, IMAGE_PREFIX-operator:IMAGE_TAG, IMAGE_PREFIX-bench:IMAGE_TAG and
 # IMAGE_PREFIX-archive:IMAGE_TAG.
-# PLATFORMS="linux/amd64 linux/arm64" packs both platforms.
+# PLATFORMS="linux/amd64 linux/arm64" packs images for both platforms.
 IMAGE_PREFIX      ?= localhost/sheaf
 IMAGE_TAG         ?= $(VERSION)
 IMAGES            ?= sheaf sheaf-operator sheaf-bench sheaf-archive
@@ -49,7 +49,7 @@ IMAGE_ENV := IMAGES='$(IMAGES)' IMAGE_PREFIX='$(IMAGE_PREFIX)' IMAGE_TAG='$(IMAG
 TOOLS := bin/tools
 # Programs, images, tests, lint and chaos use the same variant of the build, so that they share compiled packages.
 # Only the race detector needs cgo and another variant.
-# In CI, hack/compiletime records how long compilers take. This does not change what they produce.
+# In CI, hack/compiletime records the time of compilers. This does not change their output.
 export GOFLAGS := -buildvcs=false -trimpath$(if $(SHEAF_COMPILE_TIMES), -toolexec=$(CURDIR)/bin/tools/compiletime)
 export CGO_ENABLED := 0
 unexport GOBIN
@@ -78,13 +78,14 @@ run: build ## Start a store, import a real tree, crash it, reload it, report (AR
 ##@ Check
 
 # All tests run the programs that `make build` has built. If PKG is set, its packages build the programs that they
-# need, so that nothing is linked for tests that run none.
+# need, so that tests without programs link none.
 .PHONY: test
 test: $(TOOLS)/gotestsum $(if $(PKG),,build) ## Run all tests except those of test-api and of soaks (FOCUS=name, PKG=./internal/storage/group/...).
 	FOCUS='$(FOCUS)' TESTFLAGS="$(TESTFLAGS)" $(if $(PKG),,SHEAF_BIN=$(CURDIR)/bin) hack/test.sh $(or $(PKG),$(LONGEST))
 	@echo 'Not among them: what needs a real API server (make test-api), and what is long or by chance (make soak).'
 
-# The buckets of archives, on a server of S3 that is built from its module: that takes two minutes of processor time once.
+# Tests of archives in buckets use an S3 server that is built from its module, which takes two minutes of processor time
+# once.
 .PHONY: test-archive
 test-archive: build $(TOOLS)/versitygw ## Test the module of sheaf-archive, with a real S3 server behind a proxy that injects faults (FOCUS=name).
 	cd cmd/sheaf-archive && SHEAF_BIN=$(CURDIR)/bin/sheaf SHEAF_VERSITYGW=$(CURDIR)/$(TOOLS)/versitygw go test $(TESTFLAGS) $(if $(CI),-count=1) -timeout 10m $(if $(FOCUS),-run '$(FOCUS)') ./...
@@ -173,8 +174,8 @@ vulncheck: $(TOOLS)/govulncheck ## Fail if code here reaches a known vulnerabili
 	  { GOGC=400 $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... sheaf.dev/sheaf/client/... ./bench/sheaf-bench; \
 	    GOGC=400 $(TOOLS)/govulncheck -C cmd/sheaf-archive -format json -db "file://$$db/data/osv" ./...; } | go run ./hack/vulncheck
 
-# FOCUS and PKG go on to a part of the soak. PKG only does if the command line or the environment sets it, because it
-# has a default here.
+# A part of the soak gets FOCUS, and PKG if the command line or the environment sets it, because PKG has a default in
+# this Makefile.
 SOAK_OF = FOCUS='$(FOCUS)' PKG='$(if $(filter command line environment,$(origin PKG)),$(PKG))'
 
 .PHONY: soak
@@ -348,7 +349,7 @@ E2E_FOCUS ?=
 e2e: build kube-tools ## Run the e2e suite on the cluster of KUBECONFIG, or on one of its own (E2E_FOCUS=words, KEEP=1).
 	NODES=$(NODES) FOCUS='$(E2E_FOCUS)' hack/e2e.sh
 
-# A scenario that fails is tried once more. If it then passes, it is printed as FLAKE.
+# A failed scenario is repeated once. If the repetition passes, the scenario is printed as FLAKE.
 .PHONY: e2e-smoke
 e2e-smoke: build kube-tools ## Run the e2e scenarios with the label smoke, two at a time (E2E_FOCUS as for e2e).
 	NODES=$(NODES) FOCUS='$(E2E_FOCUS)' PROCS=2 LABELS=smoke FLAKE_ATTEMPTS=2 hack/e2e.sh
