@@ -35,7 +35,7 @@ func run(ctx context.Context, out, errs io.Writer, args []string) int {
 	a := &app{Program: cli.Program{Out: &cli.Output{Out: out, Err: errs}}}
 	err := a.Run(ctx, a.rootCommand(), args)
 	if err != nil {
-		fmt.Fprintf(errs, "sheaf-archive: %s\n", cli.Describe(err, ""))
+		fmt.Fprintf(errs, "sheaf-archive: %s\n", cli.Describe(err, a.server))
 	}
 	return cli.ExitCode(err)
 }
@@ -44,6 +44,7 @@ func run(ctx context.Context, out, errs io.Writer, args []string) int {
 type app struct {
 	cli.Program
 	timeout time.Duration
+	server  string // of a command that talks to a store; empty: it talks to none
 }
 
 func (a *app) rootCommand() *cobra.Command {
@@ -69,7 +70,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found. Data goes to stdout, w
 		return nil
 	}
 	root.AddCommand(runCommand(a), listCommand(a), showCommand(a), verifyCommand(a), catCommand(a), sourceCommand(a),
-		probeCommand(a), versionCommand(a))
+		copyCommand(a), probeCommand(a), versionCommand(a))
 	return root
 }
 

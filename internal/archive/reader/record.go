@@ -100,7 +100,8 @@ func (g *Group) Versions(ctx context.Context, id int64) (versions []Version, err
 }
 
 // Open reads the data of a version. The data are right if the reader returns io.EOF: a blob whose checksum is wrong
-// ends with an error in place of its last chunk.
+// ends with an error in place of its last chunk. Open of a version that State has yielded is safe for concurrent use,
+// also while the group is read.
 func (v *Version) Open(ctx context.Context) (io.ReadCloser, error) {
 	switch {
 	case v.Deleted():

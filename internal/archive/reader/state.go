@@ -13,6 +13,11 @@ import (
 // Versions have their data, apart from blobs. They are the caller's. State reads each object twice, and needs 24 bytes
 // of memory for each record, besides one chunk and one entry. After an error it ends.
 func (g *Group) State(ctx context.Context, index uint64) iter.Seq2[Version, error] {
+	return g.StateOf(ctx, index, func(int64) bool { return true })
+}
+
+// StateOf is State for the records whose ids wanted returns true for. It needs memory for these records alone.
+func (g *Group) StateOf(ctx context.Context, index uint64, wanted func(id int64) bool) iter.Seq2[Version, error] {
 	return func(yield func(Version, error) bool) {
 		if err := g.Check(ctx, index); err != nil {
 			yield(Version{}, err)
@@ -20,7 +25,9 @@ func (g *Group) State(ctx context.Context, index uint64) iter.Seq2[Version, erro
 		}
 		newest := &table{}
 		err := g.versionsUpTo(ctx, index, func(e *format.Entry, _ *source) error {
-			newest.add(e.ID, e.Index)
+			if wanted(e.ID) {
+				newest.add(e.ID, e.Index)
+			}
 			return nil
 		})
 		if err == nil {

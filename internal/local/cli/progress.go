@@ -119,3 +119,12 @@ func (p *progress) line(t tally, now time.Time) string {
 	rate := float64(t.bytes) / max(passed.Seconds(), 1e-9)
 	return line + fmt.Sprintf("%s %s %s, %s, %s/s", p.verb, count, p.unit, FormatBytes(t.bytes), FormatBytes(int64(rate)))
 }
+
+// ShowProgress shows how far an operation is whose whole is not known: the number of things with their unit, and bytes.
+// The function that it returns ends the display. If quiet is true, nothing is shown.
+func ShowProgress(out *Output, quiet bool, verb, unit string, read func() (things, bytes int64)) (stop func()) {
+	return startProgress(out, quiet, verb, unit, func() tally {
+		things, bytes := read()
+		return tally{files: things, bytes: bytes}
+	}).stop
+}

@@ -1,0 +1,273 @@
+package archivecli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/local/cli"
+)
+
+// CopyOptions say which records Copy writes, and how.
+type CopyOptions struct {
+	At      string // as ParseAt reads it; not empty
+	Nearest bool   // read a group as of the nearest point that can be read if it cannot be read as of At
+	// IDs lists records, one in each line: an id, or GROUP/ID. Nil: all records of Group.
+	IDs io.Reader
+	// Group is the name or UUID of the group to read. With IDs, it is that of the ids without a group.
+	Group     string
+	As        string        // name of the group to write to; empty: that of the archive
+	Overwrite bool          // also replace records that have other content now
+	DryRun    bool          // write nothing, and count what would be written
+	Rate      int64         // bytes of data that are written in a second, at most; 0: no limit
+	Patience  time.Duration // limit of each call to the store; 0: one minute
+	Quiet     bool          // show no progress
+}
+
+// CopyTarget is the living store that Copy writes to. A cli.Conn is one. Safe for concurrent use.
+type CopyTarget interface {
+	// Named reports whether the store has Named routing.
+	Named(ctx context.Context) (bool, error)
+	BatchGet(ctx context.Context, items []client.GetItem) []client.GetOutcome
+	BatchPut(ctx context.Context, items []client.PutItem) []client.PutOutcome
+	Upload(ctx context.Context, key client.Key, from io.Reader, options *client.PutOptions) (client.PutResult, error)
+	Fetch(ctx context.Context, key client.Key, version string, w io.Writer) (client.Record, error)
+}
+
+// CopyReport says what Copy has done. It is exact also if Copy ended early, apart from writes whose answer was lost.
+type CopyReport struct {
+	DryRun       bool        `json:"dryRun,omitempty"`
+	Groups       []CopyGroup `json:"groups"`
+	Written      int64       `json:"written"` // records; with DryRun: those that would be written
+	WrittenBytes int64       `json:"writtenBytes"`
+	Replaced     int64       `json:"replaced"`     // of Written: records that had other content
+	AlreadyThere int64       `json:"alreadyThere"` // records that are now as they were
+	Different    int64       `json:"different"`    // records that have other content now, and were left
+	AbsentThen   int64       `json:"absentThen"`   // ids that had no record at that point
+	Seconds      float64     `json:"seconds"`
+}
+
+// CopyGroup is a group that Copy has read.
+type CopyGroup struct {
+	Group string `json:"group"`
+	UUID  string `json:"uuid"`
+	Index uint64 `json:"index"` // the group was read as of this index
+	// Nearest says which point was taken in place of the one that was asked for, and why; empty: the one that was asked
+	// for.
+	Nearest string `json:"nearest,omitempty"`
+}
+
+// Limits of a copy. Its memory is bounded by copySenders batches, and one MiB for each large record.
+const (
+	copySenders     = 4
+	copyBatchPuts   = 256
+	copyBatchBytes  = 1 << 20
+	copyPatience    = time.Minute
+	copyTries       = 3 // attempts with a record that somebody else creates or deletes meanwhile
+	copyLargeBytes  = 1 << 20
+	copyRateBurst   = 1 << 20
+	copyRateMin     = 1 << 10
+	copyDifferences = 5 // records with other content that are named in messages
+)
+
+// copying is a copy that is running.
+type copying struct {
+	to     CopyTarget
+	out    *cli.Output
+	opts   CopyOptions
+	named  bool // the store has Named routing
+	limit  *rate.Limiter
+	report *CopyReport
+
+	batches chan []copied
+
+	written, writtenBytes, replaced, there, different, seen atomic.Int64
+}
+
+// copied is one record of the archive on its way into the store.
+type copied struct {
+	version reader.Version
+	record  client.Record // of version: its key is that in the store
+}
+
+// Copy writes records of an archive, as they were at a point in time, into a living store by ordinary puts. Records that
+// are in the store as they were are not written. A record that has other content now is left, and fails the copy at its
+// end, unless Overwrite is set. A copy that was interrupted is repeated as a whole: what it had written is there
+// already.
+func Copy(ctx context.Context, out *cli.Output, s Source, to CopyTarget, opts CopyOptions) (err error) {
+	c := &copying{to: to, out: out, opts: opts, report: &CopyReport{DryRun: opts.DryRun}, batches: make(chan []copied)}
+	plan, err := c.prepare(ctx, s)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	stop := cli.ShowProgress(out, opts.Quiet, "looked at", "records", func() (records, bytes int64) {
+		return c.seen.Load(), c.writtenBytes.Load()
+	})
+	err = c.run(ctx, plan)
+	stop()
+	r := c.report
+	r.Written, r.WrittenBytes, r.Replaced = c.written.Load(), c.writtenBytes.Load(), c.replaced.Load()
+	r.AlreadyThere, r.Different, r.Seconds = c.there.Load(), c.different.Load(), time.Since(begin).Seconds()
+	return errors.Join(out.Print(r, "%s", copyWords(r)), c.outcome(err))
+}
+
+// outcome returns the error with which the command ends.
+func (c *copying) outcome(err error) error {
+	switch r := c.report; {
+	case err != nil && r.Written+r.AlreadyThere == 0:
+		return fmt.Errorf("copy: %w", err)
+	case err != nil:
+		return fmt.Errorf("copy: %w: run the command again: what was written is not written twice", err)
+	case r.Different > 0:
+		return fmt.Errorf("copy: %s other content now: --overwrite replaces it", cli.Count(r.Different, "record has",
+			"records have"))
+	case r.AbsentThen > 0 && c.seen.Load() == 0:
+		return cli.NotFoundf("copy: none of the ids had a record at this point")
+	}
+	return nil
+}
+
+func copyWords(r *CopyReport) string {
+	verb := "wrote"
+	if r.DryRun {
+		verb = "would write"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s, %s", verb, cli.Count(r.Written, "record", "records"), cli.FormatBytes(r.WrittenBytes))
+	for _, row := range []struct {
+		n    int64
+		what string
+	}{
+		{r.Replaced, "of them in place of other content"},
+		{r.AlreadyThere, "already there"},
+		{r.Different, "with other content now, not touched"},
+		{r.AbsentThen, "did not exist then"},
+	} {
+		if row.n > 0 {
+			fmt.Fprintf(&b, "\n  %s %s", cli.FormatCount(row.n), row.what)
+		}
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
+
+// prepare checks the options and finds the groups to read. It writes nothing.
+func (c *copying) prepare(ctx context.Context, s Source) ([]copyPlan, error) {
+	o := &c.opts
+	switch {
+	case o.At == "":
+		return nil, cli.Usagef("say with --at as of when: a time such as 2026-11-01T12:00:00Z")
+	case o.IDs == nil && o.Group == "":
+		return nil, cli.Usagef("say with --ids which records, or with --group which group")
+	case o.Rate < 0 || o.Rate > 0 && o.Rate < copyRateMin:
+		return nil, cli.Usagef("--rate %d: must be at least 1 KiB in a second, or 0 for no limit", o.Rate)
+	}
+	if o.Rate > 0 {
+		c.limit = rate.NewLimiter(rate.Limit(o.Rate), copyRateBurst)
+	}
+	o.Patience = cmp.Or(o.Patience, copyPatience)
+	at, err := ParseAt(o.At)
+	if err != nil {
+		return nil, err
+	}
+	a, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := c.wanted(a)
+	if err != nil {
+		return nil, err
+	}
+	if at.Index != 0 && len(wanted) > 1 {
+		return nil, cli.Usagef("--at %s: an index belongs to one group, and the ids are of %d: give a time", o.At,
+			len(wanted))
+	}
+	if c.named, err = c.to.Named(ctx); err != nil {
+		return nil, fmt.Errorf("copy: asking for the routing: %w", err)
+	}
+	switch hash := a.Header().Routing == "hash"; {
+	case o.As != "" && !c.named:
+		return nil, cli.Usagef("--as %s: the store has Hash routing, where the id decides the group", o.As)
+	case o.As == "" && c.named && hash:
+		return nil, cli.Usagef("the archive has Hash routing and the store has Named routing: say with --as which group")
+	}
+	return c.plan(ctx, a, at, wanted)
+}
+
+// run reads the groups, and sends what is to be written.
+func (c *copying) run(ctx context.Context, plan []copyPlan) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer close(c.batches)
+		for _, p := range plan {
+			if err := c.read(ctx, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for range copySenders {
+		g.Go(func() error {
+			for batch := range c.batches {
+				if err := c.send(ctx, batch); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// read reads one group, and passes its records on in batches.
+func (c *copying) read(ctx context.Context, p copyPlan) error {
+	var batch []copied
+	var bytes, found int64
+	pass := func() error {
+		if len(batch) == 0 {
+			return nil
+		}
+		select {
+		case c.batches <- batch:
+			batch, bytes = nil, 0
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	for v, err := range p.group.StateOf(ctx, p.index, p.wants) {
+		if err != nil {
+			return err
+		}
+		record, err := recordOf(v, p.group)
+		if err != nil {
+			return err
+		}
+		record.Key = client.Key{ID: v.Entry.ID}
+		if c.named {
+			record.Key.Group = cmp.Or(c.opts.As, p.group.Name)
+		}
+		found++
+		batch, bytes = append(batch, copied{version: v, record: record}), bytes+v.Size
+		if len(batch) == copyBatchPuts || bytes >= copyBatchBytes {
+			if err := pass(); err != nil {
+				return err
+			}
+		}
+	}
+	if p.ids != nil {
+		c.report.AbsentThen += int64(len(p.ids)) - found
+	}
+	return pass()
+}

@@ -1,0 +1,310 @@
+package archivecli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/archive/reader"
+)
+
+// presence is what the store has of a record of the archive.
+type presence int
+
+const (
+	presentNot   presence = iota // no record
+	presentSame                  // the record as it was
+	presentOther                 // a record with other content
+)
+
+// send writes the records of a batch that are not in the store as they were. A record that somebody else creates or
+// deletes at the same time is looked up again.
+func (c *copying) send(ctx context.Context, batch []copied) error {
+	for range copyTries {
+		again, err := c.sendOnce(ctx, batch)
+		if err != nil || len(again) == 0 {
+			return err
+		}
+		batch = again
+	}
+	return fmt.Errorf("record %s is created and deleted by others again and again", batch[0].record.Key)
+}
+
+// sendOnce returns the records that have to be looked up again.
+func (c *copying) sendOnce(ctx context.Context, batch []copied) (again []copied, err error) {
+	present, err := c.lookUp(ctx, batch)
+	if err != nil {
+		return nil, err
+	}
+	var small []copied
+	var replaced []bool
+	for i := range batch {
+		one := batch[i]
+		switch {
+		case present[i] == presentSame:
+			c.there.Add(1)
+			c.seen.Add(1)
+		case present[i] == presentOther && !c.opts.Overwrite:
+			c.noteDifferent(&one)
+		case c.opts.DryRun:
+			c.noteWritten(&one, present[i] == presentOther)
+		case one.version.Entry.Data == nil:
+			if err := c.upload(ctx, &one, present[i] == presentOther, &again); err != nil {
+				return nil, err
+			}
+		default:
+			small, replaced = append(small, one), append(replaced, present[i] == presentOther)
+		}
+	}
+	if len(small) == 0 {
+		return again, nil
+	}
+	more, err := c.put(ctx, small, replaced)
+	return append(again, more...), err
+}
+
+// noteDifferent counts a record that is left because it has other content now, and names the first ones.
+func (c *copying) noteDifferent(one *copied) {
+	c.seen.Add(1)
+	if c.different.Add(1) <= copyDifferences {
+		c.out.Sayf("record %s has other content now", one.record.Key)
+	}
+}
+
+func (c *copying) noteWritten(one *copied, replaced bool) {
+	c.seen.Add(1)
+	c.written.Add(1)
+	c.writtenBytes.Add(one.version.Size)
+	if replaced {
+		c.replaced.Add(1)
+	}
+}
+
+// lookUp returns what the store has of each record.
+func (c *copying) lookUp(ctx context.Context, batch []copied) ([]presence, error) {
+	present := make([]presence, len(batch))
+	var compare []int // their metadata are those of the archive, and their versions are others
+	for i, outcome := range c.get(ctx, batch, true) {
+		there, was := &outcome.Record, &batch[i].record
+		switch {
+		case errors.Is(outcome.Err, client.ErrNotFound):
+		case outcome.Err != nil:
+			return nil, fmt.Errorf("looking up what is there: %w", outcome.Err)
+		case there.Version == was.Version && there.CommitTime.Equal(was.CommitTime):
+			present[i] = presentSame // the very version that was archived
+		case there.Size == was.Size && there.Timestamp.Equal(was.Timestamp) &&
+			maps.EqualFunc(there.Attributes, was.Attributes, bytes.Equal):
+			compare = append(compare, i)
+		default:
+			present[i] = presentOther
+		}
+	}
+	return present, c.compare(ctx, batch, compare, present)
+}
+
+// get reads records of the store.
+func (c *copying) get(ctx context.Context, batch []copied, metadataOnly bool) []client.GetOutcome {
+	items := make([]client.GetItem, len(batch))
+	for i := range batch {
+		items[i] = client.GetItem{Key: batch[i].record.Key, Options: client.GetOptions{MetadataOnly: metadataOnly}}
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.opts.Patience)
+	defer cancel()
+	return c.to.BatchGet(ctx, items)
+}
+
+// compare reads the data of records whose metadata are those of the archive, as after an earlier copy.
+func (c *copying) compare(ctx context.Context, batch []copied, at []int, present []presence) error {
+	var small []copied
+	var places []int
+	for _, i := range at {
+		if batch[i].version.Entry.Data != nil {
+			small, places = append(small, batch[i]), append(places, i)
+			continue
+		}
+		var err error
+		if present[i], err = c.compareLarge(ctx, &batch[i]); err != nil {
+			return err
+		}
+	}
+	if len(small) == 0 {
+		return nil
+	}
+	for n, outcome := range c.get(ctx, small, false) {
+		switch was := small[n].version.Entry.Data; {
+		case errors.Is(outcome.Err, client.ErrNotFound):
+		case outcome.Err != nil:
+			return fmt.Errorf("comparing record %s: %w", small[n].record.Key, outcome.Err)
+		case bytes.Equal(outcome.Record.Data, was):
+			present[places[n]] = presentSame
+		default:
+			present[places[n]] = presentOther
+		}
+	}
+	return nil
+}
+
+// compareLarge compares the data of a record with those of a blob.
+func (c *copying) compareLarge(ctx context.Context, one *copied) (presence, error) {
+	was, err := one.version.Open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer was.Close() //nolint:errcheck // only read from
+	same := &sameAs{want: was}
+	switch _, err := c.to.Fetch(ctx, one.record.Key, "", same); {
+	case errors.Is(err, errDiffers):
+		return presentOther, nil
+	case errors.Is(err, client.ErrNotFound):
+		return presentNot, nil
+	case err != nil:
+		return 0, fmt.Errorf("comparing record %s: %w", one.record.Key, err)
+	}
+	if n, err := was.Read(make([]byte, 1)); n > 0 {
+		return presentOther, nil
+	} else if !errors.Is(err, io.EOF) {
+		return 0, err
+	}
+	return presentSame, nil
+}
+
+var errDiffers = errors.New("the data differ")
+
+// sameAs fails at the first byte that is not that of want.
+type sameAs struct {
+	want   io.Reader
+	buffer []byte
+}
+
+// Write implements io.Writer.
+func (s *sameAs) Write(p []byte) (int, error) {
+	if len(s.buffer) < len(p) {
+		s.buffer = make([]byte, len(p))
+	}
+	n, err := io.ReadFull(s.want, s.buffer[:len(p)])
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), err == nil && !bytes.Equal(s.buffer[:n], p):
+		return 0, errDiffers
+	case err != nil:
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// options returns the options of the put of a record. Without Overwrite, a put never replaces a record that was created
+// after the look-up.
+func (c *copying) options(one *copied) client.PutOptions {
+	return client.PutOptions{
+		IfAbsent: !c.opts.Overwrite, Timestamp: one.record.Timestamp, Attributes: one.record.Attributes,
+		RequestID: client.NewRequestID(),
+	}
+}
+
+// put writes small records. It returns those that have to be looked up again.
+func (c *copying) put(ctx context.Context, batch []copied, replaced []bool) (again []copied, err error) {
+	items := make([]client.PutItem, len(batch))
+	for i := range batch {
+		items[i] = client.PutItem{Key: batch[i].record.Key, Data: batch[i].version.Entry.Data, Options: c.options(&batch[i])}
+		if err := c.pay(ctx, batch[i].version.Size); err != nil {
+			return nil, err
+		}
+	}
+	try, cancel := context.WithTimeout(ctx, c.opts.Patience)
+	defer cancel()
+	for i, outcome := range c.to.BatchPut(try, items) {
+		switch {
+		case errors.Is(outcome.Err, client.ErrExists):
+			again = append(again, batch[i])
+		case outcome.Err != nil:
+			err = cmp.Or(err, outcome.Err) // the others of the batch are counted nevertheless
+		default:
+			c.noteWritten(&batch[i], replaced[i])
+		}
+	}
+	return again, err
+}
+
+// pay waits until the limit of the rate allows n more bytes.
+func (c *copying) pay(ctx context.Context, n int64) error {
+	for ; c.limit != nil && n > 0; n -= copyRateBurst {
+		if err := c.limit.WaitN(ctx, int(min(n, copyRateBurst))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// upload writes a large record. It adds the record to again if somebody else has created it meanwhile.
+func (c *copying) upload(ctx context.Context, one *copied, replaced bool, again *[]copied) error {
+	options := c.options(one)
+	from := &blobSource{c: c, ctx: ctx, version: &one.version}
+	_, err := c.to.Upload(ctx, one.record.Key, from, &options)
+	switch err = errors.Join(err, from.close()); {
+	case errors.Is(err, client.ErrExists):
+		*again = append(*again, *one)
+		return nil
+	case err != nil:
+		return err
+	}
+	c.noteWritten(one, replaced)
+	return nil
+}
+
+// blobSource reads the data of a large version. An upload that is repeated reads them again from the beginning.
+type blobSource struct {
+	c       *copying
+	ctx     context.Context //nolint:containedctx // io.Reader has no argument for it
+	version *reader.Version
+	at      int64
+	src     io.ReadCloser // at the offset at; nil: not open
+}
+
+// Seek implements io.Seeker, for the beginning and the end.
+func (b *blobSource) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += b.at
+	case io.SeekEnd:
+		offset += b.version.Size
+	}
+	if offset == b.at {
+		return offset, nil
+	}
+	err := b.close()
+	b.at = offset
+	return offset, err
+}
+
+// Read implements io.Reader.
+func (b *blobSource) Read(p []byte) (int, error) {
+	if b.src == nil {
+		if b.at == b.version.Size && b.at > 0 {
+			return 0, io.EOF
+		}
+		src, err := b.version.Open(b.ctx)
+		if err != nil {
+			return 0, err
+		}
+		b.src = src
+	}
+	n, err := b.src.Read(p)
+	b.at += int64(n)
+	if paid := b.c.pay(b.ctx, int64(n)); paid != nil {
+		return n, paid
+	}
+	return n, err
+}
+
+func (b *blobSource) close() error {
+	if b.src == nil {
+		return nil
+	}
+	err := b.src.Close()
+	b.src = nil
+	return err
+}
