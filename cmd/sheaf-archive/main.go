@@ -69,8 +69,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found. Data goes to stdout, w
 		}
 		return nil
 	}
-	root.AddCommand(runCommand(a), listCommand(a), showCommand(a), verifyCommand(a), catCommand(a), sourceCommand(a),
-		copyCommand(a), probeCommand(a), versionCommand(a))
+	root.AddCommand(runCommand(a), statusCommand(a), listCommand(a), showCommand(a), verifyCommand(a), catCommand(a),
+		sourceCommand(a), copyCommand(a), probeCommand(a), versionCommand(a))
 	return root
 }
 

@@ -257,6 +257,10 @@ func (g *Group) lastVersion(ctx context.Context, s *source, found func(e *format
 	return v, err
 }
 
+// First returns the history floor, and the first time as of which the group can be read. The time is zero if it is not
+// known, or if the bucket cannot be read.
+func (g *Group) First(ctx context.Context) Point { return g.pointFrom(ctx, g.Floor) }
+
 // pointFrom returns an index, and the first time that stands for it or a later one. The time is left out if it is not
 // known, or if the bucket cannot be read: the caller reports another error.
 func (g *Group) pointFrom(ctx context.Context, index uint64) Point {
