@@ -57,11 +57,13 @@ const (
 	KindUse
 	KindDrop
 	KindDrill
+	KindBase
 )
 
 var kinds = [...]string{
 	KindArchive: "archive", KindLog: "log", KindSegment: "segment", KindBlob: "blob", KindCatalogue: "catalogue",
 	KindPoint: "point", KindUse: "use", KindDrop: "drop", KindDrill: "drill",
+	KindBase: "base",
 }
 
 // String returns the kind as one word.
@@ -155,7 +157,7 @@ func DecodeEnvelope(b []byte) (*Envelope, error) {
 	switch {
 	case le.Uint32(b[8:]) != version:
 		return nil, fmt.Errorf("%w: version %d of the envelope", ErrCorrupt, le.Uint32(b[8:]))
-	case e.Kind < KindArchive || e.Kind > KindDrill:
+	case e.Kind < KindArchive || e.Kind > KindBase:
 		return nil, fmt.Errorf("%w: kind %d", ErrCorrupt, b[48])
 	case e.Cipher > CipherAES256GCM:
 		return nil, fmt.Errorf("%w: cipher %d", ErrCorrupt, b[49])

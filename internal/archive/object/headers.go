@@ -229,12 +229,16 @@ func (c *Catalogue) check(bodyBytes int64) error {
 	if !inRange(index(c.Through), index(c.Floor), index(c.Log)) {
 		return errRange
 	}
-	for i, s := range c.Segments {
+	return errors.Join(checkSegments(c.Segments), checkHoles(c.Holes))
+}
+
+func checkSegments(segments []SegmentRef) error {
+	for i, s := range segments {
 		var err error
 		switch {
 		case !inRange(index(s.First), index(s.Last), s.Bytes):
 			err = errRange
-		case s.First > s.Last || i > 0 && s.First < c.Segments[i-1].First:
+		case s.First > s.Last || i > 0 && s.First < segments[i-1].First:
 			err = errOrder
 		default:
 			_, err = ParseSegmentID(s.ID)
@@ -243,5 +247,5 @@ func (c *Catalogue) check(bodyBytes int64) error {
 			return fmt.Errorf("segment %d: %w", i, err)
 		}
 	}
-	return checkHoles(c.Holes)
+	return nil
 }

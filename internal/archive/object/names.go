@@ -74,6 +74,69 @@ func ParseCatalogueName(name string) (group uuid.UUID, number uint64, ok bool) {
 	return group, number, ok
 }
 
+// BasePrefix returns the beginning of the names of a group's bases.
+func BasePrefix(group uuid.UUID) string { return groupPrefix(group) + "base/" }
+
+// BaseName returns the name of a base.
+func BaseName(group uuid.UUID, number uint64) string { return BasePrefix(group) + digits(number) }
+
+// ParseBaseName returns the group and the number of a base. It returns false for every other name.
+func ParseBaseName(name string) (group uuid.UUID, number uint64, ok bool) {
+	text, ok := strings.CutPrefix(name, "g/")
+	if !ok {
+		return group, 0, false
+	}
+	folder, _, _ := strings.Cut(text, "/")
+	group, err := uuid.Parse(folder)
+	if err != nil {
+		return group, 0, false
+	}
+	text, ok = strings.CutPrefix(name, BasePrefix(group))
+	if !ok {
+		return group, 0, false
+	}
+	number, ok = parseDigits(text)
+	return group, number, ok
+}
+
+// GroupPrefix returns the beginning of the names of all objects of a group.
+func GroupPrefix(group uuid.UUID) string { return groupPrefix(group) }
+
+// The beginnings of the names of points, uses and drops.
+const (
+	PointPrefix = "points/"
+	UsePrefix   = "use/"
+	DropPrefix  = "drop/"
+)
+
+// pointNameMax is the greatest length of the name of a point.
+const pointNameMax = 63
+
+// CheckPointName returns an error unless a text can be the name of a point.
+func CheckPointName(name string) error {
+	valid := name != "" && len(name) <= pointNameMax && name[0] != '-' && name[0] != '.'
+	for _, c := range []byte(name) {
+		valid = valid && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.')
+	}
+	if !valid {
+		return fmt.Errorf("%q cannot be the name of a point: use 1 to %d of a-z, 0-9, - and ., beginning with a letter or "+
+			"digit", name, pointNameMax)
+	}
+	return nil
+}
+
+// DropName returns the name of a drop.
+func DropName(number uint64) string { return DropPrefix + digits(number) }
+
+// ParseDropName returns the number of a drop. It returns false for every other name.
+func ParseDropName(name string) (number uint64, ok bool) {
+	text, ok := strings.CutPrefix(name, DropPrefix)
+	if !ok {
+		return 0, false
+	}
+	return parseDigits(text)
+}
+
 func digits(n uint64) string { return fmt.Sprintf("%0*d", numberDigits, n) }
 
 func parseDigits(text string) (uint64, bool) {

@@ -168,7 +168,7 @@ func TestAnObjectThatIsWholeMayNotBelongHere(t *testing.T) {
 		"newer":              {sealed(func(b []byte) { b[8] = 2 }), ErrVersion},
 		"version 0":          {sealed(func(b []byte) { b[8] = 0 }), ErrCorrupt},
 		"no kind":            {sealed(func(b []byte) { b[48] = 0 }), ErrCorrupt},
-		"unknown kind":       {sealed(func(b []byte) { b[48] = 10 }), ErrCorrupt},
+		"unknown kind":       {sealed(func(b []byte) { b[48] = 11 }), ErrCorrupt},
 		"another kind":       {sealed(func(b []byte) { b[48] = byte(KindLog) }), ErrForeign},
 		"another store":      {sealed(func(b []byte) { b[16]++ }), ErrForeign},
 		"unknown cipher":     {sealed(func(b []byte) { b[49] = 2 }), ErrCorrupt},
@@ -281,6 +281,17 @@ func headers() map[Kind]struct {
 			Group: group, Name: "quotes", Through: 9, Floor: 3, Log: 2, Holes: []Hole{{From: 6, To: 7}},
 			Segments: []SegmentRef{{First: 5, Last: 9, ID: "0123456789abcdef", Bytes: 1000}},
 		}, 0},
+		KindBase: {&Base{
+			Group: group, Name: "quotes", Replaces: []SegmentRef{{First: 5, Last: 9, ID: "0123456789abcdef", Bytes: 1000}},
+			Segments: []SegmentRef{{First: 6, Last: 8, ID: "fedcba9876543210", Bytes: 500}}, Floor: 8,
+			Holes: []Hole{{From: 2, To: 4}}, Blobs: []uuid.UUID{fixed},
+		}, 0},
+		KindPoint: {&Point{
+			Name: "before-1.2", Time: 1500, Created: 3000, Made: MadeByHand, Until: 9000,
+			Groups: []PointGroup{{Group: group, Name: "quotes", Index: 6}}, Facts: []Fact{{Name: "RecordStore/q", YAML: "a: b"}},
+		}, 0},
+		KindUse:  {&Use{Created: 3000, Until: 4000, What: "restore"}, 0},
+		KindDrop: {&Drop{Time: 3000, Objects: []string{"log/00/0000000000000000001"}}, 0},
 	}
 }
 
@@ -332,10 +343,45 @@ func TestHeadersThatMakeNoSenseAreRefused(t *testing.T) {
 		change(&c)
 		return &c
 	}
+	base := func(change func(*Base)) *Base {
+		b := *headers()[KindBase].header.(*Base)
+		change(&b)
+		return &b
+	}
+	point := func(change func(*Point)) *Point {
+		p := *headers()[KindPoint].header.(*Point)
+		change(&p)
+		return &p
+	}
 	for name, c := range map[string]struct {
 		header Header
 		body   int64
 	}{
+		"base with a body":           {base(func(*Base) {}), 1},
+		"base that replaces nothing": {base(func(b *Base) { b.Replaces = nil }), 0},
+		"base beyond what it replaces": {base(func(b *Base) {
+			b.Segments = []SegmentRef{{First: 6, Last: 10, ID: "fedcba9876543210"}}
+		}), 0},
+		"base with a bad segment":   {base(func(b *Base) { b.Segments = []SegmentRef{{First: 6, Last: 8, ID: "x"}} }), 0},
+		"base with a bad hole":      {base(func(b *Base) { b.Holes = []Hole{{From: 2, To: 1}} }), 0},
+		"base with an absurd floor": {base(func(b *Base) { b.Floor = 1 << 63 }), 0},
+		"point with a body":         {point(func(*Point) {}), 1},
+		"point with a bad name":     {point(func(p *Point) { p.Name = "a/b" }), 0},
+		"point without a time":      {point(func(p *Point) { p.Time = 0 }), 0},
+		"point made by nobody":      {point(func(p *Point) { p.Made = "" }), 0},
+		"point with an absurd index": {point(func(p *Point) {
+			p.Groups = []PointGroup{{Group: group, Index: 1 << 63}}
+		}), 0},
+		"point with a group twice": {point(func(p *Point) {
+			p.Groups = []PointGroup{{Group: group, Index: 1}, {Group: group, Index: 2}}
+		}), 0},
+		"use with a body":       {&Use{}, 1},
+		"use that never ends":   {&Use{Created: 1, Until: 2 + int64(UseMax)}, 0},
+		"use before time began": {&Use{Created: -1}, 0},
+		"drop with a body":      {&Drop{}, 1},
+		"drop before its time":  {&Drop{Time: -1}, 0},
+		"drop that is too long": {&Drop{Objects: make([]string, DropObjectsMax+1)}, 0},
+
 		"two lanes":                {&Archive{Routing: "named", Lanes: 2}, 0},
 		"no routing":               {&Archive{Lanes: 1}, 0},
 		"hash without groups":      {&Archive{Routing: "hash", Lanes: 1}, 0},
