@@ -12,8 +12,7 @@ import struct
 import sys
 import uuid
 
-CHUNK = 1 << 20
-PUT, DELETE, STATE = 1, 2, 5  # kinds of entries
+CHUNK, PUT, DELETE, STATE = 1 << 20, 1, 2, 5  # the length of a chunk, and kinds of entries
 TABLE = []
 for n in range(256):
     for _ in range(8):
@@ -81,32 +80,33 @@ def read_segment(root, name, b, head):
 
 def read_group(root, group, logs):
     """Returns the archived facts about a group, its entries in order, and (readAt, after) of its pieces."""
-    g = {"segments": [], "log": 0, "through": 0, "floor": None, "holes": []}
+    g, parts, reads = {"segments": [], "log": 0, "through": 0, "floor": None, "holes": []}, [], []
     for catalogue in sorted((root / "g" / group / "cat").glob("*"))[-1:]:
         g.update(read_object(root, f"g/{group}/cat/{catalogue.name}", 5)[0])
-    parts, reads = [], []
+    for base in sorted((root / "g" / group / "base").glob("*"))[-1:]:
+        base = read_object(root, f"g/{group}/base/{base.name}", 10)[0]
+        if all(s in g["segments"] for s in base["replaces"]):
+            g["segments"] = base["segments"] + [s for s in g["segments"] if s not in base["replaces"]]
+            g["floor"], g["holes"] = max(g["floor"], base["floor"]), g["holes"] + base.get("holes", [])
     for s in g["segments"]:
         name = "g/{}/seg/{:019}-{:019}-{}".format(group, s["first"], s["last"], s["id"])
         header, content, _ = read_object(root, name, 3)
         check(header["group"] == group and content[48:56].hex() == s["id"], name, "it is another segment")
         parts.append((name, content, header))
-    earlier = [p for n in logs if n <= g["log"] for p in logs[n][1]["pieces"] if p["group"] == group]
-    numbers = itertools.takewhile(logs.__contains__, itertools.count(g["log"] + 1))
-    for name, header, content in map(logs.get, numbers):
+    old = [p for n in logs if n <= g["log"] for p in logs[n][1]["pieces"] if p["group"] == group]
+    for name, header, content in map(logs.get, itertools.takewhile(logs.__contains__, itertools.count(g["log"] + 1))):
         for p in header["pieces"]:
             piece, content = content[:p["bytes"]], content[p["bytes"]:]
             if p["group"] != group:
                 continue
             check(p["after"] <= g["through"], name, f"an object before it is missing: group {group} has a gap")
-            if g["floor"] is None:
-                g["floor"] = p["floor"]
+            g["floor"] = p["floor"] if g["floor"] is None else g["floor"]
             gap = [{"from": p["after"] + 1, "to": p["floor"]}] if p["floor"] > max(p["after"], g["floor"]) else []
-            g["holes"] += p.get("holes", []) + gap
-            g.update(name=p["name"], through=max(g["through"], p["through"]))
+            g.update(holes=g["holes"] + p.get("holes", []) + gap, name=p["name"], through=max(g["through"], p["through"]))
             reads.append((0 if p.get("gone") else p["readAt"], p["after"]))
             parts += [(name, piece, p)] if piece else []
-    times = [p["readAt"] for p in earlier if not p.get("gone")] + [at for at, _ in reads]
-    g["covered"] = max(times + [header["lastCommit"] for _, _, header in parts], default=0)
+    times = [p["readAt"] for p in old if not p.get("gone")] + [at for at, _ in reads]
+    g["covered"] = max(times + [p[2]["lastCommit"] for p in parts], default=0)
     entries = {e[0]: e for part in parts for e in read_segment(root, *part)}
     return g, [entries[index] for index in sorted(entries)], reads
 

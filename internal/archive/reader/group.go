@@ -33,8 +33,9 @@ type Group struct {
 	archive   *Archive
 	number    uint64 // of the catalogue; 0: there is none
 	catalogue object.Catalogue
-	sources   []*source // in the order of the log
-	reads     []piece   // in the order of the log
+	base      *object.Base // the one that counts; nil: none
+	sources   []*source    // in the order of the log
+	reads     []piece      // in the order of the log
 }
 
 // piece is what a piece says of its group, apart from its entries.
@@ -62,6 +63,9 @@ func (a *Archive) Group(ctx context.Context, id uuid.UUID) (*Group, error) {
 func (a *Archive) readGroup(ctx context.Context, id uuid.UUID) (*Group, error) {
 	g := &Group{UUID: id, archive: a}
 	if err := g.readCatalogue(ctx); err != nil {
+		return nil, err
+	}
+	if err := g.readBase(ctx); err != nil {
 		return nil, err
 	}
 	if !g.Gone { // nothing follows the catalogue of a group that is gone
@@ -159,13 +163,18 @@ func (g *Group) readCatalogue(ctx context.Context) error {
 	}
 	opened.close()
 	g.Name, g.Floor, g.Through, g.Holes, g.Gone = c.Name, c.Floor, c.Through, slices.Clone(c.Holes), c.Gone
-	for _, ref := range c.Segments {
+	return g.addSegments(c.Segments)
+}
+
+// addSegments adds segment objects.
+func (g *Group) addSegments(refs []object.SegmentRef) error {
+	for _, ref := range refs {
 		id, err := object.ParseSegmentID(ref.ID)
 		if err != nil {
 			return err // openContent has checked it
 		}
 		g.sources = append(g.sources, &source{
-			Range: object.Range{Group: g.UUID, Name: c.Name, First: ref.First, Last: ref.Last},
+			Range: object.Range{Group: g.UUID, Name: g.Name, First: ref.First, Last: ref.Last},
 			name:  object.SegmentName(g.UUID, ref.First, ref.Last, id), bytes: ref.Bytes, id: &id,
 		})
 	}

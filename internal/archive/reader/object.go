@@ -32,10 +32,17 @@ func (a *Archive) Object(ctx context.Context, name string) (Object, error) {
 		to = &object.Blob{}
 	case object.KindCatalogue:
 		to = &object.Catalogue{}
+	case object.KindBase:
+		to = &object.Base{}
+	case object.KindPoint:
+		to = &object.Point{}
+	case object.KindUse:
+		to = &object.Use{}
+	case object.KindDrop:
+		to = &object.Drop{}
 	}
 	if !ok || to == nil {
-		return Object{}, fmt.Errorf("%q is not the name of an archive.json, log, segment, blob or catalogue object of a "+
-			"store's folder: %w", name, fs.ErrInvalid)
+		return Object{}, fmt.Errorf("%q is not the name of an object of a store's folder that this program reads: %w", name, fs.ErrInvalid)
 	}
 	info, err := a.folder.stat(ctx, name)
 	if err != nil {

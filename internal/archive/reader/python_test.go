@@ -22,6 +22,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/archive/bucket"
 	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/prune"
 	"sheaf.dev/sheaf/internal/archive/reader"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/archivetest"
@@ -127,6 +128,31 @@ func TestAProgramByThePageReadsTheSame(t *testing.T) {
 				t.Errorf("as of %s the example prints\n%s, not\n%s", at, got, want)
 			}
 		}
+	}
+}
+
+// The example reads a pruned archive, too.
+func TestAProgramByThePageReadsBases(t *testing.T) {
+	folder, b, w := onDisk(t, object.Key{}, 50)
+	w.Log(w.Groups[:2]...)
+	w.Roll(w.Groups[0])
+	store := prune.Store{Bucket: b, UUID: w.Store}
+	report, err := store.Run(t.Context(), prune.Options{Window: time.Nanosecond, Now: w.Now})
+	if err != nil || report.Groups != 1 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	a, err := reader.Open(t.Context(), b, w.Store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := python(t, folder)
+	if want := listing(t, a, w, time.Time{}); got != want || err != nil {
+		t.Errorf("the example prints\n%s, not\n%s: %v", got, want, err)
+	}
+	at := archivetest.Begin.Add(8 * time.Second)
+	got, err = python(t, folder, strconv.FormatInt(at.UnixNano(), 10))
+	if err != nil || !strings.Contains(got, "alpha refused: below the history floor") {
+		t.Errorf("before the base: %s, %v", got, err)
 	}
 }
 

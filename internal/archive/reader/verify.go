@@ -38,6 +38,7 @@ type Report struct {
 	Catalogues int64     `json:"catalogues"` // all of them, also older ones
 	Segments   int64     `json:"segments"`   // segment objects that the newest catalogues list
 	Blobs      int64     `json:"blobs"`      // blobs to which entries refer that were read
+	Points     int64     `json:"points"`     // points, all of which must be readable
 	Bytes      int64     `json:"bytes"`      // size of the objects that were read from the first to the last byte
 	Entries    int64     `json:"entries"`    // entries that were read
 	Records    int64     `json:"records"`    // puts and deletes among them
@@ -90,6 +91,7 @@ func Verify(ctx context.Context, b bucket.Bucket, store uuid.UUID, keys object.K
 	}
 	v.logs(ctx)
 	v.groups(ctx)
+	v.small(ctx)
 	v.bodies(ctx)
 	for name := range v.names {
 		if !v.used[name] {
@@ -308,6 +310,9 @@ func KindOf(name string) (object.Kind, bool) {
 	}
 	if _, _, ok := object.ParseCatalogueName(name); ok {
 		return object.KindCatalogue, true
+	}
+	if _, _, ok := object.ParseBaseName(name); ok {
+		return object.KindBase, true
 	}
 	parts := strings.Split(name, "/")
 	folder := parts[0]

@@ -1,0 +1,99 @@
+package prune
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/reader"
+)
+
+// dropWait is how long an object is listed in a drop before it is deleted.
+const dropWait = 24 * time.Hour
+
+// drop is a drop of the archive.
+type drop struct {
+	*object.Drop
+	name    string
+	number  uint64
+	created time.Time // by the clock of the bucket
+}
+
+// due reports whether the objects of a drop may be deleted: a day has passed by the clock of this process, and by that of
+// the bucket, in which the newest object was created at a time.
+func (d *drop) due(now, newest time.Time) bool {
+	return !unix(d.Time).Add(dropWait).After(now) && !d.created.Add(dropWait).After(newest)
+}
+
+// drops returns the drops in order.
+func (s *Store) drops(ctx context.Context, a *reader.Archive) (drops []drop, err error) {
+	for info, err := range s.folder().List(ctx, object.DropPrefix, "") {
+		if err != nil {
+			return nil, fmt.Errorf("listing the drops: %w", err)
+		}
+		number, ok := object.ParseDropName(info.Name)
+		if !ok {
+			continue
+		}
+		h, err := header[object.Drop](ctx, a, info.Name)
+		if err != nil {
+			return nil, err
+		}
+		drops = append(drops, drop{Drop: h, name: info.Name, number: number, created: info.Created})
+	}
+	return drops, nil
+}
+
+// createDrop lists objects in the next drops.
+func (s *Store) createDrop(ctx context.Context, names []string, now time.Time) error {
+	next := uint64(1)
+	for info, err := range s.folder().List(ctx, object.DropPrefix, "") {
+		if err != nil {
+			return fmt.Errorf("listing the drops: %w", err)
+		}
+		if number, ok := object.ParseDropName(info.Name); ok {
+			next = number + 1
+		}
+	}
+	for ; len(names) > 0; next++ {
+		n := min(len(names), object.DropObjectsMax)
+		if _, err := s.create(ctx, object.DropName(next), &object.Drop{Time: now.UnixNano(), Objects: names[:n]}, nil); err != nil {
+			return err
+		}
+		names = names[n:]
+	}
+	return nil
+}
+
+// inUse returns who reads the archive; empty: nobody. A use that cannot be read counts.
+func (s *Store) inUse(ctx context.Context, a *reader.Archive, now time.Time) (who string, ended []string, err error) {
+	for info, err := range s.folder().List(ctx, object.UsePrefix, "") {
+		if err != nil {
+			return "", nil, fmt.Errorf("listing the uses: %w", err)
+		}
+		h, err := header[object.Use](ctx, a, info.Name)
+		switch {
+		case err != nil:
+			return "", nil, fmt.Errorf("nothing is pruned while a use cannot be read: %w", err)
+		case !unix(h.Until).Before(now):
+			who = fmt.Sprintf("%s (%s, until %s)", h.What, info.Name, unix(h.Until).Format(time.RFC3339))
+		default:
+			ended = append(ended, info.Name)
+		}
+	}
+	return who, ended, nil
+}
+
+// list returns all objects of the archive.
+func (s *Store) list(ctx context.Context) (map[string]bucket.Info, error) {
+	names := map[string]bucket.Info{}
+	for info, err := range s.folder().List(ctx, "", "") {
+		if err != nil {
+			return nil, fmt.Errorf("listing the archive of store %s: %w", s.UUID, err)
+		}
+		names[info.Name] = info
+	}
+	return names, nil
+}

@@ -1,0 +1,272 @@
+package prune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/test/archivetest"
+)
+
+const (
+	window = 48 * time.Hour
+	hour   = 3600
+)
+
+// model is an archive that is written, pruned and read at random.
+type model struct {
+	t      *testing.T
+	dice   *rand.Rand
+	bucket *clocked
+	w      *archivetest.Writer
+	store  *Store
+	points []*object.Point // those that are kept
+	made   int
+
+	groups, deleted, dropped, refused, exact, pointReads int // what happened
+}
+
+func newModel(t *testing.T, seed uint64) *model {
+	b := &clocked{Memory: archivetest.NewMemory(), now: archivetest.Begin, created: map[string]time.Time{}}
+	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
+	m := &model{t: t, dice: rand.New(rand.NewPCG(seed, 1)), bucket: b, w: w,
+		store: &Store{Bucket: b, UUID: archivetest.SampleStore}}
+	for i := range 3 {
+		g := w.NewGroup(fmt.Sprintf("g%d", i), byte(i+1))
+		m.writes(g, m.dice.IntN(4))
+		w.Copy(g, 2)
+	}
+	return m
+}
+
+// writes commits n entries.
+func (m *model) writes(g *archivetest.Group, n int) {
+	for range n {
+		id := m.dice.Int64N(5)
+		switch m.dice.IntN(8) {
+		case 0, 1:
+			g.Delete(id)
+		case 2:
+			g.Empty()
+		case 3:
+			g.PutBlob(id, []byte(fmt.Sprintf("blob %d", m.dice.Uint64())))
+		default:
+			g.Put(id, fmt.Sprintf("data %d", m.dice.Uint64()))
+		}
+		m.w.Wait(m.dice.Int64N(2 * hour))
+	}
+}
+
+// step lets some hours pass.
+func (m *model) step() {
+	for _, g := range m.w.Groups {
+		m.writes(g, m.dice.IntN(5))
+	}
+	m.w.Wait(m.dice.Int64N(3 * hour))
+	m.bucket.now = m.w.Now()
+	m.w.Log(m.w.Groups...)
+	for _, g := range m.w.Groups {
+		if m.dice.IntN(2) == 0 {
+			m.w.Roll(g)
+		}
+	}
+	switch m.dice.IntN(5) {
+	case 0:
+		m.made++
+		p, err := m.store.CreatePoint(m.t.Context(), PointSpec{Name: fmt.Sprintf("p%d", m.made), Made: object.MadeByHand},
+			m.w.Now())
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		m.points = append(m.points, p)
+	case 1:
+		if len(m.points) > 0 && m.dice.IntN(2) == 0 {
+			at := m.dice.IntN(len(m.points))
+			if err := m.store.DropPoint(m.t.Context(), m.points[at].Name, m.w.Now()); err != nil {
+				m.t.Fatal(err)
+			}
+			m.points = append(m.points[:at], m.points[at+1:]...)
+		}
+	case 2, 3:
+		m.prune()
+	}
+}
+
+// prune prunes the archive, and compares what can be read before and after.
+func (m *model) prune() {
+	m.t.Helper()
+	moments := m.moments()
+	before := m.times(moments)
+	now := m.w.Now()
+	report, err := m.store.Run(m.t.Context(), Options{Window: window, Now: func() time.Time { return now },
+		segmentBytes: 1000})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.groups, m.deleted, m.dropped = m.groups+report.Groups, m.deleted+int(report.Deleted), m.dropped+int(report.Versions)
+	after := m.times(moments)
+	for at, was := range before {
+		if is := after[at]; at.nanos >= now.Add(-window).UnixNano() && is != was {
+			m.t.Errorf("%s as of %s: %s before, %s after", at.group, time.Unix(0, at.nanos), was, is)
+		}
+	}
+	m.check()
+}
+
+// moment is a time of a group.
+type moment struct {
+	group string
+	nanos int64
+}
+
+// moments chooses times at which an entry was committed, and right before.
+func (m *model) moments() map[*archivetest.Group][]int64 {
+	moments := map[*archivetest.Group][]int64{}
+	for _, g := range m.w.Groups {
+		entries := g.Entries()
+		for _, e := range entries {
+			if e.CommitTime != 0 && m.dice.IntN(len(entries)) < 20 {
+				moments[g] = append(moments[g], e.CommitTime-1, e.CommitTime)
+			}
+		}
+	}
+	return moments
+}
+
+// times returns the index that each time stands for in each group, or that the time is refused. Each time that is not
+// refused is read, and compared with the truth.
+func (m *model) times(moments map[*archivetest.Group][]int64) map[moment]string {
+	m.t.Helper()
+	ctx := m.t.Context()
+	times := map[moment]string{}
+	a, err := reader.Open(ctx, m.bucket, m.store.UUID, nil)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, g := range m.w.Groups {
+		read, err := a.Group(ctx, g.UUID)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		for _, nanos := range moments[g] {
+			at := moment{group: g.Name, nanos: nanos}
+			index, err := read.At(ctx, time.Unix(0, nanos))
+			switch {
+			case errors.Is(err, reader.ErrRefused):
+				m.refused++
+				times[at] = "refused"
+			case err != nil:
+				m.t.Fatal(err)
+			default:
+				m.exact++
+				times[at] = fmt.Sprintf("index %d", index)
+				m.equal(ctx, read, g, index)
+			}
+		}
+	}
+	return times
+}
+
+// equal compares the state of a group as of an index with the truth.
+func (m *model) equal(ctx context.Context, read *reader.Group, g *archivetest.Group, index uint64) {
+	m.t.Helper()
+	want := g.State(index)
+	for v, err := range read.State(ctx, index) {
+		if err != nil {
+			m.t.Fatalf("%s as of index %d: %v", read, index, err)
+		}
+		r, ok := want[v.Entry.ID]
+		if !ok || r.Entry.Index != v.Entry.Index {
+			m.t.Fatalf("%s as of index %d: record %d has index %d, and had %d", read, index, v.Entry.ID, v.Entry.Index,
+				r.Entry.Index)
+		}
+		src, err := v.Open(ctx)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		data, err := io.ReadAll(src)
+		if err != nil || string(data) != string(r.Data) {
+			m.t.Fatalf("record %d: %q, %v, and was %q", v.Entry.ID, data, err, r.Data)
+		}
+		delete(want, v.Entry.ID)
+	}
+	if len(want) > 0 {
+		m.t.Fatalf("%s as of index %d: %d records are missing", read, index, len(want))
+	}
+}
+
+// check reads each kept point, and verifies the archive.
+func (m *model) check() {
+	m.t.Helper()
+	ctx := m.t.Context()
+	a, err := reader.Open(ctx, m.bucket, m.store.UUID, nil)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, p := range m.points {
+		groups, err := a.Point(ctx, p.Name)
+		if err != nil || len(groups) != len(m.w.Groups) {
+			m.t.Fatalf("point %s: %d groups, %v", p.Name, len(groups), err)
+		}
+		for _, g := range m.w.Groups {
+			read, err := a.Group(ctx, g.UUID)
+			if err != nil {
+				m.t.Fatal(err)
+			}
+			m.pointReads++
+			m.equal(ctx, read, g, groups[g.UUID])
+		}
+	}
+	report, err := reader.Verify(ctx, m.bucket, m.store.UUID, nil, reader.VerifyOptions{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, p := range report.Problems {
+		m.t.Errorf("verify: %s: %s", p.Group, p.What)
+	}
+}
+
+// After each prune, every time of the window and every point reads exactly as before, and no other time reads wrong.
+func TestPruningKeepsTheWindowAndThePoints(t *testing.T) {
+	var sum model
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			m := newModel(t, seed)
+			for range 50 {
+				m.step()
+				if t.Failed() {
+					return
+				}
+			}
+			m.prune()
+			sum.groups, sum.deleted, sum.dropped = sum.groups+m.groups, sum.deleted+m.deleted, sum.dropped+m.dropped
+			sum.refused, sum.exact, sum.pointReads = sum.refused+m.refused, sum.exact+m.exact, sum.pointReads+m.pointReads
+		})
+	}
+	t.Logf("%d bases, %d versions left out, %d objects deleted; %d reads refused, %d exact, %d of points", sum.groups,
+		sum.dropped, sum.deleted, sum.refused, sum.exact, sum.pointReads)
+	if sum.groups < 20 || sum.deleted < 200 || sum.dropped < 200 || sum.refused < 300 || sum.pointReads < 300 {
+		t.Error("too little happened")
+	}
+}
+
+// names returns the names of the objects of a store whose names contain a text.
+func names(b *archivetest.Memory, part string) (found []string) {
+	for _, name := range b.Names() {
+		if strings.Contains(name, part) {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+func group(n byte) uuid.UUID { return uuid.UUID{0x67, 15: n} }

@@ -1,0 +1,281 @@
+package prune
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/pieces"
+	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// mergeSegments is from how many segments on a group is rewritten although nothing can be left out.
+const mergeSegments = 64
+
+// rewriting makes the base of one group.
+type rewriting struct {
+	store   *Store
+	group   *reader.Group
+	points  []uint64 // indexes that must stay readable, in order
+	prefix  []object.SegmentRef
+	end     uint64 // last index of prefix: reads as of an index at or above it stay exact
+	bound   uint64 // the last version at or before the begin of the window, which stays
+	bytes   int64  // of a segment, at which it ends
+	now     time.Time
+	keep    map[uint64]bool // indexes of versions that stay
+	dropped int64           // versions that do not stay
+}
+
+// version is a put or delete of the prefix.
+type version struct {
+	id      int64
+	index   uint64
+	deleted bool
+}
+
+// rewrite replaces the oldest segments of a group, if that is worth it. It reads them twice, and needs 32 bytes of memory
+// for each of their versions. It returns the number of versions that are left out.
+func (s *Store) rewrite(ctx context.Context, g *reader.Group, points []Point, window time.Time, opts *Options,
+	names map[string]bucket.Info) (left int64, err error) {
+	if _, number := g.Catalogue(); number == 0 || g.Missing != "" || g.Overlaps() {
+		return 0, nil
+	}
+	bound, err := g.LastVersion(ctx, window.UnixNano())
+	if err != nil || bound <= g.Floor {
+		return 0, err
+	}
+	r := &rewriting{store: s, group: g, bound: bound, bytes: opts.segmentBytes, now: opts.Now()}
+	for _, ref := range g.Segments() {
+		if ref.Last > bound {
+			break
+		}
+		r.prefix, r.end = append(r.prefix, ref), ref.Last
+	}
+	if r.end <= g.Floor || !r.worthIt() {
+		return 0, nil
+	}
+	if err := r.readable(ctx, points); err != nil {
+		return 0, err
+	}
+	if err := r.choose(ctx); err != nil || r.dropped == 0 && len(r.prefix) < mergeSegments {
+		return 0, err
+	}
+	if opts.DryRun {
+		return r.dropped, nil
+	}
+	return r.dropped, r.write(ctx, names)
+}
+
+// worthIt reports whether the segments that no base has are at least as large as the base. So a version is rewritten few
+// times, and what is not needed is at most as much as what is.
+func (r *rewriting) worthIt() bool {
+	based := map[string]bool{}
+	if b := r.group.Base(); b != nil {
+		for _, ref := range b.Segments {
+			based[ref.ID] = true
+		}
+	}
+	var old, fresh int64
+	for _, ref := range r.prefix {
+		if based[ref.ID] {
+			old += ref.Bytes
+		} else {
+			fresh += ref.Bytes
+		}
+	}
+	return fresh > 0 && fresh >= old
+}
+
+// readable notes the indexes of points that can be read, and must stay readable.
+func (r *rewriting) readable(ctx context.Context, points []Point) error {
+	for _, p := range points {
+		for _, in := range p.Groups {
+			if in.Group != r.group.UUID || in.Index >= r.end {
+				continue
+			}
+			err := r.group.Check(ctx, in.Index)
+			if err == nil {
+				r.points = append(r.points, in.Index)
+			} else if !errors.Is(err, reader.ErrRefused) {
+				return err
+			}
+		}
+	}
+	slices.Sort(r.points)
+	r.points = slices.Compact(r.points)
+	return nil
+}
+
+// choose decides which versions stay: those that a read as of a point, or as of the end of the prefix or later, returns,
+// deletes that hide an older version that stays, and the last version before the window, so that times of the window stand
+// for the same indexes as before.
+func (r *rewriting) choose(ctx context.Context) error {
+	var versions []version
+	err := r.group.WalkSegments(ctx, len(r.prefix), func(e *format.Entry, _ []byte) error {
+		if e.Kind.IsVersion() {
+			versions = append(versions, version{id: e.ID, index: e.Index, deleted: e.Kind == format.KindDelete})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(versions, func(a, b version) int {
+		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.index, b.index))
+	})
+	r.keep = make(map[uint64]bool, len(versions)/2)
+	older := false // an older version of the record stays
+	for i, v := range versions {
+		if i == 0 || versions[i-1].id != v.id {
+			older = false
+		}
+		newest := i+1 == len(versions) || versions[i+1].id != v.id
+		needed := newest || r.pointIn(v.index, versions[min(i+1, len(versions)-1)].index)
+		if needed && (!v.deleted || older) || v.index == r.bound {
+			r.keep[v.index] = true
+			older = true
+			continue
+		}
+		r.dropped++
+	}
+	return nil
+}
+
+// pointIn reports whether a point reads a group as of an index from from on, and below to.
+func (r *rewriting) pointIn(from, to uint64) bool {
+	i, _ := slices.BinarySearch(r.points, from)
+	return i < len(r.points) && r.points[i] < to
+}
+
+// write creates the new segments, and then the base that makes them count.
+func (r *rewriting) write(ctx context.Context, names map[string]bucket.Info) error {
+	g := r.group
+	base := &object.Base{Group: g.UUID, Name: g.Name, Replaces: r.replaces(), Segments: []object.SegmentRef{}}
+	base.Floor, base.Holes = r.history()
+	gone := map[uuid.UUID]bool{}
+	var b *pieces.Builder
+	flush := func() error {
+		if b == nil || b.Empty() {
+			return nil
+		}
+		ref, err := r.segment(ctx, b, base.Floor)
+		base.Segments, b = append(base.Segments, ref), nil
+		return err
+	}
+	err := g.WalkSegments(ctx, len(r.prefix), func(e *format.Entry, frame []byte) error {
+		blob, err := e.BlobRef()
+		if err != nil {
+			return err
+		}
+		if !r.keep[e.Index] || !e.Kind.IsVersion() {
+			if blob != nil {
+				gone[blob.ID] = true
+			}
+			return nil
+		}
+		if b != nil && b.Bytes() >= r.bytes {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		if b == nil {
+			b = pieces.NewBuilder(r.store.UUID, g.UUID, r.now)
+		}
+		err = b.Copy(e, frame)
+		if errors.Is(err, pieces.ErrSpan) {
+			if err := flush(); err != nil {
+				return err
+			}
+			b = pieces.NewBuilder(r.store.UUID, g.UUID, r.now)
+			err = b.Copy(e, frame)
+		}
+		return err
+	})
+	if err == nil {
+		err = flush()
+	}
+	if err != nil {
+		return err
+	}
+	base.Blobs = r.blobs(gone, names)
+	number := uint64(1)
+	for name := range names {
+		if id, n, ok := object.ParseBaseName(name); ok && id == g.UUID {
+			number = max(number, n+1)
+		}
+	}
+	_, err = r.store.create(ctx, object.BaseName(g.UUID, number), base, nil)
+	return err
+}
+
+// replaces returns the segments of the catalogue that the new base replaces: those of the base before, and those of the
+// prefix that no base has made.
+func (r *rewriting) replaces() (refs []object.SegmentRef) {
+	replaced := map[object.SegmentRef]bool{}
+	if b := r.group.Base(); b != nil {
+		for _, ref := range b.Replaces {
+			replaced[ref] = true
+		}
+	}
+	for _, ref := range r.prefix {
+		replaced[ref] = true
+	}
+	c, _ := r.group.Catalogue()
+	for _, ref := range c.Segments {
+		if replaced[ref] {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+// history returns the floor and the holes: reads are exact as of the points, and from the end of the prefix on.
+func (r *rewriting) history() (floor uint64, holes []object.Hole) {
+	exact := append(slices.Clone(r.points), r.end)
+	floor = max(exact[0], r.group.Floor)
+	if b := r.group.Base(); b != nil {
+		holes = slices.Clone(b.Holes)
+	}
+	for i := 1; i < len(exact); i++ {
+		if from, to := exact[i-1]+1, exact[i]; from < to {
+			holes = append(holes, object.Hole{From: from, To: to})
+		}
+	}
+	return floor, slices.DeleteFunc(holes, func(h object.Hole) bool { return h.To <= floor })
+}
+
+// segment creates one segment object.
+func (r *rewriting) segment(ctx context.Context, b *pieces.Builder, floor uint64) (object.SegmentRef, error) {
+	body, err := b.Finish()
+	if err != nil {
+		return object.SegmentRef{}, err
+	}
+	span, id := b.Range(), b.ID()
+	span.Name, span.Floor = r.group.Name, floor
+	size, err := r.store.create(ctx, object.SegmentName(span.Group, span.First, span.Last, id),
+		&object.Segment{Range: span, Made: object.MadeByRoll}, body)
+	return object.SegmentRef{First: span.First, Last: span.Last, ID: fmt.Sprintf("%x", id[:]), Bytes: size}, err
+}
+
+// blobs returns the blobs that nothing refers to any more: those of entries that are left out, and those of the base before
+// that exist.
+func (r *rewriting) blobs(gone map[uuid.UUID]bool, names map[string]bucket.Info) []uuid.UUID {
+	if b := r.group.Base(); b != nil {
+		for _, id := range b.Blobs {
+			if _, ok := names[object.BlobName(r.group.UUID, id)]; ok {
+				gone[id] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(gone), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
+}

@@ -1,0 +1,109 @@
+package reader
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// readBase reads the newest base of the group. If it counts, its segments replace those of the catalogue.
+func (g *Group) readBase(ctx context.Context) error {
+	if g.number == 0 {
+		return nil
+	}
+	f := g.archive.folder
+	var name string
+	var bytes int64
+	for info, err := range f.bucket.List(ctx, object.BasePrefix(g.UUID), "") {
+		if err != nil {
+			return fmt.Errorf("listing %s: %w", object.BasePrefix(g.UUID), err)
+		}
+		if _, _, ok := object.ParseBaseName(info.Name); ok {
+			name, bytes = info.Name, info.Bytes
+		}
+	}
+	if name == "" {
+		return nil
+	}
+	b := &object.Base{}
+	opened, err := f.openContent(ctx, name, object.KindBase, bytes, b, func() error {
+		if b.Group != g.UUID {
+			return fmt.Errorf("%w: it is of group %s", object.ErrForeign, b.Group)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	opened.close()
+	return g.apply(b)
+}
+
+// apply puts a base into effect. A base does not count if the catalogue does not list all segments that it replaces: the
+// group has been copied anew since.
+func (g *Group) apply(b *object.Base) error {
+	listed := make(map[object.SegmentRef]bool, len(g.catalogue.Segments))
+	for _, ref := range g.catalogue.Segments {
+		listed[ref] = true
+	}
+	replaced := make(map[object.SegmentRef]bool, len(b.Replaces))
+	for _, ref := range b.Replaces {
+		if !listed[ref] {
+			return nil
+		}
+		replaced[ref] = true
+	}
+	segments := slices.Clone(b.Segments)
+	for _, ref := range g.catalogue.Segments {
+		if !replaced[ref] {
+			segments = append(segments, ref)
+		}
+	}
+	slices.SortStableFunc(segments, func(a, b object.SegmentRef) int { return cmp.Compare(a.First, b.First) })
+	g.base, g.sources = b, nil
+	g.Floor, g.Holes = max(g.Floor, b.Floor), append(g.Holes, b.Holes...)
+	return g.addSegments(segments)
+}
+
+// Catalogue returns the newest catalogue and its number; the number is 0 if the group has none. The caller must not
+// change it.
+func (g *Group) Catalogue() (object.Catalogue, uint64) { return g.catalogue, g.number }
+
+// Base returns the base that counts; nil if there is none. The caller must not change it.
+func (g *Group) Base() *object.Base { return g.base }
+
+// Segments returns the segment objects that hold the group's history, in the order of the log. Behind them are pieces of
+// log objects.
+func (g *Group) Segments() (refs []object.SegmentRef) {
+	for _, s := range g.sources {
+		if s.log == nil {
+			refs = append(refs, object.SegmentRef{First: s.First, Last: s.Last, ID: fmt.Sprintf("%x", s.id[:]), Bytes: s.bytes})
+		}
+	}
+	return refs
+}
+
+// WalkSegments calls visit for each entry of the first n segments, with its whole frame, in the order of the log. Both are
+// valid during the call. Every byte was checked. The first error of visit ends the walk.
+func (g *Group) WalkSegments(ctx context.Context, n int, visit func(e *format.Entry, frame []byte) error) error {
+	for _, s := range g.sources[:n] {
+		if err := s.walkFrames(ctx, g.archive.folder, visit); err != nil {
+			return fmt.Errorf("%s: %w", g, err)
+		}
+	}
+	return nil
+}
+
+// LastVersion returns the index of the last put or delete that is archived and was committed at or before a time in Unix
+// ns, in a group whose sources follow each other; 0 if there is none.
+func (g *Group) LastVersion(ctx context.Context, nanos int64) (uint64, error) {
+	lo, _, err := g.boundsInOrder(ctx, nanos)
+	return lo, err
+}
+
+// Overlaps reports whether an index may be in several objects of the group.
+func (g *Group) Overlaps() bool { return g.overlaps() }
