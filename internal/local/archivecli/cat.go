@@ -10,8 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/client/call/routing"
+	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/archive/reader"
 	"sheaf.dev/sheaf/internal/call/cursor"
 	"sheaf.dev/sheaf/internal/local/cli"
@@ -25,15 +28,26 @@ type CatOptions struct {
 	At    string // as ParseAt reads it; empty: the end of the archive
 }
 
-// At is a point of a group: an index, a time, or the end of the archive.
+// At is a point of a group: an index, a time, a point of the archive, or the end of the archive.
 type At struct {
 	Time  time.Time // zero: not by time
 	Index uint64    // 0: not by index
+	Point string    // name of a point; empty: not by point
+
+	groups map[uuid.UUID]uint64 // of Point
 }
 
-// ParseAt reads a time as in RFC 3339, or an index as "index:" and a number. An empty text is the end of the archive.
+// ParseAt reads a time as in RFC 3339, an index as "index:" and a number, or a point as "point:" and its name. An empty
+// text is the end of the archive.
 func ParseAt(text string) (at At, err error) {
 	if text == "" {
+		return at, nil
+	}
+	if name, ok := strings.CutPrefix(text, "point:"); ok {
+		if err := object.CheckPointName(name); err != nil {
+			return at, cli.Usagef("%q: %w", text, err)
+		}
+		at.Point = name
 		return at, nil
 	}
 	if digits, ok := strings.CutPrefix(text, "index:"); ok {
@@ -45,14 +59,35 @@ func ParseAt(text string) (at At, err error) {
 	}
 	at.Time, err = time.Parse(time.RFC3339, text)
 	if err != nil || at.Time.Year() < 1970 || at.Time.Year() > 2200 {
-		return at, cli.Usagef("%q is not a point in time: give one such as 2026-11-01T12:00:00Z, or index:NUMBER", text)
+		return at, cli.Usagef("%q is not a point in time: give one such as 2026-11-01T12:00:00Z, index:NUMBER or "+
+			"point:NAME", text)
 	}
 	return at, nil
+}
+
+// in reads the point of the archive, if it is one.
+func (at At) in(ctx context.Context, a *reader.Archive) (At, error) {
+	if at.Point == "" {
+		return at, nil
+	}
+	groups, err := a.Point(ctx, at.Point)
+	at.groups = groups
+	return at, coded(err)
+}
+
+// has reports whether a group belongs to a point of the archive. A group belongs to every other point.
+func (at At) has(g *reader.Group) bool {
+	_, ok := at.groups[g.UUID]
+	return ok || at.Point == ""
 }
 
 // index returns the index that a point stands for in a group.
 func (at At) index(ctx context.Context, g *reader.Group) (uint64, error) {
 	switch {
+	case !at.has(g):
+		return 0, cli.NotFoundf("%s did not exist at the point %s", g, at.Point)
+	case at.Point != "":
+		return at.groups[g.UUID], nil
 	case at.Index != 0:
 		return at.Index, nil
 	case !at.Time.IsZero():
@@ -74,6 +109,9 @@ func Cat(ctx context.Context, out *cli.Output, s Source, opts CatOptions) error 
 	}
 	a, err := s.open(ctx)
 	if err != nil {
+		return err
+	}
+	if at, err = at.in(ctx, a); err != nil {
 		return err
 	}
 	groups, err := groupsOf(ctx, a, id, opts)
@@ -110,7 +148,7 @@ func groupsOf(ctx context.Context, a *reader.Archive, id int64, opts CatOptions)
 func find(ctx context.Context, groups []*reader.Group, id int64, at At) (v reader.Version, in *reader.Group,
 	err error) {
 	for _, g := range groups {
-		if g.Gone && len(groups) > 1 && (at.Time.IsZero() || at.Time.After(g.Covered)) {
+		if len(groups) > 1 && (!at.has(g) || g.Gone && at.Point == "" && (at.Time.IsZero() || at.Time.After(g.Covered))) {
 			continue
 		}
 		index, err := at.index(ctx, g)

@@ -85,6 +85,9 @@ func (c *copying) wanted(a *reader.Archive) ([]copyIDs, error) {
 // plan finds the index as of which each group is read. A group that cannot be read as of this point fails the whole
 // copy before anything is written.
 func (c *copying) plan(ctx context.Context, a *reader.Archive, at At, wanted []copyIDs) (plan []copyPlan, err error) {
+	if at, err = at.in(ctx, a); err != nil {
+		return nil, err
+	}
 	for _, w := range wanted {
 		g, err := groupAt(ctx, a, w.group, at)
 		if err != nil {
@@ -113,6 +116,9 @@ func groupAt(ctx context.Context, a *reader.Archive, name string, at At) (*reade
 	}
 	var then []*reader.Group
 	for _, g := range groups {
+		if g.Name == name && at.Point != "" && at.has(g) {
+			return g, nil
+		}
 		if g.Gone && g.Name == name && !at.Time.IsZero() && !at.Time.After(g.Covered) {
 			then = append(then, g)
 		}
