@@ -12,8 +12,7 @@ import struct
 import sys
 import uuid
 
-CHUNK, PUT, DELETE, STATE = 1 << 20, 1, 2, 5  # the length of a chunk, and kinds of entries
-TABLE = []
+PUT, DELETE, STATE, CHUNK, TABLE = 1, 2, 5, 1 << 20, []  # kinds of entries; length of a chunk; table of the CRC
 for n in range(256):
     for _ in range(8):
         n = n >> 1 ^ (0x82F63B78 if n & 1 else 0)
