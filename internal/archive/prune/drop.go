@@ -21,8 +21,8 @@ type drop struct {
 	created time.Time // by the clock of the bucket
 }
 
-// due reports whether the objects of a drop may be deleted: a day has passed by the clock of this process, and by that of
-// the bucket, in which the newest object was created at a time.
+// due reports whether the objects of a drop may be deleted: a day has passed by the clock of this process, and by that
+// of the bucket, in which the newest object was created at a time.
 func (d *drop) due(now, newest time.Time) bool {
 	return !unix(d.Time).Add(dropWait).After(now) && !d.created.Add(dropWait).After(newest)
 }
@@ -59,7 +59,8 @@ func (s *Store) createDrop(ctx context.Context, names []string, now time.Time) e
 	}
 	for ; len(names) > 0; next++ {
 		n := min(len(names), object.DropObjectsMax)
-		if _, err := s.create(ctx, object.DropName(next), &object.Drop{Time: now.UnixNano(), Objects: names[:n]}, nil); err != nil {
+		d := &object.Drop{Time: now.UnixNano(), Objects: names[:n]}
+		if _, err := s.create(ctx, object.DropName(next), d, nil); err != nil {
 			return err
 		}
 		names = names[n:]

@@ -259,7 +259,7 @@ func TestPointsOfAScheduleAndPointsThatEnd(t *testing.T) {
 	}
 }
 
-// A blob is deleted if only entries referred to it that are left out, also if another base is made before it is deleted.
+// A blob is deleted if only entries referred to it that are left out, also if another base is made before that.
 func TestBlobsOfVersionsThatAreLeftOut(t *testing.T) {
 	a := newAged(t)
 	a.g.PutBlob(5, []byte("replaced"))

@@ -32,8 +32,8 @@ type rewriting struct {
 	bound   uint64 // the last version at or before the begin of the window, which stays
 	bytes   int64  // of a segment, at which it ends
 	now     time.Time
-	keep    map[uint64]bool // indexes of versions that stay
-	dropped int64           // versions that do not stay
+	keep    []uint64 // indexes of versions that stay, in order
+	dropped int64    // versions that do not stay
 }
 
 // version is a put or delete of the prefix.
@@ -43,8 +43,8 @@ type version struct {
 	deleted bool
 }
 
-// rewrite replaces the oldest segments of a group, if that is worth it. It reads them twice, and needs 32 bytes of memory
-// for each of their versions. It returns the number of versions that are left out.
+// rewrite replaces the oldest segments of a group, if that is worth it. It reads them twice, and needs 32 bytes of
+// memory for each of their versions. It returns the number of versions that are left out.
 func (s *Store) rewrite(ctx context.Context, g *reader.Group, points []Point, window time.Time, opts *Options,
 	names map[string]bucket.Info) (left int64, err error) {
 	if _, number := g.Catalogue(); number == 0 || g.Missing != "" || g.Overlaps() {
@@ -76,8 +76,8 @@ func (s *Store) rewrite(ctx context.Context, g *reader.Group, points []Point, wi
 	return r.dropped, r.write(ctx, names)
 }
 
-// worthIt reports whether the segments that no base has are at least as large as the base. So a version is rewritten few
-// times, and what is not needed is at most as much as what is.
+// worthIt reports whether the segments that no base has are at least as large as the base. So a version is rewritten
+// few times, and what is not needed is at most as much as what is.
 func (r *rewriting) worthIt() bool {
 	based := map[string]bool{}
 	if b := r.group.Base(); b != nil {
@@ -116,9 +116,9 @@ func (r *rewriting) readable(ctx context.Context, points []Point) error {
 	return nil
 }
 
-// choose decides which versions stay: those that a read as of a point, or as of the end of the prefix or later, returns,
-// deletes that hide an older version that stays, and the last version before the window, so that times of the window stand
-// for the same indexes as before.
+// choose decides which versions stay: those that a read as of a point, or as of the end of the prefix or later,
+// returns, deletes that hide an older version that stays, and the last version before the window, so that times of the
+// window stand for the same indexes as before.
 func (r *rewriting) choose(ctx context.Context) error {
 	var versions []version
 	err := r.group.WalkSegments(ctx, len(r.prefix), func(e *format.Entry, _ []byte) error {
@@ -133,7 +133,6 @@ func (r *rewriting) choose(ctx context.Context) error {
 	slices.SortFunc(versions, func(a, b version) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.index, b.index))
 	})
-	r.keep = make(map[uint64]bool, len(versions)/2)
 	older := false // an older version of the record stays
 	for i, v := range versions {
 		if i == 0 || versions[i-1].id != v.id {
@@ -142,12 +141,13 @@ func (r *rewriting) choose(ctx context.Context) error {
 		newest := i+1 == len(versions) || versions[i+1].id != v.id
 		needed := newest || r.pointIn(v.index, versions[min(i+1, len(versions)-1)].index)
 		if needed && (!v.deleted || older) || v.index == r.bound {
-			r.keep[v.index] = true
+			r.keep = append(r.keep, v.index)
 			older = true
 			continue
 		}
 		r.dropped++
 	}
+	slices.Sort(r.keep)
 	return nil
 }
 
@@ -177,7 +177,7 @@ func (r *rewriting) write(ctx context.Context, names map[string]bucket.Info) err
 		if err != nil {
 			return err
 		}
-		if !r.keep[e.Index] || !e.Kind.IsVersion() {
+		if _, ok := slices.BinarySearch(r.keep, e.Index); !ok {
 			if blob != nil {
 				gone[blob.ID] = true
 			}
@@ -267,8 +267,8 @@ func (r *rewriting) segment(ctx context.Context, b *pieces.Builder, floor uint64
 	return object.SegmentRef{First: span.First, Last: span.Last, ID: fmt.Sprintf("%x", id[:]), Bytes: size}, err
 }
 
-// blobs returns the blobs that nothing refers to any more: those of entries that are left out, and those of the base before
-// that exist.
+// blobs returns the blobs that nothing refers to any more: those of entries that are left out, and those of the base
+// before that exist.
 func (r *rewriting) blobs(gone map[uuid.UUID]bool, names map[string]bucket.Info) []uuid.UUID {
 	if b := r.group.Base(); b != nil {
 		for _, id := range b.Blobs {

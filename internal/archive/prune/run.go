@@ -39,13 +39,13 @@ type Report struct {
 	DeletedBytes int64    `json:"deletedBytes"` // of these
 }
 
-// logsKept is how many log objects are kept that no catalogue leaves anything to read in. They tell when groups that are
-// not written were read, and an archiver that starts continues the last one.
+// logsKept is how many log objects are kept that no catalogue leaves anything to read in. They tell when groups that
+// are not written were read, and an archiver that starts continues the last one.
 const logsKept = 200
 
-// Run prunes an archive in two phases: it makes bases and lists what is not needed in a drop, and it deletes what earlier
-// drops have listed for more than a day and is still not needed. While a use counts, it does nothing. It may be killed at
-// any time, and run again.
+// Run prunes an archive in two phases: it makes bases and lists what is not needed in a drop, and it deletes what
+// earlier drops have listed for more than a day and is still not needed. While a use counts, it does nothing. It may be
+// killed at any time, and run again.
 func (s *Store) Run(ctx context.Context, opts Options) (*Report, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -138,8 +138,8 @@ func (s *Store) listNew(ctx context.Context, listed map[string]bool, f *finder, 
 	return s.createDrop(ctx, names, opts.Now())
 }
 
-// delete deletes what drops have listed for more than a day, if it is still not needed, and then these drops. It returns
-// what younger drops list. An object that an older drop lists, too, waits for the younger one.
+// delete deletes what drops have listed for more than a day, if it is still not needed, and then these drops. It
+// returns what younger drops list. An object that an older drop lists, too, waits for the younger one.
 func (s *Store) delete(ctx context.Context, drops []drop, f *finder, opts *Options, report *Report) (
 	listed map[string]bool, err error) {
 	useless := map[string]bool{}

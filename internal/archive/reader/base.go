@@ -43,8 +43,8 @@ func (g *Group) readBase(ctx context.Context) error {
 	return g.apply(b)
 }
 
-// apply puts a base into effect. A base does not count if the catalogue does not list all segments that it replaces: the
-// group has been copied anew since.
+// apply puts a base into effect. A base does not count if the catalogue does not list all segments that it replaces:
+// the group has been copied anew since.
 func (g *Group) apply(b *object.Base) error {
 	listed := make(map[object.SegmentRef]bool, len(g.catalogue.Segments))
 	for _, ref := range g.catalogue.Segments {
@@ -76,8 +76,8 @@ func (g *Group) Catalogue() (object.Catalogue, uint64) { return g.catalogue, g.n
 // Base returns the base that counts; nil if there is none. The caller must not change it.
 func (g *Group) Base() *object.Base { return g.base }
 
-// Segments returns the segment objects that hold the group's history, in the order of the log. Behind them are pieces of
-// log objects.
+// Segments returns the segment objects that hold the group's history, in the order of the log. Behind them are pieces
+// of log objects.
 func (g *Group) Segments() (refs []object.SegmentRef) {
 	for _, s := range g.sources {
 		if s.log == nil {
@@ -87,8 +87,8 @@ func (g *Group) Segments() (refs []object.SegmentRef) {
 	return refs
 }
 
-// WalkSegments calls visit for each entry of the first n segments, with its whole frame, in the order of the log. Both are
-// valid during the call. Every byte was checked. The first error of visit ends the walk.
+// WalkSegments calls visit for each entry of the first n segments, with its whole frame, in the order of the log. Both
+// are valid during the call. Every byte was checked. The first error of visit ends the walk.
 func (g *Group) WalkSegments(ctx context.Context, n int, visit func(e *format.Entry, frame []byte) error) error {
 	for _, s := range g.sources[:n] {
 		if err := s.walkFrames(ctx, g.archive.folder, visit); err != nil {
@@ -98,8 +98,8 @@ func (g *Group) WalkSegments(ctx context.Context, n int, visit func(e *format.En
 	return nil
 }
 
-// LastVersion returns the index of the last put or delete that is archived and was committed at or before a time in Unix
-// ns, in a group whose sources follow each other; 0 if there is none.
+// LastVersion returns the index of the last put or delete that is archived and was committed at or before a time in
+// Unix ns, in a group whose sources follow each other; 0 if there is none.
 func (g *Group) LastVersion(ctx context.Context, nanos int64) (uint64, error) {
 	lo, _, err := g.boundsInOrder(ctx, nanos)
 	return lo, err

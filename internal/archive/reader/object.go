@@ -42,7 +42,8 @@ func (a *Archive) Object(ctx context.Context, name string) (Object, error) {
 		to = &object.Drop{}
 	}
 	if !ok || to == nil {
-		return Object{}, fmt.Errorf("%q is not the name of an object of a store's folder that this program reads: %w", name, fs.ErrInvalid)
+		return Object{}, fmt.Errorf("%q is not the name of an object of a store's folder that this program reads: %w", name,
+			fs.ErrInvalid)
 	}
 	info, err := a.folder.stat(ctx, name)
 	if err != nil {

@@ -100,9 +100,9 @@ type copied struct {
 	record  client.Record // of version: its key is that in the store
 }
 
-// Copy writes records of an archive, as they were at a point in time, into a living store by ordinary puts. Records that
-// are in the store as they were are not written. A record that has other content now is left, and fails the copy at its
-// end, unless Overwrite is set. A copy that was interrupted is repeated as a whole: what it had written is there
+// Copy writes records of an archive, as they were at a point in time, into a living store by ordinary puts. Records
+// that are in the store as they were are not written. A record that has other content now is left, and fails the copy
+// at its end, unless Overwrite is set. A copy that was interrupted is repeated as a whole: what it had written is there
 // already.
 func Copy(ctx context.Context, out *cli.Output, s Source, to CopyTarget, opts CopyOptions) (err error) {
 	c := &copying{to: to, out: out, opts: opts, report: &CopyReport{DryRun: opts.DryRun}, batches: make(chan []copied)}

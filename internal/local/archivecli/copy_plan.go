@@ -2,7 +2,6 @@ package archivecli
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,7 +125,7 @@ func groupAt(ctx context.Context, a *reader.Archive, name string, at At) (*reade
 	if len(then) == 0 {
 		return a.Find(ctx, name)
 	}
-	return slices.MinFunc(then, func(a, b *reader.Group) int { return cmp.Compare(a.Covered.UnixNano(), b.Covered.UnixNano()) }), nil
+	return slices.MinFunc(then, func(a, b *reader.Group) int { return a.Covered.Compare(b.Covered) }), nil
 }
 
 // nearest returns the index that a point stands for in a group. If the group cannot be read as of it, and another point

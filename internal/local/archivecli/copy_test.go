@@ -269,8 +269,9 @@ func TestCopyOfIDs(t *testing.T) {
 		code int
 		err  string
 	}{
-		"some":             {"alpha/10\nalpha/11\n\n# alpha/12\nalpha/10\n", CopyOptions{}, "wrote 2 records, 18 B\n", 0, ""},
-		"a group for all":  {"0xa\n-77\n", CopyOptions{Group: "alpha"}, "wrote 1 record, 9 B\n  1 did not exist then\n", 0, ""},
+		"some": {"alpha/10\nalpha/11\n\n# alpha/12\nalpha/10\n", CopyOptions{}, "wrote 2 records, 18 B\n", 0, ""},
+		"a group for all": {"0xa\n-77\n", CopyOptions{Group: "alpha"},
+			"wrote 1 record, 9 B\n  1 did not exist then\n", 0, ""},
 		"none was there":   {"alpha/-1\n", CopyOptions{}, "wrote 0 records", 3, "none of the ids"},
 		"there already":    {"alpha/1\n", CopyOptions{}, "wrote 0 records, 0 B\n  1 already there\n", 0, ""},
 		"no group":         {"7\n", CopyOptions{}, "", 2, "line 1: the archive has Named routing"},

@@ -160,7 +160,7 @@ func behind(s *StatusJSON, lagMax time.Duration) string {
 }
 
 func lag(seconds float64) string {
-	return (time.Duration(seconds*float64(time.Second)) / time.Second * time.Second).String()
+	return (time.Duration(seconds) * time.Second).String()
 }
 
 func (s *StatusJSON) print(out *cli.Output) error {

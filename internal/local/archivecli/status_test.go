@@ -19,7 +19,8 @@ func TestStatus(t *testing.T) {
 	status := func(asJSON bool, behind, lagMax time.Duration) ran {
 		t.Helper()
 		return run(asJSON, func(out *cli.Output) error {
-			return Status(t.Context(), out, s, StatusOptions{LagMax: lagMax, Now: func() time.Time { return w.Now().Add(behind) }})
+			now := func() time.Time { return w.Now().Add(behind) }
+			return Status(t.Context(), out, s, StatusOptions{LagMax: lagMax, Now: now})
 		})
 	}
 	for name, asJSON := range map[string]bool{"status.txt": false, "status.json": true} {
@@ -33,7 +34,8 @@ func TestStatus(t *testing.T) {
 		t.Errorf("a lag that is allowed: %v", got.err)
 	}
 	got := status(false, time.Minute+time.Second, time.Minute)
-	if got.code != 1 || !strings.Contains(got.out, "1m1s ago") || !strings.Contains(got.err.Error(), "the archive is 1m1s") {
+	if got.code != 1 || !strings.Contains(got.out, "1m1s ago") ||
+		!strings.Contains(got.err.Error(), "the archive is 1m1s") {
 		t.Errorf("behind: %d, %q, %v", got.code, got.out, got.err)
 	}
 	if got := status(false, 0, 0); got.code != 2 {
