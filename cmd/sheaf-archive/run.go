@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"sheaf.dev/sheaf/client/call/liveness"
+	"sheaf.dev/sheaf/cmd/sheaf-archive/cloud"
 	"sheaf.dev/sheaf/internal/archive/archiver"
 	"sheaf.dev/sheaf/internal/archive/bucket"
 	"sheaf.dev/sheaf/internal/archive/remote"
@@ -30,8 +32,9 @@ const leftoversAge = 24 * time.Hour
 
 // runFlags are the flags of the command run.
 type runFlags struct {
-	server, tlsDir, name string
-	interval             time.Duration
+	server, tlsDir, name, http, logFormat string
+	interval                              time.Duration
+	stay                                  bool
 }
 
 func runCommand(a *app) *cobra.Command {
@@ -48,9 +51,16 @@ Shards keep the history that is not archived yet, up to a part of their volumes 
 		Example: "  sheaf-archive run file:///mnt/backups/quotes --server 127.0.0.1:7600\n" +
 			"  sheaf-archive run 's3://backups/quotes?region=eu-central-1' --server quotes-gateway:7600 --tls-dir archive",
 		Args: cobra.ExactArgs(1),
-		RunE: a.onBucket(func(ctx context.Context, b bucket.Bucket, _ []string) error {
-			return f.run(ctx, slog.New(slog.NewTextHandler(a.Out.Err, nil)), b)
-		}, false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.Body(func(ctx context.Context, args []string) error {
+				if cmd.Flags().Changed("timeout") {
+					var cancel context.CancelFunc
+					ctx, cancel = cli.Within(ctx, a.timeout)
+					defer cancel()
+				}
+				return f.run(ctx, a, args[0])
+			})(cmd, args)
+		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.server, "server", "127.0.0.1:7600", "HOST:PORT of a gateway of the store")
@@ -58,45 +68,96 @@ Shards keep the history that is not archived yet, up to a part of their volumes 
 		"folder with tls.crt, tls.key and ca.crt of the store's archiver (or $SHEAF_TLS_DIR; default: plaintext)")
 	flags.StringVar(&f.name, "name", "", "name of the store, for people who read the archive; default: its UUID")
 	flags.DurationVar(&f.interval, "interval", 10*time.Second, "time between two log objects")
+	flags.StringVar(&f.http, "http", "", "address of /metrics, /healthz, /readyz and /status; empty: none")
+	flags.BoolVar(&f.stay, "stay", false,
+		"try again where the command would end with an error, and say the reason at --http; after another archiver has "+
+			"taken over, only say so")
+	flags.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	cli.Complete(cmd, "log-format", "text", "json")
 	return cmd
 }
 
-// secure returns the credentials for gateways and for shards. The returned function must be called at the end.
-func (f *runFlags) secure() (gateways, shards credentials.TransportCredentials, end func(), err error) {
+// check returns an error that says what is wrong with the flags, and the logger.
+func (f *runFlags) check(errs io.Writer) (*slog.Logger, error) {
+	if _, port, err := net.SplitHostPort(f.server); err != nil || port == "" {
+		return nil, cli.Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", f.server)
+	}
+	if f.interval < time.Second/10 {
+		return nil, cli.Usagef("--interval %v: must be at least 100ms", f.interval)
+	}
+	switch f.logFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(errs, nil)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(errs, nil)), nil
+	}
+	return nil, cli.Usagef("--log-format %q: must be text or json", f.logFormat)
+}
+
+// certificates returns the certificates of the archiver, or nil if it speaks plaintext.
+func (f *runFlags) certificates(log *slog.Logger) (*certs.Source, error) {
 	dir := cmp.Or(f.tlsDir, os.Getenv("SHEAF_TLS_DIR"))
 	if dir == "" {
-		return insecure.NewCredentials(), insecure.NewCredentials(), func() {}, nil
+		return nil, nil
 	}
-	source, err := certs.Open(certs.Config{Dir: dir})
+	source, err := certs.Open(certs.Config{Dir: dir, Logger: log})
 	if err != nil {
-		return nil, nil, nil, cli.Usagef("--tls-dir: %w", err)
+		return nil, cli.Usagef("--tls-dir: %w", err)
 	}
 	if is := source.Identity(); is.Role != identity.Archive {
 		source.Close()
-		return nil, nil, nil, cli.Usagef("--tls-dir %s: the certificate is that of %s, and not that of an archiver", dir, is)
+		return nil, cli.Usagef("--tls-dir %s: the certificate is that of %s, and not that of an archiver", dir, is)
 	}
-	gateways, shards = source.Client(source.Own(identity.Gateway, "")), source.Client(source.Own(identity.Shard, ""))
-	return gateways, shards, source.Close, nil
+	return source, nil
 }
 
-// run archives the store into a bucket until ctx ends.
-func (f *runFlags) run(ctx context.Context, log *slog.Logger, b bucket.Bucket) (err error) {
-	if _, port, err := net.SplitHostPort(f.server); err != nil || port == "" {
-		return cli.Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", f.server)
-	}
-	if f.interval < time.Second/10 {
-		return cli.Usagef("--interval %v: must be at least 100ms", f.interval)
-	}
-	gateways, shards, end, err := f.secure()
+// run archives the store into the bucket of a URL until ctx ends.
+func (f *runFlags) run(ctx context.Context, a *app, url string) (err error) {
+	log, err := f.check(a.Out.Err)
 	if err != nil {
 		return err
 	}
-	defer end()
+	source, err := f.certificates(log)
+	if err != nil {
+		return err
+	}
+	if source != nil {
+		defer source.Close()
+	}
+	p := newProcess(version, f.interval)
+	stopHTTP, err := serveHTTP(ctx, f.http, p, source, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopHTTP()) }()
+	attempt := func(ctx context.Context) error { return f.archive(ctx, log, p, source, url) }
+	if !f.stay {
+		return attempt(ctx)
+	}
+	p.stay(ctx, log, attempt)
+	return nil
+}
+
+// archive archives the store until ctx ends, and returns nil then. It returns an error if it cannot begin, or must not
+// go on.
+func (f *runFlags) archive(ctx context.Context, log *slog.Logger, p *process, source *certs.Source, url string) (
+	err error) {
+	inner, err := cloud.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	b := &heardBucket{Bucket: inner, p: p}
+	defer func() { err = errors.Join(err, b.Close()) }()
 	if _, err := bucket.Probe(ctx, b); err != nil {
 		return err
 	}
-	if _, err := bucket.RemoveLeftovers(ctx, b, time.Now().Add(-leftoversAge)); err != nil {
+	if _, err := bucket.RemoveLeftovers(ctx, inner, time.Now().Add(-leftoversAge)); err != nil {
 		log.Warn("parts that a killed process left in the bucket remain", "error", err)
+	}
+	gateways, shards := insecure.NewCredentials(), insecure.NewCredentials()
+	if source != nil {
+		gateways = source.Client(source.Own(identity.Gateway, ""))
+		shards = source.Client(source.Own(identity.Shard, ""))
 	}
 	gateway, err := grpc.NewClient("passthrough:///"+f.server, append(dialOptions(gateways), grpc.WithNoProxy())...)
 	if err != nil {
@@ -105,29 +166,36 @@ func (f *runFlags) run(ctx context.Context, log *slog.Logger, b bucket.Bucket) (
 	defer func() { err = errors.Join(err, gateway.Close()) }()
 	store, err := remote.Describe(ctx, gateway)
 	if err != nil {
-		return err
+		return silentError{err}
 	}
 	var a *archiver.Archiver
-	source := remote.New(remote.Options{
+	news := remote.New(remote.Options{
 		Store: store.UUID, Dial: dialOptions(shards),
 		Shards: func(ctx context.Context) ([]string, error) { return remote.Routing(ctx, gateway) },
 		Name:   func(group uuid.UUID) string { return a.GroupName(group) },
 	})
-	defer func() { err = errors.Join(err, source.Close()) }()
+	defer func() { err = errors.Join(err, news.Close()) }()
 	a, err = archiver.New(archiver.Options{
-		Bucket: b, Source: source, Store: store.UUID, Name: cmp.Or(f.name, store.UUID.String()), Routing: store.Routing,
+		Bucket: b, Source: news, Store: store.UUID, Name: cmp.Or(f.name, store.UUID.String()), Routing: store.Routing,
 		Groups: store.Groups, Interval: f.interval, Log: log,
 	})
 	if err != nil {
 		return err
 	}
 	log.Info("the archiver begins", "store", store.UUID, "routing", store.Routing)
+	p.begin(store.UUID, a)
+	defer p.end()
 	if err := a.Run(ctx); ctx.Err() == nil {
 		return fmt.Errorf("the archiver stopped: %w", err)
 	}
 	log.Info("the archiver ends", "archived_through", a.Status().ArchivedThrough)
 	return nil
 }
+
+// silentError is an error of a store that does not answer.
+type silentError struct{ error }
+
+func (e silentError) Unwrap() error { return e.error }
 
 // dialOptions are the options of connections to processes of the store.
 func dialOptions(creds credentials.TransportCredentials) []grpc.DialOption {

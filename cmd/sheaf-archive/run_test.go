@@ -82,16 +82,16 @@ func (s *devStore) sheaf(in string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// archiving runs `sheaf-archive run` until the function that it returns is called.
-func archiving(t *testing.T, s *devStore, url string) (stop func() (code int, errs string)) {
+// archiveWith runs `sheaf-archive run` until the function that it returns is called.
+func archiveWith(t *testing.T, s *devStore, url string, flags ...string) (stop func() (code int, errs string)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	code, ended := 0, make(chan struct{})
 	var errs bytes.Buffer
 	go func() {
 		defer close(ended)
-		code = run(ctx, &bytes.Buffer{}, &errs, []string{"run", url, "--server", s.server, "--tls-dir",
-			filepath.Join(s.folder, "tls", "archive"), "--interval", "100ms", "--name", "quotes"})
+		code = run(ctx, &bytes.Buffer{}, &errs, append([]string{"run", url, "--server", s.server, "--tls-dir",
+			filepath.Join(s.folder, "tls", "archive"), "--interval", "100ms", "--name", "quotes"}, flags...))
 	}()
 	return func() (int, string) {
 		cancel()
@@ -122,7 +122,7 @@ func TestAStoreIsArchived(t *testing.T) {
 	large := strings.Repeat("sheaf", 1<<19)
 	put("42", "first")
 	put("43", large)
-	stop := archiving(t, s, url)
+	stop := archiveWith(t, s, url)
 	has("42", "first")
 	has("43", large)
 	put("42", "second")
@@ -134,7 +134,7 @@ func TestAStoreIsArchived(t *testing.T) {
 	if _, err := s.sheaf("", "rm", "43"); err != nil {
 		t.Fatal(err)
 	}
-	stop = archiving(t, s, url)
+	stop = archiveWith(t, s, url)
 	has("42", "third")
 	has("43", "")
 	if code, errs := stop(); code != 0 {
@@ -158,6 +158,7 @@ func TestWrongArgumentsOfRun(t *testing.T) {
 		"too often": {[]string{"run", folder, "--interval", "1ms"}, "at least 100ms"},
 		"no folder": {[]string{"run", folder, "--tls-dir", filepath.Join(t.TempDir(), "none")}, "--tls-dir"},
 		"no bucket": {[]string{"run"}, "0 arguments given"},
+		"no format": {[]string{"run", folder, "--log-format", "xml"}, "text or json"},
 	} {
 		if code, _, errs := of(t, c.args...); code != 2 || !strings.Contains(errs, c.want) {
 			t.Errorf("%s: %d, %s", name, code, errs)

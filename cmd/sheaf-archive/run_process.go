@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/client/call/backoff"
+	"sheaf.dev/sheaf/internal/archive/archiver"
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/status/archiving"
+)
+
+// attempts are the pauses between two attempts to archive. New credentials are taken within the longest pause.
+var attempts = backoff.Doubling{First: time.Second, Most: 20 * time.Second}
+
+// worked is how long an attempt must have lasted for the next pause to be short again.
+const worked = time.Minute
+
+// process is what the process of `sheaf-archive run` knows of its attempts to archive. Safe for concurrent use.
+type process struct {
+	version  string
+	interval time.Duration
+
+	mu       sync.Mutex
+	archiver *archiver.Archiver // of the attempt under way; nil: there is none
+	began    time.Time          // of that attempt
+	state    archiving.State    // while no attempt is under way
+	trouble  *archiving.Trouble // why the last attempt ended
+	store    uuid.UUID
+	// through is the last time before which everything acknowledged was archived, in all groups.
+	through time.Time
+	// objects, bytes and errors are those of attempts that have ended.
+	objects, bytes int64
+	errors         map[string]int64
+	bucketErrors   map[string]int64
+	bucketTrouble  archiving.Trouble // the last failed call to the bucket
+	lastObject     time.Time
+}
+
+func newProcess(version string, interval time.Duration) *process {
+	return &process{version: version, interval: interval, state: archiving.Starting, errors: map[string]int64{},
+		bucketErrors: map[string]int64{}}
+}
+
+// begin notes that an archiver was started.
+func (p *process) begin(store uuid.UUID, a *archiver.Archiver) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.store, p.archiver, p.began, p.trouble = store, a, time.Now(), nil
+}
+
+// end takes over the counts of an archiver that has ended.
+func (p *process) end() {
+	r := p.report()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.objects, p.bytes, p.errors, p.archiver = r.Objects, r.Bytes, r.Errors, nil
+}
+
+// fail notes why an attempt has ended, and returns whether another one may follow.
+func (p *process) fail(err error) (again bool) {
+	reason := reasonOf(err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.trouble = &archiving.Trouble{Reason: reason, Message: err.Error(), At: time.Now()}
+	if reason == archiving.ReasonTakenOver {
+		p.state = archiving.Ended // taken over again, the other archiver would take over in turn
+		return false
+	}
+	p.state = archiving.Waiting
+	return true
+}
+
+// stay makes one attempt after another until ctx ends.
+func (p *process) stay(ctx context.Context, log *slog.Logger, attempt func(context.Context) error) {
+	tries := backoff.Tries{Doubling: attempts}
+	for {
+		began := time.Now()
+		err := attempt(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if !p.fail(err) {
+			log.Error("another archiver writes this archive: this process waits to be stopped", "error", err)
+			<-ctx.Done()
+			return
+		}
+		log.Error("the store is not archived; this is tried again", "reason", reasonOf(err), "error", err)
+		if time.Since(began) > worked {
+			tries.Again()
+		}
+		if !tries.Wait(ctx) {
+			return
+		}
+	}
+}
+
+// reasonOf returns the reason of a condition for an error that has ended an attempt.
+func reasonOf(err error) string {
+	var taken *archiver.TakenOverError
+	switch {
+	case errors.As(err, &taken):
+		return archiving.ReasonTakenOver
+	case errors.As(err, new(silentError)):
+		return archiving.ReasonStoreSilent
+	case errors.Is(err, bucket.ErrReplaces), errors.Is(err, bucket.ErrReadsOther):
+		return archiving.ReasonNotCreateOnce
+	case errors.Is(err, object.ErrForeign):
+		return archiving.ReasonForeign
+	case errors.Is(err, object.ErrVersion):
+		return archiving.ReasonNewerFormat
+	case errors.Is(err, object.ErrKey):
+		return archiving.ReasonWrongKey
+	case errors.Is(err, object.ErrCorrupt):
+		return archiving.ReasonDamaged
+	}
+	if reason := bucket.ReasonOf(err); reason != "" {
+		return string(reason)
+	}
+	return string(bucket.NoBucket) // something that the bucket needs does not exist, such as the folder that it is in
+}
+
+// heard notes the outcome of a call to the bucket.
+func (p *process) heard(err error) {
+	reason := bucket.ReasonOf(err)
+	if reason == "" || errors.Is(err, context.Canceled) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bucketErrors[string(reason)]++
+	p.bucketTrouble = archiving.Trouble{Reason: string(reason), Message: err.Error(), At: time.Now()}
+}
+
+// created notes that the bucket has acknowledged an object.
+func (p *process) created() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastObject = time.Now()
+}
+
+// report returns what the process has done and what it waits for.
+func (p *process) report() archiving.Report {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	r := archiving.Report{Version: p.version, State: p.state, IntervalSeconds: p.interval.Seconds(),
+		Objects: p.objects, Bytes: p.bytes, Errors: maps.Clone(p.errors), BucketErrors: maps.Clone(p.bucketErrors)}
+	if p.store != uuid.Nil {
+		r.Store = p.store.String()
+	}
+	if !p.lastObject.IsZero() {
+		r.LastObject = new(p.lastObject)
+	}
+	var s archiver.Status
+	if p.archiver != nil {
+		s = p.archiver.Status()
+		p.add(&r, &s)
+	}
+	if !p.through.IsZero() {
+		lag := max(now.Sub(p.through), 0).Seconds()
+		r.ArchivedThrough, r.LagSeconds = new(p.through), &lag
+	}
+	r.Trouble = p.troubled(&s)
+	return r
+}
+
+// add adds the status of the archiver to a report.
+func (p *process) add(r *archiving.Report, s *archiver.Status) {
+	r.State = archiving.Starting
+	if s.Writer != uuid.Nil {
+		r.State, r.Writer = archiving.Archiving, s.Writer.String()
+	}
+	r.Epoch, r.LogObject, r.Groups, r.Waiting, r.Holes = s.Epoch, s.Number, s.Groups, s.Waiting, s.Holes
+	r.PendingBytes, r.LooseBytes = s.PendingBytes, s.LooseBytes
+	r.Objects, r.Bytes = r.Objects+s.Objects, r.Bytes+s.Bytes
+	for reason, n := range s.Errors {
+		r.Errors[string(reason)] += n
+	}
+	// The time covers all groups only if none waits for its first copy, and if the store was asked since the attempt
+	// began: until then, groups that were created in between are not known.
+	if s.Waiting == 0 && s.Groups > 0 && s.ArchivedThrough.After(p.began) && s.ArchivedThrough.After(p.through) {
+		p.through = s.ArchivedThrough
+	}
+}
+
+// troubled returns why the archive does not get on: the last error, unless everything acknowledged until then is
+// archived by now.
+func (p *process) troubled(s *archiver.Status) *archiving.Trouble {
+	if p.archiver == nil {
+		return p.trouble
+	}
+	if s.LastError == "" || !s.LastErrorAt.After(s.ArchivedThrough) {
+		return nil
+	}
+	what, _, _ := strings.Cut(s.LastError, ":")
+	t := &archiving.Trouble{Reason: archiving.ReasonDamaged, Message: s.LastError, At: s.LastErrorAt}
+	switch archiver.Reason(what) {
+	case archiver.ReasonSource:
+		t.Reason = archiving.ReasonStoreSilent
+	case archiver.ReasonCreate, archiver.ReasonRead:
+		t.Reason = string(bucket.Other)
+		if p.bucketTrouble.Reason != "" {
+			t.Reason = p.bucketTrouble.Reason
+		}
+	case archiver.ReasonDamage, archiver.ReasonGap:
+	}
+	return t
+}
