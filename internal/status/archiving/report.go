@@ -47,29 +47,29 @@ type Report struct {
 	Store   string `json:"store,omitempty"` // UUID; empty: the store has not answered yet
 	State   State  `json:"state"`
 	// IntervalSeconds is the time between two log objects.
-	IntervalSeconds float64 `json:"interval_seconds"`
+	IntervalSeconds float64 `json:"intervalSeconds"`
 	Writer          string  `json:"writer,omitempty"` // UUID of the writer; empty: it has not begun to write
 	Epoch           uint64  `json:"epoch,omitempty"`
-	LogObject       uint64  `json:"log_object,omitempty"` // the number of the last log object
+	LogObject       uint64  `json:"logObject,omitempty"` // the number of the last log object
 
 	// ArchivedThrough is a time before which everything acknowledged, in all groups, is archived. Nil: not known yet.
-	ArchivedThrough *time.Time `json:"archived_through,omitempty"`
+	ArchivedThrough *time.Time `json:"archivedThrough,omitempty"`
 	// LagSeconds is how long ago that is. Nil: not known yet.
-	LagSeconds *float64 `json:"lag_seconds,omitempty"`
+	LagSeconds *float64 `json:"lagSeconds,omitempty"`
 
-	Groups       int   `json:"groups"`         // groups that are archived
-	Waiting      int   `json:"waiting_groups"` // groups whose first copy is not complete
-	Holes        int   `json:"holes"`          // in the history of all groups
-	PendingBytes int64 `json:"pending_bytes"`  // news in memory
-	LooseBytes   int64 `json:"loose_bytes"`    // entries that are in log objects alone
+	Groups       int   `json:"groups"`        // groups that are archived
+	Waiting      int   `json:"waitingGroups"` // groups whose first copy is not complete
+	Holes        int   `json:"holes"`         // in the history of all groups
+	PendingBytes int64 `json:"pendingBytes"`  // news in memory
+	LooseBytes   int64 `json:"looseBytes"`    // entries that are in log objects alone
 
 	// Objects, Bytes, Errors and BucketErrors count from the start of the process.
-	Objects      int64            `json:"objects"`                 // that the bucket has acknowledged
-	Bytes        int64            `json:"bytes"`                   // of these objects
-	Errors       map[string]int64 `json:"errors,omitempty"`        // by what the archiver did
-	BucketErrors map[string]int64 `json:"bucket_errors,omitempty"` // by the reason that the bucket gave
+	Objects      int64            `json:"objects"`                // that the bucket has acknowledged
+	Bytes        int64            `json:"bytes"`                  // of these objects
+	Errors       map[string]int64 `json:"errors,omitempty"`       // by what the archiver did
+	BucketErrors map[string]int64 `json:"bucketErrors,omitempty"` // by the reason that the bucket gave
 	// LastObject is when the bucket acknowledged an object last. Nil: it has acknowledged none.
-	LastObject *time.Time `json:"last_object,omitempty"`
+	LastObject *time.Time `json:"lastObject,omitempty"`
 
 	// Trouble is why it does not get on. Nil: it does, as far as it knows.
 	Trouble *Trouble `json:"trouble,omitempty"`
