@@ -113,6 +113,14 @@ var goodCases = []goodCase{
 			"callsAtOnce": 1}}},
 	{kind: "RecordTenant", set: fields{"spec/quotas": fields{"records": 1000000000}}, update: true},
 
+	{kind: "RecordArchive", set: fields{"spec/url": "s3://b-1.c/?region=eu&endpoint=https://s3.example:9000",
+		"spec/credentialsSecretRef": fields{"name": "a.b"}, "spec/interval": "1s", "spec/hold": fields{"maxBytes": "64Mi"},
+		"spec/image": "a/b:c"}},
+	{kind: "RecordArchive", set: fields{"spec/url": "gs://other/a/b_c", "spec/interval": "1h",
+		"spec/serviceAccountName": "sheaf-archive", "spec/hold": fields{"maxBytes": "1Pi"}}, update: true},
+	{kind: "RecordArchive", set: fields{"spec/url": "azblob://c?storage_account=a",
+		"spec/serviceAccountName": "sheaf-archive-" + letters(49)}},
+
 	{kind: "DiskSet", set: fields{"metadata/name": letters(63)}},
 	{kind: "DiskSet", set: fields{"spec/disks": disks(512)}},
 	{kind: "DiskSet", set: fields{"spec/disks": disks(2)}, update: true},

@@ -28,7 +28,7 @@ type badCase struct {
 
 var badCases = map[string][]badCase{
 	"RecordStore": recordStoreCases, "ShardPool": shardPoolCases, "Shard": shardCases, "DiskSet": diskSetCases,
-	"RecordGrant": recordGrantCases, "RecordTenant": recordTenantCases,
+	"RecordGrant": recordGrantCases, "RecordTenant": recordTenantCases, "RecordArchive": recordArchiveCases,
 }
 
 func (c badCase) name() string {

@@ -90,6 +90,12 @@ const (
 	ConditionInForce = "InForce"
 	// ConditionGrantsInForce has the same meaning as InForce, but for all grants of a store, including deleted ones.
 	ConditionGrantsInForce = "GrantsInForce"
+	// ConditionArchiving is True while a process archives a store. While it cannot, it is False, with the reason that the
+	// bucket gave.
+	ConditionArchiving = "Archiving"
+	// ConditionArchiveCurrent is True while everything acknowledged up to a short time ago is in objects that the bucket
+	// has acknowledged.
+	ConditionArchiveCurrent = "ArchiveCurrent"
 	// ConditionDrained is True when no shard of a drained pool holds a group.
 	ConditionDrained = "Drained"
 )

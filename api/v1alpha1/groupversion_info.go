@@ -1,6 +1,7 @@
 // Package v1alpha1 holds the Kubernetes kinds of Sheaf: RecordStore (a store and its settings), ShardPool (the shards
 // of a store), Shard (the observed state of one shard), DiskSet (raw disks that become volumes), RecordGrant (the
-// rights of callers in a store) and RecordTenant (the quotas of a part of a store).
+// rights of callers in a store), RecordTenant (the quotas of a part of a store) and RecordArchive (the copy of a store
+// in a bucket).
 //
 // +kubebuilder:object:generate=true
 // +groupName=sheaf.dev
@@ -26,7 +27,8 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&RecordStore{}, &RecordStoreList{}, &ShardPool{}, &ShardPoolList{}, &Shard{}, &ShardList{}, &DiskSet{},
 		&DiskSetList{},
-		&RecordGrant{}, &RecordGrantList{}, &RecordTenant{}, &RecordTenantList{})
+		&RecordGrant{}, &RecordGrantList{}, &RecordTenant{}, &RecordTenantList{},
+		&RecordArchive{}, &RecordArchiveList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }

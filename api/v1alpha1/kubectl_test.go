@@ -49,12 +49,13 @@ func TestStatusSubresource(t *testing.T) {
 				t.Fatalf("a person has set status.%s of a new object to %v", number, seen)
 			}
 			counts := map[string]fields{
-				"RecordStore":  {"status/observedGeneration": 1, "status/load": "62% 1.9GiB/s ETA 2m"},
-				"ShardPool":    {"status/observedGeneration": 1, "status/shards": 1, "status/serving": 1, "status/updated": 1},
-				"Shard":        {"status/records": 1, "status/name": "quotes-ssd-0", "status/number": 0, "status/state": "Serving"},
-				"DiskSet":      {"status/observedGeneration": 1, "status/total": 1, "status/free": 1, "status/bound": 0},
-				"RecordGrant":  {"status/observedGeneration": 1, "status/tableVersion": 1},
-				"RecordTenant": {"status/observedGeneration": 1, "status/tableVersion": 1},
+				"RecordStore":   {"status/observedGeneration": 1, "status/load": "62% 1.9GiB/s ETA 2m"},
+				"ShardPool":     {"status/observedGeneration": 1, "status/shards": 1, "status/serving": 1, "status/updated": 1},
+				"Shard":         {"status/records": 1, "status/name": "quotes-ssd-0", "status/number": 0, "status/state": "Serving"},
+				"DiskSet":       {"status/observedGeneration": 1, "status/total": 1, "status/free": 1, "status/bound": 0},
+				"RecordGrant":   {"status/observedGeneration": 1, "status/tableVersion": 1},
+				"RecordTenant":  {"status/observedGeneration": 1, "status/tableVersion": 1},
+				"RecordArchive": {"status/observedGeneration": 1, "status/groups": 1, "status/holes": 0},
 			}[kind]
 			apply(t, object, counts)
 			apply(t, object, fields{"metadata/labels": fields{"a": "b"}})
@@ -112,6 +113,8 @@ func TestPrinted(t *testing.T) {
 		"RecordGrant": {"rgrant", "NAME STORE READY VERBS TROUBLE AGE", "NAME STORE READY VERBS TABLE TROUBLE AGE"},
 		"RecordTenant": {"rtenant", "NAME STORE PREFIX READY STORED TROUBLE AGE",
 			"NAME STORE PREFIX READY STORED RECORDS GROUPS CALLS/S BYTES/S TABLE TROUBLE AGE"},
+		"RecordArchive": {"rarchive", "NAME STORE READY CURRENT ARCHIVED HOLES TROUBLE AGE",
+			"NAME STORE READY CURRENT ARCHIVED HOLES GROUPS URL TROUBLE AGE"},
 	}
 	names := map[string]string{}
 	for kind, w := range want {

@@ -25,12 +25,13 @@ var (
 
 // kinds maps the name of each kind of this package to its resource.
 var kinds = map[string]schema.GroupVersionResource{
-	"RecordStore":  v1alpha1.GroupVersion.WithResource("recordstores"),
-	"ShardPool":    v1alpha1.GroupVersion.WithResource("shardpools"),
-	"Shard":        v1alpha1.GroupVersion.WithResource("shards"),
-	"DiskSet":      v1alpha1.GroupVersion.WithResource("disksets"),
-	"RecordGrant":  v1alpha1.GroupVersion.WithResource("recordgrants"),
-	"RecordTenant": v1alpha1.GroupVersion.WithResource("recordtenants"),
+	"RecordStore":   v1alpha1.GroupVersion.WithResource("recordstores"),
+	"ShardPool":     v1alpha1.GroupVersion.WithResource("shardpools"),
+	"Shard":         v1alpha1.GroupVersion.WithResource("shards"),
+	"DiskSet":       v1alpha1.GroupVersion.WithResource("disksets"),
+	"RecordGrant":   v1alpha1.GroupVersion.WithResource("recordgrants"),
+	"RecordTenant":  v1alpha1.GroupVersion.WithResource("recordtenants"),
+	"RecordArchive": v1alpha1.GroupVersion.WithResource("recordarchives"),
 }
 
 // warningLog keeps the warnings of the API server.

@@ -76,6 +76,14 @@ spec:
   prefix: team-a-
   quotas: {storedBytes: 500Gi}
 `,
+	"RecordArchive": `
+apiVersion: sheaf.dev/v1alpha1
+kind: RecordArchive
+metadata: {name: quotes}
+spec:
+  storeRef: {name: quotes}
+  url: s3://backups/quotes
+`,
 }
 
 // build returns a minimal object with the given fields set.
@@ -237,6 +245,7 @@ func decode(t *testing.T, object *unstructured.Unstructured) {
 		"RecordStore": &v1alpha1.RecordStore{}, "ShardPool": &v1alpha1.ShardPool{}, "Shard": &v1alpha1.Shard{},
 		"DiskSet":     &v1alpha1.DiskSet{},
 		"RecordGrant": &v1alpha1.RecordGrant{}, "RecordTenant": &v1alpha1.RecordTenant{},
+		"RecordArchive": &v1alpha1.RecordArchive{},
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, types[object.GetKind()],
 		true); err != nil {

@@ -21,12 +21,13 @@ const sampleFolder = "../../config/samples"
 
 // samples are the objects of config/samples, by kind. Objects of built-in kinds are left out.
 type samples struct {
-	stores  []v1alpha1.RecordStore
-	pools   []v1alpha1.ShardPool
-	shards  []v1alpha1.Shard
-	disks   []v1alpha1.DiskSet
-	grants  []v1alpha1.RecordGrant
-	tenants []v1alpha1.RecordTenant
+	stores   []v1alpha1.RecordStore
+	pools    []v1alpha1.ShardPool
+	shards   []v1alpha1.Shard
+	disks    []v1alpha1.DiskSet
+	grants   []v1alpha1.RecordGrant
+	tenants  []v1alpha1.RecordTenant
+	archives []v1alpha1.RecordArchive
 }
 
 // add decodes a document into its kind's list. It fails if the Go type lacks a field or if a field occurs twice.
@@ -54,6 +55,8 @@ func (s *samples) add(document []byte) (kind string, err error) {
 		err = appendStrict(&s.grants, document)
 	case "RecordTenant":
 		err = appendStrict(&s.tenants, document)
+	case "RecordArchive":
+		err = appendStrict(&s.archives, document)
 	default:
 		err = errors.New("there is no kind " + head.Kind)
 	}
@@ -154,6 +157,11 @@ func TestSamplesFitTogether(t *testing.T) {
 	for _, r := range all.tenants {
 		if name := r.Spec.StoreRef.Name; !named[name] {
 			t.Errorf("RecordTenant %s: its store %s is no sample of Named routing", r.Name, name)
+		}
+	}
+	for _, a := range all.archives {
+		if name := a.Spec.StoreRef.Name; !store[name] {
+			t.Errorf("RecordArchive %s: no sample is its store %s", a.Name, name)
 		}
 	}
 }

@@ -1,0 +1,42 @@
+package v1alpha1_test
+
+var recordArchiveCases = append(append([]badCase{
+	{field: "spec", value: nil, says: "Required value"},
+	{field: "spec/storeRef", value: nil, says: "Required value"},
+	{field: "spec/storeRef/name", value: "Quotes", says: "must be that of a RecordStore of this namespace"},
+	{field: "spec/storeRef/name", value: "other", update: true,
+		says: "storeRef cannot be changed: make a new RecordArchive"},
+
+	{field: "spec/url", value: nil, says: "Required value"},
+	{field: "spec/url", value: "", says: "url must be s3://BUCKET/PATH"},
+	{field: "spec/url", value: "file:///backups", says: "url must be s3://BUCKET/PATH"},
+	{field: "spec/url", value: "https://s3.example/backups", says: "url must be s3://BUCKET/PATH"},
+	{field: "spec/url", value: "s3://key:secret@backups/quotes", says: "without a user or a key"},
+	{field: "spec/url", value: "s3://backups/a b", says: "url must be s3://BUCKET/PATH"},
+	{field: "spec/url", value: "s3://" + letters(1024), says: "may not be more than 1024"},
+
+	{field: "spec/credentialsSecretRef", value: fields{}, at: "spec.credentialsSecretRef.name", says: "Required value"},
+	{field: "spec/credentialsSecretRef/name", value: "", says: "at least 1 chars long"},
+	{field: "spec/credentialsSecretRef/name", value: "other/secret", says: "must be the name of a Secret"},
+	{field: "spec/credentialsSecretRef/name", value: letters(254), says: "may not be more than 253"},
+	{field: "spec/serviceAccountName", value: "default", says: "the operator may use no other ServiceAccount"},
+	{field: "spec/serviceAccountName", value: "sheaf-archives", says: "must be sheaf-archive, or begin with"},
+	{field: "spec/serviceAccountName", value: "sheaf-archive-" + letters(50), says: "may not be more than 63"},
+	{field: "spec/serviceAccountName", value: "sheaf-archive", with: fields{"spec/credentialsSecretRef/name": "a"},
+		says: "give credentialsSecretRef or serviceAccountName, not both"},
+
+	{field: "spec/interval", value: "999ms", says: "interval must be a duration from 1s to 1h"},
+	{field: "spec/interval", value: "61m", says: "interval must be a duration from 1s to 1h"},
+	{field: "spec/interval", value: "often", says: "interval must be a duration from 1s to 1h"},
+	{field: "spec/interval", value: letters(33), says: "may not be more than 32"},
+	{field: "spec/hold", value: fields{}, says: "should have at least 1 properties"},
+	{field: "spec/hold/maxBytes", value: "1Mi", says: "maxBytes must be a number with a unit, from 64Mi to 1Pi"},
+	{field: "spec/hold/maxBytes", value: "2Pi", says: "maxBytes must be a number with a unit, from 64Mi to 1Pi"},
+	{field: "spec/hold/maxBytes", value: "5%", says: "maxBytes must be a number with a unit, from 64Mi to 1Pi"},
+	{field: "spec/hold/maxBytes", value: letters(33), says: "may not be more than 32"},
+	{field: "spec/image", value: "", says: "at least 1 chars long"},
+	{field: "spec/image", value: "an image", says: "image must be an image's name"},
+	{field: "spec/image", value: letters(513), says: "may not be more than 512"},
+	{field: "spec/extraEnv", value: []fields{{"name": "AWS_SECRET_ACCESS_KEY", "value": "x"}},
+		says: "put them into the Secret of credentialsSecretRef"},
+}, resourcesCases("spec/resources")...), append(schedulingCases("spec/scheduling"), podCases("spec")...)...)
