@@ -100,6 +100,25 @@ var _ = Describe("The fence around the operator's account", needs("an admission 
 		Expect(account.Create(ctx, deployment(func(*corev1.PodSpec) {}))).To(Succeed())
 		refused(account.Create(ctx, deployment(func(p *corev1.PodSpec) { p.ServiceAccountName = "admin" })),
 			"gives pods no ServiceAccount")
+		off := false
+		archive := func(p *corev1.PodSpec) {
+			p.ServiceAccountName, p.AutomountServiceAccountToken = "sheaf-archive-a", &off
+		}
+		Expect(account.Create(ctx, deployment(archive))).To(Succeed())
+		for _, change := range []func(*corev1.PodSpec){
+			func(p *corev1.PodSpec) { p.ServiceAccountName = "sheaf-archives" },
+			func(p *corev1.PodSpec) { p.AutomountServiceAccountToken = nil },
+			func(p *corev1.PodSpec) {
+				p.Volumes = []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{
+					Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{
+						ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}}}}}}
+			},
+		} {
+			refused(account.Create(ctx, deployment(func(p *corev1.PodSpec) {
+				archive(p)
+				change(p)
+			})), "gives pods no ServiceAccount")
+		}
 		for _, change := range []func(*corev1.PodSpec){
 			func(p *corev1.PodSpec) { p.HostNetwork = true },
 			func(p *corev1.PodSpec) { p.HostPID = true },

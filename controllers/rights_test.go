@@ -305,7 +305,8 @@ func operatorRole() *rbacv1.ClusterRole {
 var unseen = map[right]string{
 	{"sheaf.dev", "recordstores/finalizers",
 		"update"}: "the admission plugin OwnerReferencesPermissionEnforcement asks for it where a store becomes an owner",
-	{"sheaf.dev", "shardpools/finalizers", "update"}: "so does it for pools",
+	{"sheaf.dev", "shardpools/finalizers", "update"}:     "so does it for pools",
+	{"sheaf.dev", "recordarchives/finalizers", "update"}: "and for archives",
 }
 
 // notUsed is the prefix of the messages of compareRights about rights that were not used.

@@ -25,6 +25,7 @@ import (
 
 	"sheaf.dev/sheaf/controllers/diskset"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordarchive"
 	"sheaf.dev/sheaf/controllers/recordgrant"
 	"sheaf.dev/sheaf/controllers/recordstore"
 	"sheaf.dev/sheaf/controllers/shardpool"
@@ -153,6 +154,13 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	}
 	if err := grants.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordGrants: %w", err)
+	}
+	archives := &recordarchive.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("sheaf-operator"),
+		Archives: operator.NewArchives(), Trust: keeper, Image: o.archiveImage,
+	}
+	if err := archives.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the controller of RecordArchives: %w", err)
 	}
 	if !o.diskSets {
 		return nil

@@ -31,6 +31,7 @@ import (
 type options struct {
 	namespaces      []string
 	shardImage      string
+	archiveImage    string
 	namespace       string
 	leaderElect     bool
 	leaderNamespace string
@@ -65,6 +66,8 @@ service account, names. The Helm chart sheaf-operator installs it with the right
 	flags.StringSliceVar(&o.namespaces, "namespaces", nil, "namespaces to look after; empty: all")
 	flags.StringVar(&o.shardImage, "shard-image", "",
 		"image of shards, gateways and etcd, where a RecordStore names none (required)")
+	flags.StringVar(&o.archiveImage, "archive-image", "",
+		"image of the pods of archives, where a RecordArchive names none; empty: each has to name one")
 	flags.StringVar(&o.namespace, "operator-namespace", "",
 		"namespace of the operator's pods, which NetworkPolicies of stores let in; "+
 			"empty: $POD_NAMESPACE; where that is empty too, none are made")

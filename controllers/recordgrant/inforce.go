@@ -168,7 +168,8 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 		return nil, 0, fmt.Errorf("list the pods of store %s: %w", client.ObjectKeyFromObject(store), err)
 	}
 	decide := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
-		return p.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd
+		component := p.Labels[v1alpha1.LabelComponent]
+		return component == workload.ContainerEtcd || component == workload.ContainerArchive // they decide about no calls
 	})
 	slices.SortFunc(decide, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	last, _ := r.asked.Load(store.UID)

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	_ "sheaf.dev/sheaf/controllers/recordarchive" // registers the series of archives
 	"sheaf.dev/sheaf/internal/test/must"
 )
 

@@ -54,6 +54,7 @@ func storeKey(pool *v1alpha1.ShardPool) types.NamespacedName {
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shards,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shards/status,verbs=patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores,verbs=get;list;watch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=recordarchives,verbs=list;watch
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch;delete
@@ -202,6 +203,9 @@ func gather(ctx context.Context, w *work) step.Outcome {
 		return step.Retry(err)
 	}
 	seen.Store, seen.Image = w.store, workload.ImageOf(w.store, w.r.Image)
+	if seen.HoldBytes, err = holdBytes(ctx, w.r.Client, w.store); err != nil {
+		return step.Retry(err)
+	}
 	w.seen, w.places = seen, w.placesOf(seen)
 	from := sources{cached: w.r.Client, live: w.r.Live, shards: w.shards, places: w.places, now: w.r.Now.Time()}
 	if err := from.fill(ctx, seen, w.etcd); err != nil {

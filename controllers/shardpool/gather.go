@@ -130,6 +130,20 @@ func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.Shard
 	return seen, nil
 }
 
+// holdBytes returns how much history each shard of a store keeps for the store's archive. It returns 0 if there is no
+// archive, or if the archive leaves it to the shards.
+func holdBytes(ctx context.Context, cached client.Reader, store *v1alpha1.RecordStore) (int64, error) {
+	var all v1alpha1.RecordArchiveList
+	if err := cached.List(ctx, &all, client.InNamespace(store.Namespace)); err != nil {
+		return 0, fmt.Errorf("list RecordArchives: %w", err)
+	}
+	archive := fleet.ArchiveOf(all.Items, store.Name)
+	if archive == nil || archive.Spec.Hold == nil || archive.Spec.Hold.MaxBytes == nil {
+		return 0, nil
+	}
+	return archive.Spec.Hold.MaxBytes.Value(), nil
+}
+
 func numbered(object client.Object) (int32, bool) {
 	n, err := strconv.ParseInt(object.GetLabels()[v1alpha1.LabelShard], 10, 32)
 	return int32(n), err == nil && n >= 0
@@ -272,7 +286,7 @@ func build(seen *observed.Pool, o *observed.Shard, etcd workload.EtcdAccess) err
 	set, err := workload.ShardSet(workload.ShardInput{
 		Store: seen.Store, Pool: seen.Pool, Etcd: etcd, Image: seen.Image, Number: o.Number, Parked: o.Parked ||
 			givenUp(seen.Pool, o.Number, o.Claim),
-		ClaimSize: size, Volume: o.Last.Volume.UUID,
+		ClaimSize: size, Volume: o.Last.Volume.UUID, HoldBytes: seen.HoldBytes,
 	})
 	if err != nil {
 		return err

@@ -39,6 +39,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.PersistentVolumeClaim{}, poolOfLabel).
 		Watches(&v1alpha1.RecordStore{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfStore),
 			builder.WithPredicates(storeChanged)).
+		Watches(&v1alpha1.RecordArchive{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfArchive),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfNode), builder.WithPredicates(nodeChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).
 		Complete(step.Counted(&v1alpha1.ShardPool{}, "shardpool", r.Client, r))
@@ -47,6 +49,15 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *Reconciler) poolsOfStore(ctx context.Context, store client.Object) []reconcile.Request {
 	return r.pools(ctx, []client.ListOption{client.InNamespace(store.GetNamespace())},
 		func(pool *v1alpha1.ShardPool) bool { return pool.Spec.StoreRef.Name == store.GetName() })
+}
+
+func (r *Reconciler) poolsOfArchive(ctx context.Context, o client.Object) []reconcile.Request {
+	archive, ok := o.(*v1alpha1.RecordArchive)
+	if !ok {
+		return nil
+	}
+	return r.pools(ctx, []client.ListOption{client.InNamespace(archive.Namespace)},
+		func(pool *v1alpha1.ShardPool) bool { return pool.Spec.StoreRef.Name == archive.Spec.StoreRef.Name })
 }
 
 func (r *Reconciler) poolsOfNode(ctx context.Context, node client.Object) []reconcile.Request {

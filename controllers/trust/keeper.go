@@ -107,6 +107,12 @@ func ShardLeaf(of identity.Store, pool *v1alpha1.ShardPool, shard string) Leaf {
 	}
 }
 
+// ArchiveLeaf returns the wanted certificate of the archiver of a store.
+func ArchiveLeaf(of identity.Store, store *v1alpha1.RecordStore, archive *v1alpha1.RecordArchive) Leaf {
+	return Leaf{Secret: workload.ArchiveTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Archive},
+		Owner: archive}
+}
+
 // StoreIdentity returns the identity of the store in the names of its processes.
 func StoreIdentity(store *v1alpha1.RecordStore) (identity.Store, error) {
 	id, err := uuid.Parse(store.Status.StoreUID)

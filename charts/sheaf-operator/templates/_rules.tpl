@@ -93,6 +93,7 @@
 - apiGroups:
   - sheaf.dev
   resources:
+  - recordarchives/status
   - recordgrants/status
   - recordstores/status
   - recordtenants/status
@@ -103,11 +104,20 @@
 - apiGroups:
   - sheaf.dev
   resources:
+  - recordarchives
   - recordgrants
   - recordtenants
   verbs:
   - list
   - watch
+- apiGroups:
+  - sheaf.dev
+  resources:
+  - recordarchives/finalizers
+  - recordstores/finalizers
+  - shardpools/finalizers
+  verbs:
+  - update
 - apiGroups:
   - sheaf.dev
   resources:
@@ -117,13 +127,6 @@
   - list
   - patch
   - watch
-- apiGroups:
-  - sheaf.dev
-  resources:
-  - recordstores/finalizers
-  - shardpools/finalizers
-  verbs:
-  - update
 - apiGroups:
   - sheaf.dev
   resources:

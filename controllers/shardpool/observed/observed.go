@@ -24,6 +24,8 @@ type Pool struct {
 	Pool  *v1alpha1.ShardPool
 	Store *v1alpha1.RecordStore
 	Image string // the image that the shards should run
+	// HoldBytes is how much history each shard keeps for the store's archive. 0: the shard chooses.
+	HoldBytes int64
 
 	Sets    map[int32]*appsv1.StatefulSet
 	Pods    map[int32]*corev1.Pod

@@ -19,6 +19,7 @@ const (
 	PortEtcdPeer    = 2380
 	PortEtcdHTTP    = 2381
 	PortEtcdPeerTLS = 2382
+	PortArchiveHTTP = 7621
 )
 
 // These are the names of containers, which are also the names of components.
@@ -26,6 +27,7 @@ const (
 	ContainerShard   = "shard"
 	ContainerGateway = "gateway"
 	ContainerEtcd    = "etcd"
+	ContainerArchive = "archive"
 )
 
 // ComponentOperator is the component of the operator's own pods, which the operator's chart creates.
@@ -102,6 +104,9 @@ func EtcdAddress(namespace, store string, n int32, port int) string {
 
 // Gateway returns the name of the Deployment, the Service and the PodDisruptionBudget of a store's gateway.
 func Gateway(store string) string { return store + "-gateway" }
+
+// Archive returns the name of the Deployment of a store's archive.
+func Archive(store string) string { return store + "-archive" }
 
 // allShards returns the name of the PodDisruptionBudget and the NetworkPolicy of the shards of a store.
 func allShards(store string) string { return store + "-shards" }

@@ -19,7 +19,7 @@ type NetworkPolicy struct {
 // additive, so an administrator can allow more traffic with a further policy. They cover only ingress. Probes and
 // port-forwards come from the node, and network plugins allow traffic from the node.
 //
-// Gateways have no NetworkPolicy, because clients call them. HTTP ports (health, metrics, status) remain open, because
+// Gateways have no NetworkPolicy, because clients call them. The archive's pod has none, because its only port is HTTP. HTTP ports (health, metrics, status) remain open, because
 // scrapers may be anywhere.
 func NetworkPolicies(store *v1alpha1.RecordStore, operatorNamespace string) []NetworkPolicy {
 	managed := store.Spec.NetworkPolicy.Mode != v1alpha1.NetworkPolicyNone
@@ -34,7 +34,7 @@ func NetworkPolicies(store *v1alpha1.RecordStore, operatorNamespace string) []Ne
 func etcdPolicy(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
 	return networkPolicy(store, Etcd(store.Name), ContainerEtcd,
 		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortEtcdClient),
-			From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace)}},
+			From: []networkingv1.NetworkPolicyPeer{askingEtcd(store), ofOperator(operatorNamespace)}},
 		networkingv1.NetworkPolicyIngressRule{
 			Ports: ports(PortEtcdPeer, PortEtcdPeerTLS),
 			From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: Selector(store.Name,
@@ -76,6 +76,15 @@ func networkPolicy(store *v1alpha1.RecordStore, name, component string,
 func ofStore(store *v1alpha1.RecordStore) networkingv1.NetworkPolicyPeer {
 	return networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
 		v1alpha1.LabelStore: store.Name}}}
+}
+
+// askingEtcd selects the pods of the store that use its etcd: all except that of the archive, which talks to a bucket
+// outside of the cluster.
+func askingEtcd(store *v1alpha1.RecordStore) networkingv1.NetworkPolicyPeer {
+	peer := ofStore(store)
+	peer.PodSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{
+		Key: v1alpha1.LabelComponent, Operator: metav1.LabelSelectorOpNotIn, Values: []string{ContainerArchive}}}
+	return peer
 }
 
 // ofOperator selects the pods of the operator by the labels of its chart.

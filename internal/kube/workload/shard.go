@@ -27,6 +27,8 @@ type ShardInput struct {
 	Parked bool
 	// ClaimSize is the size in the claim template, which cannot be changed in an existing StatefulSet.
 	ClaimSize resource.Quantity
+	// HoldBytes is how much history the shard keeps for an archive that is behind. 0: the shard chooses.
+	HoldBytes int64
 	// Volume is the UUID of the only volume that the shard may serve. It is empty if the shard has no volume yet.
 	Volume string
 }
@@ -205,6 +207,9 @@ func shardArgs(in ShardInput, name string) []string {
 		args = append(args, "--retention-min-age="+retention.MinAge.Duration.String())
 	}
 	args = append(args, compactionArgs(&in.Store.Spec.Compaction)...)
+	if in.HoldBytes > 0 {
+		args = append(args, fmt.Sprintf("--archive-hold-max=%d", in.HoldBytes))
+	}
 	return slices.Concat(args, TLSArgs(in.Store), auditArgs(in.Store), in.Etcd.Args())
 }
 

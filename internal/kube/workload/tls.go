@@ -49,6 +49,9 @@ func GatewayTLS(store string) string { return Gateway(store) + "-tls" }
 // EtcdTLS returns the name of the Secret with the certificate of the members of a store's managed etcd.
 func EtcdTLS(store string) string { return Etcd(store) + "-tls" }
 
+// ArchiveTLS returns the name of the Secret with the certificate of a store's archiver.
+func ArchiveTLS(store string) string { return Archive(store) + "-tls" }
+
 // ShardTLS returns the name of the Secret with the certificate of a shard.
 func ShardTLS(shard string) string { return shard + "-tls" }
 

@@ -1,0 +1,228 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/recordarchive"
+	"sheaf.dev/sheaf/controllers/trust"
+	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/status/archiving"
+)
+
+// playedArchiver simulates the pod of an archive.
+type playedArchiver struct {
+	mu     sync.Mutex
+	report *archiving.Report // nil: it does not answer
+}
+
+func (a *playedArchiver) Report(context.Context, string) (*archiving.Report, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.report == nil {
+		return nil, errors.New("it does not answer")
+	}
+	return a.report, nil
+}
+
+// says sets the report of the archiver.
+func (a *playedArchiver) says(lag time.Duration, trouble *archiving.Trouble) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	seconds, through := lag.Seconds(), time.Now().Add(-lag)
+	a.report = &archiving.Report{State: archiving.Archiving, IntervalSeconds: 10, Groups: 8, LagSeconds: &seconds,
+		ArchivedThrough: &through, Trouble: trouble}
+}
+
+// archivePlay simulates a cluster with a store and its archive.
+type archivePlay struct {
+	*storePlay
+	archiver *playedArchiver
+	archives *recordarchive.Reconciler
+}
+
+func newArchivePlay(ctx context.Context) *archivePlay {
+	p := &archivePlay{storePlay: newStorePlay(ctx), archiver: &playedArchiver{}}
+	p.archives = &recordarchive.Reconciler{Client: acting, Live: operatorClient, Archives: p.archiver,
+		Recorder: events.NewFakeRecorder(1000), Image: "sheaf-archive:1",
+		Trust: &trust.Keeper{Client: acting, Live: operatorClient, Now: time.Now}}
+	return p
+}
+
+func (p *archivePlay) archive(ctx context.Context, name string,
+	changes ...func(*v1alpha1.RecordArchive)) *v1alpha1.RecordArchive {
+	GinkgoHelper()
+	a := &v1alpha1.RecordArchive{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name}}
+	a.Spec.StoreRef.Name, a.Spec.URL = "quotes", "s3://backups/quotes"
+	for _, change := range changes {
+		change(a)
+	}
+	Expect(api.Create(ctx, a)).To(Succeed())
+	return a
+}
+
+// reconciled reconciles an archive, and returns its conditions as "Status Reason".
+func (p *archivePlay) reconciled(ctx context.Context, a *v1alpha1.RecordArchive) map[string]string {
+	GinkgoHelper()
+	p.archives.ForgetWrites()
+	_, err := p.archives.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(a)})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(api.Get(ctx, client.ObjectKeyFromObject(a), a)).To(Succeed())
+	all := map[string]string{}
+	for _, c := range a.Status.Conditions {
+		all[c.Type] = string(c.Status) + " " + c.Reason
+	}
+	return all
+}
+
+func (p *archivePlay) deployment(ctx context.Context) *appsv1.Deployment {
+	GinkgoHelper()
+	d := &appsv1.Deployment{}
+	Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-archive"}, d)).To(Succeed())
+	return d
+}
+
+// start creates the pod that the Deployment controller would make.
+func (p *archivePlay) start(ctx context.Context) {
+	GinkgoHelper()
+	template := p.deployment(ctx).Spec.Template
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-archive-x",
+		Labels: template.Labels, Annotations: template.Annotations}, Spec: template.Spec}
+	Expect(api.Create(ctx, pod)).To(Succeed())
+	pod.Status.PodIP = "10.9.9.9"
+	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.9.9.9"}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: workload.ContainerArchive, Image: "i", ImageID: "i",
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	Expect(api.Status().Update(ctx, pod)).To(Succeed())
+}
+
+var _ = Describe("The archive of a store", func() {
+	var p *archivePlay
+	BeforeEach(func(ctx context.Context) { p = newArchivePlay(ctx) })
+
+	secret := func(key string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "bucket"},
+			Data: map[string][]byte{"AWS_ACCESS_KEY_ID": []byte("id"), "AWS_SECRET_ACCESS_KEY": []byte(key)}}
+	}
+	withSecret := func(a *v1alpha1.RecordArchive) {
+		a.Spec.CredentialsSecretRef = &v1alpha1.ArchiveSecretReference{Name: "bucket"}
+	}
+
+	It("is kept by a pod of its own, with its own certificate", both("the API server has to accept its objects"),
+		func(ctx context.Context) {
+			a := p.archive(ctx, "offsite", withSecret)
+			By("no store")
+			Expect(p.reconciled(ctx, a)).To(HaveKeyWithValue("Stalled", "True StoreUnknown"))
+			p.running(ctx, 2)
+			By("no Secret")
+			Expect(p.reconciled(ctx, a)).To(HaveKeyWithValue("Stalled", "True SecretMissing"))
+			Expect(api.Create(ctx, secret("first"))).To(Succeed())
+			By("a pod that nobody has started yet")
+			Expect(p.reconciled(ctx, a)).To(HaveKeyWithValue("Archiving", "False PodMissing"))
+			template := p.deployment(ctx).Spec.Template
+			Expect(template.Spec.Containers[0].Args).To(ContainElements("run", "s3://backups/quotes", "--stay",
+				"--interval=10s", "--tls-dir=/etc/sheaf/tls"))
+			Expect(*template.Spec.AutomountServiceAccountToken).To(BeFalse())
+			leaf := &corev1.Secret{}
+			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-archive-tls"}, leaf)).To(Succeed())
+			Expect(metav1.IsControlledBy(leaf, a)).To(BeTrue())
+
+			By("it archives")
+			p.start(ctx)
+			p.archiver.says(4*time.Second, nil)
+			Expect(p.reconciled(ctx, a)).To(And(HaveKeyWithValue("Ready", "True Ready"),
+				HaveKeyWithValue("Archiving", "True Archiving"), HaveKeyWithValue("ArchiveCurrent", "True Current")))
+			Expect(a.Status.Groups).To(Equal(int32(8)))
+			Expect(a.Status.ArchivedThrough.Time).To(BeTemporally("~", time.Now(), time.Minute))
+
+			By("the bucket is away")
+			p.archiver.says(2*time.Minute, &archiving.Trouble{Reason: "Away", Message: "nothing answers"})
+			Expect(p.reconciled(ctx, a)).To(And(HaveKeyWithValue("Ready", "False Away"),
+				HaveKeyWithValue("Archiving", "False Away"), HaveKeyWithValue("ArchiveCurrent", "False Behind")))
+
+			By("new credentials replace the pod")
+			changed := &corev1.Secret{}
+			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "bucket"}, changed)).To(Succeed())
+			changed.Data = secret("second").Data
+			Expect(api.Update(ctx, changed)).To(Succeed())
+			p.reconciled(ctx, a)
+			Expect(p.deployment(ctx).Spec.Template.Annotations).NotTo(Equal(template.Annotations))
+
+			By("another account")
+			Expect(api.Get(ctx, client.ObjectKeyFromObject(a), a)).To(Succeed())
+			a.Spec.CredentialsSecretRef, a.Spec.ServiceAccountName = nil, "sheaf-archive-quotes"
+			Expect(api.Update(ctx, a)).To(Succeed())
+			p.reconciled(ctx, a)
+			spec := p.deployment(ctx).Spec.Template.Spec
+			Expect(spec.ServiceAccountName).To(Equal("sheaf-archive-quotes"))
+			Expect(spec.Containers[0].Env).To(BeEmpty())
+			By("and none again")
+			a.Spec.ServiceAccountName = ""
+			Expect(api.Update(ctx, a)).To(Succeed())
+			p.reconciled(ctx, a)
+			Expect(p.deployment(ctx).Spec.Template.Spec.ServiceAccountName).To(Equal("default"))
+		})
+
+	It("is the only one of its store", func(ctx context.Context) {
+		p.running(ctx, 1)
+		first := p.archive(ctx, "a")
+		Expect(p.reconciled(ctx, first)).To(HaveKeyWithValue("Archiving", "False PodMissing"))
+		second := p.archive(ctx, "b")
+		Expect(p.reconciled(ctx, second)).To(And(HaveKeyWithValue("Stalled", "True StoreHasArchive"),
+			HaveKeyWithValue("Archiving", "False StoreHasArchive")))
+		Expect(metav1.IsControlledBy(p.deployment(ctx), first)).To(BeTrue())
+		Expect(meta.FindStatusCondition(second.Status.Conditions, v1alpha1.ConditionStalled).Message).To(
+			ContainSubstring("RecordArchive a archives this store"))
+	})
+
+	It("restarts shards only for its own limit of what they keep", func(ctx context.Context) {
+		p.running(ctx, 1)
+		args := func() []string {
+			set := &appsv1.StatefulSet{}
+			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-0"}, set)).To(Succeed())
+			return set.Spec.Template.Spec.Containers[0].Args
+		}
+		before := args()
+		a := p.archive(ctx, "a")
+		p.reconciled(ctx, a)
+		p.settle(ctx)
+		Expect(args()).To(Equal(before))
+		a.Spec.Hold = &v1alpha1.ArchiveHold{MaxBytes: new(resource.MustParse("20Gi"))}
+		Expect(api.Update(ctx, a)).To(Succeed())
+		p.settle(ctx)
+		Expect(args()).To(ContainElement("--archive-hold-max=21474836480"))
+		Expect(api.Delete(ctx, a)).To(Succeed())
+		p.settle(ctx)
+		Expect(args()).To(Equal(before))
+	})
+
+	It("does without an image only until somebody names one", func(ctx context.Context) {
+		p.running(ctx, 1)
+		p.archives.Image = ""
+		a := p.archive(ctx, "a")
+		Expect(p.reconciled(ctx, a)).To(HaveKeyWithValue("Stalled", "True NoImage"))
+		d := &appsv1.Deployment{}
+		err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-archive"}, d)
+		Expect(apierrors.IsNotFound(err)).To(BeTrue())
+		a.Spec.Image = "mine:1"
+		Expect(api.Update(ctx, a)).To(Succeed())
+		p.reconciled(ctx, a)
+		Expect(p.deployment(ctx).Spec.Template.Spec.Containers[0].Image).To(Equal("mine:1"))
+	})
+})

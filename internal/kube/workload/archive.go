@@ -1,0 +1,136 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+// credentialsDir is the folder in an archive's pod that contains the files of the bucket's credentials.
+const credentialsDir = "/etc/sheaf/credentials"
+
+// credentialsVolume is the name of the volume that is mounted there.
+const credentialsVolume = "credentials"
+
+// annotationCredentials is on the pod templates of archives. It is a hash of the credentials, so that new ones replace
+// the pod.
+const annotationCredentials = "sheaf.dev/credentials"
+
+// credentialVariables are the keys of a Secret with credentials that become environment variables of the same name.
+var credentialVariables = []string{
+	"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+	"AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN",
+}
+
+// credentialFiles are the keys of a Secret with credentials that become files, with the environment variables that
+// name these files.
+var credentialFiles = []struct{ key, variable string }{
+	{"ca.crt", "AWS_CA_BUNDLE"},
+	{"credentials.json", "GOOGLE_APPLICATION_CREDENTIALS"},
+}
+
+// CredentialKeys returns the keys of a Secret with credentials that an archive's pod uses, in a fixed order.
+func CredentialKeys(data map[string][]byte) (keys []string) {
+	for _, key := range credentialVariables {
+		if len(data[key]) > 0 {
+			keys = append(keys, key)
+		}
+	}
+	for _, file := range credentialFiles {
+		if len(data[file.key]) > 0 {
+			keys = append(keys, file.key)
+		}
+	}
+	return keys
+}
+
+// ArchiveInput holds what ArchiveDeployment needs to know.
+type ArchiveInput struct {
+	Store   *v1alpha1.RecordStore // status.storeUID must be set
+	Archive *v1alpha1.RecordArchive
+	// Image is the image of the pod for an archive that names none.
+	Image string
+	// Credentials are the keys of the Secret of spec.credentialsSecretRef that the pod uses.
+	Credentials []string
+	// CredentialsHash identifies the values of these keys.
+	CredentialsHash string
+}
+
+// ArchiveImage returns the image of an archive's pod, or "" if nobody names one.
+func ArchiveImage(archive *v1alpha1.RecordArchive, fallback string) string {
+	return cmp.Or(archive.Spec.Image, fallback)
+}
+
+// ArchiveDeployment returns the Deployment of the one pod that archives a store.
+//
+// It is no StatefulSet, because the pod has no volume and no name that others know, and because a StatefulSet would not
+// replace a pod on a node that is down. Two pods at a time do no harm: objects are only created, so that the second one
+// takes over and the first one stops. The strategy Recreate avoids that for updates.
+func ArchiveDeployment(in ArchiveInput) *appsv1.Deployment {
+	store, spec := in.Store, &in.Archive.Spec
+	labels := Labels(store.Name, ContainerArchive)
+	selector := &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerArchive)}
+	args := []string{
+		"run", spec.URL, "--server=" + GatewayHost(store), "--name=" + Placement(store.Namespace, store.Name), "--stay",
+		fmt.Sprintf("--http=:%d", PortArchiveHTTP), "--log-format=json",
+	}
+	if spec.Interval != nil {
+		args = append(args, "--interval="+spec.Interval.Duration.String())
+	}
+	pod := podOf(store, ContainerArchive, ArchiveImage(in.Archive, in.Image), slices.Concat(args, TLSArgs(store)))
+	pod.ServiceAccountName = cmp.Or(spec.ServiceAccountName, "default")
+	pod.Tolerations = leavesSoon(spec.Scheduling)
+	container := &pod.Containers[0]
+	container.Ports = []corev1.ContainerPort{containerPort("http", PortArchiveHTTP)}
+	container.Resources = resources(spec.Resources, "50m", "256Mi")
+	container.ReadinessProbe = httpProbe("/readyz", 10, 2)
+	mountTLS(store, ArchiveTLS(store.Name), &pod, container)
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}
+	if spec.CredentialsSecretRef != nil {
+		giveCredentials(in, &template)
+	}
+	customize(&template, &spec.PodOptions, selector.MatchLabels)
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Archive(store.Name), Labels: labels},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(1)),
+			Selector: selector,
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+			Template: template,
+		},
+	}
+}
+
+// giveCredentials gives a pod the credentials of the bucket as environment variables and files.
+func giveCredentials(in ArchiveInput, template *corev1.PodTemplateSpec) {
+	from := corev1.LocalObjectReference{Name: in.Archive.Spec.CredentialsSecretRef.Name}
+	container := &template.Spec.Containers[0]
+	template.Annotations = map[string]string{annotationCredentials: in.CredentialsHash}
+	for _, key := range credentialVariables {
+		if slices.Contains(in.Credentials, key) {
+			container.Env = append(container.Env, corev1.EnvVar{Name: key, ValueFrom: &corev1.EnvVarSource{
+				SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: from, Key: key}}})
+		}
+	}
+	var items []corev1.KeyToPath
+	for _, file := range credentialFiles {
+		if slices.Contains(in.Credentials, file.key) {
+			items = append(items, corev1.KeyToPath{Key: file.key, Path: file.key})
+			container.Env = append(container.Env, corev1.EnvVar{Name: file.variable, Value: credentialsDir + "/" + file.key})
+		}
+	}
+	if len(items) == 0 {
+		return
+	}
+	template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: credentialsVolume,
+		VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: from.Name, Items: items,
+			DefaultMode: new(int32(0o440))}}})
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume,
+		MountPath: credentialsDir, ReadOnly: true})
+}

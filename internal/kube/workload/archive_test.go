@@ -1,0 +1,98 @@
+package workload
+
+import (
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+)
+
+func TestArchivePod(t *testing.T) {
+	store := &v1alpha1.RecordStore{}
+	store.Namespace, store.Name = "prod", "quotes"
+	store.Status.StoreUID = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
+	store.Status.TLS = &v1alpha1.TLSStatus{Transport: v1alpha1.TransportRequired}
+	archive := &v1alpha1.RecordArchive{}
+	archive.Spec.URL = "s3://backups/quotes"
+	archive.Spec.CredentialsSecretRef = &v1alpha1.ArchiveSecretReference{Name: "bucket"}
+	data := map[string][]byte{"AWS_ACCESS_KEY_ID": []byte("id"), "AWS_SECRET_ACCESS_KEY": []byte("key"),
+		"ca.crt": []byte("ca"), "AWS_SESSION_TOKEN": nil, "unknown": []byte("x")}
+	in := ArchiveInput{Store: store, Archive: archive, Image: "sheaf-archive:1", Credentials: CredentialKeys(data),
+		CredentialsHash: "abc"}
+	d := ArchiveDeployment(in)
+	if d.Name != "quotes-archive" || *d.Spec.Replicas != 1 || d.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType {
+		t.Errorf("%s, %d, %s", d.Name, *d.Spec.Replicas, d.Spec.Strategy.Type)
+	}
+	pod := d.Spec.Template.Spec
+	c := pod.Containers[0]
+	for _, arg := range []string{"run", "s3://backups/quotes", "--server=quotes-gateway.prod.svc:7600",
+		"--name=prod.quotes", "--stay", "--http=:7621", "--tls-dir=" + TLSDir} {
+		if !slices.Contains(c.Args, arg) {
+			t.Errorf("no %s in %v", arg, c.Args)
+		}
+	}
+	env := map[string]string{}
+	for _, e := range c.Env {
+		env[e.Name] = e.Value
+		if e.ValueFrom != nil {
+			env[e.Name] = e.ValueFrom.SecretKeyRef.Name + "/" + e.ValueFrom.SecretKeyRef.Key
+		}
+	}
+	if len(env) != 3 || env["AWS_ACCESS_KEY_ID"] != "bucket/AWS_ACCESS_KEY_ID" ||
+		env["AWS_SECRET_ACCESS_KEY"] != "bucket/AWS_SECRET_ACCESS_KEY" || env["AWS_CA_BUNDLE"] != credentialsDir+"/ca.crt" {
+		t.Errorf("environment %v", env)
+	}
+	if d.Spec.Template.Annotations[annotationCredentials] != "abc" {
+		t.Errorf("annotations %v", d.Spec.Template.Annotations)
+	}
+	mounts := map[string]string{}
+	for _, m := range c.VolumeMounts {
+		mounts[m.Name] = m.MountPath
+	}
+	if mounts[credentialsVolume] != credentialsDir || mounts[tlsVolume] != TLSDir {
+		t.Errorf("mounts %v", mounts)
+	}
+	// Only the identity of the pod in the cloud is that of its ServiceAccount: it gets no token for the API.
+	if pod.ServiceAccountName != "default" || *pod.AutomountServiceAccountToken {
+		t.Errorf("ServiceAccount %q, token %t", pod.ServiceAccountName, *pod.AutomountServiceAccountToken)
+	}
+	archive.Spec.CredentialsSecretRef, archive.Spec.ServiceAccountName = nil, "sheaf-archive"
+	in.Credentials = nil
+	pod = ArchiveDeployment(in).Spec.Template.Spec
+	if pod.ServiceAccountName != "sheaf-archive" || len(pod.Containers[0].Env) != 0 {
+		t.Errorf("ServiceAccount %q, environment %v", pod.ServiceAccountName, pod.Containers[0].Env)
+	}
+}
+
+// A limit for the archive is a flag of the shards, and without one no shard has a flag of archives.
+func TestTheHoldIsOneFlagOfShards(t *testing.T) {
+	store, pool := &v1alpha1.RecordStore{}, &v1alpha1.ShardPool{}
+	for hold, want := range map[int64]bool{0: false, 1 << 30: true} {
+		set, err := ShardSet(ShardInput{Store: store, Pool: pool, HoldBytes: hold})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(set.Spec.Template.Spec.Containers[0].Args, func(arg string) bool {
+			return arg == "--archive-hold-max=1073741824"
+		}); got != want {
+			t.Errorf("hold %d: %t", hold, got)
+		}
+	}
+}
+
+// The pod of an archive talks to a bucket outside of the cluster, and has no business in etcd.
+func TestTheArchiveDoesNotReachEtcd(t *testing.T) {
+	store := &v1alpha1.RecordStore{}
+	store.Name, store.Spec.Etcd.Managed = "quotes", &v1alpha1.ManagedEtcd{Members: 3}
+	for _, p := range NetworkPolicies(store, "sheaf-system") {
+		if p.Policy.Name != Etcd("quotes") {
+			continue
+		}
+		peer := p.Policy.Spec.Ingress[0].From[0].PodSelector
+		if len(peer.MatchExpressions) != 1 || peer.MatchExpressions[0].Values[0] != ContainerArchive {
+			t.Errorf("etcd lets in %+v", peer)
+		}
+	}
+}
