@@ -173,6 +173,7 @@ func TestDashboardAsksForWhatThereIs(t *testing.T) {
 		"../../controllers/recordstore/metrics.go", "../../controllers/step/counted.go", "../../cmd/sheaf-operator/main.go",
 		"../../internal/gateway/metrics.go", "../../internal/security/ratelimit/ratelimit.go",
 		"../../internal/shard/quota/metrics.go", "../../internal/security/access/guard/audit.go",
+		"../../controllers/recordarchive/metrics.go",
 	} {
 		text, err := os.ReadFile(file)
 		if err != nil {
