@@ -158,6 +158,12 @@ type behindOne struct {
 	since      time.Time
 }
 
+// decides reports whether the process of a pod decides about calls. Members of etcd and archivers do not.
+func decides(pod *corev1.Pod) bool {
+	component := pod.Labels[v1alpha1.LabelComponent]
+	return component == workload.ContainerGateway || component == workload.ContainerShard
+}
+
 // behind returns the processes of a store that use a table of another version, or do not report the version, in the
 // order of their pods' names. The result processes is the number of processes that were asked.
 func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, version int64) (out []behindOne,
@@ -167,10 +173,7 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 		client.MatchingLabels{v1alpha1.LabelStore: store.Name}); err != nil {
 		return nil, 0, fmt.Errorf("list the pods of store %s: %w", client.ObjectKeyFromObject(store), err)
 	}
-	decide := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
-		component := p.Labels[v1alpha1.LabelComponent]
-		return component == workload.ContainerEtcd || component == workload.ContainerArchive // they decide about no calls
-	})
+	decide := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !decides(&p) })
 	slices.SortFunc(decide, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	last, _ := r.asked.Load(store.UID)
 	before, _ := last.(*asked)
