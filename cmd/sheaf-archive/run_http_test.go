@@ -72,8 +72,8 @@ func TestAnArchiverReportsWhatItDoes(t *testing.T) {
 	}
 	s.await(nil, func() bool { return reportAt(t, first).LagSeconds != nil })
 	r := reportAt(t, first)
-	if r.State != archiving.Archiving || r.Objects == 0 || r.Bytes == 0 || r.Groups != 3 || r.Waiting != 0 || r.Holes != 0 ||
-		r.LastObject == nil || r.Store == "" || r.Writer == "" || r.Trouble != nil {
+	if r.State != archiving.Archiving || r.Objects == 0 || r.Bytes == 0 || r.Groups != 3 || r.Waiting != 0 ||
+		r.Holes != 0 || r.LastObject == nil || r.Store == "" || r.Writer == "" || r.Trouble != nil {
 		t.Errorf("it archives: %+v", r)
 	}
 	if code, text := get(t, first, "/readyz"); code != http.StatusOK {
@@ -106,7 +106,8 @@ func TestAnArchiverReportsWhatItDoes(t *testing.T) {
 	s.await(nil, func() bool { return reportAt(t, first).State == archiving.Ended })
 	r = reportAt(t, first)
 	other := reportAt(t, second)
-	if r.Trouble == nil || r.Trouble.Reason != archiving.ReasonTakenOver || !strings.Contains(r.Trouble.Message, other.Writer) {
+	if r.Trouble == nil || r.Trouble.Reason != archiving.ReasonTakenOver ||
+		!strings.Contains(r.Trouble.Message, other.Writer) {
 		t.Errorf("taken over by %s: %+v", other.Writer, r.Trouble)
 	}
 	if code, _ := get(t, first, "/readyz"); code != http.StatusServiceUnavailable {
@@ -143,7 +144,8 @@ func TestOneErrorIsNoTroubleForEver(t *testing.T) {
 	p := newProcess("v", 10*time.Second)
 	p.heard(fs.ErrExist)
 	p.heard(syscall.ENOSPC)
-	if r := p.report(); len(r.BucketErrors) != 1 || r.BucketErrors[string(bucket.Full)] != 1 || r.State != archiving.Starting {
+	if r := p.report(); len(r.BucketErrors) != 1 || r.BucketErrors[string(bucket.Full)] != 1 ||
+		r.State != archiving.Starting {
 		t.Errorf("%+v", r)
 	}
 	at := time.Now()

@@ -12,7 +12,8 @@ import (
 func TestTheOldestArchiveOfAStoreCounts(t *testing.T) {
 	at := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	archive := func(name, store string, age time.Duration) v1alpha1.RecordArchive {
-		a := v1alpha1.RecordArchive{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(at.Add(-age))}}
+		a := v1alpha1.RecordArchive{}
+		a.Name, a.CreationTimestamp = name, metav1.NewTime(at.Add(-age))
 		a.Spec.StoreRef.Name = store
 		return a
 	}

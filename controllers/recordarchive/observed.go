@@ -194,8 +194,8 @@ func (seen *observed) current() verdict {
 		}
 		return verdict{metav1.ConditionFalse, reasonBehind, words}
 	}
-	return verdict{metav1.ConditionTrue, reasonCurrent, fmt.Sprintf("what the store has acknowledged is archived within %s",
-		allowed)}
+	return verdict{metav1.ConditionTrue, reasonCurrent, fmt.Sprintf(
+		"what the store has acknowledged is archived within %s", allowed)}
 }
 
 // interval returns the time between two objects of an archive.

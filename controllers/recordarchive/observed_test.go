@@ -51,13 +51,14 @@ func troubled(reason string) func(*archiving.Report) {
 
 // The conditions of an archive follow from what its pod reports, and from nothing else where it reports.
 func TestConditions(t *testing.T) {
-	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no image"}}
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff",
+		Message: "no image"}}
 	for name, c := range map[string]struct {
-		seen                               observed
-		out                                step.Outcome
-		last                               time.Duration // how long ago the status of before says that all was archived; 0: unknown
-		archives, current, ready, stalled  string        // status and reason
-		archivedThrough, lagSecondsPresent bool
+		seen                              observed
+		out                               step.Outcome
+		last                              time.Duration // age of archivedThrough in the status of before; 0: unknown
+		archives, current, ready, stalled string        // status and reason
+		archivedThrough                   bool
 	}{
 		"archives": {seen: observed{pod: pod("a", true, running), report: reported(archiving.Archiving, 4)},
 			archives: "True Archiving", current: "True Current", ready: "True Ready", archivedThrough: true},
@@ -135,7 +136,8 @@ func TestConditions(t *testing.T) {
 func TestAnotherURLIsAnotherArchive(t *testing.T) {
 	seen := observed{now: now, archive: &v1alpha1.RecordArchive{}}
 	seen.archive.Spec.URL = "s3://new"
-	seen.archive.Status = v1alpha1.RecordArchiveStatus{URL: "s3://old", Holes: 3, ArchivedThrough: new(metav1.NewTime(now))}
+	seen.archive.Status = v1alpha1.RecordArchiveStatus{URL: "s3://old", Holes: 3,
+		ArchivedThrough: new(metav1.NewTime(now))}
 	seen.summarize(step.Complete())
 	if s := seen.archive.Status; s.URL != "s3://new" || s.Holes != 0 || s.ArchivedThrough != nil ||
 		!meta.IsStatusConditionPresentAndEqual(s.Conditions, v1alpha1.ConditionArchiveCurrent, metav1.ConditionUnknown) {

@@ -22,7 +22,8 @@ func TestArchivePod(t *testing.T) {
 	in := ArchiveInput{Store: store, Archive: archive, Image: "sheaf-archive:1", Credentials: CredentialKeys(data),
 		CredentialsHash: "abc"}
 	d := ArchiveDeployment(in)
-	if d.Name != "quotes-archive" || *d.Spec.Replicas != 1 || d.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType {
+	if d.Name != "quotes-archive" || *d.Spec.Replicas != 1 ||
+		d.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType {
 		t.Errorf("%s, %d, %s", d.Name, *d.Spec.Replicas, d.Spec.Strategy.Type)
 	}
 	pod := d.Spec.Template.Spec

@@ -19,8 +19,8 @@ type NetworkPolicy struct {
 // additive, so an administrator can allow more traffic with a further policy. They cover only ingress. Probes and
 // port-forwards come from the node, and network plugins allow traffic from the node.
 //
-// Gateways have no NetworkPolicy, because clients call them. The archive's pod has none, because its only port is HTTP. HTTP ports (health, metrics, status) remain open, because
-// scrapers may be anywhere.
+// Gateways have no NetworkPolicy, because clients call them. HTTP ports (health, metrics, status) remain open, because
+// scrapers may be anywhere. The archive's pod has no NetworkPolicy, because its only port is HTTP.
 func NetworkPolicies(store *v1alpha1.RecordStore, operatorNamespace string) []NetworkPolicy {
 	managed := store.Spec.NetworkPolicy.Mode != v1alpha1.NetworkPolicyNone
 	labelled := store.Spec.NetworkPolicy.DirectClients == v1alpha1.DirectClientsLabelled
