@@ -90,6 +90,9 @@ func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore, limit tim
 	a.gatherVolumes(ctx, from, s)
 	a.gatherDiskSets(ctx, from, s)
 	a.gatherEvents(ctx, from, s)
+	archives, err := listArchives(ctx, from, store)
+	a.optional(s, "RecordArchives", err)
+	s.Archives = archives
 	return s, nil
 }
 
@@ -125,6 +128,22 @@ func listShards(ctx context.Context, from client.Reader, namespace string) ([]v1
 		return nil, err
 	}
 	return list.Items, nil
+}
+
+// listArchives reads the RecordArchives of a store. It returns none if the cluster does not know this kind.
+func listArchives(ctx context.Context, from client.Reader, store *v1alpha1.RecordStore) (
+	of []v1alpha1.RecordArchive, err error) {
+	var list v1alpha1.RecordArchiveList
+	err = from.List(ctx, &list, client.InNamespace(store.Namespace))
+	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	for i := range list.Items {
+		if list.Items[i].Spec.StoreRef.Name == store.Name {
+			of = append(of, list.Items[i])
+		}
+	}
+	return of, nil
 }
 
 // gatherVolumes reads the PersistentVolumes of the claims one by one, because a user may have the permission to get

@@ -80,6 +80,9 @@ func (c *screen) head() {
 	c.say("records   ", "%s, %s stored", cli.FormatCount(status.Records), cli.FormatBytes(status.StoredBytes))
 	c.say("gateway   ", "%s", cmp.Or(status.Address, "none yet"))
 	c.say("image     ", "%s", cmp.Or(status.Image, spec.Image, "the operator's"))
+	for i := range c.Archives {
+		c.say("archive   ", "%s, in %s", c.ArchiveSentence(&c.Archives[i]), c.Archives[i].Spec.URL)
+	}
 	if status.Load != "" {
 		c.say("load      ", "%s", status.Load)
 	}

@@ -36,7 +36,8 @@ type Objects struct {
 	Pools    []v1alpha1.ShardPool // pools that refer to the store
 	Shards   []v1alpha1.Shard     // Shards of these pools, and perhaps of others
 	DiskSets []v1alpha1.DiskSet   // DiskSets whose classes the store uses
-	Pods     []corev1.Pod         // pods of the store
+	Archives []v1alpha1.RecordArchive
+	Pods     []corev1.Pod // pods of the store
 	Claims   []corev1.PersistentVolumeClaim
 	Nodes    []corev1.Node
 	Events   []corev1.Event // events about any of these
@@ -83,6 +84,7 @@ func Find(o Objects) []Finding {
 	l.store()
 	l.groups()
 	l.gateways()
+	l.archives()
 	l.claims()
 	for i := range o.DiskSets {
 		l.diskSet(&o.DiskSets[i])

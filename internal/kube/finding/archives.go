@@ -1,0 +1,45 @@
+package finding
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/status/archiving"
+)
+
+// archives checks whether the archives of the store go on.
+func (l *look) archives() {
+	for i := range l.Archives {
+		a := &l.Archives[i]
+		describe := l.kubectl("describe recordarchive %s", a.Name)
+		stopped := isFalse(a.Status.Conditions, v1alpha1.ConditionArchiving)
+		behind := isFalse(a.Status.Conditions, v1alpha1.ConditionArchiveCurrent)
+		switch {
+		case stopped != nil:
+			l.add(Problem, "RecordArchive", a.Name, describe, "nothing is archived, %s: %s", stopped.Reason, stopped.Message)
+		case behind != nil:
+			l.add(Warning, "RecordArchive", a.Name, describe, "%s: %s", behind.Reason, behind.Message)
+		}
+		if a.Status.Holes > 0 {
+			l.add(Warning, "RecordArchive", a.Name, "", "%s of the archive: within them nothing can be read as of a point in "+
+				"time. Archive the store to a new URL to have a whole history from now on",
+				groups(a.Status.Holes, "hole is in the history", "holes are in the history"))
+		}
+	}
+}
+
+// ArchiveSentence says how far a store is archived, such as "archived 4 s ago".
+func (o *Objects) ArchiveSentence(a *v1alpha1.RecordArchive) string {
+	if at := a.Status.ArchivedThrough; at != nil {
+		return fmt.Sprintf("archived %s", archiving.Ago(o.Now.Sub(at.Time)))
+	}
+	for _, kind := range []string{v1alpha1.ConditionArchiveCurrent, v1alpha1.ConditionReady} {
+		if c := meta.FindStatusCondition(a.Status.Conditions, kind); c != nil && c.Status != metav1.ConditionTrue {
+			return c.Message
+		}
+	}
+	return "not known yet"
+}
