@@ -49,9 +49,10 @@ func TestStatusSubresource(t *testing.T) {
 				t.Fatalf("a person has set status.%s of a new object to %v", number, seen)
 			}
 			counts := map[string]fields{
-				"RecordStore":   {"status/observedGeneration": 1, "status/load": "62% 1.9GiB/s ETA 2m"},
-				"ShardPool":     {"status/observedGeneration": 1, "status/shards": 1, "status/serving": 1, "status/updated": 1},
-				"Shard":         {"status/records": 1, "status/name": "quotes-ssd-0", "status/number": 0, "status/state": "Serving"},
+				"RecordStore": {"status/observedGeneration": 1, "status/load": "62% 1.9GiB/s ETA 2m"},
+				"ShardPool":   {"status/observedGeneration": 1, "status/shards": 1, "status/serving": 1, "status/updated": 1},
+				"Shard": {"status/records": 1, "status/name": "quotes-ssd-0", "status/number": 0,
+					"status/state": "Serving"},
 				"DiskSet":       {"status/observedGeneration": 1, "status/total": 1, "status/free": 1, "status/bound": 0},
 				"RecordGrant":   {"status/observedGeneration": 1, "status/tableVersion": 1},
 				"RecordTenant":  {"status/observedGeneration": 1, "status/tableVersion": 1},

@@ -14,7 +14,8 @@ func TestOnlyAcknowledgedObjectsMakeAnArchiveCurrent(t *testing.T) {
 	}{
 		"just started": {Report{State: Archiving}, Unknown, "not known yet"},
 		"first copies": {Report{State: Archiving, Waiting: 3}, Behind, "the first copy of 3 groups is not complete"},
-		"current":      {Report{State: Archiving, LagSeconds: seconds(4.2), IntervalSeconds: 10}, Current, "archived 4 s ago"},
+		"current": {Report{State: Archiving, LagSeconds: seconds(4.2), IntervalSeconds: 10}, Current,
+			"archived 4 s ago"},
 		// A bucket that fails does not make an archive behind before time passes.
 		"trouble alone": {Report{State: Archiving, LagSeconds: seconds(59), IntervalSeconds: 10,
 			Trouble: &Trouble{Reason: "Away"}}, Current, "archived 59 s ago"},
