@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// MemoryLimit returns the memory limit of this process in bytes: the smallest limit of its cgroup and of the cgroups
-// above. It returns 0 if there is no limit. It supports cgroups of version 1 and 2. The argument root is / except in
+// MemoryLimit returns this process's memory limit in bytes, which is the smallest limit set on its cgroup or any
+// ancestor cgroup. It returns 0 if there is no limit. It supports cgroup v1 and v2. The argument root is / except in
 // tests.
 func MemoryLimit(root string) int64 {
 	own, _ := os.ReadFile(path.Join(root, "proc/self/cgroup")) // a missing file means that there are no cgroups
@@ -40,7 +40,8 @@ func MemoryLimit(root string) int64 {
 	return limit
 }
 
-// readLimit reads one file. It returns 0 if there is no limit. In v1, a number near 2^63 means no limit.
+// readLimit reads the limit in bytes from one cgroup file. It returns 0 if the file sets no limit. In cgroup v1, a
+// number near 2^63 means no limit.
 func readLimit(file string) int64 {
 	content, err := os.ReadFile(file)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package crc32c computes CRC-32C, the checksum of records, of messages between shards, and of all files of a volume.
+// Package crc32c computes CRC-32C, the checksum that protects records, messages between shards, and every file on a
+// volume.
 package crc32c
 
 import "hash/crc32"

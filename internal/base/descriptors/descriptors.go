@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// reservePart is the divisor of the descriptor limit that gives the reserve for files: a quarter of the limit, but at
-	// most reserveMax.
+	// reservePart is the fraction of the descriptor limit reserved for files: one descriptor in reservePart, but at
+	// most reserveMax descriptors.
 	reservePart = 4
 	reserveMax  = 4096
-	// connectionsMin is the number of connections that are accepted in any case, so that a process remains reachable
-	// even if its files need almost all descriptors.
+	// connectionsMin is the number of connections that are always accepted, so that a process remains reachable even if
+	// its files need almost all descriptors.
 	connectionsMin = 16
 	// said is how long Refused reports a refusal. It is also the minimum time between two log lines about refusals.
 	said = time.Minute
@@ -52,7 +52,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if limit, short := isShort(conn); short && l.refuse(limit) {
-			_ = conn.Close() // the client has received nothing
+			_ = conn.Close() // nothing has been sent to the client
 			continue
 		}
 		c := &counted{Conn: conn, of: l}
@@ -68,7 +68,7 @@ func (l *Listener) DisconnectAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {
-		_ = c.Conn.Close() // the error is of no use, because the user of the connection gets one of its own
+		_ = c.Conn.Close() // the error is of no use, because the connection's user sees its own error
 	}
 }
 
@@ -103,7 +103,7 @@ func (l *Listener) Refused() error {
 }
 
 // isShort reports whether a new connection uses a descriptor of the reserve, and returns the descriptor limit. The
-// kernel always assigns the lowest free number, so all numbers below that of the connection are in use.
+// kernel always assigns the lowest free number, so all numbers below the connection's descriptor are in use.
 func isShort(conn net.Conn) (limit uint64, short bool) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
@@ -123,7 +123,7 @@ func isShort(conn net.Conn) (limit uint64, short bool) {
 	return now.Cur, short && err == nil
 }
 
-// counted is an accepted connection, which is in Listener.open until it is closed.
+// counted is an accepted connection, which Listener.open contains until it is closed.
 type counted struct {
 	net.Conn
 	of *Listener

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestConnectionsLeaveDescriptorsForFiles checks that clients with many idle connections cannot keep the process from
-// opening files. It uses sockets and the descriptor limit of this process, which only the operating system provides. It
+// TestConnectionsLeaveDescriptorsForFiles checks that a process can still open files while clients hold many idle
+// connections. It uses sockets and the descriptor limit of this process, which only the operating system provides. It
 // takes 20 ms.
 func TestConnectionsLeaveDescriptorsForFiles(t *testing.T) {
 	const limit, reserve = 400, 100

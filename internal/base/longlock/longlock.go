@@ -2,8 +2,8 @@
 //
 // A goroutine that waits for a sync.Mutex is not durably blocked for testing/synctest, which assumes that a mutex is
 // held only briefly. If the holder slept in virtual time, for example because of a slow disk in a test, time would stop
-// forever. A goroutine that waits for a Mutex of this package waits on a channel, and is durably blocked. ADR 48 states
-// what this mutex costs in comparison with sync.Mutex.
+// forever. A goroutine that waits for a Mutex of this package waits on a channel, and is durably blocked. ADR 48
+// compares the cost of this mutex with that of sync.Mutex.
 package longlock
 
 import "sync/atomic"

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestSoManyAtATime checks that all calls are made, and that exactly the allowed number of calls run at a time.
+// TestSoManyAtATime checks that every function is called, and that exactly the allowed number of calls run at a time.
 func TestSoManyAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

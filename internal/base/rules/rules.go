@@ -3,8 +3,8 @@
 // Production code calls Off.Keeps at each place where a rule decides what happens. The Off of a program is always the
 // zero value, with which every rule is kept, because the linter forbids programs to import this package. A rule belongs
 // here if a test can notice its absence. TestEveryRuleIsNeeded in internal/test/sim and TestEveryRuleOfShardsIsNeeded
-// in internal/shard switch each rule off, and fail if no seed finds a violation. docs/raft.md says which code keeps a
-// rule that is an addition to Raft, and why the rule is needed.
+// in internal/shard switch each rule off, and fail if no seed finds a violation. For each rule that is an addition to
+// Raft, docs/raft.md says which code enforces it, and why it is needed.
 package rules
 
 // Off is a set of rules that are switched off. The zero value keeps all rules.
@@ -16,29 +16,29 @@ func (o Off) Keeps(rule Off) bool { return o&rule == 0 }
 // These are the rules. Each comment says what happens when the rule is switched off, and which case of
 // TestEveryRuleIsNeeded ("the simulation") or of TestEveryRuleOfShardsIsNeeded ("the exploration") finds the violation.
 const (
-	// Sync is the rule that an appended entry is synced before it counts (rule 1). Without it, a power cut loses
-	// acknowledged writes. The simulation and the exploration find this by "acknowledged means synced".
+	// Sync is the rule that an appended entry is synced before it counts as stored (rule 1). Without it, a power cut
+	// loses acknowledged writes. The simulation and the exploration find this by "acknowledged means synced".
 	Sync Off = 1 << iota
-	// Promise is the rule that votes and answers to a leader wait for the sync of what they promise. Without it, a
-	// power cut makes a member forget an entry that a leader counted as stored, and another entry is committed in the
-	// place of that entry. The simulation finds this by "a promise waits for the sync".
+	// Promise is the rule that a vote or a response to a leader is sent only when the state that it promises has been
+	// synced. Without it, a power cut makes a member forget an entry that a leader counted as stored, and a different
+	// entry is committed at the same index. The simulation finds this by "a promise waits for the sync".
 	Promise
 	// Vote is the rule that a vote survives a restart. Without it, one member votes for two leaders of a term. The
 	// simulation finds this by "a vote is remembered".
 	Vote
 	// Read is the rule that a read without a lease asks a majority whether this replica still leads. Without it, a
-	// superseded leader answers with old data. The simulation finds this by "a read asks the majority".
+	// superseded leader returns old data. The simulation finds this by "a read asks the majority".
 	Read
-	// Decline is the rule that a refusal by a condition also asks a majority. Without it, a superseded leader refuses
-	// a write because of a version that is not the newest. The simulation finds this by "a refusal asks the
-	// majority".
+	// Decline is the rule that a replica asks a majority whether it still leads before it refuses a write because of a
+	// failed condition. Without it, a superseded leader refuses a write because of a version that is not the newest.
+	// The simulation finds this by "a refusal asks the majority".
 	Decline
-	// Question is the rule that an answer of the majority counts only for the question that it answers. Without it, a late
-	// answer to an earlier question releases a read too soon. The simulation finds this by "an answer belongs to its
-	// question".
+	// Question is the rule that a majority's confirmation counts only for the leadership check that requested it.
+	// Without it, a late response to an earlier check releases a read too soon. The simulation finds this by "an answer
+	// belongs to its question".
 	Question
-	// Requests is the rule that the request ids of all applied entries are remembered, including entries of earlier
-	// leaders and from before a start. Without it, a write that is repeated after a failover is applied twice. The
+	// Requests is the rule that the request ids of all applied entries are remembered, including entries written by
+	// earlier leaders or before a restart. Without it, a write that is repeated after a failover is applied twice. The
 	// simulation finds this by "requests are remembered over a failover".
 	Requests
 	// Apply is the rule that only committed entries become visible (rule 2). Without it, replicas apply different
@@ -48,7 +48,7 @@ const (
 	// leader does not see what its predecessors committed. The simulation finds this by "a leader serves what its
 	// predecessors committed".
 	Serve
-	// Lease is the rule that a lease ends when its time has passed. Without it, a partitioned leader answers reads
+	// Lease is the rule that a lease ends when its time has passed. Without it, a partitioned leader serves reads
 	// indefinitely. The simulation finds this by "a lease ends".
 	Lease
 	// LeaseVote is the rule that a replica which has just started does not vote until the time of a lease has passed,
@@ -56,8 +56,8 @@ const (
 	// runs. The simulation finds this by "who may have promised a lease gives no vote".
 	LeaseVote
 	// LeaseTransfer is the rule that a leader which transfers the leadership has no lease for the rest of its term.
-	// Without it, the member that was asked to campaign leads while the lease runs. The simulation finds this by "a
-	// lead that is handed over has no lease" and "nor has one whose handing over was given up".
+	// Without it, the member that received TimeoutNow becomes leader while the lease still runs. The simulation finds
+	// this by "a lead that is handed over has no lease" and "nor has one whose handing over was given up".
 	LeaseTransfer
 	// Damage is the rule that a replica whose log is damaged does not lead (rule 4). Without it, entries that such a
 	// leader cannot read are missing for all clients. The simulation finds this by "who is damaged does not come to lead".
@@ -73,10 +73,10 @@ const (
 	// first. Without it, a write is acknowledged that was never applied. The simulation finds this by "a request id is
 	// that of one write".
 	Reuse
-	// Silence is the rule that a follower forgets its leader only when the follower itself has not heard the leader for an
-	// election timeout, regardless of what others report about the leader's shard. Without it, the follower votes for
-	// another member while the leader's lease runs. The simulation finds this by "who has answered its leader forgets it
-	// only when that is silent".
+	// Silence is the rule that a follower forgets its leader only when the follower itself has received no message from
+	// the leader for an election timeout, regardless of what others report about the leader's shard. Without it, the
+	// follower votes for another member while the leader's lease runs. The simulation finds this by "who has answered
+	// its leader forgets it only when that is silent".
 	Silence
 	// Tombstones is the rule that compaction keeps deletes and the request ids of superseded writes while a request may
 	// still be repeated. Without it, a repeated write is applied twice. The simulation finds this by "a delete is kept
@@ -94,8 +94,8 @@ const (
 	// it, the incomplete folder counts as a replica, and the learner never catches up. The exploration finds this by "what
 	// a kill leaves of a learner's folder is replaced".
 	Remnant
-	// Stop is the rule that work which fails while the shard stops is not counted as done. Without it, the shard never
-	// finishes stopping. The exploration finds this by "a stop ends the beginning of a replica that fails".
+	// Stop is the rule that work which failed because the shard was stopping does not count as done. Without it, the
+	// shard never finishes stopping. The exploration finds this by "a stop ends the beginning of a replica that fails".
 	Stop
 	// Upload is the rule that a blob is kept if the outcome of its upload is unknown. Without it, an entry that is applied
 	// later refers to a missing blob. The exploration finds this by "the blob of an upload of unknown outcome stays".

@@ -19,7 +19,7 @@ import (
 const (
 	headerBytesMax = 16 << 10 // net/http reads 4 KiB more
 	headerTime     = 10 * time.Second
-	requestTime    = 30 * time.Second // no page reads a request body, so this is long enough
+	requestTime    = 30 * time.Second // no page reads a request body, so this time is sufficient
 	answerTime     = 5 * time.Minute  // long enough for a profile
 	idleTime       = 2 * time.Minute
 	// connectionsMax bounds the open connections of a server. Probes, scrapers and browsers together need about ten.
@@ -56,7 +56,7 @@ func Server(pages http.Handler, registry prometheus.Registerer) *http.Server {
 }
 
 // Pages adds the pages that every process serves: /metrics, /healthz and /readyz. The page /healthz succeeds whenever
-// the process answers. The page /readyz fails with the error that ready returns, if any.
+// the process can respond. The page /readyz fails with the error that ready returns, if any.
 func Pages(mux *http.ServeMux, metrics prometheus.Gatherer, ready func(ctx context.Context) error) {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -70,7 +70,7 @@ func Pages(mux *http.ServeMux, metrics prometheus.Gatherer, ready func(ctx conte
 }
 
 // Profiles serves the profiles for go tool pprof, below /debug/pprof/. A client that can reach the profiles sees the
-// command line of the process and can keep a processor busy. Therefore they must be served only on a loopback address.
+// command line of the process and can keep a CPU busy. Therefore they must be served only on a loopback address.
 func Profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // also serves heap, goroutine, allocs, block and mutex
@@ -78,7 +78,7 @@ func Profiles() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol) // for requests that are too long for a URL
+	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol) // for requests whose arguments are too long for a URL
 	return mux
 }
 
@@ -89,7 +89,7 @@ type connections struct {
 	open  map[net.Conn]*list.Element
 }
 
-// add adds a connection. If there are too many connections now, add removes and returns the oldest one.
+// add adds a connection. If the server then has too many connections, add removes and returns the oldest one.
 func (c *connections) add(conn net.Conn) (oldest net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,8 +118,8 @@ func (c *connections) count() float64 {
 	return float64(c.order.Len())
 }
 
-// shut closes a connection without sending the final TLS message. To send that message to a client that does not read
-// would block the server, which accepts no other connection meanwhile.
+// shut closes a connection without sending the final TLS message. Sending that message to a client that does not read
+// would block the server, which could accept no other connection meanwhile.
 func shut(conn net.Conn) {
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()

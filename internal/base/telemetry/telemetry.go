@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// NewRegistry makes a registry with the metrics of the Go runtime and of the process, and with sheaf_build_info, whose
-// labels name the running version. The registry is safe for concurrent use.
+// NewRegistry creates a registry with the metrics of the Go runtime and of the process, and with sheaf_build_info,
+// whose labels name the running version. The registry is safe for concurrent use.
 func NewRegistry(version string) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -22,6 +22,6 @@ func NewRegistry(version string) *prometheus.Registry {
 	return registry
 }
 
-// Seconds returns the buckets of all duration histograms. They are factors of two, from 50 µs (a read from memory) to
-// 26 s (a call that waited for a hanging disk). So a quantile is known within a factor of two.
+// Seconds returns the buckets shared by all duration histograms. Each bound is twice the previous one, from 50 µs (a
+// read from memory) to 26 s (a call that waited for a hanging disk), so a quantile is known to within a factor of two.
 func Seconds() []float64 { return prometheus.ExponentialBuckets(50e-6, 2, 20) }

@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestTheRegistryShowsTheVersion checks that the registry reports the version of Sheaf and the version of Go, in
-// addition to the metrics of the runtime.
+// TestTheRegistryShowsTheVersion checks that the registry reports the Sheaf and Go versions, in addition to the runtime
+// metrics.
 func TestTheRegistryShowsTheVersion(t *testing.T) {
 	families, err := NewRegistry("v1.2.3").Gather()
 	must.OK(t, err)
@@ -34,8 +34,8 @@ func TestTheRegistryShowsTheVersion(t *testing.T) {
 	}
 }
 
-// TestSecondsGoFromMemoryToAHungDisk checks that the buckets hold a read from memory as well as a sync that hung for
-// 20 s.
+// TestSecondsGoFromMemoryToAHungDisk checks that the buckets cover both a read from memory and a sync that hung for 20
+// s.
 func TestSecondsGoFromMemoryToAHungDisk(t *testing.T) {
 	seconds := Seconds()
 	if first, last := seconds[0], seconds[len(seconds)-1]; first > 100e-6 || last < 20 {

@@ -36,12 +36,12 @@ type Traces struct {
 	logger   *slog.Logger
 }
 
-// tracesStopTime bounds the time for which a process that stops waits for the collector to take the last spans.
+// tracesStopTime limits how long a stopping process waits for the collector to accept its last spans.
 const tracesStopTime = 3 * time.Second
 
-// tracedServices is the prefix of the names of methods that have spans. It selects the methods that clients call.
+// tracedServices is the prefix of the full names of the traced methods. It selects the methods that clients call.
 // Streams between shards have no spans, because they last as long as the shards run. Health checks have no spans,
-// because they are called all the time.
+// because they are too frequent.
 const tracedServices = "/sheaf.record.v1."
 
 // StartTraces starts to send traces if the standard variables of OpenTelemetry request traces. They do if an OTLP
@@ -89,7 +89,7 @@ func tracesWanted() bool {
 	return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 }
 
-// ServerOptions returns the options of a gRPC server whose calls are traced.
+// ServerOptions returns options that make a gRPC server trace its RPCs.
 func (t *Traces) ServerOptions() []grpc.ServerOption {
 	if t == nil {
 		return nil
@@ -97,7 +97,7 @@ func (t *Traces) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.StatsHandler(otelgrpc.NewServerHandler(t.options()...))}
 }
 
-// DialOptions returns the options of a connection whose calls propagate the trace.
+// DialOptions returns options that make RPCs on a connection propagate the trace.
 func (t *Traces) DialOptions() []grpc.DialOption {
 	if t == nil {
 		return nil

@@ -41,7 +41,7 @@ func Number(n int64) string {
 	return sign + s
 }
 
-// Some lists at most the given number of names, and how many more there are: "a, b and 3 more".
+// Some joins at most the given number of names, and adds how many others there are, as in "a, b and 3 more".
 func Some(names []string, most int) string {
 	if more := len(names) - most; more > 0 {
 		return strings.Join(names[:most], ", ") + " and " + strconv.Itoa(more) + " more"
