@@ -13,12 +13,12 @@ import (
 
 // Caller is the identity that made a call. The zero value is an unknown caller. It is immutable.
 type Caller struct {
-	text     string    // result of String, which is also the form in which a gateway forwards the caller; empty: unknown
+	text     string    // result of String, which is also the form in which a gateway forwards the caller; empty if unknown
 	subjects []Subject // subjects by which grants can name this caller
 	// process says that the caller is a process of the store. It is false for members of etcd, because these call no other
 	// process.
 	process bool
-	admin   bool // the certificate says that the caller is an administrator
+	admin   bool // true if the certificate identifies an administrator
 	// Expires is the expiry of the token that identifies the caller. It is zero if a certificate identifies the caller.
 	Expires time.Time
 }
@@ -67,7 +67,7 @@ func user(issuer, subject string, groups []string) Caller {
 const (
 	accountText = "serviceaccount"
 	userText    = "oidc"
-	// CallerBytesMax bounds the text of a caller, because it is sent in a header of a call.
+	// CallerBytesMax limits the bytes of a caller's string, because it is sent in a header of each forwarded call.
 	CallerBytesMax = 8 << 10
 )
 
@@ -96,8 +96,8 @@ func (c *Caller) MayAll() bool { return c.process || c.admin }
 func (c *Caller) NeedsGrants() bool { return !c.MayAll() && !c.isArchiver() }
 
 // String returns the caller as one line: client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME, or
-// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. For a process of the store, the line
-// consists of the process's role and name.
+// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. For a process of the store, the line is its
+// role and name.
 func (c *Caller) String() string {
 	if c.text == "" {
 		return "nobody"
@@ -105,11 +105,11 @@ func (c *Caller) String() string {
 	return c.text
 }
 
-// ErrCaller is wrapped by the errors of ParseCaller, and means that the text does not name a caller.
+// ErrCaller is wrapped by ParseCaller's errors, and means that the string does not name a caller.
 var ErrCaller = errors.New("no caller")
 
 // ParseCaller is the inverse of Caller.String, except for the token's expiry. It refuses a member of etcd and the
-// archiver, because gateways never call for them. Errors wrap ErrCaller.
+// archiver, because gateways never call for them. Its errors wrap ErrCaller.
 func ParseCaller(text string) (Caller, error) {
 	if len(text) > CallerBytesMax {
 		return Caller{}, fmt.Errorf("%w: it has %d bytes", ErrCaller, len(text))

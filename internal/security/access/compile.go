@@ -22,7 +22,7 @@ type Compiled struct {
 	tokens   CallerCache
 }
 
-// rights holds the verbs and groups that the grants allow to one subject.
+// rights holds the verbs and groups that grants allow one subject.
 type rights struct {
 	all      scope
 	names    map[string]*scope
@@ -30,10 +30,10 @@ type rights struct {
 	any      verbs    // verbs allowed in at least one group
 }
 
-// scope is a set of groups, and the verbs allowed there.
+// scope is a set of groups, and the verbs allowed in them.
 type scope struct {
 	prefix string
-	parent *scope // the scope of the longest proper prefix; nil: none
+	parent *scope // the scope of the longest proper prefix, or nil if there is none
 	own    verbs
 	verbs  verbs // own, and the own verbs of all parents
 	grants []int32
@@ -189,9 +189,9 @@ func (r *rights) allows(verb Verb, group string) *scope {
 	return nil
 }
 
-// longest returns the scope with the longest prefix of a group's name, or nil if no scope has one. It finds the last
-// scope, in sorted order, whose prefix does not sort after the name. If that prefix is not a prefix of the name,
-// longest returns the nearest ancestor of the scope whose prefix is.
+// longest returns the scope whose prefix is the longest prefix of a group's name, or nil if no scope matches. It finds
+// the last scope, in sorted order, whose prefix does not sort after the name. If that scope does not match, longest
+// returns its nearest ancestor that does.
 func (r *rights) longest(group string) *scope {
 	at, found := slices.BinarySearchFunc(r.prefixes, group, func(s *scope, group string) int {
 		return strings.Compare(s.prefix, group)
@@ -220,7 +220,7 @@ func (c *Compiled) Version() int64 {
 // HasIssuers reports whether tokens can identify callers.
 func (c *Compiled) HasIssuers() bool { return c != nil && len(c.issuers) > 0 }
 
-// use is the scope of the grants that allow an operation, and the verb of the operation. The scope is nil if the
+// use is a permitted operation, consisting of its verb and the scope whose grants allow it. The scope is nil if the
 // operation needs no grant.
 type use struct {
 	scope *scope
@@ -255,8 +255,8 @@ func (c *Compiled) find(caller *Caller, verb Verb, group string) (use, bool) {
 }
 
 // Decide returns an error unless a caller may use a verb in a group. An empty group means all groups. Decide does not
-// check whether the group exists. A nil Compiled means that the store has no table. The errors are UNAUTHENTICATED or
-// PERMISSION_DENIED, and name the caller, the verb and the group.
+// check whether the group exists. A nil Compiled means that the store has no table. Its errors have the code
+// UNAUTHENTICATED or PERMISSION_DENIED, and name the caller, the verb and the group.
 func (c *Compiled) Decide(caller *Caller, verb Verb, group string) error {
 	if _, ok := c.find(caller, verb, group); ok {
 		return nil
@@ -276,7 +276,7 @@ func (c *Compiled) denied(caller *Caller, verb Verb, group string) error {
 		where(group), c.version)
 }
 
-// how says how a caller can identify itself, for an error message.
+// how returns the part of an error message that says how a caller can identify itself.
 func (c *Compiled) how() string {
 	if c.HasIssuers() {
 		return "show a certificate of the store's authority, or a token for the audience " + c.audience
@@ -284,7 +284,7 @@ func (c *Compiled) how() string {
 	return "show a certificate of the store's authority"
 }
 
-// where names the groups that a decision is about, for an error message.
+// where returns the part of an error message that names the groups that a decision is about.
 func where(group string) string {
 	if group == "" {
 		return "all groups"
@@ -319,7 +319,7 @@ func (c *Compiled) maySomewhere(caller *Caller, verb Verb) bool {
 	return false
 }
 
-// grantsOf names the grants of a use.
+// grantsOf returns the names of the grants that allow a use.
 func (c *Compiled) grantsOf(u use) []string {
 	names := make([]string, 0, len(u.scope.grants))
 	for _, n := range u.scope.grants {

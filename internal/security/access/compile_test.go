@@ -114,7 +114,7 @@ func TestFirstUseIsReportedOnce(t *testing.T) {
 	}
 }
 
-// TestDecisionsAreThoseOfThePlainTable compares the decisions with those of a simple search of the whole table.
+// TestDecisionsAreThoseOfThePlainTable compares the decisions with those found by a linear search of the whole table.
 func TestDecisionsAreThoseOfThePlainTable(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 4, -1)
@@ -260,7 +260,7 @@ func FuzzParseTable(f *testing.F) {
 	})
 }
 
-// large returns a table of n grants, of which a tenth names one caller.
+// large returns a table of n grants, a tenth of which name the same caller.
 func large(n int) *Table {
 	r := rand.New(rand.NewPCG(1, 2))
 	t := &Table{Version: 1}

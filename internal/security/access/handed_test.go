@@ -9,24 +9,25 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// These lists contain the fields of requests that are not messages themselves, by message and field. There is a list
-// for each source of the values.
+// These lists contain the scalar fields of requests, named by message and field. There is one list for each source of
+// the values.
 var (
-	// signedFields are opaque values from earlier answers. Each value is signed for the caller who received it.
+	// signedFields are opaque values from earlier responses. Each value is signed for the caller who received it.
 	signedFields = []string{"ListVersionsRequest.page_token", "ScanRequest.cursor", "ScanRequest.split",
 		"WatchRequest.cursor"}
-	// plainFields are plain values from earlier answers. A version names a state of a record in the group about which
-	// access is decided, and it is looked up after the decision. An epoch says which routing a client knows, and is
-	// only a hint.
+	// plainFields are plain values from earlier responses. A version names a state of a record in the group about which
+	// access is decided, and is looked up after the decision. An epoch says which routing a client knows, and is only a
+	// hint.
 	plainFields = []string{
 		"DeleteRequest.routing_epoch", "DownloadRequest.routing_epoch", "DownloadRequest.version", "GetRequest.routing_epoch",
 		"GetRequest.version",
 		"ListVersionsRequest.routing_epoch", "PutRequest.routing_epoch", "ScanRequest.routing_epoch",
 		"UploadHeader.routing_epoch",
 		"WatchRoutingRequest.known_epoch", "WriteCondition.if_version",
-		// The UUID only prevents a call from deleting another group of the name, which the caller may delete, too.
+		// The UUID only prevents a call from deleting another group with the same name, which the caller may also
+		// delete.
 		"DeleteGroupRequest.group_uuid",
-		// The token of a list holds the name after which the list continues. Callers of these lists may see all names.
+		// A list's page token holds the name after which the list continues. Callers of these lists may see all names.
 		"ListGroupsRequest.page_token", "ListShardsRequest.page_token", "PlanMovesRequest.page_token",
 	}
 	// chosenFields are values that clients choose.
@@ -78,7 +79,7 @@ func TestWhatClientsReturnIsSigned(t *testing.T) {
 						t.Errorf("%s: say in this test where clients have it from, and sign it where they hand it back", field)
 					}
 				}
-				// The signed values of PlanScan are the splits in its answer, so its request has none.
+				// The signed values of PlanScan are the splits in its response, so its request has none.
 				if hands != rule.ReturnsSigned && method.Name() != "PlanScan" {
 					t.Errorf("%s: its request has signed values: %v, and its rule says %v", method.FullName(), hands,
 						rule.ReturnsSigned)

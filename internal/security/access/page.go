@@ -11,9 +11,9 @@ import (
 // pageLasts is how long a signed page token is valid.
 const pageLasts = 7 * 24 * time.Hour
 
-// SignPage signs the page token of a list in a group for the caller of a context, if Call.Signs is true for that
-// caller. An empty token, which means that no further page exists, remains empty. A signed token is text in URL-safe
-// base64 without padding. SignPage returns an error if the context has no call.
+// SignPage signs the page token of a list within a group for a context's caller, if Call.Signs is true for that caller.
+// An empty token, which means that no further page exists, remains empty. A signed token is text in URL-safe base64
+// without padding. SignPage returns an error if the context has no call.
 func SignPage(ctx context.Context, group, token string) (string, error) {
 	call, err := callOf(ctx)
 	if err != nil || token == "" || !call.Signs() {
@@ -22,8 +22,8 @@ func SignPage(ctx context.Context, group, token string) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(call.Sign([]byte(group+"\x00"+token), pageLasts)), nil
 }
 
-// OpenPage is the inverse of SignPage. It returns ErrForged for a value that is no token of this group and this caller,
-// ErrOutdated for a token that is no longer valid, and a different error if the context has no call.
+// OpenPage is the inverse of SignPage. It returns ErrForged for a value that is not a token issued for this group and
+// this caller, ErrOutdated for a token that is no longer valid, and a different error if the context has no call.
 func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	call, err := callOf(ctx)
 	if err != nil || sealed == "" || !call.Signs() {
@@ -51,5 +51,5 @@ func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	return token, nil
 }
 
-// unsignedPageBytes is the length of the tokens of ListVersions that were issued before the store signed tokens.
+// unsignedPageBytes is the length of the ListVersions page tokens that were issued before the store signed tokens.
 const unsignedPageBytes = 20

@@ -1,6 +1,6 @@
-// Package access decides who may make which call. The decision is pure. The connection or a token identifies the
-// caller, one list says what each call needs, and a Table says what is granted. Nobody may make a call that is not in
-// the list. Package guard applies the decision to each call of a server. See
+// Package access decides who may make which call. Decisions use no input other than a caller, a call and a Table. The
+// connection or a token identifies the caller, one list says what each call needs, and the Table says what is granted.
+// Nobody may make a call that is not in the list. Package guard applies the decision to each call of a server. See
 // docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package access
 
@@ -55,14 +55,15 @@ type Rule struct {
 	For   Audience
 	Verb  Verb  // only with Granted
 	Where Where // only with Granted
-	// Lasting says that the decision is repeated while the call is open.
+	// Lasting says that the guard repeats the decision while the call is open.
 	Lasting bool
-	// Apart says that each message of the call needs a decision of its own.
+	// Apart says that the guard decides about each message of the call individually.
 	Apart bool
-	// ReturnsSigned says that the request or the answer contains values that callers send back, such as a cursor. These
-	// values are signed for the caller.
+	// ReturnsSigned says that the request or the response contains values that callers send back, such as a cursor.
+	// These values are signed for the caller.
 	ReturnsSigned bool
-	// ArchiverToo says that the archiver may make the call, too. Otherwise it may make only calls for Archiver and Anyone.
+	// ArchiverToo says that the archiver may make the call, too. Without ArchiverToo, the archiver may make only calls
+	// for Archiver and Anyone.
 	ArchiverToo bool
 }
 
@@ -93,14 +94,14 @@ var rules = map[string]Rule{
 	recordv1.RecordService_BatchPut_FullMethodName:     {For: Granted, Verb: Put, Lasting: true, Apart: true},
 	recordv1.RecordService_Upload_FullMethodName:       lasting(Put, InRequest),
 	recordv1.RecordService_Delete_FullMethodName:       granted(Delete, InRequest),
-	// The answer of PlanScan has splits, which callers send back in the requests of Scan.
+	// The response to PlanScan has splits, which callers send back in Scan requests.
 	recordv1.RecordService_PlanScan_FullMethodName: granted(Scan, InRequest).returnsSigned(),
 	recordv1.RecordService_Scan_FullMethodName:     lasting(Scan, InRequest).returnsSigned(),
 	recordv1.RecordService_Watch_FullMethodName:    lasting(Watch, InRequest).returnsSigned(),
 
-	// A caller who may read the status of all groups sees the routing of all groups. Other callers see the routing of the
-	// groups in which they may do anything at all. The archiver may read all groups, and finds their shards in the
-	// routing.
+	// A caller who may read the status of all groups sees the routing of all groups. Other callers see the routing of
+	// the groups in which they may do anything at all. The archiver may read all groups, and needs the routing to find
+	// their shards.
 	recordv1.RoutingService_WatchRouting_FullMethodName: {For: Known, Lasting: true, ArchiverToo: true},
 
 	recordv1.AdminService_ListGroups_FullMethodName:     granted(AdminRead, InGroup),
@@ -124,8 +125,8 @@ var rules = map[string]Rule{
 	peerv1.PeerService_FetchEntries_FullMethodName: {For: Shards},
 	peerv1.PeerService_FetchBlob_FullMethodName:    {For: Shards},
 
-	// These calls return every record of the store. Nobody but the archiver needs them. An administrator, too, is refused,
-	// but can read all records by other calls.
+	// These calls return every record of the store. Nobody but the archiver needs them. Even an administrator is
+	// refused, but can read all records with other calls.
 	archivev1.ArchiveService_Follow_FullMethodName:     {For: Archiver},
 	archivev1.ArchiveService_FetchGroup_FullMethodName: {For: Archiver},
 	archivev1.ArchiveService_FetchBlob_FullMethodName:  {For: Archiver},
@@ -139,8 +140,8 @@ const openToCallers verbs = 1<<Get | 1<<Put | 1<<Delete | 1<<Scan | 1<<Watch
 func RuleOf(method string) Rule { return rules[method] }
 
 // Admit decides what can be decided about a call by its name alone. Call.May later decides about the grants in single
-// groups. A nil Compiled means that the store has no table. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and name
-// the caller, the call, and who may make it.
+// groups. A nil Compiled means that the store has no table. Its errors have the code UNAUTHENTICATED or
+// PERMISSION_DENIED, and name the caller, the call, and who may make it.
 func (c *Compiled) Admit(caller *Caller, method string) error {
 	rule := RuleOf(method)
 	switch {

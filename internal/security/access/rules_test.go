@@ -20,7 +20,7 @@ var (
 		UID: uuid.MustParse("6ba7b811-9dad-11d1-80b4-00c04fd430c8")}
 )
 
-// methods returns the full names of the methods of all services that processes of a store have.
+// methods returns the full names of the methods of all services that a store's processes provide.
 func methods(t *testing.T) (all []string) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {

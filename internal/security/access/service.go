@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Service implements AccessService, which tells a caller who it is and what it may do.
+// Service implements AccessService, which reports to callers who they are and what they may do.
 type Service struct {
 	recordv1.UnimplementedAccessServiceServer
 }

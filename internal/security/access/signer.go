@@ -12,8 +12,8 @@ import (
 )
 
 // Signer signs values that callers send back, such as scan splits, scan cursors and the positions of watches. Such a
-// value names its group, and the access to that group is decided at each use, so that the value itself gives no right.
-// The signature proves that this store made the value for this caller. It is made with the store's signing key.
+// value names its group, and access to that group is decided at each use, so the value itself grants no right. The
+// signature proves that this store created the value for this caller. The store's signing key is used to compute it.
 type Signer struct {
 	key []byte
 	id  [8]byte
@@ -45,14 +45,14 @@ const (
 
 // These are the errors of Open.
 var (
-	// ErrForged means that a value was changed, or was made for another caller.
+	// ErrForged means that a value was modified, or was created for another caller.
 	ErrForged = errors.New("not a value that this store gave to this caller")
 	// ErrOutdated means that a value was once valid. It has expired, dates from before the store signed values, or
 	// was signed with a key that no longer exists.
 	ErrOutdated = errors.New("a value that is too old")
 )
 
-// Sign signs a value for a caller. The value is accepted until the time ends, or without a limit if ends is zero.
+// Sign signs a value for a caller. Open accepts the value until the time ends, or without a limit if ends is zero.
 func (s *Signer) Sign(caller *Caller, value []byte, ends time.Time) []byte {
 	out := make([]byte, 0, signedBytes+len(value))
 	out = append(append(out, signedFormat), s.id[:]...)

@@ -47,7 +47,8 @@ type SubjectKind string
 // These are the kinds of subjects. The comment of each kind names the fields of Subject that the kind uses.
 const (
 	Certificate SubjectKind = "Certificate" // uses Name: the URI in the certificate ends in client/NAME
-	// ServiceAccount uses Namespace and Name: the ServiceAccount in a token of an issuer that has ServiceAccounts set.
+	// ServiceAccount uses Namespace and Name to match a token's ServiceAccount. The token's issuer must have
+	// ServiceAccounts set.
 	ServiceAccount  SubjectKind = "ServiceAccount"
 	ServiceAccounts SubjectKind = "ServiceAccounts" // uses Namespace: all ServiceAccounts in this namespace
 	OIDC            SubjectKind = "OIDC"            // uses Issuer and Name: the subject of a token
@@ -108,7 +109,7 @@ func ParseTable(text []byte) (*Table, error) {
 	return t, err
 }
 
-// CompileText is like ParseTable followed by Compile, but checks the table only once.
+// CompileText does the same as ParseTable followed by Compile, but checks the table only once.
 func CompileText(text []byte) (*Compiled, error) {
 	t, err := decode(text)
 	if err != nil {
@@ -119,7 +120,7 @@ func CompileText(text []byte) (*Compiled, error) {
 
 // ParseNext reads a table that is about to replace another table. The argument before is the version of that other
 // table, or 0 if there is none, and the version in text must equal it. ParseNext increments the version of the result.
-// Its errors are those of ParseTable, but it leaves it to Encode to check the content of the table.
+// It returns the same errors as ParseTable, except that it leaves checking the table's content to Encode.
 func ParseNext(text []byte, before int64) (*Table, error) {
 	t, err := decode(text)
 	switch {
@@ -148,7 +149,7 @@ func decode(text []byte) (*Table, error) {
 	return t, nil
 }
 
-// Encode returns the JSON of a valid table. Its errors are those of ParseTable.
+// Encode returns the JSON of a valid table. It returns the same errors as ParseTable.
 func (t *Table) Encode() ([]byte, error) {
 	if _, err := Compile(t); err != nil {
 		return nil, err
@@ -181,9 +182,9 @@ func text(field, value string, bytesMax int) error {
 	return nil
 }
 
-// validate checks a subject. The argument issuers has the table's issuers by URL.
+// validate checks a subject. The argument issuers contains the table's issuers, by URL.
 func (s Subject) validate(field string, issuers map[string]*issuer) error {
-	need := map[SubjectKind][3]bool{ // which of issuer, namespace and name each kind needs
+	need := map[SubjectKind][3]bool{ // which of issuer, namespace and name are required, by kind
 		Certificate: {false, false, true}, ServiceAccount: {false, true, true}, ServiceAccounts: {false, true, false},
 		OIDC: {true, false, true}, OIDCGroup: {true, false, true}, Anybody: {},
 	}

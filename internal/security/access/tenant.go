@@ -36,9 +36,9 @@ type Quotas struct {
 	CallsAtOnce int64 `json:"callsAtOnce,omitempty"`
 }
 
-// GroupsDefault is the quota of groups for a tenant that does not set one. Without a quota, a tenant could use up the
-// limit of the store, 100,000 groups, and then nobody could create a group. One hundredth of that limit lets 100 such
-// tenants use up their quotas, and is enough for one group a day for almost three years.
+// GroupsDefault is the group quota of a tenant that does not set one. Without a quota, one tenant could use up the
+// store's limit of 100,000 groups, and then nobody could create a group. With one hundredth of that limit, 100 such
+// tenants can use up their quotas. It is enough for one group a day for almost three years.
 const GroupsDefault = 1000
 
 // Quota names one of the Quotas, by the name of its field.
@@ -129,8 +129,8 @@ func TenantOf(tenants []Tenant, group string) *Tenant {
 	return nil
 }
 
-// OverlapOf finds two tenants that could both own the same group, and reports whether there are such tenants. It
-// returns the index of the tenant with the shorter prefix, and the index of the other.
+// OverlapOf looks for two tenants that could both own the same group. If it finds them, overlap is true, one is the
+// index of the tenant with the shorter prefix, and other is the index of the other tenant.
 func OverlapOf(tenants []Tenant) (one, other int, overlap bool) {
 	order := make([]int, len(tenants))
 	for i := range order {

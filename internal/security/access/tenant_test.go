@@ -45,8 +45,7 @@ func TestTenantsThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestOverlapsAreFound compares the overlaps that are found with those that a comparison of each pair of prefixes
-// finds.
+// TestOverlapsAreFound compares OverlapOf's results with those of a comparison of every pair of prefixes.
 func TestOverlapsAreFound(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("ab-")), 1, 4, -1)

@@ -19,8 +19,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// algorithms are the accepted algorithms of tokens. The type of each key determines its algorithm, so that no key can
-// be used with a different algorithm.
+// algorithms are the signature algorithms accepted in tokens. The type of each key determines its algorithm, so that no
+// key can be used with a different algorithm.
 var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.RS256}
 
 const (
@@ -28,8 +28,8 @@ const (
 	callersKept   = 4096 // callers in a CallerCache
 	rsaBitsMin    = 2048
 	accountPrefix = "system:serviceaccount:"
-	// expiryMax bounds how long a token is accepted after its verification, even if its expiry is later, because its key
-	// may be withdrawn.
+	// expiryMax limits how long a verified token is accepted before it must be verified again, even if it expires
+	// later, because its key may be withdrawn.
 	expiryMax = 24 * time.Hour
 )
 
@@ -90,7 +90,7 @@ func (c *Compiled) takeIssuers(t *Table) error {
 	return nil
 }
 
-// takeKeys reads the issuer's keys from a JSON Web Key Set.
+// takeKeys parses the issuer's keys from a JSON Web Key Set.
 func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 	if len(encoded) > keysBytesMax {
 		return bad(field, "has %d bytes, at most %d are allowed", len(encoded), keysBytesMax)
@@ -115,7 +115,7 @@ func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 	return nil
 }
 
-// checkKey returns an error unless a key may be used to verify tokens.
+// checkKey returns an error if a key must not be used to verify tokens.
 func checkKey(field string, key jose.JSONWebKey) error {
 	if err := text(field+".kid", key.KeyID, textBytesMax); err != nil {
 		return err
@@ -132,13 +132,13 @@ func checkKey(field string, key jose.JSONWebKey) error {
 	return nil
 }
 
-// ErrNoKeys means that the key set of an issuer is valid but has no key that may sign tokens. An answer that is not a
-// key set has a different error.
+// ErrNoKeys means that an issuer's key set is valid but has no key that may sign tokens. A response that is not a key
+// set causes a different error.
 var ErrNoKeys = errors.New("no keys")
 
 // UsableKeys reduces a JSON Web Key Set to the keys that may sign tokens, because an issuer may also have other keys.
-// It sorts the keys by id, so that the same keys give the same text. Errors wrap ErrTable, and ErrNoKeys if the set is
-// valid and no key of it may sign tokens.
+// It sorts the keys by id, so that the same keys always give the same bytes. Errors wrap ErrTable, and ErrNoKeys if the
+// set is valid but has no key that may sign tokens.
 func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	var set, usable jose.JSONWebKeySet
 	if err := json.Unmarshal(encoded, &set); err != nil {
@@ -164,7 +164,7 @@ func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	return out, nil
 }
 
-// algorithmOf returns the only algorithm with which a key may be used.
+// algorithmOf returns the only algorithm that may be used with a key.
 func algorithmOf(key any) (jose.SignatureAlgorithm, error) {
 	switch key := key.(type) {
 	case *rsa.PublicKey:
@@ -181,10 +181,10 @@ func algorithmOf(key any) (jose.SignatureAlgorithm, error) {
 	return "", fmt.Errorf("is a %T: must be a public key for ES256 or RS256", key)
 }
 
-// ErrToken is wrapped by the errors about tokens. Their texts quote only names from the token.
+// ErrToken is wrapped by all errors about tokens. Their messages quote nothing but names from the token.
 var ErrToken = errors.New("the token is not taken")
 
-// UnknownKeyError says that a token names a key that is not in the issuer's key set of the table.
+// UnknownKeyError says that a token names a key that is not in the table's key set for the issuer.
 type UnknownKeyError struct{ Issuer, Key string }
 
 // Error implements error.
@@ -280,14 +280,14 @@ func (i *issuer) caller(token *oidc.IDToken) (Caller, error) {
 	return caller, nil
 }
 
-// CallerCache keeps callers by the text that identifies them, such as a token, because the verification of a token
-// takes 50 to 150 µs. Safe for concurrent use.
+// CallerCache maps the string that identifies a caller, such as a token, to the caller, because verifying a token takes
+// 50 to 150 µs. Safe for concurrent use.
 type CallerCache struct {
 	mu   sync.RWMutex
 	kept map[string]Caller
 }
 
-// Get returns the caller that a text identifies, and whether the cache has it.
+// Get returns the caller that a string identifies, and true if the cache contains it.
 func (t *CallerCache) Get(text string) (Caller, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -295,8 +295,8 @@ func (t *CallerCache) Get(text string) (Caller, bool) {
 	return caller, ok
 }
 
-// Put keeps the caller that a text identifies. If the cache is full, Put empties it first. Texts that are still in use
-// soon return to the cache.
+// Put stores the caller that a string identifies. If the cache is full, Put empties it first, because strings that are
+// still in use soon return to the cache.
 func (t *CallerCache) Put(text string, caller Caller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 // Verb is a kind of operation that a grant allows.
 type Verb uint8
 
-// These are the verbs. The variable rules says which call needs which verb.
+// These are the verbs. The variable rules maps each call to the verb that it needs.
 const (
 	NoVerb Verb = iota
 	Get

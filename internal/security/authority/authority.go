@@ -1,5 +1,5 @@
-// Package authority makes the certificates of a store: its own authority (ECDSA on P-256), and leaf certificates, each
-// of which names one process. The operator, `sheaf dev --tls` and tests use it.
+// Package authority issues the certificates of a store. They are the certificate of the store's own authority (ECDSA on
+// P-256), and leaf certificates, each of which names one process. The operator, `sheaf dev --tls` and tests use it.
 package authority
 
 import (
@@ -40,8 +40,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New makes an authority with a new key. The argument name is shown to people. The lifetime is counted from the time
-// now.
+// New creates an authority with a new key. The argument name is shown to people. The lifetime starts at the time now.
 func New(name string, now time.Time, lifetime time.Duration) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -62,7 +61,7 @@ func New(name string, now time.Time, lifetime time.Duration) (*Authority, error)
 	return &Authority{cert: cert, key: key}, nil
 }
 
-// Parse is the inverse of PEM. It reads one certificate of an authority and its key.
+// Parse is the inverse of PEM. It parses the certificate and the key of an authority.
 func Parse(certificate, key []byte) (*Authority, error) {
 	block, rest := pem.Decode(certificate)
 	if block == nil || block.Type != pemCertificate || len(bytes.TrimSpace(rest)) > 0 {
@@ -106,13 +105,13 @@ func (a *Authority) CertificatePEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: a.cert.Raw})
 }
 
-// NotAfter returns the end of the authority's validity, which also bounds all certificates that it has signed.
+// NotAfter returns the time at which the authority expires. No certificate that it has signed is valid longer.
 func (a *Authority) NotAfter() time.Time { return a.cert.NotAfter }
 
 // Leaf describes a certificate to issue.
 type Leaf struct {
 	Identity identity.Identity
-	// DNSNames and Addresses are the names of the host, for callers that check these instead of identities.
+	// DNSNames and Addresses are the host's names, for callers that check these instead of identities.
 	DNSNames  []string
 	Addresses []net.IP
 	// Server and Client are the permitted usages. At least one must be set.

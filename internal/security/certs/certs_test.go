@@ -44,12 +44,12 @@ func newAuthority(t *testing.T, name string) *authority.Authority {
 	return a
 }
 
-// leaf describes a certificate for both usages that is valid for a day.
+// leaf describes a certificate that is valid for a day, and for both servers and clients.
 func leaf(id identity.Identity) authority.Leaf {
 	return authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: 24 * time.Hour}
 }
 
-// issued returns the files of a folder of certificates: a new leaf, and the trusted authorities.
+// issued returns the files of a certificate folder, with a new leaf and the trusted authorities.
 func issued(t *testing.T, by *authority.Authority, l authority.Leaf, trusted ...*authority.Authority) files {
 	t.Helper()
 	cert, key, err := by.Issue(l)
@@ -72,7 +72,7 @@ type clock struct{ shift atomic.Int64 }
 
 func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.shift.Load())) }
 
-// open makes a Source that checks its folder only when look is called.
+// open creates a Source that checks its folder only when look is called.
 func open(t *testing.T, all files, c *clock) (*Source, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -95,7 +95,7 @@ func (h *health) Check(ctx context.Context, _ *healthv1.HealthCheckRequest) (*he
 	return &healthv1.HealthCheckResponse{}, nil
 }
 
-// Watch answers once, and then keeps the stream open.
+// Watch sends one response, and then keeps the stream open.
 func (h *health) Watch(_ *healthv1.HealthCheckRequest,
 	stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
 	if err := stream.Send(&healthv1.HealthCheckResponse{}); err != nil {
@@ -134,7 +134,7 @@ func check(t *testing.T, address string, creds credentials.TransportCredentials)
 
 func anybody(identity.Identity) error { return nil }
 
-// as returns the credentials of a caller that accepts any server.
+// as returns the credentials of a client that accepts any server.
 func as(t *testing.T, all files, change func(*tls.Config)) credentials.TransportCredentials {
 	t.Helper()
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}
@@ -161,8 +161,8 @@ func TestAServerAcceptsOnlyItsOwnCallers(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
 		creds       credentials.TransportCredentials
-		refused     string // reason in the metric of refusals; empty: the call is answered
-		anonymous   string // the same, at a server that needs no certificate of its callers
+		refused     string // reason in the metric of refusals; empty if the call succeeds
+		anonymous   string // the same, for a server that does not require client certificates
 		who, whoToo identity.Identity
 	}{
 		{name: "a gateway", creds: as(t, issued(t, a, leaf(gate), a), nil), who: gate, whoToo: gate},
@@ -358,7 +358,7 @@ func TestAConnectionEndsWithItsPeersCertificate(t *testing.T) {
 	}
 }
 
-// bad returns folders that are unusable in all possible ways, each with a word that the error must contain.
+// bad returns folders that are unusable in every possible way, each with a word that the error must contain.
 func bad(t *testing.T, a *authority.Authority) map[string]struct {
 	files files
 	says  string
@@ -451,7 +451,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// secret returns a part of the key in a folder, which no error may contain.
+// secret returns a part of a folder's private key, which no error may contain.
 func secret(f files) string {
 	if len(f[KeyFile]) < 90 {
 		return "no key"

@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// Expect checks whether a peer has the expected identity. The error names the expected identity.
+// Expect returns nil if a peer has the expected identity. Otherwise it returns an error that names the expected
+// identity.
 type Expect func(peer identity.Identity) error
 
 // Own returns an Expect for a process of the same store with the given role. If name is not empty, the process must
@@ -45,8 +46,8 @@ type AuthInfo struct {
 // Calls implements ratelimit.Counted.
 func (i AuthInfo) Calls() *ratelimit.Calls { return i.calls }
 
-// Knows reports whether the connection itself shows that its calls come from callers of the store. This is the case if
-// the peer has a certificate of the store, or if the mode of this process accepts plaintext from everybody.
+// Knows reports whether the connection itself shows that its calls come from the store's callers. It does if the peer
+// has a certificate of the store, or if the mode of this process accepts plaintext from everybody.
 func Knows(store identity.Store, info credentials.AuthInfo) bool {
 	i, ok := info.(AuthInfo)
 	return ok && (i.Plain || i.Peer.Store == store)
@@ -75,8 +76,8 @@ func PeerOf(ctx context.Context) (identity.Identity, bool) {
 
 // ServerOptions are the options of Server.
 type ServerOptions struct {
-	// Anonymous admits callers that present no certificate. Another mechanism may identify them, or they remain
-	// unknown. A presented certificate must still be valid.
+	// Anonymous admits callers that present no certificate. Another mechanism may identify such callers, or they remain
+	// unknown. A certificate that is presented must still be valid.
 	Anonymous bool
 }
 
@@ -91,8 +92,8 @@ func (s *Source) Client(expect Expect) credentials.TransportCredentials {
 	return &transport{TransportCredentials: credentials.NewTLS(base()), source: s, expect: expect}
 }
 
-// base returns the configuration that all connections have in common. Sessions are not resumed, so that a peer presents
-// its certificate each time.
+// base returns the configuration shared by all connections. Sessions are not resumed, so that a peer presents its
+// certificate each time.
 func base() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, NextProtos: []string{"h2"}}
 }
@@ -191,7 +192,7 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, AuthInfo, error) {
 	made, info, err := do(tracked)
 	if err != nil {
-		_ = tracked.Close() // gRPC closes it, too
+		_ = tracked.Close() // gRPC also closes it
 		t.source.counts.handshakes.WithLabelValues(reasonOf(err)).Inc()
 		return nil, AuthInfo{}, err
 	}
@@ -206,13 +207,13 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	return made, out, nil
 }
 
-// unexpected is the error for a peer that has another identity than expected.
+// unexpected is the error for a peer whose identity differs from the expected one.
 type unexpected struct{ error }
 
 // Unwrap returns the error that Expect returned.
 func (e *unexpected) Unwrap() error { return e.error }
 
-// reasonOf returns one word for the reason of a failed handshake.
+// reasonOf returns one word that describes why a handshake failed.
 func reasonOf(err error) string {
 	var (
 		record    tls.RecordHeaderError

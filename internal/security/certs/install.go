@@ -53,5 +53,5 @@ func Install(dir string, content map[string][]byte) (err error) {
 
 const (
 	dataLink   = "..data"
-	dataFolder = "..sheaf-" // prefix of the folders that hold one set of files each
+	dataFolder = "..sheaf-" // prefix of the folders that each hold one set of files
 )

@@ -18,8 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// These are the names of the files in a folder of certificates. Kubernetes mounts a Secret with these keys in this
-// form.
+// These are the names of the files in a certificate folder. Kubernetes mounts a Secret with these keys in this form.
 const (
 	CertificateFile = "tls.crt" // the leaf, then the chain to the authority, in PEM
 	KeyFile         = "tls.key"
@@ -47,8 +46,8 @@ const (
 )
 
 // GrantsFile is a file that contains the word GrantsRequired if the store has a table of grants. In such a store, a
-// process that finds no table, because the first table is not written yet or etcd was lost, admits only administrators
-// and the store's own processes. Without the file, a store that has no table is open to all its callers.
+// process that finds no table, because the first table has not been written yet or etcd was lost, admits only
+// administrators and the store's own processes. Without the file, a store that has no table is open to all its callers.
 const GrantsFile = "grants"
 
 // GrantsRequired is the content of GrantsFile.
@@ -63,16 +62,16 @@ type material struct {
 	identity       identity.Identity
 	mode           Mode
 	server, client *tls.Certificate // the same certificate if there is only one
-	// own has the authorities of the store's own processes, and callers those of callers. Both are the same if there is
-	// only one bundle.
+	// own has the authorities of the store's own processes, and callers has the authorities of callers. Both are the
+	// same if there is only one bundle.
 	own, callers   authorities
 	all            *x509.CertPool // the authorities of own and callers together
-	notAfter       time.Time      // end of the validity of the certificate that expires first
+	notAfter       time.Time      // expiry of the certificate that expires first
 	content        [sha256.Size]byte
 	grantsRequired bool
 }
 
-// files holds the contents of a folder's files at one moment. The content of a file that does not exist is nil.
+// files holds the contents of a folder's files at one moment, by name. The content of a missing file is nil.
 type files map[string][]byte
 
 // readFiles reads the files of a folder. The kubelet replaces a mounted Secret by one rename of the link ..data, and
@@ -88,8 +87,8 @@ func readFiles(dir string) (files, error) {
 	}
 }
 
-// newest returns the present target of the link ..data, which contains the files of a folder. If there is no such link,
-// it returns the folder itself.
+// newest returns the current target of the folder's link ..data, which contains the folder's files. If there is no such
+// link, it returns the folder itself.
 func newest(dir string) string {
 	if there, err := filepath.EvalSymlinks(filepath.Join(dir, dataLink)); err == nil {
 		return there
@@ -121,7 +120,7 @@ func (f files) sum() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// material returns the files in parsed form. It returns an error if they are not consistent, or not valid at the given
+// material returns the files in parsed form. It returns an error if they are inconsistent, or not valid at the given
 // time. The error names the file and its problem, and contains no part of a key.
 func (f files) material(now time.Time) (*material, error) {
 	out := &material{content: f.sum(), all: x509.NewCertPool()}
@@ -181,9 +180,10 @@ func (f files) material(now time.Time) (*material, error) {
 }
 
 // Check returns an error unless a certificate and its key can be used for all given usages at the given time. The
-// certificate, the key and the bundle of authorities are names of files in content. Errors name the file and its
-// problem, and contain no part of a key. Check does not look at the certificate's identity and hosts, which the caller
-// must check.
+// Check returns an error unless a certificate and its key can be used for all given usages at the given time. The
+// arguments certificate, key and bundle are names of files in content, and bundle holds the authorities. Errors name
+// the file and its problem, and contain no part of a key. Check does not look at the certificate's identity and hosts,
+// which the caller must check.
 func Check(content map[string][]byte, certificate, key, bundle string, now time.Time,
 	usages ...x509.ExtKeyUsage) (*x509.Certificate, error) {
 	f := files(content)
@@ -217,7 +217,7 @@ func clientFile(m *material) string {
 	return ClientCertificateFile
 }
 
-// pair parses a certificate and its key.
+// pair parses a certificate and its key from the named files.
 func (f files) pair(certificate, key string) (*tls.Certificate, error) {
 	for _, name := range []string{certificate, key} {
 		if f[name] == nil {
@@ -243,7 +243,7 @@ func (f files) mode() (Mode, error) {
 	return mode, nil
 }
 
-// grants reads GrantsFile, and reports whether callers must wait for a table of grants.
+// grants parses GrantsFile, and reports whether callers must wait for a table of grants.
 func (f files) grants() (required bool, err error) {
 	if f[GrantsFile] == nil {
 		return false, nil
@@ -254,7 +254,7 @@ func (f files) grants() (required bool, err error) {
 	return true, nil
 }
 
-// authorities holds the certificates of the authorities in one bundle.
+// authorities holds the authority certificates from one bundle.
 type authorities struct {
 	file  string
 	certs []*x509.Certificate
@@ -262,7 +262,7 @@ type authorities struct {
 	hash  string // BundleHash of the certificates
 }
 
-// authorities parses a bundle.
+// authorities parses the bundle in the named file.
 func (f files) authorities(file string) (authorities, error) {
 	out := authorities{file: file, pool: x509.NewCertPool()}
 	if f[file] == nil {
@@ -296,7 +296,8 @@ func (f files) authorities(file string) (authorities, error) {
 	return out, nil
 }
 
-// BundleHash returns a SHA-256 of a set of authorities in hex. It does not depend on their order or on duplicates.
+// BundleHash returns the SHA-256, in hex, of a set of authorities. The hash does not depend on their order or on
+// duplicates.
 func BundleHash(certs []*x509.Certificate) string {
 	all := make([][]byte, 0, len(certs))
 	for _, cert := range certs {
@@ -311,8 +312,9 @@ func BundleHash(certs []*x509.Certificate) string {
 }
 
 // verify checks whether a chain is trusted for the given usage. The identity in the leaf determines whether the
-// authorities of the store's processes or those of callers apply. The result by is the name of the file that has these
-// authorities.
+// verify checks whether a chain is trusted for the given usage. The identity in the leaf determines whether the chain
+// is checked against the authorities of the store's processes or against those of callers. The result by is the name of
+// the file that has these authorities.
 func (m *material) verify(chain []*x509.Certificate, now time.Time, usage x509.ExtKeyUsage) (by string, err error) {
 	id, err := identity.OfCertificate(chain[0])
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// in returns a copy of the files in which ModeFile contains mode.
+// in returns a copy of the files with the given content of ModeFile.
 func (f files) in(mode Mode) files {
 	f[ModeFile] = []byte(string(mode) + "\n")
 	return f
@@ -59,8 +59,8 @@ func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 	}
 }
 
-// TestConnectionsWithoutTLSEndWhereItIsRequired checks that existing connections without TLS are closed at both ends
-// when TLS becomes required.
+// TestConnectionsWithoutTLSEndWhereItIsRequired checks that when TLS becomes required, both ends close existing
+// connections without TLS.
 func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	a := newAuthority(t, "a")
 	source, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(gate), a).in(Plaintext))
@@ -97,8 +97,8 @@ func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	}
 }
 
-// TestAnAuthorityOfCallersVouchesOnlyForThem checks that, if there are two authorities, each vouches only for its own
-// side: one for callers, the other for the store's processes.
+// TestAnAuthorityOfCallersVouchesOnlyForThem checks a store with two authorities. One is trusted only for callers, and
+// the other only for the store's processes.
 func TestAnAuthorityOfCallersVouchesOnlyForThem(t *testing.T) {
 	parts, people := newAuthority(t, "parts"), newAuthority(t, "people")
 	caller := identity.Identity{Store: one, Role: identity.Client, Name: "ada"}

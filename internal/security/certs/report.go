@@ -11,17 +11,17 @@ import (
 type Report struct {
 	Identity             string    `json:"identity"`
 	Mode                 Mode      `json:"mode"`
-	Bundle               string    `json:"bundle"`        // BundleHash of the authorities of the store's processes
-	ClientBundle         string    `json:"client_bundle"` // BundleHash of the authorities of callers
-	NotAfter             time.Time `json:"not_after"`     // end of the validity of the certificate that expires first
+	Bundle               string    `json:"bundle"`        // BundleHash of the authorities for the store's processes
+	ClientBundle         string    `json:"client_bundle"` // BundleHash of the authorities for callers
+	NotAfter             time.Time `json:"not_after"`     // expiry of the certificate that expires first
 	PlaintextConnections int       `json:"plaintext_connections"`
 	Error                string    `json:"error,omitempty"` // why newer files in the folder are not in use
 	Read                 time.Time `json:"-"`               // when the folder was last found to contain the files in use
 	// GrantsVersion is the version of the table of grants in use, or 0 if there is no table. It is nil if the process
-	// does not decide about calls, or if its program is too old to report this version.
+	// does not decide about calls, or if its software is too old to report this version.
 	GrantsVersion *int64 `json:"grants_version,omitempty"`
-	// UnknownKeys has, for each issuer, the number of tokens since the start of the process whose key was not in the
-	// table.
+	// UnknownKeys is the number of tokens, by issuer, whose key was not in the table. It counts from the start of the
+	// process.
 	UnknownKeys map[string]int64 `json:"unknown_keys,omitempty"`
 }
 
@@ -52,8 +52,8 @@ func (s *Source) Report() Report {
 	return out
 }
 
-// Handle serves the Report of a process at ReportPath, and passes all other requests to rest. If source is nil, there
-// is no Report. grants is nil if the process does not decide about calls.
+// Handle serves the process's Report at ReportPath, and passes all other requests to rest. If source is nil, there is
+// no Report. The argument grants is nil if the process does not decide about calls.
 func Handle(source *Source, grants Decides, rest http.Handler) http.Handler {
 	if source == nil {
 		return rest
@@ -71,7 +71,7 @@ func Handle(source *Source, grants Decides, rest http.Handler) http.Handler {
 	return mux
 }
 
-// Serve writes the report as the answer to a request.
+// Serve writes the report as the response to a request.
 func (r Report) Serve(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(r) // an error only says that the caller has disconnected

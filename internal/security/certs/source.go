@@ -1,6 +1,6 @@
-// Package certs reads the certificates of a store's process from a folder, and verifies those of its peers. The files
-// may change while a process runs. Each handshake uses the newest valid set of files, and a connection to a peer that
-// is no longer trusted is closed. See docs/adr/0038-certificates-change-under-a-running-process.md.
+// Package certs reads the certificates of a store's process from a folder, and verifies the certificates of its peers.
+// The files may change while a process runs. Each handshake uses the newest valid set of files, and a connection to a
+// peer that is no longer trusted is closed. See docs/adr/0038-certificates-change-under-a-running-process.md.
 package certs
 
 import (
@@ -30,13 +30,13 @@ const lookEvery = 10 * time.Second
 
 // Config configures a Source.
 type Config struct {
-	Dir    string           // folder of the files; empty for InMemory
-	Every  time.Duration    // interval of the checks of the files; 0: 10 s
-	Now    func() time.Time // returns the time; nil: time.Now
-	Logger *slog.Logger     // nil: nothing is logged
+	Dir    string           // folder with the files; empty for InMemory
+	Every  time.Duration    // interval between checks of the files; 0 means 10 s
+	Now    func() time.Time // returns the time; nil means time.Now
+	Logger *slog.Logger     // nothing is logged if nil
 }
 
-// Source holds the certificates of a process. Safe for concurrent use. The owner must call Close.
+// Source holds a process's certificates. Safe for concurrent use. The owner must call Close.
 type Source struct {
 	cfg     Config
 	given   atomic.Pointer[files] // set only by InMemory
@@ -47,16 +47,16 @@ type Source struct {
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
-	read   time.Time // when the files were last found to be valid
-	failed error     // why the newest files are not in use; nil if they are
+	read   time.Time // when the files were last read and found to be valid
+	failed error     // why the newest files are not in use, or nil if they are
 }
 
 // Open reads a folder of certificates. It returns an error unless the files are valid. The Source checks the folder for
 // changes until Close.
 func Open(cfg Config) (*Source, error) { return start(cfg, nil) }
 
-// InMemory makes a Source from memory instead of from a folder. The argument content maps file names to file contents.
-// InMemory returns an error unless the files are valid. They remain in use until Replace replaces them.
+// InMemory creates a Source from memory instead of from a folder. The argument content maps file names to file
+// contents. InMemory returns an error unless the files are valid. They remain in use until Replace replaces them.
 func InMemory(cfg Config, content map[string][]byte) (*Source, error) {
 	given := files(maps.Clone(content))
 	return start(cfg, &given)
@@ -73,7 +73,7 @@ func (s *Source) Replace(content map[string][]byte) error {
 	return s.failed
 }
 
-// files returns the newest files, which may be invalid.
+// files returns the newest version of the files, which may be invalid.
 func (s *Source) files() (files, error) {
 	if given := s.given.Load(); given != nil {
 		return *given, nil
@@ -123,7 +123,7 @@ func (s *Source) Identity() identity.Identity { return s.current.Load().identity
 // Dir returns the path of the folder. It is empty if the files are in memory.
 func (s *Source) Dir() string { return s.cfg.Dir }
 
-// HasClientCertificate reports whether the process presents to servers another certificate than to clients.
+// HasClientCertificate reports whether the process uses a separate certificate for its connections to servers.
 func (s *Source) HasClientCertificate() bool {
 	m := s.current.Load()
 	return m.client != m.server
@@ -146,8 +146,8 @@ func (s *Source) follow(ctx context.Context) {
 	}
 }
 
-// look reads the files. It installs them if they have changed and are valid, and closes connections to peers that are
-// no longer trusted.
+// look reads the files, installs them if they have changed and are valid, and closes connections to peers that are no
+// longer trusted.
 func (s *Source) look() {
 	now := s.cfg.Now()
 	failed := s.take(now)
@@ -189,7 +189,7 @@ func (s *Source) take(now time.Time) error {
 }
 
 // closeUntrusted closes connections whose peer's chain is no longer valid, because it has expired or its authority was
-// dropped. If TLS is required, it also closes connections without TLS.
+// removed. If TLS is required, it also closes connections without TLS.
 func (s *Source) closeUntrusted(now time.Time) {
 	m := s.current.Load()
 	s.mu.Lock()
@@ -203,11 +203,11 @@ func (s *Source) closeUntrusted(now time.Time) {
 		s.counts.closed.Inc()
 		s.cfg.Logger.Warn("a connection is closed: its peer is no longer trusted", "peer", name, "address", c.RemoteAddr().
 			String(), "error", err)
-		_ = c.Close() // the code that reads from the connection gets the error
+		_ = c.Close() // the connection's reader receives the error
 	}
 }
 
-// errPlaintext is the reason for which existing plaintext connections are closed when TLS becomes required.
+// errPlaintext explains why existing plaintext connections are closed when TLS becomes required.
 var errPlaintext = errors.New("it is plaintext, and TLS is required now")
 
 // trouble returns the reason why a connection must be closed, or nil if it may remain open. The result name is the name
@@ -221,7 +221,7 @@ func (c *conn) trouble(m *material, now time.Time) (name string, err error) {
 	}
 	p := c.peer.Load()
 	if p == nil {
-		return "", nil // there was no handshake yet, or the peer has presented no certificate
+		return "", nil // there was no handshake yet, or the peer presented no certificate
 	}
 	_, err = m.verify(p.chain, now, p.usage)
 	return p.name(), err
@@ -254,11 +254,11 @@ func (c *conn) isTLS() (bool, error) {
 		return false, err
 	}
 	c.first = first
-	const handshake = 22 // the type of the TLS record that holds a handshake (RFC 8446, 5.1)
+	const handshake = 22 // the TLS record type of a handshake (RFC 8446, 5.1)
 	return first[0] == handshake, nil
 }
 
-// shown is the chain that the peer of a connection has presented, and the usage for which the chain was verified.
+// shown is the chain that a connection's peer presented, and the usage for which the chain was verified.
 type shown struct {
 	chain []*x509.Certificate
 	usage x509.ExtKeyUsage
@@ -286,7 +286,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// SyscallConn implements syscall.Conn, which gRPC needs to set options of the socket.
+// SyscallConn implements syscall.Conn, which gRPC needs to set socket options.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	if below, ok := c.Conn.(syscall.Conn); ok {
 		return below.SyscallConn()

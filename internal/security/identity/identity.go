@@ -59,8 +59,8 @@ type Identity struct {
 	Name string // name of a shard, client or administrator; empty for other roles
 }
 
-// IsComponent reports whether the identity belongs to a part of the store, and not to one of its callers. The archiver
-// is a caller, because it reads all records but may neither change anything nor use the store's etcd.
+// IsComponent reports whether the identity belongs to a part of the store rather than to a caller. The archiver is a
+// caller, because it reads all records but may neither change anything nor use the store's etcd.
 func (i Identity) IsComponent() bool {
 	return i.Role == Gateway || i.Role == Operator || i.Role == Shard || i.Role == Etcd
 }
@@ -133,7 +133,7 @@ func of(id spiffeid.ID) (Identity, error) {
 }
 
 // OfCertificate returns the identity in a certificate. It returns an error unless the certificate has exactly one URI,
-// and checks nothing else. Errors wrap ErrName.
+// and this URI is an identity. It checks nothing else. Its errors wrap ErrName.
 func OfCertificate(cert *x509.Certificate) (Identity, error) {
 	if len(cert.URIs) != 1 {
 		return Identity{}, fmt.Errorf("%w: the certificate of %q has %d URIs instead of one", ErrName, cert.Subject,

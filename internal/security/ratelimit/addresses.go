@@ -15,15 +15,15 @@ const (
 	// server more than a millisecond.
 	handshakesPerSecond = 50
 	handshakesAtOnce    = 100
-	// waitingMax bounds the number of connections of an address that wait for their turn to start a handshake. The last of
-	// 250 connections waits five seconds, which is less than the 20 s after which clients give up.
+	// waitingMax limits how many connections from one address may wait to start a handshake. The last of 250
+	// connections waits five seconds, which is less than the 20 s after which clients give up.
 	waitingMax = 250
-	// shakingMax bounds the number of handshakes of one address that are in progress. shakingInAll bounds those of all
-	// addresses together.
+	// shakingMax limits how many handshakes from one address may be in progress, and shakingInAll limits how many from
+	// all addresses together.
 	shakingMax   = 128
 	shakingInAll = 4096
-	// excessPerSecond is the rate of points that all connections of an address together may spend beyond the allowance of
-	// each connection, and excessAtOnce is its burst.
+	// excessPerSecond is how many points per second all connections from one address together may spend beyond the
+	// allowance of each connection, and excessAtOnce is the burst.
 	excessPerSecond = 500
 	excessAtOnce    = 500
 	// addressesMax bounds the number of addresses that are tracked separately. All other addresses share one budget.
@@ -36,7 +36,7 @@ const (
 type address struct {
 	handshakes *rate.Limiter
 	excess     *rate.Limiter
-	users      int       // number of connections that are open or wait
+	users      int       // number of connections that are open or waiting
 	waiting    int       // number of connections that wait for their turn to start a handshake
 	shaking    list.List // handshakes in progress (*handshake), the oldest first
 }
@@ -48,23 +48,23 @@ func newAddress() *address {
 	}
 }
 
-// forgettable reports whether the record of the address could be dropped without any effect on the address.
+// forgettable reports whether the address's record can be dropped without changing how the address is limited.
 func (a *address) forgettable(now time.Time) bool {
 	return a.users == 0 && a.handshakes.TokensAt(now) >= handshakesAtOnce && a.excess.TokensAt(now) >= excessAtOnce
 }
 
-// addresses maps prefixes to the addresses that are tracked. Not safe for concurrent use.
+// addresses maps prefixes to the tracked addresses. Not safe for concurrent use.
 type addresses struct {
 	known   map[netip.Prefix]*address
 	others  *address // the shared budget of the addresses that are not tracked separately
-	sweepAt int      // when there are this many addresses, forgettable ones are removed
+	sweepAt int      // number of addresses at which forgettable ones are removed
 }
 
 func newAddresses() addresses {
 	return addresses{known: map[netip.Prefix]*address{}, others: newAddress(), sweepAt: sweepFirst}
 }
 
-// of returns the address record to which a connection belongs.
+// of returns the record of the address from which a connection comes.
 func (s *addresses) of(remote net.Addr, now time.Time) *address {
 	key := prefix(remote)
 	if a := s.known[key]; a != nil {
@@ -86,7 +86,7 @@ func (s *addresses) of(remote net.Addr, now time.Time) *address {
 	return a
 }
 
-// prefix returns the key of an address. All addresses that are not IP addresses, such as those of pipes in tests, share
+// prefix returns the key of an address. All addresses other than IP addresses, such as those of pipes in tests, share
 // one key.
 func prefix(remote net.Addr) netip.Prefix {
 	tcp, ok := remote.(*net.TCPAddr)

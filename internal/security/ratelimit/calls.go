@@ -14,16 +14,16 @@ import (
 // identified. They exist because every open call occupies memory for its headers and a goroutine.
 const (
 	anonymousCallsMax = 4
-	anonymousBytesMax = 4 << 10 // bytes of the names and values in the headers of such a call
+	anonymousBytesMax = 4 << 10 // bytes of header names and values in such a call
 )
 
-// Calls records decisions that a server has made about the calls of one connection. Safe for concurrent use.
+// Calls records a server's decisions about the calls on one connection. Safe for concurrent use.
 type Calls struct {
 	admitted  atomic.Bool
 	undecided atomic.Bool
 	refused   atomic.Int64
 	anonymous atomic.Int64
-	headers   atomic.Int64 // bytes of the largest headers of a call so far; 0: not known
+	headers   atomic.Int64 // bytes of the largest call headers so far; 0 if unknown
 }
 
 // Counted is implemented by the credentials.AuthInfo of connections that have a Calls.
@@ -40,7 +40,7 @@ func CallsOf(ctx context.Context) *Calls {
 	return unlimited()
 }
 
-// unlimited returns a Calls that limits nothing, for connections about whose calls no decisions are recorded.
+// unlimited returns a Calls that limits nothing, for connections whose decisions are not recorded.
 func unlimited() *Calls {
 	c := new(Calls)
 	c.Admit()
@@ -54,15 +54,15 @@ func (c *Calls) Admit() {
 	}
 }
 
-// Headers records the size of a call's headers, which the server keeps until it has written the end of the call. Calls
-// of Headers must not overlap.
+// Headers records the size of a call's headers, which the server keeps until it has written the call's last frame.
+// Invocations of Headers must not overlap.
 func (c *Calls) Headers(headers metadata.MD) {
 	if bytes := bytesOf(headers); bytes > c.headers.Load() {
 		c.headers.Store(bytes)
 	}
 }
 
-// bytesOf returns the bytes of the names and values of headers.
+// bytesOf returns the total number of bytes of the headers' names and values.
 func bytesOf(headers metadata.MD) (bytes int64) {
 	for name, values := range headers {
 		for _, value := range values {
@@ -72,15 +72,16 @@ func bytesOf(headers metadata.MD) (bytes int64) {
 	return bytes
 }
 
-// Undecided records that a call waits because its caller cannot be identified yet. After that, the server reads what
-// follows the headers, however many calls wait.
+// Undecided records that a call waits because its caller cannot be identified yet. From then on, the server reads what
+// follows the headers, regardless of how many calls wait.
 func (c *Calls) Undecided() { c.undecided.Store(true) }
 
 // Refuse records that the server has refused a call by its headers.
 func (c *Calls) Refuse() { c.refused.Add(1) }
 
-// Anonymous begins a call that anybody may make. The call ends when ctx ends. Anonymous returns RESOURCE_EXHAUSTED if
-// no caller was identified on the connection, and too many such calls are open or the headers have too many bytes.
+// Anonymous admits a call that anybody may make. The call counts as open until ctx is done. Anonymous returns
+// RESOURCE_EXHAUSTED if no caller was identified on the connection, and too many such calls are open or the headers
+// have too many bytes.
 func (c *Calls) Anonymous(ctx context.Context, headers metadata.MD) error {
 	if c.admitted.Load() {
 		return nil

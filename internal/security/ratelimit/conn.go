@@ -12,7 +12,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// conn is a connection whose frames are counted and limited.
+// conn is a connection whose frames the Guard counts and limits.
 type conn struct {
 	net.Conn
 	raw      net.Conn
@@ -20,13 +20,13 @@ type conn struct {
 	from     *address
 	exempt   bool
 	calls    *Calls
-	stranger *list.Element // the element in Guard.unknown; nil: not in the list; guarded by the guard's mutex
+	stranger *list.Element // element of Guard.unknown, or nil; guarded by the Guard's mutex
 
 	messages messages
 	written  atomic.Int64 // bytes that the server has written
 	frames   frames       // used only by the reader
-	slow     bool         // the last read exceeded the connection's allowance; used only by the reader
-	counted  bool         // the metric has counted this connection as slow; used only by the reader
+	slow     bool         // whether the last read exceeded the connection's allowance; used only by the reader
+	counted  bool         // whether the metric has counted this connection as slow; used only by the reader
 
 	once   sync.Once
 	closed chan struct{}
@@ -68,9 +68,9 @@ func (c *conn) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// holdsTooMuch checks how much memory the connection holds. If it is too much, holdsTooMuch closes the connection and
-// returns an error. It must be called before a read. By then gRPC has processed all frames of the previous reads, so
-// the calls of these frames are decided.
+// holdsTooMuch closes the connection and returns an error if the connection holds too much memory. It must be called
+// before a read. By then gRPC has processed all frames of the previous reads, so the calls in these frames have been
+// decided.
 func (c *conn) holdsTooMuch() error {
 	c.messages.calls.reads()
 	if c.guard.held.Load() > c.guard.cfg.HeldBytesMax {
@@ -87,9 +87,9 @@ func (c *conn) holdsTooMuch() error {
 	return errHeld
 }
 
-// unknown reports whether no caller was identified on the connection. In that case it first waits until few enough
-// calls are unanswered. It must be called before a read. By then gRPC has processed all frames of the previous reads,
-// so a caller that these frames identify is already known.
+// unknown reports whether no caller was identified on the connection. If so, it returns only when the number of
+// unanswered calls is low enough. It must be called before a read. By then gRPC has processed all frames of the
+// previous reads, so a caller that these frames identify is already known.
 func (c *conn) unknown() (bool, error) {
 	calls := &c.messages.calls
 	if !calls.bounded.Load() {
@@ -140,7 +140,7 @@ func (c *conn) wait(points int) error {
 }
 
 func (c *conn) Write(b []byte) (int, error) {
-	c.messages.wrote(b) // must precede the write, because the client can answer during it
+	c.messages.wrote(b) // must precede the write, because the client may respond during the write
 	c.messages.calls.writes(len(b))
 	n, err := c.Conn.Write(b)
 	c.messages.calls.wrote()
@@ -157,7 +157,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// SyscallConn implements syscall.Conn, which gRPC needs to set options of the socket.
+// SyscallConn implements syscall.Conn, which gRPC needs to set socket options.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	if below, ok := c.raw.(syscall.Conn); ok {
 		return below.SyscallConn()

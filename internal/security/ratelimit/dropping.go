@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// dropTime is how long new connections of an address are dropped after a refusal. The kernel of an honest client sends
+	// dropTime is how long new connections from an address are dropped after a refusal. An honest client's kernel sends
 	// its packet again after a second.
 	dropTime = time.Second
-	// droppedMax bounds the number of addresses whose new connections are dropped at a time, because the kernel
-	// compares the address of each new connection with all of them. Connections of further addresses are refused
-	// individually.
+	// droppedMax limits the number of addresses whose new connections are dropped at a time, because the kernel
+	// compares the source address of each new connection with all of them. Connections from further addresses are
+	// refused individually.
 	droppedMax = 64
 )
 
-// dropping makes the kernel drop the new connections of some addresses before they reach the server, because accepting
+// dropping makes the kernel drop new connections from some addresses before they reach the server, because accepting
 // and closing a connection costs a server about 40 µs. The filter is attached to the listener's socket. It needs no
 // privilege, and disappears with the socket. Safe for concurrent use.
 type dropping struct {
@@ -36,14 +36,14 @@ type dropping struct {
 	mu      sync.Mutex
 	sockets []syscall.RawConn // sockets of the listeners
 	now     map[netip.Prefix]struct{}
-	stuck   bool // the last attempt to stop dropping an address failed, and this was logged
+	stuck   bool // whether the last attempt to stop dropping an address failed and was logged
 }
 
 func newDropping(logger *slog.Logger) dropping {
 	return dropping{lasts: dropTime, attach: attach, logger: logger, now: map[netip.Prefix]struct{}{}}
 }
 
-// listens makes the sockets of future listeners known to d.
+// listens changes config so that d learns of the sockets of listeners created with it.
 func (d *dropping) listens(config *net.ListenConfig) {
 	config.SetMultipathTCP(false) // MPTCP sockets accept no filter
 	config.Control = func(_, _ string, socket syscall.RawConn) error {
@@ -54,8 +54,8 @@ func (d *dropping) listens(config *net.ListenConfig) {
 	}
 }
 
-// begin drops the new connections of an address for a while. The result begun is false if they are dropped already, if
-// droppedMax addresses are dropped, or if there is no listener.
+// begin drops new connections from an address for the time d.lasts. The result begun is false if they are dropped
+// already, if droppedMax addresses are dropped, or if there is no listener.
 func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,7 +91,7 @@ func (d *dropping) end(who netip.Prefix) {
 	d.stuck = err != nil
 }
 
-// apply replaces the filter of each listener by one for the present addresses. The caller holds the mutex.
+// apply replaces each listener's filter with one for the addresses dropped now. The caller holds the mutex.
 func (d *dropping) apply() error {
 	program, err := filter(d.now)
 	if err != nil {
@@ -110,7 +110,7 @@ func (d *dropping) apply() error {
 	return failed
 }
 
-// attach replaces the filter of a socket by a program. An empty program only removes the present filter.
+// attach replaces a socket's filter with a program. An empty program only removes the current filter.
 func attach(fd int, program []unix.SockFilter) error {
 	if len(program) > 0 {
 		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
@@ -127,22 +127,22 @@ func attach(fd int, program []unix.SockFilter) error {
 	return nil
 }
 
-// These are the offsets of the IP header fields that a filter compares. In the filter of a TCP socket, offsets count
-// from the TCP header. Offsets from networkHeader on count from the IP header (linux/filter.h, SKF_NET_OFF).
+// These are the offsets of the IP header fields that a filter compares. In a TCP socket's filter, offsets count from
+// the TCP header. Offsets from networkHeader on count from the IP header (linux/filter.h, SKF_NET_OFF).
 const (
 	networkHeader = 0xfff00000
 	source4       = networkHeader + 12
 	source6       = networkHeader + 8 // offset of the upper 64 bits, which are the prefix
 )
 
-// filter returns a program that drops packets from the given addresses. Without addresses the program is empty. The
-// filter of a listener affects only packets that open a connection, because all other packets belong to the
-// connection's own socket.
+// filter returns a program that drops packets from the given addresses. Without addresses the program is empty. A
+// listener's filter affects only packets that open a connection, because all other packets belong to the connection's
+// own socket.
 func filter(dropped map[netip.Prefix]struct{}) ([]unix.SockFilter, error) {
 	if len(dropped) == 0 {
 		return nil, nil
 	}
-	const whole = 1 << 18 // number of bytes of a packet that the program lets pass, which is more than any packet has
+	const whole = 1 << 18 // number of bytes to keep of a packet that passes, which is more than any packet has
 	pass, drop := bpf.RetConstant{Val: whole}, bpf.RetConstant{Val: 0}
 	v4 := []bpf.Instruction{bpf.LoadAbsolute{Off: source4, Size: 4}}
 	v6 := []bpf.Instruction{}

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// listening starts a server at an address, which echoes what it receives.
+// listening starts an echo server at an address.
 func listening(t *testing.T, address string, config net.ListenConfig, open func(net.Conn) net.Conn) string {
 	t.Helper()
 	listener, err := config.Listen(t.Context(), "tcp", address)
@@ -56,7 +56,7 @@ func dial(t *testing.T, to, from string, patience time.Duration) (net.Conn, erro
 	return conn, err
 }
 
-// dropped reports whether a connection attempt got no answer at all.
+// dropped reports whether a connection attempt timed out without any response.
 func dropped(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) ||
@@ -65,7 +65,7 @@ func dropped(err error) bool {
 
 func echoes(t *testing.T, conn net.Conn) {
 	t.Helper()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // the connection is open, so the deadline of the dial ends
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // replaces the dial deadline
 	if _, err := conn.Write([]byte("x")); err != nil {
 		t.Error(err)
 	}
@@ -76,7 +76,7 @@ func echoes(t *testing.T, conn net.Conn) {
 
 const (
 	tooSoon  = 300 * time.Millisecond // less than the second after which a kernel sends its packet again
-	whenever = 20 * time.Second       // the time for which clients wait
+	whenever = 20 * time.Second       // how long clients wait
 )
 
 // TestNewConnectionsAreDropped drops the new connections of some addresses for a while, and checks that other addresses
@@ -142,8 +142,8 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 	}
 }
 
-// openUntil opens connections from an address until enough() returns true, and returns the number of connections. It
-// opens several at a time, because otherwise a slow machine would not exceed the rate that is allowed to an address.
+// openUntil opens connections from an address until enough() returns true, and returns how many it opened. It opens
+// several at a time, because otherwise a slow machine would not exceed the rate allowed per address.
 func openUntil(t *testing.T, to, from string, enough func() bool) int {
 	t.Helper()
 	var opened atomic.Int64

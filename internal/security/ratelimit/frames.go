@@ -13,16 +13,16 @@ const (
 	flagEndStream      = 1
 	flagPadded         = 8
 	frameHeaderBytes   = 9
-	clientPrefaceBytes = 24 // length of "PRI * HTTP/2.0 ...", with which a client begins a connection
+	clientPrefaceBytes = 24 // length of "PRI * HTTP/2.0 ...", which a client sends first
 )
 
 // These are the costs and allowances of frames. Honest clients remain within the allowances.
 const (
-	// continuationBytes is the number of bytes in a CONTINUATION frame that cost one point. They cost points, in addition
-	// to the one point of each such frame, because the server decrypts them only to discard them.
+	// continuationBytes is the number of bytes in a CONTINUATION frame that cost one point, in addition to the one
+	// point for the frame itself. These bytes have a cost because the server decrypts them only to discard them.
 	continuationBytes = 1 << 10
-	// creditFirst is the initial number of points of a connection, for its first SETTINGS. It is low, because a client
-	// could gain these points again by reconnecting.
+	// creditFirst is a new connection's initial credit in points, for its first SETTINGS. It is low, because a client
+	// could obtain these points again by reconnecting.
 	creditFirst = 8
 	// creditMax is the maximum number of points that a connection can save. A client needs saved points when it cancels
 	// several calls together, for example after hedging or when a web page is closed.
@@ -30,9 +30,9 @@ const (
 	// resetCost is the cost of a reset in points. Because a call earns one point, a client may reset up to half of its
 	// calls, however fast it makes calls.
 	resetCost = 2
-	// updatesFree is the number of free window updates of a connection, in addition to one for each updateBytes
-	// that the server has written. A client opens its windows for the data it has received, and the shortest answer
-	// has more bytes than that.
+	// updatesFree is the number of free window updates per connection, in addition to one for each updateBytes that the
+	// server has written. A client opens its windows for the data it has received, and the shortest response has more
+	// bytes than that.
 	updatesFree = 64
 	updateBytes = 8
 )
@@ -44,20 +44,20 @@ const (
 //	| length (24)   | type | flags | stream (32) | payload |
 //	+---------------+------+-------+-------------+---------+
 type frames struct {
-	skip    uint32                 // number of bytes of a payload or of the preface before the header of the next frame
+	skip    uint32                 // number of bytes of a payload or the preface before the next frame's header
 	header  [frameHeaderBytes]byte // header of the next frame
-	have    int                    // number of bytes of the header that were received so far
+	have    int                    // number of header bytes received so far
 	credit  int                    // saved points, at most creditMax
 	updates int64                  // number of WINDOW_UPDATE frames received
 
-	illegal  bool      // the client began a call with a stream number for which gRPC ends the connection
-	messages *messages // counts the memory of messages; nil in tests that do not count it
+	illegal  bool      // the client began a call with a stream number for which gRPC closes the connection
+	messages *messages // counts the memory of messages; nil in tests that do not count this memory
 	data     bool      // the payload of the present frame is passed to messages
 }
 
 func newFrames() frames { return frames{skip: clientPrefaceBytes, credit: creditFirst} }
 
-// take processes the next bytes. It returns the number of points beyond the connection's allowance. The argument
+// take processes the next bytes. It returns by how many points they exceed the connection's allowance. The argument
 // written is the number of bytes that the server has written on the connection so far.
 func (f *frames) take(b []byte, written int64) (excess int) {
 	for len(b) > 0 {
@@ -88,7 +88,7 @@ func (f *frames) take(b []byte, written int64) (excess int) {
 }
 
 // hold counts the memory that the server uses for the frame whose header was just received. The argument rest is the
-// data that arrived with the header.
+// received data that follows the header.
 func (f *frames) hold(rest []byte) {
 	id, flags := streamID(f.header[5:]), f.header[4]
 	switch f.header[3] {
@@ -105,7 +105,7 @@ func (f *frames) hold(rest []byte) {
 	}
 }
 
-// streamID returns the number of the stream at the beginning of b, without the reserved bit, which gRPC ignores.
+// streamID returns the stream number in the first four bytes of b, without the reserved bit, which gRPC ignores.
 func streamID(b []byte) uint32 { return binary.BigEndian.Uint32(b) &^ (1 << 31) }
 
 // cost returns the cost, in points, of the frame whose header was just received. If the cost is negative, the frame
@@ -116,7 +116,7 @@ func (f *frames) cost(written int64) int {
 		return -1
 	case frameReset:
 		return resetCost
-	case frameData: // flow control windows limit frames with data, but not empty ones
+	case frameData: // flow control windows limit frames with data, but not empty frames
 		if f.skip > 0 || f.header[4]&flagEndStream != 0 {
 			return 0
 		}
@@ -129,13 +129,13 @@ func (f *frames) cost(written int64) int {
 		return 1
 	case frameContinuation:
 		return 1 + int(f.skip/continuationBytes)
-	case framePing: // the limit of gRPC applies: it closes connections with too many pings
+	case framePing: // gRPC itself limits pings, and closes connections with too many
 		return 0
 	}
 	return 1 // for SETTINGS, PRIORITY, GOAWAY, and unknown types
 }
 
-// pay deducts a cost from the credit, and returns the part that is not covered.
+// pay deducts a cost from the credit, and returns the part of the cost that the credit does not cover.
 func (f *frames) pay(cost int) (excess int) {
 	f.credit = min(f.credit-cost, creditMax)
 	if f.credit < 0 {

@@ -91,8 +91,8 @@ func TestHalfOfTheCallsMayBeReset(t *testing.T) {
 	}
 }
 
-// FuzzFrames checks that the excess of a sequence of bytes does not depend on how they are split into reads, and that
-// no bytes cause a panic.
+// FuzzFrames checks that the excess of a byte sequence does not depend on how it is split into reads, and that no bytes
+// cause a panic.
 func FuzzFrames(f *testing.F) {
 	f.Add(sent(f, func(f *http2.Framer) error {
 		for n := range 300 {
@@ -129,8 +129,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// BenchmarkGet measures how much processor time the counting costs for a get: HEADERS, DATA and one WINDOW_UPDATE in
-// one read, and the answer.
+// BenchmarkGet measures how much CPU time frame counting costs for a get, with HEADERS, DATA and one WINDOW_UPDATE in
+// one read, and the response.
 func BenchmarkGet(b *testing.B) {
 	one := sent(b, func(f *http2.Framer) error {
 		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 60),
@@ -161,7 +161,7 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkPut measures how much processor time the counting costs for a put of 1 MiB in reads of 16 KiB.
+// BenchmarkPut measures how much CPU time frame counting costs for a put of 1 MiB in reads of 16 KiB.
 func BenchmarkPut(b *testing.B) {
 	one := data(b, 1, true, message(1<<20))
 	f := newCounted()

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// These are the limits of the incomplete messages that a server holds.
+// These are the limits on incomplete messages that a server holds.
 const (
-	// messageTime is the longest time that a message may take to arrive.
+	// messageTime is the longest time that a message may take to arrive completely.
 	messageTime = 2 * time.Minute
 	// unknownBytesMax is the number of bytes that a connection may hold while no caller of the store is identified on it.
 	unknownBytesMax = 64 << 10
@@ -19,31 +19,31 @@ const (
 	frameBytes     = 64
 	pooledBytesMin = 1 << 10
 	pooledBitsMin  = 12 // 4 KiB
-	// prefixBytes is the length of the prefix of each message: a compression flag and the length of the message.
+	// prefixBytes is the length of the prefix before each message, which is a compression flag and the message's
+	// length.
 	prefixBytes = 5
-	// endedMax bounds the streams that are remembered after their end because data may still arrive for them.
+	// endedMax limits how many streams are remembered after their end because data may still arrive for them.
 	endedMax = 1024
-	// firstBytesMin is the minimum size of a first message of a stream that counts as incomplete until more data follows
-	// it.
+	// firstBytesMin is the size from which a stream's first message counts as incomplete until more data follows it.
 	firstBytesMin = 64 << 10
 )
 
-// StreamWindow is the initial flow control window of the streams of a watched server, in bytes. gRPC sends a window
-// update whenever a quarter of the window was read.
+// StreamWindow is the initial flow control window, in bytes, of a watched server's streams. gRPC sends a window update
+// whenever a quarter of the window has been read.
 const StreamWindow = 256 << 10
 
 // messages counts the memory that gRPC holds for data that a client has sent on one connection and no handler has read.
-// gRPC receives a whole message before Sheaf sees any of it. To receive it, gRPC opens the window of the stream to the
-// length of the message, and updates the window of the connection as bytes arrive. The reader and the writer of the
+// gRPC receives a whole message before Sheaf sees any of it. To receive it, gRPC opens the stream's window to the
+// length of the message, and updates the connection's window as bytes arrive. The reader and the writer of the
 // connection use the messages object concurrently.
 //
-// What a stream holds follows from both directions of the connection. The lengths in front of messages show how much of
-// a message has arrived, and the window updates of the server show how much it has read.
+// The number of bytes that a stream holds is computed from both directions of the connection. The length prefixes of
+// messages show how much of a message has arrived, and the server's window updates show how much the server has read.
 type messages struct {
-	all   *atomic.Int64 // bytes held for all connections of the server
+	all   *atomic.Int64 // bytes held for all connections to the server
 	bytes atomic.Int64  // bytes held for this connection
 	open  atomic.Int64  // number of streams in the map
-	late  func()        // is called if a message takes longer than messageTime to arrive
+	late  func()        // called if a message takes longer than messageTime to arrive
 	calls openCalls
 
 	mu      sync.Mutex
@@ -52,25 +52,25 @@ type messages struct {
 	closed  bool
 	timer   *time.Timer // nil while no bytes are held
 
-	// These fields describe the frame of data whose payload arrives. Only the reader uses them.
+	// These fields describe the DATA frame whose payload is arriving. Only the reader uses them.
 	now     *incoming
 	end     bool // the frame ends its stream
-	padded  bool // the first byte of the frame is the number of padding bytes at its end
-	data    int  // number of bytes of data of the frame that have not arrived
+	padded  bool // the frame's first byte is the number of padding bytes at its end
+	data    int  // number of the frame's data bytes that have not arrived
 	took    int64
 	nowID   uint32
 	written outgoing // used only by the writer
 }
 
-// incoming is a stream whose messages occupy memory of the server.
+// incoming is a stream whose messages occupy server memory.
 type incoming struct {
 	prefix  [prefixBytes]byte
-	have    int   // number of bytes of the prefix that have arrived
-	left    int64 // number of bytes of the message that have not arrived
+	have    int   // number of prefix bytes that have arrived
+	left    int64 // number of message bytes that have not arrived
 	whole   int   // number of messages that have arrived completely
 	message int64 // memory of the incomplete message
-	// first is the memory of the first message until more follows it, because until then gRPC waits for the end of the
-	// stream.
+	// first is the memory of the first message until more data follows it, because gRPC waits for the end of the stream
+	// until then.
 	first   int64
 	since   time.Time
 	unread  int64 // bytes received minus window updates; negative if the window was opened in advance
@@ -79,7 +79,7 @@ type incoming struct {
 	ended   bool // the server has ended the stream, and discards data that still arrive
 }
 
-// memoryOf returns how much memory gRPC uses for a frame of data.
+// memoryOf returns how much memory gRPC uses for a DATA frame of the given length.
 func memoryOf(length int) int64 {
 	if length <= pooledBytesMin {
 		return int64(length) + frameBytes
@@ -91,9 +91,9 @@ func memoryOf(length int) int64 {
 	return 1<<size + frameBytes
 }
 
-// begin takes the header of a frame of data, and the data that arrived with the header. It reports whether the data of
-// the frame must be passed to take. In most calls this is not necessary, because the frame contains the only message of
-// its stream, and contains it completely.
+// begin processes the header of a DATA frame, and the received data that follows it. It reports whether the frame's
+// data must be passed to take. In most calls this is not necessary, because the frame contains the stream's only
+// message completely.
 func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	if flags&flagEndStream != 0 && flags&flagPadded == 0 && length >= prefixBytes && len(rest) >= prefixBytes &&
 		int(binary.BigEndian.Uint32(rest[1:])) == length-prefixBytes && m.open.Load() == 0 {
@@ -110,8 +110,8 @@ func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	}
 	if !s.ended {
 		s.unread += int64(length)
-		// Data for which the window was opened in advance does not count as unread, because the server reads it immediately,
-		// as a part of the incomplete message.
+		// Data for which the window was opened in advance does not count as unread, because the server reads it
+		// immediately, as part of the incomplete message.
 		s.memory += m.took * min(int64(length), max(s.unread, 0)) / int64(length)
 		if s.message > 0 {
 			s.message += m.took
@@ -121,7 +121,7 @@ func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	return true
 }
 
-// stream returns the stream with a number, and adds it if it is new. The caller holds the mutex.
+// stream returns the stream with the given number, and adds it if it is new. The caller holds the mutex.
 func (m *messages) stream(id uint32) *incoming {
 	s := m.streams[id]
 	if s == nil {
@@ -135,7 +135,7 @@ func (m *messages) stream(id uint32) *incoming {
 	return s
 }
 
-// take processes data of the current frame. If last is true, the frame ends with this data.
+// take processes data from the current frame. If last is true, the frame ends with this data.
 func (m *messages) take(b []byte, last bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,7 +155,7 @@ func (m *messages) take(b []byte, last bool) {
 	}
 }
 
-// over ends the current frame. The caller holds the mutex.
+// over completes the current frame. The caller holds the mutex.
 func (m *messages) over() {
 	s := m.now
 	if m.end {
@@ -168,8 +168,8 @@ func (m *messages) over() {
 	m.now = nil
 }
 
-// take follows the messages in the data of a stream. The argument b is data of a frame, and memory is the memory of
-// that whole frame.
+// take parses the messages in a stream's data. The argument b is data from a frame, and memory is the memory that the
+// whole frame takes.
 func (s *incoming) take(b []byte, memory int64) {
 	for len(b) > 0 {
 		if s.left == 0 {
@@ -195,7 +195,7 @@ func (s *incoming) take(b []byte, memory int64) {
 	}
 }
 
-// holds returns the memory that the stream holds.
+// holds returns how many bytes of memory the stream holds.
 func (s *incoming) holds() int64 {
 	if s.ended {
 		return 0
@@ -203,7 +203,7 @@ func (s *incoming) holds() int64 {
 	return max(s.memory-StreamWindow/4, s.first+s.message, 0)
 }
 
-// count adds the change of a stream's memory to the totals. The caller holds the mutex.
+// count adds the change in a stream's memory to the totals. The caller holds the mutex.
 func (m *messages) count(s *incoming) {
 	holds := s.holds()
 	if m.closed || holds == s.counted {
@@ -260,7 +260,7 @@ func (m *messages) look() {
 	}
 }
 
-// close subtracts the bytes of the connection from the total, and ends the counting.
+// close subtracts the connection's bytes from the total, and stops counting.
 func (m *messages) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -275,7 +275,7 @@ func (m *messages) close() {
 	}
 }
 
-// reset ends a stream that the client has reset, or has ended with a frame of headers.
+// reset removes a stream that the client has reset, or has ended with a HEADERS frame.
 func (m *messages) reset(id uint32) {
 	if m.open.Load() == 0 {
 		return
@@ -292,7 +292,7 @@ type outgoing struct {
 	have   int
 }
 
-// wrote processes the next bytes that the server sends.
+// wrote processes the next bytes that the server writes.
 func (m *messages) wrote(b []byte) {
 	w := &m.written
 	for len(b) > 0 {
@@ -321,7 +321,7 @@ func (m *messages) wrote(b []byte) {
 		}
 		kind, length := w.header[3], int(binary.BigEndian.Uint32(w.header[:4])>>8)
 		if want == frameHeaderBytes && (kind == frameWindowUpdate || kind == frameReset) && length == 4 {
-			continue // the payload comes with the next bytes
+			continue // the payload is among the next bytes
 		}
 		w.have = 0
 		w.skip = length - (want - frameHeaderBytes)
@@ -342,7 +342,7 @@ func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	s := m.streams[id]
 	switch {
 	case kind == frameReset:
-		// The server has ended a stream that the client has not ended. It discards the data that the client still sends.
+		// The server has ended a stream that the client has not ended, and discards data that the client still sends.
 		if s = m.stream(id); !s.ended {
 			s.ended = true
 			m.ended++
@@ -358,7 +358,7 @@ func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	case s == nil || s.ended:
 	case (kind == frameHeaders || kind == frameData) && flags&flagEndStream != 0:
 		m.forget(id)
-	case kind == frameData: // by answering, the handler shows that it has read the first message
+	case kind == frameData: // by responding, the handler shows that it has read the first message
 		s.first = 0
 		m.count(s)
 	case kind == frameWindowUpdate:

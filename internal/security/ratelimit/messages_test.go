@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// message returns a message of n bytes, after the prefix with its length.
+// message returns a message of n bytes, preceded by the prefix with its length.
 func message(n int) []byte {
 	out := make([]byte, prefixBytes+n)
 	binary.BigEndian.PutUint32(out[1:], uint32(n))
@@ -67,7 +67,7 @@ func wasReset(t testing.TB, id uint32) []byte {
 	return frameOf(t, func(f *http2.Framer) error { return f.WriteRSTStream(id, http2.ErrCodeNo) })
 }
 
-// counted is a connection in which the memory of messages is counted.
+// counted is a connection whose message memory is counted.
 type counted struct {
 	frames
 	messages
@@ -80,14 +80,14 @@ func newCounted() *counted {
 	return c
 }
 
-// step is data that the client or the server sends, and the number of bytes that must be held afterwards.
+// step is data that the client or the server sends, and the range of bytes that may be held afterwards.
 type step struct {
 	server bool
 	sent   []byte
-	holds  [2]int64 // minimum and maximum of the held bytes afterwards
+	holds  [2]int64 // minimum and maximum number of bytes held afterwards
 }
 
-// TestWhatAConnectionHolds checks the number of bytes held after each step of client and server.
+// TestWhatAConnectionHolds checks the number of bytes held after each step of the client and the server.
 func TestWhatAConnectionHolds(t *testing.T) {
 	const kib, mib = 1 << 10, 1 << 20
 	half := message(mib)[:mib/2]
@@ -168,8 +168,8 @@ func TestStreamsThatWereResetAreForgotten(t *testing.T) {
 	}
 }
 
-// FuzzMessages checks that no bytes of the client and the server cause a panic, and that the count of held bytes is 0
-// at the end.
+// FuzzMessages checks that no bytes from the client and the server cause a panic, and that the number of held bytes is
+// 0 at the end.
 func FuzzMessages(f *testing.F) {
 	f.Add(data(f, 1, false, message(100)), data(f, 1, true, nil), uint8(3))
 	f.Add(data(f, 1, true, message(100)[:50]), slices.Concat(wasReset(f, 1), windowed(f, 1, 30), ended(f, 1)), uint8(100))
@@ -247,8 +247,8 @@ func TestAMessageHasALongestTime(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsTheMostIsClosed checks that only the connection that holds the most is closed if all connections together
-// hold too much.
+// TestWhoHoldsTheMostIsClosed checks that if all connections together hold too much, only the connection that holds the
+// most is closed.
 func TestWhoHoldsTheMostIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{MessagesOnly: true, HeldBytesMax: 10 << 20})
@@ -279,8 +279,8 @@ func TestWhoHoldsTheMostIsClosed(t *testing.T) {
 	})
 }
 
-// TestOpenCallsAreHeld checks that the open calls of a connection beyond the first few count as held memory until the
-// server has ended them, each with the largest headers. If too much is held, the connection that holds the most is
+// TestOpenCallsAreHeld checks that a connection's open calls beyond the first few count as held memory until the server
+// has ended them, each with the size of the largest headers. If too much is held, the connection that holds the most is
 // closed.
 func TestOpenCallsAreHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -447,12 +447,12 @@ func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
 	})
 }
 
-// strangers are the credentials of a server whose handshakes identify no caller.
+// strangers are the credentials of a server whose handshakes never identify a caller.
 type strangers struct {
 	credentials.TransportCredentials
 }
 
-// stranger is the AuthInfo of a connection of strangers.
+// stranger is the AuthInfo of a connection accepted with strangers.
 type stranger struct {
 	credentials.AuthInfo
 	calls *Calls
@@ -467,8 +467,8 @@ func (s strangers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 
 func nobody(credentials.AuthInfo) bool { return false }
 
-// TestWhoIsNotKnownHoldsLittle checks that a connection may hold only little until a call is admitted on it, and that
-// the number of such connections is limited.
+// TestWhoIsNotKnownHoldsLittle checks that a connection may hold only a little memory until a call is admitted on it,
+// and that the number of such connections is limited.
 func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{MessagesOnly: true, Known: nobody})
@@ -543,7 +543,7 @@ func TestRefusedCallsAreReadSlowly(t *testing.T) {
 	})
 }
 
-// TestCallsOfAnybodyAreFew checks the limits on calls and headers on connections whose caller is unknown.
+// TestCallsOfAnybodyAreFew checks the limits on calls and headers for connections whose caller is unknown.
 func TestCallsOfAnybodyAreFew(t *testing.T) {
 	calls := new(Calls)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -569,7 +569,7 @@ func TestCallsOfAnybodyAreFew(t *testing.T) {
 	}
 }
 
-// echo answers each message with the same message, until the caller ends the stream.
+// echo sends each message back, until the caller ends the stream.
 func echo(_ any, stream grpc.ServerStream) error {
 	for {
 		in := &healthv1.HealthCheckRequest{}
@@ -585,8 +585,8 @@ func echo(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// TestNothingIsHeldAfterCalls checks that the count of held bytes is 0 after gRPC calls of several kinds: large and
-// small calls, streams with answers, and calls that are cancelled, or refused when their headers arrive.
+// TestNothingIsHeldAfterCalls checks that the number of held bytes is 0 after several kinds of gRPC calls: large and
+// small calls, streams with responses, and calls that are cancelled, or refused when their headers arrive.
 func TestNothingIsHeldAfterCalls(t *testing.T) {
 	g := New(Config{MessagesOnly: true})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -635,8 +635,8 @@ func TestNothingIsHeldAfterCalls(t *testing.T) {
 	}
 }
 
-// TestWhoIsNotKnownIsReadAsItIsAnswered checks that, on a connection whose caller is not known, the server reads only
-// few calls more than it has answered, because gRPC keeps each call until its answer is written. If the caller is
+// TestWhoIsNotKnownIsReadAsItIsAnswered checks that, on a connection whose caller is not known, the server reads only a
+// few calls more than it has answered, because gRPC keeps each call until its response is written. If the caller is
 // known, or cannot be known yet, the server reads further calls, because calls may wait for their messages.
 func TestWhoIsNotKnownIsReadAsItIsAnswered(t *testing.T) {
 	for name, decided := range map[string]func(*Calls){"admitted": (*Calls).Admit, "undecided": (*Calls).Undecided} {
@@ -692,7 +692,7 @@ func readAsAnswered(t *testing.T, decided func(*Calls)) {
 		reads(unansweredMax, most)
 		answer(3, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5)))
 		reads(unansweredMax, most)
-		answer(0, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5))) // none of these answers belongs to an open call
+		answer(0, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5))) // none of these responses belongs to an open call
 		reads(unansweredMax, most)
 		decided(info.(Counted).Calls())
 		answer(1, ended(t, 7))

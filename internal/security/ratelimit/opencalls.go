@@ -6,27 +6,28 @@ import (
 	"sync/atomic"
 )
 
-// These are the limits of the open calls of a connection.
+// These are the limits on a connection's open calls.
 const (
-	// unansweredMax bounds the unanswered calls of a connection on which no caller of the store was identified. While
-	// there are more, the server does not read from the connection. The bound is higher than anonymousCallsMax, because
-	// refused calls count until their answer is written.
+	// unansweredMax limits the number of unanswered calls on a connection on which no caller of the store was
+	// identified. While there are more, the server does not read from the connection. The limit is higher than
+	// anonymousCallsMax, because refused calls count until their response is written.
 	unansweredMax = 16
-	// openFree is the number of open calls of a connection whose memory is not counted.
+	// openFree is the number of open calls per connection whose memory is not counted.
 	openFree = 16
-	// openBytes is the memory that an open call takes in addition to its headers, for gRPC's stream and the call's
+	// openBytes is the memory, in addition to its headers, that an open call takes for gRPC's stream and the call's
 	// goroutine.
 	openBytes = 4 << 10
 	// writeBufferBytes is the default size of gRPC's write buffer, which servers use.
 	writeBufferBytes = 32 << 10
 )
 
-// openCalls follows the calls of a connection from their headers until the server has written their end. During that
-// time gRPC keeps the call with its headers, even if the handler has returned, because the client may not read the
-// answer or may not open a window for it. The reader and the writer of the connection use openCalls concurrently.
+// openCalls tracks a connection's calls from the arrival of their headers until the server has written their last
+// frame. During that time gRPC keeps the call with its headers, even if the handler has returned, because the client
+// may not read the response or may not open a window for it. The reader and the writer of the connection use openCalls
+// concurrently.
 type openCalls struct {
-	conn    *messages // the memory of the calls is added to that of conn
-	decided *Calls    // knows the size of the calls' headers
+	conn    *messages // the calls' memory is added to that of conn
+	decided *Calls    // provides the size of the calls' headers
 	bounded atomic.Bool
 	fewer   chan struct{} // receives a value when a call of a bounded connection ends
 
@@ -35,19 +36,20 @@ type openCalls struct {
 	resets  int             // number of calls in open that the client has reset
 	last    uint32          // stream number of the newest call
 	open    map[uint32]bool // the value is true if the client has reset the call
-	headers int64           // bytes of the largest headers of a call so far
-	holds   int64           // bytes that are counted for the calls
+	headers int64           // bytes of the largest call headers so far
+	holds   int64           // bytes counted for the calls
 	closed  bool
 }
 
-// bound makes the reader wait while too many calls are unanswered. It must be called before the connection is used.
+// bound makes the reader wait while too many calls are unanswered. The caller must call it before the connection is
+// used.
 func (o *openCalls) bound() {
 	o.fewer = make(chan struct{}, 1)
 	o.bounded.Store(true)
 }
 
-// begin counts a call with headers of the given size in the frame. It returns false if the stream number is illegal for
-// a new call. gRPC then ends the connection, but remembers each further attempt until it can write.
+// begin adds a call whose headers have the given size in the frame. It returns false if the stream number is illegal
+// for a new call. gRPC then closes the connection, but remembers each further attempt until it can write.
 func (o *openCalls) begin(id uint32, headers int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,7 +69,7 @@ func (o *openCalls) begin(id uint32, headers int64) bool {
 	return true
 }
 
-// end removes a call whose end the server has written.
+// end removes a call after the server has written the call's last frame.
 func (o *openCalls) end(id uint32) {
 	o.mu.Lock()
 	o.forget(id)
@@ -107,7 +109,7 @@ func (o *openCalls) forgetReset() {
 	o.count()
 }
 
-// writes records that a write of n bytes begins. If n is less than the size of gRPC's write buffer, the writer's queue
+// writes records that a write of n bytes starts. If n is less than the size of gRPC's write buffer, the writer's queue
 // is empty.
 func (o *openCalls) writes(n int) {
 	o.mu.Lock()
@@ -157,7 +159,7 @@ func (o *openCalls) signal() {
 }
 
 // count updates the memory that the connection holds. Every call beyond openFree counts as if it had the largest
-// headers, because the size of the headers does not show in the frames, in which a byte may stand for a header of an
+// headers, because frames do not show the size of their headers, in which one byte may stand for a whole header from an
 // earlier call. The caller holds the mutex.
 func (o *openCalls) count() {
 	holds := max(int64(len(o.open))-openFree, 0) * (o.headers + openBytes)
@@ -169,14 +171,14 @@ func (o *openCalls) count() {
 	o.holds = holds
 }
 
-// close ends the counting. The caller must subtract the bytes that are counted for the connection.
+// close stops counting. The caller must subtract the connection's counted bytes from the totals.
 func (o *openCalls) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed, o.open = true, nil
 }
 
-// others returns the bytes that are counted for the connection without those of its calls.
+// others returns the bytes counted for the connection, except those of its calls.
 func (o *openCalls) others() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package ratelimit keeps clients that flood a gRPC server from using up its processors and its memory. It limits the
-// rate of handshakes per address. It limits the rate at which the server reads HTTP/2 frames that honest clients do not
-// send, such as resets of new streams and endless settings (see docs/adr/0047-floods-are-read-slowly.md). It also
-// counts and limits the memory of incomplete messages (see docs/adr/0051-memory-before-the-decision.md).
+// Package ratelimit keeps clients that flood a gRPC server from exhausting its CPU and memory. It limits the rate of
+// handshakes per address. It limits the rate at which the server reads HTTP/2 frames that honest clients do not send,
+// such as resets of new streams and endless settings (see docs/adr/0047-floods-are-read-slowly.md). It also counts and
+// limits the memory of incomplete messages (see docs/adr/0051-memory-before-the-decision.md).
 package ratelimit
 
 import (
@@ -21,12 +21,12 @@ import (
 
 // These are the values of the label "reason" in metrics, and of the reason in log lines.
 const (
-	reasonQueue   = "handshakes_waiting"  // a connection is refused, because too many connections of its address wait
+	reasonQueue   = "handshakes_waiting"  // a connection is refused, because too many from its address wait
 	reasonDropped = "connections_dropped" // the kernel drops new connections of an address for a second
 	reasonShaking = "handshakes_underway" // the oldest handshake is closed, because too many are in progress
 	reasonSlowed  = "frames_slowed"       // the server reads a connection slowly
 	reasonClosed  = "frames_closed"       // a connection is closed, because it would have to wait too long
-	// reasonHeld means that the connection whose incomplete messages and open calls hold the most memory is closed.
+	// reasonHeld means that a connection is closed because its incomplete messages and open calls hold the most memory.
 	reasonHeld = "messages_held"
 	reasonLate = "messages_late" // a connection is closed, because a message took too long to arrive
 	// reasonUnknown means that the oldest connection without an identified caller is closed, because there are too many.
@@ -36,21 +36,21 @@ const (
 var reasons = []string{reasonQueue, reasonDropped, reasonShaking, reasonSlowed, reasonClosed, reasonHeld, reasonLate,
 	reasonUnknown}
 
-// unknownMax bounds the number of connections on which no caller of the store was identified.
+// unknownMax limits the number of connections on which no caller of the store was identified.
 const unknownMax = 256
 
 const (
 	logEvery = time.Second // minimum time between two log lines with the same reason
-	// patience is the longest wait of a connection that is read slowly. A connection that would wait longer is closed.
+	// patience is the longest time for which a slow connection waits. A connection that would wait longer is closed.
 	patience   = 10 * time.Second
-	slowBytes  = 1 << 10 // bytes of one read of a slow connection
+	slowBytes  = 1 << 10 // maximum number of bytes per read from a slow connection
 	chunkOfOne = 100     // maximum number of points in one wait
 )
 
 var errRefused = errors.New("flood: too many connections of this address wait for a handshake")
 
-// errIllegal is the error of a connection that was closed because its client began a call with a stream that no client
-// may begin.
+// errIllegal is the error of a connection that was closed because its client began a call with a stream number that no
+// client may use.
 var errIllegal = errors.New("the client began a call with a stream that no client may begin")
 
 // errExcess is the error of a connection that was closed because it would have to wait too long.
@@ -62,18 +62,18 @@ var errHeld = errors.New("flood: the client leaves too many bytes of messages wi
 
 // Config configures a Guard. The zero value is valid.
 type Config struct {
-	// MessagesOnly removes the limits of handshakes and frames, so that only messages are counted and limited.
+	// MessagesOnly removes the limits on handshakes and frames, so that only messages are counted and limited.
 	MessagesOnly bool
-	// HeldBytesMax bounds the memory of incomplete messages and of open calls on all connections that are not exempt. The
+	// HeldBytesMax limits the memory of incomplete messages and open calls on all connections that are not exempt. The
 	// default is 256 MiB.
 	HeldBytesMax int64
-	// Known reports whether the handshake has identified a peer as a caller of the store. Connections of other peers
-	// may hold little until Calls.Admit is called. If Known is nil, all peers count as known.
+	// Known reports whether the handshake has identified a peer as a caller of the store. Connections from other peers
+	// may hold only a little memory until Calls.Admit is called. If Known is nil, all peers count as known.
 	Known func(credentials.AuthInfo) bool
-	// Exempt reports whether a peer is never read slowly, because it forwards the calls of many others. If Exempt is
-	// nil, no peer is exempt.
+	// Exempt reports whether a peer is never read slowly, because it forwards the calls of many other callers. If
+	// Exempt is nil, no peer is exempt.
 	Exempt func(credentials.AuthInfo) bool
-	Logger *slog.Logger // nil: nothing is logged
+	Logger *slog.Logger // nothing is logged if nil
 }
 
 // Guard watches the connections of one server. Safe for concurrent use.
@@ -86,10 +86,10 @@ type Guard struct {
 	known   addresses
 	shaking list.List // all handshakes in progress (*handshake), the oldest first
 	open    map[*conn]struct{}
-	unknown list.List // connections (*conn) whose callers were not identified when they were made, the oldest first
+	unknown list.List // connections (*conn) whose callers the handshake did not identify, oldest first
 
-	// held and exempt count the bytes of incomplete messages and of open calls: held on connections that are not exempt,
-	// and exempt on those that are.
+	// held and exempt count the bytes of incomplete messages and open calls. The counter held covers connections that
+	// are not exempt, and the counter exempt covers those that are.
 	held, exempt atomic.Int64
 
 	dropping   dropping
@@ -140,7 +140,7 @@ func (g *Guard) Collectors() []prometheus.Collector {
 	}
 }
 
-// limited counts and logs that a limit was applied to a connection.
+// limited counts and logs that a limit was applied to a connection, with the given reason.
 func (g *Guard) limited(reason string, remote net.Addr) {
 	g.counts.WithLabelValues(reason).Inc()
 	g.logged[reason].Do(func() {
@@ -149,8 +149,7 @@ func (g *Guard) limited(reason string, remote net.Addr) {
 	})
 }
 
-// Credentials returns the credentials of a server whose connections are watched. The argument inner performs the
-// handshakes.
+// Credentials returns server credentials that watch each connection. The argument inner performs the handshakes.
 func (g *Guard) Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return &guarded{TransportCredentials: inner, guard: g}
 }
@@ -188,7 +187,7 @@ func (c *guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	return g.watch(made, raw, from, info), info, nil
 }
 
-// watch returns a connection that counts and limits the frames and messages of the connection made.
+// watch wraps the connection made in one that counts and limits frames and messages.
 func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthInfo) *conn {
 	c := &conn{Conn: made, raw: raw, guard: g, from: from, frames: newFrames(), closed: make(chan struct{}),
 		exempt: g.cfg.Exempt(info)}
@@ -198,7 +197,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	}
 	c.messages.late = func() {
 		if c.exempt {
-			return // forwarded calls are limited in the process to which the client has sent them
+			return // forwarded calls are limited in the process that received them from the client
 		}
 		g.limited(reasonLate, c.RemoteAddr())
 		_ = c.Close()
@@ -244,7 +243,7 @@ func (g *Guard) shed() {
 		}
 	}
 	if most != nil {
-		most.messages.close() // so that no concurrent shed closes another connection for the same bytes
+		most.messages.close() // prevents a concurrent shed from closing another connection for the same bytes
 	}
 	g.mu.Unlock()
 	if most != nil {
@@ -277,11 +276,11 @@ func (g *Guard) enter(raw net.Conn) (*address, error) {
 	return from, nil
 }
 
-// Listens prepares the configuration with which the server's listener is created. Without this call, the kernel does
-// not drop connections, so the server accepts each connection before it limits it.
+// Listens prepares the configuration with which the server's listener is created. If Listens is not called, the kernel
+// does not drop connections, and the server accepts each connection before it limits it.
 func (g *Guard) Listens(config *net.ListenConfig) { g.dropping.listens(config) }
 
-// drop makes the kernel drop the new connections of an address for a while.
+// drop makes the kernel drop new connections from an address for a while.
 func (g *Guard) drop(remote net.Addr) {
 	begun, err := g.dropping.begin(prefix(remote))
 	if err != nil && !g.cannotDrop.Swap(true) {
@@ -294,7 +293,7 @@ func (g *Guard) drop(remote net.Addr) {
 	}
 }
 
-// forget removes a connection that is closed from the lists of the Guard.
+// forget removes a closed connection from the Guard's lists.
 func (g *Guard) forget(c *conn) {
 	g.mu.Lock()
 	delete(g.open, c)
@@ -308,7 +307,7 @@ func (g *Guard) forget(c *conn) {
 	}
 }
 
-// leave ends the use of an address that enter has returned.
+// leave releases an address that enter has returned.
 func (g *Guard) leave(from *address) {
 	g.mu.Lock()
 	from.users--
@@ -319,12 +318,12 @@ func (g *Guard) leave(from *address) {
 type handshake struct {
 	raw       net.Conn
 	from      *address
-	inAddress *list.Element // nil: the handshake has ended
+	inAddress *list.Element // nil if the handshake has ended
 	inAll     *list.Element
 }
 
-// begin registers a handshake. If the address has too many handshakes in progress, begin closes the oldest handshake of
-// the address. If there are too many handshakes in all, it also closes the oldest one of all. An honest handshake takes
+// begin registers a handshake. If too many handshakes from the address are in progress, begin closes the address's
+// oldest one. If too many are in progress in all, it also closes the oldest one of all. An honest handshake takes
 // milliseconds.
 func (g *Guard) begin(raw net.Conn, from *address) *handshake {
 	h := &handshake{raw: raw, from: from}
@@ -344,19 +343,19 @@ func (g *Guard) begin(raw net.Conn, from *address) *handshake {
 	g.mu.Unlock()
 	for _, old := range closing {
 		g.limited(reasonShaking, old.raw.RemoteAddr())
-		_ = old.raw.Close() // the code that reads from the connection gets the error
+		_ = old.raw.Close() // the connection's reader receives the error
 	}
 	return h
 }
 
-// end unregisters a handshake, successful or not.
+// end unregisters a handshake, whether it succeeded or not.
 func (g *Guard) end(h *handshake) {
 	g.mu.Lock()
 	h.remove(g)
 	g.mu.Unlock()
 }
 
-// remove removes a handshake from the lists. The caller holds the mutex.
+// remove removes a handshake from the Guard's lists. The caller holds the mutex.
 func (h *handshake) remove(g *Guard) {
 	if h.inAddress == nil {
 		return

@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// limitedBy returns the number of connections that the Guard has limited for the given reason.
+// limitedBy returns how many connections the Guard has limited for the given reason.
 func (g *Guard) limitedBy(reason string) int {
 	return int(testutil.ToFloat64(g.counts.WithLabelValues(reason)))
 }
@@ -40,7 +40,7 @@ func accepted(t *testing.T, g *Guard) (server, client net.Conn) {
 	return server, client
 }
 
-// settingsOf returns the bytes of a client that sends n SETTINGS frames and nothing else.
+// settingsOf returns the bytes that a client sends if it sends nothing but n SETTINGS frames.
 func settingsOf(t *testing.T, n int) []byte {
 	return sent(t, func(f *http2.Framer) error {
 		for range n {
@@ -121,7 +121,7 @@ func TestConnectionsOfAnAddressShareItsExcess(t *testing.T) {
 	})
 }
 
-// TestACloseEndsTheWait checks that a connection that is read slowly can be closed during a wait.
+// TestACloseEndsTheWait checks that a slow connection can be closed while it waits.
 func TestACloseEndsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -163,7 +163,7 @@ func TestWhoIsExemptIsNotSlowed(t *testing.T) {
 	})
 }
 
-// halfOpen implements credentials whose handshakes end when a byte arrives or the connection is closed.
+// halfOpen implements credentials whose handshakes finish when a byte arrives or the connection is closed.
 type halfOpen struct {
 	credentials.TransportCredentials
 }
@@ -225,7 +225,7 @@ func TestTheOldestHandshakesAreDropped(t *testing.T) {
 	})
 }
 
-// TestHandshakesHaveARate checks the rate of each address. Handshakes beyond the rate wait, and those that would wait
+// TestHandshakesHaveARate checks the rate limit per address. Handshakes beyond the rate wait, and those that would wait
 // too long are refused.
 func TestHandshakesHaveARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -313,7 +313,7 @@ func TestWhoIsOneAddress(t *testing.T) {
 	}
 }
 
-// slowHealth answers a call when it is cancelled. It answers immediately if the call names a service.
+// slowHealth responds to a call when it is cancelled, or immediately if the call names a service.
 type slowHealth struct {
 	healthv1.UnimplementedHealthServer
 }

@@ -23,13 +23,13 @@ type Event struct {
 	Method string `json:"method"`
 	Verb   string `json:"verb,omitempty"`
 	Group  string `json:"group,omitempty"`
-	Shard  string `json:"shard,omitempty"` // with the kind admin: name of the shard that the call is about
-	// IDs are ids of records, in decimal. A line about a refusal has the id of the first refused record. A line about
+	Shard  string `json:"shard,omitempty"` // for the kind admin, the name of the shard that the call is about
+	// IDs are record ids, in decimal. A line about a refusal has the id of the first refused record. A line about
 	// writes has the first 100 ids.
 	IDs     []string `json:"ids,omitempty"`
 	Records int      `json:"records,omitempty"` // number of writes, with the kind write; Code is their outcome
 	Grants  []string `json:"grants,omitempty"`  // names of the grants that were used for the first time
-	Table   int64    `json:"table"`             // version of the table of grants; 0: the store has no table
+	Table   int64    `json:"table"`             // version of the table of grants, or 0 if the store has no table
 	Code    string   `json:"code,omitempty"`
 	Reason  string   `json:"reason,omitempty"`
 }
@@ -38,17 +38,18 @@ type Event struct {
 type AuditConfig struct {
 	Path   string // path of a FIFO or of a file, to which lines are appended; "-": standard output
 	Server string // name of the server in the lines
-	Writes bool   // true: every write gets a line
+	Writes bool   // whether every write gets a line
 }
 
 const (
 	// auditQueue bounds the lines that wait to be written. Further lines are dropped and counted.
 	auditQueue = 4096
 	idsShown   = 100 // ids in one line about writes
-	groupShown = 253 // bytes of a group's name in a line; no group has a longer name
+	groupShown = 253 // maximum number of bytes of a group's name in a line; no group has a longer name
 )
 
-// auditPatience is how long Close waits for lines to be written. It is a variable because tests need a longer time.
+// auditPatience is how long Close waits for pending lines to be written. It is a variable because tests need a longer
+// time.
 var auditPatience = 2 * time.Second
 
 // Audit writes events as lines of JSON. Reporting an event never blocks. If the reader of the log is slow, lines are
@@ -72,7 +73,7 @@ func OpenAudit(cfg AuditConfig) (*Audit, error) {
 	if cfg.Path != "-" {
 		flags := os.O_WRONLY | os.O_APPEND | os.O_CREATE
 		if at, err := os.Stat(cfg.Path); err == nil && at.Mode()&os.ModeNamedPipe != 0 {
-			flags = os.O_RDWR // to open a FIFO only for writing would block until it has a reader
+			flags = os.O_RDWR // opening a FIFO only for writing would block until it has a reader
 		}
 		file, err := os.OpenFile(cfg.Path, flags, 0o600)
 		if err != nil {
@@ -95,7 +96,7 @@ func newAudit(cfg AuditConfig, out io.WriteCloser) *Audit {
 	return a
 }
 
-// keepOpen is a writer whose Close does nothing, for standard output.
+// keepOpen wraps standard output in a writer whose Close does nothing.
 type keepOpen struct{ io.Writer }
 
 // Close implements io.Closer.
@@ -147,7 +148,8 @@ func (a *Audit) write() {
 	}
 }
 
-// Close writes the waiting lines, if the reader accepts them within 2 s. Further calls of Close have no effect.
+// Close writes the waiting lines, and gives up if the reader does not accept them within 2 s. Further calls of Close
+// have no effect.
 func (a *Audit) Close() (err error) {
 	if a == nil {
 		return nil

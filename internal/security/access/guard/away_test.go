@@ -25,8 +25,8 @@ import (
 )
 
 // TestAnHourWithoutEtcd checks the decisions during an hour in which etcd is unavailable and no other process can be
-// asked. Callers with a grant are still served, even with tokens that are issued during that hour. Callers whose grant
-// was removed before it remain excluded, and tokens end at their expiry.
+// reached. Callers with a grant are still served, even with tokens that are issued during that hour. Callers whose
+// grant was removed before that hour remain excluded, and tokens stop working when they expire.
 func TestAnHourWithoutEtcd(t *testing.T) {
 	server, err := etcdserver.Start(t.TempDir())
 	if err != nil {

@@ -19,26 +19,26 @@ import (
 type call struct {
 	guard  *Guard
 	caller access.Caller
-	via    string // name of the gateway that forwarded the call; empty: no gateway did
+	via    string // name of the gateway that forwarded the call, or empty if none did
 	from   string // address of the other end of the connection
 	rule   access.Rule
 	method string
 
-	signer *access.Signer // nil: values for the caller are not signed
+	signer *access.Signer // nil if values for the caller are not signed
 
-	lasts   bool // true: the call is in Guard.open
+	lasts   bool // whether Guard.open contains the call
 	end     func(error)
 	ended   atomic.Pointer[error]
 	expires *time.Timer
 
 	mu      sync.Mutex
-	asked   []ask // questions that were answered with yes; only recorded if lasts is set
+	asked   []ask // requests to may that were allowed; only recorded if lasts is set
 	denied  ask   // the last refusal that the audit log got
 	refusal bool
-	wrote   access.Written // the write that the audit log gets when the call ends; NoVerb: there is none
+	wrote   access.Written // the write that is written to the audit log when the call ends, or NoVerb if there is none
 }
 
-// ask is a question to the method May.
+// ask holds the arguments of a call to the method May.
 type ask struct {
 	verb  access.Verb
 	group string
@@ -103,7 +103,7 @@ func (c *call) MayRecord(verb access.Verb, group string, id int64) error {
 	return nil
 }
 
-// may decides whether the caller may use a verb in a group. The argument id is nil, unless the question is about a
+// may decides whether the caller may use a verb in a group. The argument id is nil, unless the decision is about a
 // record.
 func (c *call) may(verb access.Verb, group string, id *int64) error {
 	first, err := c.guard.table().Use(&c.caller, verb, group)
@@ -120,13 +120,13 @@ func (c *call) may(verb access.Verb, group string, id *int64) error {
 			c.asked = append(c.asked, one)
 		}
 		c.mu.Unlock()
-		c.again() // the table may have changed before this question was recorded
+		c.again() // the table may have changed before this permission was recorded
 	}
 	return nil
 }
 
-// inTable is like May if the store has a table of grants. Without a table it allows everything, because the rule of the
-// method has already decided.
+// inTable is like May if the store has a table of grants. Without a table it allows everything, because the method's
+// rule has already been applied.
 func (c *call) inTable(verb access.Verb, group string) error {
 	if c.guard.table() == nil {
 		return nil
@@ -167,8 +167,8 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	}
 }
 
-// refused reports a refusal to the audit log. The argument id is nil, unless the refusal is about a record. A
-// repetition of the last refusal of the call is not reported.
+// refused reports a refusal to the audit log. The argument id is nil, unless the refusal is about a record. A refusal
+// that repeats the call's previous one is not reported.
 func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
 	code := status.Code(err)
 	if code != codes.PermissionDenied && code != codes.Unauthenticated {
@@ -176,7 +176,7 @@ func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
 	}
 	c.guard.counts.refused.WithLabelValues(code.String()).Inc()
 	c.mu.Lock()
-	again := c.refusal && c.denied == ask{verb, group} // a batch, for example, asks the same for each of its records
+	again := c.refusal && c.denied == ask{verb, group} // a batch checks one permission for each record
 	c.refusal, c.denied = true, ask{verb, group}
 	c.mu.Unlock()
 	if again {
@@ -199,8 +199,8 @@ func (c *call) note(e Event) {
 	c.guard.cfg.Audit.note(e)
 }
 
-// finished reports the end of a write or an administrative call to the audit log. It leaves out calls that processes of
-// the store make all the time.
+// finished writes the outcome of a write or an administrative call to the audit log. It leaves out calls that processes
+// of the store make all the time.
 func (c *call) finished(group, shard string, err error) {
 	c.mu.Lock()
 	wrote := c.wrote
@@ -216,9 +216,9 @@ func (c *call) finished(group, shard string, err error) {
 	}
 }
 
-// last makes the call a lasting one. Its permission is checked again after each change of the table until the function
-// over is called. If a check refuses the call, or if the caller's token expires, last's argument end is called with the
-// error, and must end the call.
+// last marks the call as lasting. Until the function over is called, the guard checks the call's permissions again
+// after each change of the table. If a check refuses the call, or if the caller's token expires, the guard calls end
+// with the error, and end must abort the call.
 func (c *call) last(end func(error)) (over func()) {
 	c.end, c.lasts = end, true
 	g := c.guard
@@ -241,7 +241,7 @@ func (c *call) last(end func(error)) (over func()) {
 	}
 }
 
-// again repeats the decision with the present table, and ends the call if it is no longer allowed.
+// again repeats the decisions with the current table, and aborts the call if one of them is now a refusal.
 func (c *call) again() {
 	table := c.guard.table()
 	err := table.Admit(&c.caller, c.method)
@@ -268,7 +268,7 @@ func (c *call) revoke(err error) {
 	}
 }
 
-// revoked returns the error that ended the call, or nil if no check has ended it.
+// revoked returns the error that aborted the call, or nil if no check has aborted it.
 func (c *call) revoked() error {
 	if err := c.ended.Load(); err != nil {
 		return *err

@@ -33,16 +33,16 @@ type Config struct {
 	// Open reports whether a call arrived over plaintext, as the certs.Mode of the process allows. The caller cannot be
 	// identified, so the Call in the context is access.Everybody. If Open is nil, no connection is plaintext.
 	Open func(ctx context.Context) bool
-	// Follow passes the present table of grants to the function take, and the new table after each change, until ctx ends.
-	// A nil slice means that there is no table.
+	// Follow passes the current table of grants to the function take, and the new table after each change, until ctx is
+	// done. A nil slice means that there is no table.
 	Follow func(ctx context.Context, take func(table []byte))
 	// Required reports whether callers must wait while the store has no table. Without a table, the store is open to all
 	// its callers if Required returns false or is nil.
 	Required func() bool
-	// Key returns the store's signing key, and creates it if there is none.
+	// Key returns the store's signing key, and creates the key if there is none.
 	Key func(ctx context.Context) ([]byte, error)
-	// Forwarded says that gateways of the store name the original caller in a header. A call of a gateway without such a
-	// header is refused.
+	// Forwarded says that the store's gateways name the original caller in a header. A call from a gateway without such
+	// a header is refused.
 	Forwarded bool
 	// Audit receives refusals and completed operations. If Audit is nil, there is no audit log.
 	Audit *Audit
@@ -67,12 +67,12 @@ type Guard struct {
 
 	mu      sync.Mutex
 	open    map[*call]struct{} // lasting calls
-	unknown map[string]int64   // by issuer: number of tokens whose key was not in the table
+	unknown map[string]int64   // number of tokens whose key was not in the table, by issuer
 }
 
 // decided is the table of grants in use.
 type decided struct {
-	table *access.Compiled // nil: the store has no table
+	table *access.Compiled // nil if the store has no table
 	text  []byte           // the JSON from which table was compiled
 }
 
@@ -103,13 +103,13 @@ func New(cfg Config) *Guard {
 }
 
 // These are the intervals at which the signing key is read. The interval is keyRetry until the key is known, and
-// keyAgain after that, because an etcd that was rebuilt has a new key.
+// keyAgain after that, because a rebuilt etcd has a new key.
 const (
 	keyRetry = time.Second
 	keyAgain = time.Minute
 )
 
-// followKey reads the signing key until ctx ends.
+// followKey reads the signing key repeatedly until ctx is done.
 func (g *Guard) followKey(ctx context.Context) {
 	for {
 		pause := keyRetry
@@ -163,7 +163,7 @@ func (g *Guard) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{g.counts.errors, g.counts.refused, g.counts.version, g.counts.streams}
 }
 
-// Version returns the version of the table in use. It returns 0 if no table is known yet, or if the store has none.
+// Version returns the version of the table in use. It returns 0 if no table is known yet, or if the store has no table.
 func (g *Guard) Version() int64 { return g.table().Version() }
 
 // UnknownKeys returns, for each issuer, the number of tokens whose key was not in the table. It includes the issuers of
@@ -185,7 +185,7 @@ func (g *Guard) noteUnknown(err error) {
 	g.unknown[unknown.Issuer]++
 }
 
-// table returns the table in use. It returns nil if no table is known yet, or if the store has none.
+// table returns the table in use. It returns nil if no table is known yet, or if the store has no table.
 func (g *Guard) table() *access.Compiled {
 	if now := g.current.Load(); now != nil {
 		return now.table
@@ -228,7 +228,7 @@ func (g *Guard) take(text []byte) {
 	g.look()
 }
 
-// look repeats the decisions about all calls in Guard.open.
+// look repeats the decisions about all calls that Guard.open contains.
 func (g *Guard) look() {
 	g.mu.Lock()
 	open := slices.Collect(maps.Keys(g.open))
@@ -241,8 +241,8 @@ func (g *Guard) look() {
 // tablePatience is how long a call waits for the first table. It is a variable because tests need a longer time.
 var tablePatience = 5 * time.Second
 
-// await waits until a channel is closed, for at most tablePatience. It returns false if this time has passed, or if ctx
-// has ended, before the channel is closed.
+// await waits until a channel is closed, for at most tablePatience. It returns false if tablePatience elapses or ctx is
+// done before the channel is closed.
 func await(ctx context.Context, closed <-chan struct{}) bool {
 	ctx, cancel := context.WithTimeout(ctx, tablePatience)
 	defer cancel()
@@ -254,8 +254,8 @@ func await(ctx context.Context, closed <-chan struct{}) bool {
 	}
 }
 
-// wait returns the table in use once it is known. If the argument waits is false, wait does not wait, and returns
-// errUndecided if the table is not known yet.
+// wait returns the table in use, and waits until it is known. If the argument waits is false, wait returns errUndecided
+// immediately if the table is not known yet.
 func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) {
 	if g.current.Load() == nil {
 		if !waits {
@@ -272,7 +272,7 @@ func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) 
 	return table, nil
 }
 
-// These errors are returned to callers whose call cannot be decided yet.
+// These errors are returned to callers about whose calls the guard cannot decide yet.
 var (
 	errNotKnown = status.Error(codes.Unavailable,
 		"the grants of the store are not known here yet: etcd does not answer, or holds a table that cannot be used")
@@ -280,7 +280,8 @@ var (
 		"the operator writes it, or sheaf auth table set does")
 )
 
-// errUndecided is returned if a decision has to wait for the table, but the function that decides may not wait.
+// errUndecided means that a decision needs the table, which is not known yet, and that the deciding function must not
+// wait.
 var errUndecided = errors.New("the table of grants is not known yet")
 
 // These are the headers of calls.
@@ -296,11 +297,11 @@ const (
 	unnamedEverybody = "everybody"
 )
 
-// enter identifies the caller, and decides what can be decided before the request is read. A nil call means that
-// nothing was decided, because anyone may make the call or because the connection is plaintext.
+// enter identifies the caller, and decides what can be decided before the request is read. enter returns a nil call if
+// no decision was needed, because anyone may make the call or because the connection is plaintext.
 //
 // enter runs twice for each call. In the first run, waits is false and only the headers have arrived, so that a caller
-// who may not call uses no memory for a message. In the second run, waits is true and the message has arrived. The
+// without permission uses no memory for a message. In the second run, waits is true and the message has arrived. The
 // second run decides again, because the table may have changed meanwhile, but takes the identity of the caller from the
 // first run.
 func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, error) {
@@ -339,7 +340,7 @@ func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, er
 // enteredKey is the context key under which Guard.headers stores its call object for the second run of enter.
 type enteredKey struct{}
 
-// identify identifies the caller.
+// identify stores the identity of the caller in c.
 func (g *Guard) identify(ctx context.Context, c *call, waits bool) error {
 	id, certified := g.cfg.Who(ctx)
 	tokens := metadata.ValueFromIncomingContext(ctx, tokenHeader)
@@ -395,7 +396,7 @@ func (g *Guard) byToken(ctx context.Context, c *call, header string, waits bool)
 	return nil
 }
 
-// named returns the caller that a gateway has named in a header.
+// named returns the caller that a gateway named in a header.
 func (g *Guard) named(text string) (access.Caller, error) {
 	if c, ok := g.forwarded.Get(text); ok {
 		return c, nil

@@ -35,13 +35,13 @@ import (
 var store = identity.Store{Domain: "cluster.local", Namespace: "quotes",
 	UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
 
-// served is a gRPC server behind a Guard. A header names the caller in place of a certificate.
+// served is a gRPC server behind a Guard. A header instead of a certificate names the caller.
 type served struct {
 	recordv1.UnimplementedRecordServiceServer
 	recordv1.UnimplementedAdminServiceServer
 	*Guard
 	take chan []byte
-	// required says that callers must wait while there is no table.
+	// required is whether callers must wait while there is no table.
 	required atomic.Bool
 	access   recordv1.AccessServiceClient
 	record   recordv1.RecordServiceClient
@@ -50,17 +50,17 @@ type served struct {
 	conn     *grpc.ClientConn
 }
 
-// Get answers OK if the caller has the permission for the group.
+// Get succeeds if the caller has permission for the group.
 func (s *served) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
 	return &recordv1.GetResponse{}, access.May(ctx, access.Get, in.GetKey().GetGroup())
 }
 
-// Scan answers OK if the caller has the permission for the group.
+// Scan succeeds if the caller has permission for the group.
 func (s *served) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
 	return access.May(stream.Context(), access.Scan, in.GetGroup())
 }
 
-// Put answers OK if the caller has the permission for the record.
+// Put succeeds if the caller has permission for the record.
 func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
 	if err := access.MayRecord(ctx, access.Put, in.GetKey().GetGroup(), in.GetKey().GetId()); err != nil {
 		return nil, err
@@ -71,17 +71,17 @@ func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.Pu
 	return &recordv1.PutResponse{}, nil
 }
 
-// ListShards returns an empty answer.
+// ListShards returns an empty response.
 func (*served) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
 	return &recordv1.ListShardsResponse{}, nil
 }
 
-// AcceptLoss returns an empty answer.
+// AcceptLoss returns an empty response.
 func (*served) AcceptLoss(context.Context, *recordv1.AcceptLossRequest) (*recordv1.AcceptLossResponse, error) {
 	return &recordv1.AcceptLossResponse{}, nil
 }
 
-// lines is a log that is kept in memory.
+// lines is an in-memory log.
 type lines struct {
 	mu  sync.Mutex
 	out bytes.Buffer
@@ -174,7 +174,7 @@ func as(t *testing.T, who string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "who", who)
 }
 
-// get reads a record of a group, and returns the code of the answer.
+// get reads a record from a group, and returns the response's status code.
 func (s *served) get(t *testing.T, who, group string) codes.Code {
 	t.Helper()
 	_, err := s.record.Get(as(t, who), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group}})
@@ -210,8 +210,8 @@ func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
 	}
 }
 
-// TestOnlyPlaintextIsEverybody checks that a call over plaintext has the Call access.Everybody, and that a call that
-// reaches a handler without a Call may do nothing.
+// TestOnlyPlaintextIsEverybody checks that the context of a call over plaintext carries access.Everybody, and that a
+// call that reaches a handler without a Call may do nothing.
 func TestOnlyPlaintextIsEverybody(t *testing.T) {
 	plain := serveWith(t, nil, func(cfg *Config) {
 		cfg.Open = func(ctx context.Context) bool {
@@ -240,8 +240,8 @@ func TestOnlyPlaintextIsEverybody(t *testing.T) {
 	}
 }
 
-// TestAGatewayThatNamesNobodyIsRefused checks that a call of a gateway is refused if it lacks the header that names the
-// caller. Such a call must not count as the gateway's own.
+// TestAGatewayThatNamesNobodyIsRefused checks that a call from a gateway is refused if it lacks the header that names
+// the caller. Such a call must not count as the gateway's own.
 func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 	s := serveWith(t, nil, func(cfg *Config) { cfg.Forwarded = true })
 	s.give([]byte(tableOf))
@@ -299,9 +299,8 @@ func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 	}
 }
 
-// TestACallIsRefusedByItsHeaders checks that a refused call is answered as soon as its headers have arrived. In this
-// test, the message of the call never arrives. If the server waited for the message, it would have to hold it in
-// memory.
+// TestACallIsRefusedByItsHeaders checks that the server refuses a call as soon as its headers have arrived. In this
+// test, the request message never arrives. If the server waited for the message, it would have to hold it in memory.
 func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	s := serve(t, nil)
 	s.give([]byte(tableOf))
@@ -331,8 +330,7 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 	}
-	// A call of an unknown method would be answered by gRPC itself, but gRPC keeps the headers until the answer is
-	// written.
+	// gRPC itself would respond to a call of an unknown method, but it keeps the headers until the response is written.
 	if err := begin(minute, "/sheaf.record.v1.RecordService/Nothing"); !errors.Is(err, errNoMethod) {
 		t.Errorf("a method that nobody may call: %v", err)
 	}
@@ -349,7 +347,7 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-entered // the first decision, which uses a table that permits the call
+	<-entered // waits for the first decision, which uses a table that permits the call
 	s.give([]byte(strings.Replace(tableOf, `"name":"c"`, `"name":"another"`, 1)))
 	if err := stream.SendMsg(&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}}); err != nil {
 		t.Fatal(err)
@@ -377,8 +375,8 @@ func (headersRead) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Co
 
 func (headersRead) HandleConn(context.Context, stats.ConnStats) {}
 
-// TestAStoreThatIsToHaveATableIsClosedWithoutOne checks that a store in which a table is required, but which has none,
-// admits only its processes and administrators.
+// TestAStoreThatIsToHaveATableIsClosedWithoutOne checks that a store that requires a table, but has none, admits only
+// its processes and administrators.
 func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
 	s := serve(t, nil)
 	s.required.Store(true)
@@ -439,8 +437,8 @@ func TestTheLastGoodTableStaysInUse(t *testing.T) {
 	}
 }
 
-// TestCallersWaitForTheFirstTable checks that callers that need a table are not admitted until the first table is
-// known. The processes of the store are admitted.
+// TestCallersWaitForTheFirstTable checks that callers who need grants are not admitted until the first table is known,
+// and that the store's own processes are admitted meanwhile.
 func TestCallersWaitForTheFirstTable(t *testing.T) {
 	s := serve(t, nil)
 	if got := s.get(t, "gateway", "a"); got != codes.OK {

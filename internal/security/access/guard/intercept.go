@@ -24,13 +24,13 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 }
 
 // headers decides about a call when its headers have arrived, before gRPC reads any of its message. The goroutine that
-// reads the connection calls headers(), so headers() must never wait. If a call cannot be decided yet, it is decided
-// when its message has arrived.
+// reads the connection calls headers(), so headers() must never wait. If it cannot decide yet, the decision is made
+// when the message has arrived.
 func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, error) {
 	calls := ratelimit.CallsOf(ctx)
 	calls.Headers(info.Header)
 	switch access.RuleOf(info.FullMethodName).For {
-	// gRPC itself would answer with the same code, but it keeps the headers until its answer is written.
+	// gRPC itself would respond with the same code, but it keeps the headers until its response is written.
 	case access.Nobody:
 		calls.Refuse()
 		return ctx, errNoMethod
@@ -139,8 +139,8 @@ func (g *Guard) stream(server any, stream grpc.ServerStream, info *grpc.StreamSe
 	return err
 }
 
-// await runs a handler until it ends or the call is revoked. A handler that waits for its caller when the call is
-// revoked continues to run. It ends when gRPC ends the stream, which gRPC does as soon as await returns.
+// await runs a handler until it ends or the call is revoked. A handler that is waiting for its caller when the call is
+// revoked continues to run until gRPC ends the stream, which happens as soon as await returns.
 func (g *Guard) await(c *call, cancel context.CancelFunc, do func() error) error {
 	revoked := make(chan struct{})
 	over := c.last(func(error) { close(revoked) })
@@ -164,8 +164,8 @@ type guarded struct {
 
 func (s *guarded) Context() context.Context { return s.ctx }
 
-// DialOptions returns the options of the connections of a gateway to shards. With them, each outgoing call names the
-// caller of the access.Call in its context.
+// DialOptions returns the options for a gateway's connections to shards. With them, each outgoing call names the caller
+// recorded in the access.Call of its context.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
@@ -193,15 +193,15 @@ func forward(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, callerHeader, call.Caller().String())
 }
 
-// AsProcess returns a context for calls of shards by a command that uses the certificate of a gateway and does not act
-// on behalf of another caller. Shards refuse a call with this certificate that does not say for whom the gateway calls.
+// AsProcess returns a context for calls to shards from a command that uses a gateway's certificate and does not act on
+// behalf of another caller. Shards refuse a call with this certificate that does not say for whom the gateway calls.
 // With other certificates, the context has no effect.
 func AsProcess(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedProcess)
 }
 
 // Credentials returns server credentials that use one of its arguments for each handshake. While the table of grants
-// has token issuers, this is open, which accepts all callers. Otherwise it is certified, which accepts only callers
+// has token issuers, they use open, which accepts all callers. Otherwise they use certified, which accepts only callers
 // with a certificate.
 func (g *Guard) Credentials(certified, open credentials.TransportCredentials) credentials.TransportCredentials {
 	return &chosen{TransportCredentials: certified, open: open, guard: g}
