@@ -27,7 +27,7 @@ var order = []Severity{Problem, Warning, Note}
 // Finding is one fact that a person should know.
 type Finding struct {
 	Severity Severity `json:"severity"`
-	Kind     Kind     `json:"kind,omitempty"` // empty: a finding about objects of Kubernetes
+	Kind     Kind     `json:"kind,omitempty"` // empty for a finding about Kubernetes objects
 	Where    string   `json:"where"`          // "shard s1", "group 7 on shard s1"
 	What     string   `json:"what"`
 	Do       string   `json:"do,omitempty"` // the next step; empty if there is none, or if What already names it
@@ -50,8 +50,7 @@ func Reported(by *recordv1.ShardStatus) (out []Finding) {
 	return out
 }
 
-// groupsNamed is the maximum number of groups that one finding names. Of further groups it says only how many there
-// are.
+// groupsNamed is the maximum number of groups that one finding names. The finding only counts the others.
 const groupsNamed = 8
 
 // BySeverity compares two severities. The worse one sorts first.
@@ -59,7 +58,7 @@ func BySeverity(a, b Severity) int {
 	return cmp.Compare(slices.Index(order, a), slices.Index(order, b))
 }
 
-// Count counts the findings of one severity.
+// Count returns the number of findings with the given severity.
 func Count(all []Finding, severity Severity) (n int) {
 	for _, f := range all {
 		if f.Severity == severity {
@@ -83,7 +82,7 @@ func SortNames(names []string) {
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 }
 
-// named returns text like "group 1" or "groups 1, 2 and 5 more".
+// named returns a string like "group 1" or "groups 1, 2 and 5 more".
 func named(names []string) string {
 	if len(names) == 1 {
 		return "group " + names[0]
@@ -91,9 +90,9 @@ func named(names []string) string {
 	return "groups " + units.Some(names, groupsNamed)
 }
 
-// Problems returns the findings with the severity Problem as texts. Each text begins with the place of the finding,
-// unless that place equals here. A process that reports about itself passes its own place as here, so that the texts
-// leave it out.
+// Problems returns the findings with the severity Problem as strings. Each string begins with the finding's place,
+// unless that place equals here. A process that reports about itself passes its own place as here, so that the strings
+// omit it.
 func Problems(all []Finding, here string) (words []string) {
 	for i := range all {
 		f := &all[i]
@@ -120,7 +119,7 @@ type List struct {
 	names   []Finding             // keys of same, in the order of their first finding
 }
 
-// byHand returns do, a next step in which a person starts or stops processes. It returns an empty text if an operator
+// byHand returns do, a next step in which a person starts or stops processes. It returns an empty string if an operator
 // runs the processes.
 func (f *List) byHand(do string) string {
 	if f.managed {
@@ -134,13 +133,12 @@ func (f *List) Add(kind Kind, where, what, do string) {
 	f.all = append(f.all, Finding{kind.severity(), kind, where, oneLine(what), do})
 }
 
-// oneLine puts the lines of joined errors on one line.
+// oneLine replaces the line breaks of joined errors, so that they fit on one line.
 func oneLine(what string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(what, ":\n", ": "), "\n", "; ")
 }
 
-// ofGroup adds a finding about the copy of a group on a shard. If shard is empty, the finding is about the group as a
-// whole.
+// ofGroup adds a finding about a shard's copy of a group. If shard is empty, the finding is about the group as a whole.
 func (f *List) ofGroup(kind Kind, name, shard, what, do string) {
 	where := ""
 	if shard != "" {

@@ -47,11 +47,11 @@ const (
 	VolumeJoining Kind = "VolumeJoining"
 )
 
-// Rule describes a kind of finding: what causes it, and how soon sheaf doctor reflects a change of the cause. A call of
-// sheaf doctor reports the finding if it begins at least the time Within after the cause has begun. A call does not
-// report the finding if it begins at least the time Gone after the cause has ended. Zero means that sheaf doctor
-// examines the cause itself during the call. The times are upper bounds on a machine that is not overloaded. sheaf
-// doctor itself waits up to 5 s for a shard that does not answer.
+// Rule describes a kind of finding: what causes it, and how soon sheaf doctor reflects a change of the cause. A run of
+// sheaf doctor reports the finding if the run starts at least Within after the cause has begun. A run does not report
+// the finding if it starts at least Gone after the cause has ended. Zero means that sheaf doctor examines the cause
+// itself during the run. The times are upper bounds on a machine that is not overloaded. sheaf doctor itself waits up
+// to 5 s for a shard that does not respond.
 //
 // The causes and reasons are quoted in docs/operations/troubleshooting.md, and a test compares the two.
 type Rule struct {
@@ -64,13 +64,13 @@ type Rule struct {
 
 // These are the times that several rules share.
 const (
-	// etcdTold bounds the time in which a gateway learns of a change in etcd. A watch reports the change immediately. If
+	// etcdTold bounds how long a gateway takes to learn of a change in etcd. A watch reports the change immediately. If
 	// the watch has failed, the gateway notices that within some seconds, and reads the keys again.
 	etcdTold = 10 * time.Second
 	// elected covers an election timeout (1 to 2 s), the election, and the time until its result is reported.
 	elected = 10 * time.Second
-	// guarded covers the checks of a shard on its volume. A shard checks its volume every 2 s. It reports a check that
-	// takes 10 s, and stops serving after two failed checks.
+	// guarded bounds how long a shard takes to notice a fault of its volume. A shard checks its volume every 2 s. It
+	// reports a check that takes 10 s, and stops serving after two failed checks.
 	guarded = 30 * time.Second
 )
 
@@ -122,7 +122,7 @@ var Rules = []Rule{
 		"each look asks the shards"},
 }
 
-// ofVolumes holds the severities of findings about volumes that no process serves.
+// ofVolumes maps each kind of finding about volumes that no process serves to its severity.
 var ofVolumes = map[Kind]Severity{
 	VolumeProblem: Problem, VolumeFailed: Problem, VolumeDamaged: Problem, VolumeTorn: Note, VolumeJoining: Note,
 }

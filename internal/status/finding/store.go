@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/units"
 )
 
-// supersededMin is the least number of superseded bytes of a group that is reported.
+// supersededMin is the number of superseded bytes above which a finding reports a group's superseded data.
 const supersededMin = 64 << 20
 
 // slowSyncsAgo is the age beyond which slow syncs are not reported. A disk that was slow only in the past deserves no
@@ -23,7 +23,8 @@ func seconds(s float64, to time.Duration) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(to)
 }
 
-// Facts holds the collected data: the shards, and one row of groups for each copy, as AdminService lists them.
+// Facts holds the collected data, which are the shards, and one row of groups for each copy, as AdminService lists
+// them.
 type Facts struct {
 	Store    []string // problems of the store itself, as a gateway reports them
 	Warnings []string // warnings about the store itself, as a gateway reports them
@@ -44,8 +45,9 @@ func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResp
 // HasLost reports whether the data of a copy are missing on the volume of its shard.
 func (f *Facts) HasLost() bool { return slices.ContainsFunc(f.Groups, (*recordv1.Group).GetLost) }
 
-// IsNeeded reports whether a group with a copy on the shard is not served because half of its copies or more do not
-// answer or have failed. A fault of such a shard is a problem even if it has a harmless explanation, such as a restart.
+// IsNeeded reports whether a group with a copy on the shard is not served because at least half of its copies do not
+// respond or have failed. A fault of such a shard is a problem even if it has a harmless explanation, such as a
+// restart.
 func (f *Facts) IsNeeded(shard string) bool {
 	copies, away, led, here := map[string]int{}, map[string]int{}, map[string]bool{}, map[string]bool{}
 	for _, g := range f.Groups {
@@ -66,7 +68,7 @@ func (f *Facts) IsNeeded(shard string) bool {
 	return false
 }
 
-// Of returns what is wrong with the shards and groups in the collected data, the worst first.
+// Of returns what is wrong with the shards and groups in the collected data, sorted from worst to least serious.
 func Of(seen Facts) []Finding {
 	f := List{managed: seen.Managed}
 	for _, p := range seen.Store {
@@ -117,38 +119,38 @@ func Of(seen Facts) []Finding {
 	return f.Sorted()
 }
 
-// summary holds the facts by shard and by group.
+// summary holds the facts, indexed by shard and by group.
 type summary struct {
 	shards map[string]*recordv1.Shard
 	groups map[string]*copies
 	lacks  map[string]*lack // for each shard that does not serve all of its groups
 	stuck  map[string]bool  // copies with a finding of their own; a key is group/shard
-	here   map[string]bool  // copies that serve and have all their files; a key is group/shard
-	waits  string           // why a group is not placed; empty if every group is placed, or if the reason is not known
+	here   map[string]bool  // copies that are served and have all their files; a key is group/shard
+	waits  string           // why a group is not placed; empty if every group is placed, or if the reason is unknown
 	whole  bool             // value of Facts.Whole
 }
 
 // copies sums up the rows of one group.
 type copies struct {
 	copies, pending int
-	stuck           int      // number of copies with a finding of their own, which says why they cannot lead
-	silent          []string // shards with a finding that says why their copy is not served
+	stuck           int      // number of copies with a finding of their own, which explains why they cannot lead
+	silent          []string // shards with a finding that explains why their copy is not served
 	led, loading    bool
 	waits           string
 }
 
-// unserved reports whether no copy leads because so many are stuck that the others are not a majority.
+// unserved reports whether the group has no leader because so many copies are stuck that the others are not a majority.
 func (c *copies) unserved() bool { return !c.led && c.stuck > 0 && 2*c.stuck >= c.copies }
 
 // lack describes what the store lacks while a shard does not serve all of its groups.
 type lack struct {
 	part     bool     // the shard serves some of its groups
-	less     int      // number of groups that are served, but with one copy less
+	less     int      // number of groups that are served with one copy fewer
 	unserved []string // names of the groups that are not served
-	own      int      // number of groups that the shard does not serve, if it is not known whether other shards serve them
+	own      int      // number of the shard's groups for which it is unknown whether other shards serve them
 }
 
-// servesNothing reports whether a shard runs, serves none of its groups, and has a message that says why.
+// servesNothing reports whether a shard runs, serves none of its groups, and has a message that explains why.
 func servesNothing(s *recordv1.Shard) bool {
 	switch s.GetState() {
 	case recordv1.ShardState_SHARD_STATE_UNSPECIFIED, recordv1.ShardState_SHARD_STATE_SERVING,
@@ -159,8 +161,8 @@ func servesNothing(s *recordv1.Shard) bool {
 	return s.GetAlive() && s.GetMessage() != ""
 }
 
-// servesSome reports whether a shard serves only the groups that fit into its memory. The messages of the groups that
-// it does not serve contain the message of the shard.
+// servesSome reports whether a shard serves only the groups that fit into its memory. The message of each group that it
+// does not serve contains the shard's message.
 func servesSome(s *recordv1.Shard) bool {
 	return s.GetAlive() && s.GetState() == recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL && s.GetMessage() != ""
 }
@@ -174,7 +176,7 @@ func (st *summary) stick(g *copies, row *recordv1.Group) {
 // isOut reports whether a shard is silent or serves nothing.
 func (st *summary) isOut(shard string) bool { return st.lacks[shard] != nil && !st.lacks[shard].part }
 
-// isCaused reports whether the finding about the shard of a copy says why the copy is not served.
+// isCaused reports whether the finding about a copy's shard explains why the copy is not served.
 func (st *summary) isCaused(row *recordv1.Group) bool {
 	l := st.lacks[row.GetShard()]
 	if row.GetState() == recordv1.GroupState_GROUP_STATE_FAILED {
@@ -183,7 +185,8 @@ func (st *summary) isCaused(row *recordv1.Group) bool {
 	return st.isOut(row.GetShard())
 }
 
-// gather sums up the rows by group, and notes the shards that are silent or serve nothing or only some of their groups.
+// gather groups the rows by group, and records which shards are silent, serve nothing, or serve only some of their
+// groups.
 func gather(seen Facts) *summary {
 	st := &summary{
 		shards: map[string]*recordv1.Shard{}, groups: map[string]*copies{}, lacks: map[string]*lack{},
@@ -239,7 +242,7 @@ func gather(seen Facts) *summary {
 	return st
 }
 
-// These texts begin a gateway's messages about etcd. The first says that etcd does not answer, the second that the
+// These strings begin a gateway's messages about etcd. The first says that etcd does not respond, the second that the
 // gateway ignores the contents of etcd.
 const (
 	EtcdSilent = "Without etcd for "
@@ -250,14 +253,14 @@ const (
 // descriptors. Writes to the copy resume without a restart when there is enough.
 const WritesWait = "reads are served, writes wait: "
 
-// These texts are part of the message of a copy whose writes wait for space or memory. They come from errors of the
+// These strings occur in the message of a copy whose writes wait for space or memory. They come from errors of the
 // packages that store groups.
 const (
 	lacksSpace  = "no free space on the volume"
 	lacksMemory = "memory budget exceeded"
 )
 
-// fullShard reports whether a finding about the full disk or memory of a shard already says why writes to a copy wait.
+// fullShard reports whether a finding about a shard's full disk or memory already explains why writes to a copy wait.
 func (f *List) fullShard(g *recordv1.Group) bool {
 	return slices.ContainsFunc(f.all, func(one Finding) bool {
 		return one.Where == "shard "+g.GetShard() &&
@@ -266,13 +269,13 @@ func (f *List) fullShard(g *recordv1.Group) bool {
 	})
 }
 
-// cannotWrite reports whether a copy is served but has a message, which says that it cannot be written.
+// cannotWrite reports whether a copy is served but has a message, which then explains why it cannot be written.
 func cannotWrite(g *recordv1.Group) bool {
 	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != ""
 }
 
-// shard checks one shard. The argument l describes what the store lacks because the shard does not serve all of its
-// groups. It is nil if the shard serves all of them.
+// shard adds the findings about one shard. The argument l describes what the store lacks because the shard does not
+// serve all of its groups. It is nil if the shard serves all of them.
 func (f *List) shard(s *recordv1.Shard, l *lack) {
 	where := "shard " + s.GetName()
 	if f.placement(where, s); s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING &&
@@ -308,8 +311,8 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	free, reserve := s.GetFreeBytes(), s.GetReserveBytes()
 	space := fmt.Sprintf("%s are free of %s, and %s are kept in reserve", units.Bytes(free),
 		units.Bytes(s.GetCapacityBytes()), units.Bytes(reserve))
-	// recordBytesMax is the size of the largest record that is not a blob. A volume without space for it is full for
-	// callers.
+	// recordBytesMax is the size of the largest record that is not a blob. A volume without space for such a record
+	// counts as full.
 	const recordBytesMax = 1 << 20
 	const spaceAdvice = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is " +
 		"superseded and still stored"
@@ -328,7 +331,7 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 			"see what else uses the disk, and whether it fails (dmesg, smartctl); /status of the shard has the last syncs "+
 				"that were slow")
 	}
-	// The message of a shard in the state MEMORY_TOO_SMALL already reports the lack of memory.
+	// The message of a shard in the state MEMORY_TOO_SMALL already reports that memory is short.
 	if limit := s.GetMemoryLimitBytes(); limit > 0 && s.GetState() != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL {
 		need := max(s.GetMemoryNeedBytes(), s.GetMemoryUsedBytes()) // the need was computed when the shard started
 		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(need),
@@ -365,8 +368,8 @@ func (f *List) placement(where string, s *recordv1.Shard) {
 	}
 }
 
-// words returns a text that names what the store lacks while a shard does not serve all of its groups. The text is
-// empty if l is nil.
+// words returns a string that names what the store lacks while a shard does not serve all of its groups. It returns an
+// empty string if l is nil.
 func (l *lack) words() (words string) {
 	if l == nil {
 		return ""
@@ -384,8 +387,8 @@ func (l *lack) words() (words string) {
 	return words
 }
 
-// group checks one copy of a group. It adds no finding for a lack that is caused by a shard that is silent or serves
-// nothing, because the finding about that shard includes the lack.
+// group adds the findings about one copy of a group. It adds none for a fault caused by a shard that is silent or
+// serves nothing, because the finding about that shard already covers the fault.
 func (f *List) group(g *recordv1.Group, st *summary) {
 	name, shard, path := g.GetGroup(), g.GetShard(), st.shards[g.GetShard()].GetPath()
 	what := cmp.Or(g.GetMessage(), "its state is "+strings.ToLower(strings.TrimPrefix(g.GetState().String(),
@@ -455,7 +458,7 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 // Places returns a number of damaged places with its noun: "1 place of damage".
 func Places(n int) string { return units.Count(int64(n), "place of damage", "places of damage") }
 
-// versionWords returns text like "v1 (a, b), v2 (c)".
+// versionWords returns a string like "v1 (a, b), v2 (c)".
 func versionWords(versions map[string][]string) string {
 	words := make([]string, 0, len(versions))
 	for v, shards := range versions {

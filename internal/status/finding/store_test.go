@@ -40,7 +40,7 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 		group    func(g *recordv1.Group)
 		severity Severity
 		where    string
-		words    []string // texts that the finding must contain, in what is wrong or in what to do
+		words    []string // substrings that the finding must contain, in what is wrong or in what to do
 	}{
 		"silent shard": {shard: func(s *recordv1.Shard) {
 			s.Alive = false
@@ -173,8 +173,8 @@ func TestTheWorstComesFirst(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotReportedIsNotFound checks that nothing is reported if a single copy does not know the leader, or if
-// syncs were slow long ago.
+// TestWhatIsNotReportedIsNotFound checks that there is no finding if only one copy does not know the leader, or if
+// syncs were slow only long ago.
 func TestWhatIsNotReportedIsNotFound(t *testing.T) {
 	s := wellShard("a")
 	s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 601, NewestSeconds: 1.5, NewestFile: "segment"}
@@ -184,14 +184,14 @@ func TestWhatIsNotReportedIsNotFound(t *testing.T) {
 	}
 }
 
-// awayRow is the row that a gateway makes for a copy whose shard does not answer.
+// awayRow returns the row that a gateway reports for a copy whose shard does not respond.
 func awayRow(name, shard string) *recordv1.Group {
 	return &recordv1.Group{Group: name, Shard: shard, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
 		Message: "the shard does not answer for this group"}
 }
 
 // TestOneSilentShardIsOneFinding checks that a silent shard causes only one finding, although its groups, their leaders
-// and the other copies also report what they lack.
+// and the other copies also report the effects.
 func TestOneSilentShardIsOneFinding(t *testing.T) {
 	silent := wellShard("c")
 	silent.Alive = false
@@ -249,8 +249,8 @@ func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
 	}
 }
 
-// TestALackThatPassesAsksForNoRestart checks that the finding about a temporary lack, for example of file descriptors,
-// does not ask for a restart, because none is needed.
+// TestALackThatPassesAsksForNoRestart checks that the finding about a temporary shortage, for example of file
+// descriptors, does not suggest a restart.
 func TestALackThatPassesAsksForNoRestart(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Message = WritesWait + "open segment-2: too many open files"
@@ -260,8 +260,8 @@ func TestALackThatPassesAsksForNoRestart(t *testing.T) {
 	}
 }
 
-// TestALearnerThatHasNotAnsweredIsNoCopyLess checks that a learner that has not answered yet is not reported. The move
-// has just begun, the learner has no vote, and nobody needs to start its shard.
+// TestALearnerThatHasNotAnsweredIsNoCopyLess checks that a learner that has not responded yet is not reported as a
+// missing copy. The move has just begun, the learner has no vote, and nobody needs to start its shard.
 func TestALearnerThatHasNotAnsweredIsNoCopyLess(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Members = []*recordv1.Member{{Shard: "a", Active: true},
@@ -315,8 +315,8 @@ func TestAVolumeThatRefusesARecordIsAProblem(t *testing.T) {
 	}
 }
 
-// TestListedHasTheProblemsOfTheStore checks that the facts from the two lists include the problems of the store itself,
-// so that every command that reads the lists reports them.
+// TestListedHasTheProblemsOfTheStore checks that the facts built from the two lists include store-wide problems, so
+// that every command that reads the lists reports them.
 func TestListedHasTheProblemsOfTheStore(t *testing.T) {
 	const odd = "key /sheaf/q/states/a in etcd cannot be used"
 	found := Of(Listed(&recordv1.ListShardsResponse{Problems: []string{odd}, Shards: []*recordv1.Shard{wellShard("a")}},
@@ -327,7 +327,7 @@ func TestListedHasTheProblemsOfTheStore(t *testing.T) {
 }
 
 // TestOneShardThatRefusesItsVolumeIsOneFinding checks that a shard that runs but refuses its volume causes only one
-// finding, although its groups and their leaders also report what they lack.
+// finding, although its groups and their leaders also report the effects.
 func TestOneShardThatRefusesItsVolumeIsOneFinding(t *testing.T) {
 	refuses := wellShard("c")
 	refuses.State, refuses.Message = recordv1.ShardState_SHARD_STATE_FOREIGN, "the volume is of another store"
@@ -363,8 +363,8 @@ func TestLostDataIsRestoredOnlyIfNoCopyServes(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsBrokenIsNotSilentToo checks that a copy that reports a fault of its own has only that finding. There
-// must be no second finding that its leader receives no messages from it.
+// TestACopyThatIsBrokenIsNotSilentToo checks that a copy that reports a fault of its own has only that finding, and no
+// second finding that its leader receives no messages from it.
 func TestACopyThatIsBrokenIsNotSilentToo(t *testing.T) {
 	for name, state := range map[string]recordv1.GroupState{
 		"manifest is gone":                         recordv1.GroupState_GROUP_STATE_FAILED,

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// hostile is a name that no store accepts. If such a name ever reached the page, it would have to remain text.
+// hostile is a name that no store accepts. If such a name ever reached the page, it must be shown as text.
 const hostile = `<img src="x" onerror="document.title='broken'">`
 
 // TestThePageInABrowser runs the page in Chromium and checks the resulting document.

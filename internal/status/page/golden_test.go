@@ -71,8 +71,8 @@ func shardWithAllFigures() *recordv1.ShardStatus {
 	}
 }
 
-// TestTheJSONOfStatus compares /status of a shard, of sheaf dev and of a gateway with golden files, because scripts
-// read these answers. An empty shard shows which fields are left out.
+// TestTheJSONOfStatus compares the /status responses of a shard, sheaf dev and a gateway with golden files, because
+// scripts read these responses. An empty shard shows which fields are omitted.
 func TestTheJSONOfStatus(t *testing.T) {
 	st := shardWithAllFigures()
 	for name, of := range map[string]any{

@@ -1,5 +1,5 @@
-// Package page is the page at / of the HTTP ports of shards, gateways and sheaf dev: one HTML file, which polls /status
-// of the same port and shows the result. summary.go computes the summary sentence that the answer of /status contains.
+// Package page serves the page at / on the HTTP ports of shards, gateways and sheaf dev: one HTML file, which polls
+// /status on the same port and shows the result. summary.go computes the summary sentence in the /status response.
 package page
 
 import (
@@ -22,7 +22,7 @@ var policy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-anc
 	"img-src data:; style-src " +
 	hashOf("style") + "; script-src " + hashOf("script")
 
-// hashOf returns the hash of the only element of the page with this name, as a Content-Security-Policy writes it.
+// hashOf returns the hash of the page's only element with this tag name, in Content-Security-Policy syntax.
 func hashOf(element string) string {
 	_, from, _ := strings.Cut(html, "<"+element+">")
 	content, _, _ := strings.Cut(from, "</"+element+">")
@@ -43,7 +43,7 @@ func HandleStatus(mux *http.ServeMux, logger *slog.Logger, status func() any) {
 	})
 }
 
-// Handle serves the page at / of a mux, for GET and HEAD. It serves no other path, so the mux answers unknown paths
+// Handle registers the page at / on a mux, for GET and HEAD. It serves no other path, so the mux answers unknown paths
 // with 404.
 func Handle(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {

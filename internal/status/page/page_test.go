@@ -93,7 +93,7 @@ func TestASentenceSaysWhatMatters(t *testing.T) {
 		facts Facts
 		state string
 		text  string
-		do    string // text that must be contained
+		do    string // substring that the sentence must contain
 	}{
 		{"all well", Facts{Groups: 16, Shards: 3}, Ready, "Ready: 16 groups on 3 shards serve", ""},
 		{"of one shard", Facts{Groups: 1}, Ready, "Ready: 1 group here serves", ""},

@@ -19,12 +19,12 @@ const (
 	Ready    = "Ready"
 )
 
-// EtcdSilentMin is the time without an answer of etcd after which the summary mentions it. A process asks etcd every 2
-// s, and waits up to 2 s for the answer.
+// EtcdSilentMin is how long etcd must be silent before the summary mentions it. A process sends etcd a request every 2
+// s, and waits up to 2 s for the response.
 const EtcdSilentMin = 6 * time.Second
 
 // EtcdProblem says what is wrong with etcd, as seen by the calling process, and what to do. The argument silent is the
-// time since etcd last answered, and held says why the process ignores the contents of etcd. The text is empty if
+// time since etcd last responded, and held says why the process ignores the contents of etcd. Both results are empty if
 // nothing is wrong.
 func EtcdProblem(silent time.Duration, held string) (text, do string) {
 	switch {
@@ -37,24 +37,24 @@ func EtcdProblem(silent time.Duration, held string) (text, do string) {
 	return "", ""
 }
 
-// Facts are the inputs of a summary. A field whose value a process does not know stays zero.
+// Facts are the inputs of a summary. A field whose value a process cannot determine stays zero.
 type Facts struct {
 	Waits      string        // why nothing is served, and what to do; empty if something is served
-	EtcdSilent time.Duration // time since etcd last answered
+	EtcdSilent time.Duration // time since etcd last responded
 	EtcdHeld   string        // why the contents of etcd are ignored; empty if they are not
 	Loading    bool
 	Load       *recordv1.Load
 	Groups     int      // number of groups that should serve
 	Shards     int      // number of shards that hold the groups; 0 if only the reporting shard does
-	Routes     bool     // true: only the routes are known, and not whether the groups serve
+	Routes     bool     // true if only the routes are known, and not whether the groups serve
 	And        string   // text at the end of the sentence if all groups serve
 	Failed     []string // names of groups that are not served
-	FailedWhy  string   // the first known reason of a failed group
+	FailedWhy  string   // reason for the first failed group whose reason is known
 	Damaged    []string
 	Problems   []string
 }
 
-// Fail records a group that is not served, and the reason, unless why is empty.
+// Fail records a group that is not served. If why is not empty, Fail also records it as the reason.
 func (f *Facts) Fail(group, why string) {
 	f.Failed = append(f.Failed, group)
 	if f.FailedWhy == "" && why != "" {
@@ -107,7 +107,7 @@ func Summarize(f *Facts) *recordv1.StatusSummary {
 	return &recordv1.StatusSummary{State: Ready, Text: "Ready: " + f.serving()}
 }
 
-// serving returns text like "16 groups on 3 shards serve".
+// serving returns a string like "16 groups on 3 shards serve".
 func (f *Facts) serving() string {
 	where, one, several := "here", "serves", "serve"
 	if f.Shards > 0 {
@@ -131,7 +131,7 @@ func (f *Facts) withoutEtcd() string {
 		about(f.EtcdSilent))
 }
 
-// loadWords returns text like "Loading: 5 of 16 groups, 42 %, 3 s left".
+// loadWords returns a string like "Loading: 5 of 16 groups, 42 %, 3 s left".
 func loadWords(l *recordv1.Load) string {
 	if l.GetGroupsTotal() == 0 {
 		return "Loading: looking at what there is"
@@ -146,7 +146,7 @@ func loadWords(l *recordv1.Load) string {
 	return text
 }
 
-// about returns a rough duration as text, in seconds, or in minutes if it is long.
+// about formats a duration roughly, in seconds, or in minutes if it is long.
 func about(d time.Duration) string {
 	if d < 2*time.Minute {
 		return fmt.Sprintf("%d s", max(1, int(d.Round(time.Second).Seconds())))
@@ -157,7 +157,7 @@ func about(d time.Duration) string {
 // namesMax is the largest number of names that one sentence lists.
 const namesMax = 5
 
-// count returns text like "1 group", "2 groups".
+// count returns a string like "1 group" or "2 groups".
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
