@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// The planner balances the groups that are at their target. It levels three loads in this order: bytes, numbers of
-// groups, numbers of leaders. Each load is relative to the shard's weight. Two shards count as level if their loads
-// differ by at most a slack. The slack is a fraction of the load of the more loaded shard, so that changes on a third
-// shard do not cause moves. A step that levels bytes reduces the sum of the squares of the bytes. A step that levels
-// groups reduces the sum of the squares of the group counts. In addition, it either leaves the bytes of all shards
-// within their slack or does not increase the sum of the squares of the bytes. Therefore the steps terminate, and once
-// a plan has been carried out, the next plan has no further moves.
+// The planner balances the groups that are at their target. It levels three loads in this order: bytes, number of
+// groups, number of leaders. Each load is relative to the shard's weight. Two shards count as level if their loads
+// differ by at most a slack. The slack is a fraction of the more loaded shard's load, so that changes on a third shard
+// do not cause moves. A step that levels bytes reduces the sum of the squares of the bytes. A step that levels groups
+// reduces the sum of the squares of the group counts. In addition, it either leaves the bytes of all shards within
+// their slack or does not increase the sum of the squares of the bytes. Therefore the steps terminate, and once a plan
+// has been carried out, the next plan has no further moves.
 
-// slack is the tolerated difference between two loads: a fraction of the greater load, but at least a minimum.
+// slack is the tolerated difference between two loads. It is a fraction of the greater load, but at least a minimum.
 type slack struct{ part, least float64 }
 
 func (s slack) of(load float64) float64 { return max(s.least, s.part*load) }
@@ -27,10 +27,10 @@ var (
 )
 
 const (
-	// slackAbove is a factor for the slack. A shard that has reached the mean receives groups only from shards whose load
-	// is greater by more than slackAbove times the slack.
+	// slackAbove is a multiple of the slack. A shard that has reached the mean receives groups only from shards whose
+	// load is greater by more than slackAbove times the slack.
 	slackAbove = 3
-	// aboveMeanPart is the fraction of the mean by which a shard that was below the mean may exceed it.
+	// aboveMeanPart is the fraction of the mean by which a shard that was below the mean may exceed it after a move.
 	aboveMeanPart = 0.05
 	// bytesStepsMax limits how many groups are moved to level bytes. A group smaller than 1/bytesStepsMax of the
 	// difference between two shards is not moved.
@@ -42,16 +42,16 @@ type balancer struct {
 	*planner
 	budget *moveBudget
 	part   []int   // shards that take part in balancing
-	on     [][]int // for each shard: the groups on it that may move
+	on     [][]int // for each shard, the groups on it that may move
 	movers []int   // the groups that may move
 
 	stepsLeft   int
 	bytesMean   float64
-	least, most float64 // least and greatest weighted bytes of the shards that take part
+	least, most float64 // lowest and highest weighted bytes of the shards that take part
 }
 
-// balance moves copies and leaders of groups that are at their target. It does nothing while any group moves, or has to
-// move for a reason other than balance.
+// balance moves the copies and leaders of groups that are at their target. It does nothing while any group moves, or
+// has to move for a reason other than balance.
 func (p *planner) balance() {
 	b := &balancer{planner: p, on: make([][]int, len(p.shards)), budget: p.underWay()}
 	for i := range p.groups {
@@ -103,7 +103,7 @@ func (p *planner) atTarget(g *planned) bool {
 func (b *balancer) bytesOf(i int) float64  { return float64(b.shards[i].bytes) / b.shards[i].weight }
 func (b *balancer) groupsOf(i int) float64 { return float64(b.shards[i].groups) / b.shards[i].weight }
 
-// extremes finds the least and the greatest weighted bytes of a shard.
+// extremes determines the lowest and the highest weighted bytes of any shard.
 func (b *balancer) extremes() {
 	for n, i := range b.part {
 		bytes := b.bytesOf(i)
@@ -117,7 +117,7 @@ func (b *balancer) extremes() {
 }
 
 // level moves groups from shards with a high load to shards with a low load, until no two shards differ by more than
-// the slack. The function pick returns the group to move between two shards, or -1 if there is none.
+// the slack. The function pick chooses the group to move between two shards, and returns -1 if there is none.
 func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 	pick func(from, to int, gap float64) int) (moved bool) {
 	order := slices.Clone(b.part)
@@ -132,7 +132,8 @@ func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 				gap := loadOf(from) - loadOf(to)
 				if b.stepsLeft == 0 || gap <= slack || loadOf(to) >= mean && gap <= slackAbove*slack ||
 					!b.budget.has([]int{from, to}) {
-					// The remaining shards have more load, so a move that exceeds the budget waits instead of going to one of them.
+					// The remaining shards have more load. Therefore a move that exceeds the budget waits, and does not
+					// go to one of them.
 					break
 				}
 				if g := pick(from, to, gap); g >= 0 {
@@ -150,14 +151,14 @@ func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 	return moved
 }
 
-// sink moves the shard at an index down to its sorted position by load.
+// sink moves the shard at an index down to its position in the order by load.
 func sink(order []int, at int, loadOf func(int) float64) {
 	for ; at > 0 && loadOf(order[at]) < loadOf(order[at-1]); at-- {
 		order[at], order[at-1] = order[at-1], order[at]
 	}
 }
 
-// rise moves the shard at an index up to its sorted position by load.
+// rise moves the shard at an index up to its position in the order by load.
 func rise(order []int, at int, loadOf func(int) float64) {
 	for ; at+1 < len(order) && loadOf(order[at]) > loadOf(order[at+1]); at++ {
 		order[at], order[at+1] = order[at+1], order[at]
@@ -204,18 +205,19 @@ func (b *balancer) pickBytes(from, to int, gap float64) int {
 	return best
 }
 
-// aboveMean reports whether a group would take a shard that is below the mean too far above it.
+// aboveMean reports whether receiving a group would take a shard that is below the mean too far above it.
 func (b *balancer) aboveMean(g *planned, to int) bool {
 	have := b.bytesOf(to)
 	return have < b.bytesMean && have+float64(g.Bytes)/b.shards[to].weight > b.bytesMean*(1+aboveMeanPart)
 }
 
-// step returns the change of the difference in bytes that a move causes.
+// step returns by how much moving a group changes the difference in bytes between two shards.
 func (b *balancer) step(g *planned, from, to int) float64 {
 	return float64(g.Bytes)/b.shards[from].weight + float64(g.Bytes)/b.shards[to].weight
 }
 
-// pickSmall returns the smallest group that may move from one shard to another to level the number of groups.
+// pickSmall returns the smallest group that may move from one shard to another to level the number of groups, or -1 if
+// there is none.
 func (b *balancer) pickSmall(from, to int, gap float64) int {
 	if 1/b.shards[from].weight+1/b.shards[to].weight > gap+groupsSlack.of(b.groupsOf(from))/2 {
 		return -1
@@ -233,8 +235,8 @@ func (b *balancer) pickSmall(from, to int, gap float64) int {
 	return best
 }
 
-// bytesStay reports whether the move keeps the balance of bytes: either the bytes of all shards are within half their
-// slack before and after it, or the bytes of the two shards remain within their previous range.
+// bytesStay reports whether a move keeps the bytes balanced. It does if the bytes of all shards are within half their
+// slack before and after it, or if the bytes of the two shards remain within their previous range.
 func (b *balancer) bytesStay(g *planned, from, to int) bool {
 	gap := b.bytesOf(from) - b.bytesOf(to)
 	less, more := float64(g.Bytes)/b.shards[from].weight, float64(g.Bytes)/b.shards[to].weight
@@ -246,7 +248,7 @@ func (b *balancer) bytesStay(g *planned, from, to int) bool {
 	return within(b.most, b.least) && within(afterTo, b.least) && within(b.most, after) && within(afterTo, after)
 }
 
-// move plans the move of a copy from one shard to another, and updates the loads.
+// move plans to move a copy from one shard to another, and updates the loads.
 func (b *balancer) move(at, from, to int) {
 	g := &b.groups[at]
 	g.change = ForBalance
@@ -271,7 +273,7 @@ func (b *balancer) move(at, from, to int) {
 	b.extremes()
 }
 
-// levelLeaders makes another copy of a group its leader if the shard of that copy leads fewer groups.
+// levelLeaders makes another copy of a group the leader if that copy's shard leads fewer groups.
 func (b *balancer) levelLeaders() {
 	if b.policy.Copies == 1 || len(b.part) == 0 {
 		return

@@ -56,7 +56,7 @@ func membersOf(g Group) (out []string) {
 	return out
 }
 
-// arrive returns the view in which the named groups have reached their targets, and the bytes that moved.
+// arrive returns the view after the named groups have reached their targets, and the number of bytes that moved.
 func arrive(v View, groups ...string) (View, int64) {
 	bytes := int64(0)
 	v.Groups = maps.Clone(v.Groups)
@@ -77,7 +77,7 @@ func arrive(v View, groups ...string) (View, int64) {
 	return v, bytes
 }
 
-// carryOut carries out plans until a plan changes nothing, and counts the bytes that moved.
+// carryOut carries out plans until a plan changes nothing, and returns how many bytes moved.
 func carryOut(t interface{ Fatalf(string, ...any) }, v View, policy Policy) (View, int64) {
 	total := int64(0)
 	for round := 0; ; round++ {
@@ -107,7 +107,7 @@ func checkDomains(t *rapid.T, v View, copies int) {
 	}
 }
 
-// bytesOn adds up the bytes that a view wants on each shard.
+// bytesOn returns how many bytes each shard holds once every target in the view is reached.
 func bytesOn(v View) map[string]int64 {
 	out := map[string]int64{}
 	for name, target := range v.Targets {
@@ -152,10 +152,10 @@ func TestABalancedPlanIsFollowedByNone(t *testing.T) {
 	})
 }
 
-// Moves run in waves while shards are drained and cordoned. Whichever move ends first, the limits must hold, and
-// balancing must move no more bytes than all copies have. A wave is planned from the state that the last wave left, so
-// one group may move more than once. In 790,000 changes to 400,000 stores, a group moved at most three times if it had
-// one copy and six times if it had three, and at most 0.8 of the bytes moved.
+// Moves run in waves while shards are drained and cordoned. Whichever move finishes first, the limits must hold, and
+// balancing must move at most as many bytes as all copies have. A wave is planned from the state that the last wave
+// left, so one group may move more than once. In 790,000 changes to 400,000 stores, a group moved at most three times
+// if it had one copy and six times if it had three, and at most 0.8 of the bytes moved.
 func TestWavesComeToAnEnd(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		copies := rapid.SampledFrom([]int{1, 3}).Draw(t, "copies")
@@ -173,9 +173,9 @@ func TestWavesComeToAnEnd(t *testing.T) {
 	})
 }
 
-// runWaves begins and ends moves in any order until nothing is left to do.
+// runWaves starts and finishes moves in any order until no moves are left.
 func runWaves(t *rapid.T, v View, policy Policy) View {
-	changed := map[string]int{} // for each group: the number of its moves for balance
+	changed := map[string]int{} // for each group, the number of times it moved for balance
 	moved, all := int64(0), int64(0)
 	for _, g := range v.Groups {
 		all += g.Bytes * int64(len(g.Members))

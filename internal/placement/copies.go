@@ -6,7 +6,7 @@ import (
 )
 
 // The functions in this file are pure, and describe the copies of groups in a view. A view comes from etcd, so a shard
-// that is registered in a view does not necessarily answer.
+// that is registered in a view does not necessarily respond.
 
 // Voters returns the members that vote.
 func (g Group) Voters() []Member { return g.members(false) }
@@ -40,7 +40,7 @@ func (v View) IsHere(m Member) bool {
 // Names returns the names of the groups in the order of CompareGroups.
 func (v View) Names() []string { return slices.SortedFunc(maps.Keys(v.Groups), CompareGroups) }
 
-// Holds returns the groups that a shard holds or will receive, in the order of their names.
+// Holds returns the groups that a shard holds or will receive, sorted as by CompareGroups.
 func (v View) Holds(shard string) (names []string) {
 	for name, g := range v.Groups {
 		if g.IsOn(shard) || slices.Contains(v.Targets[name].Shards, shard) {
@@ -68,7 +68,7 @@ func (v View) IsMoving(group string) bool {
 }
 
 // SharedDomains returns the failure domains that hold, or may hold, two copies of a group until it reaches its target,
-// because no order of the moves avoids that. See the function SharedDomains.
+// because no order of the steps avoids that. See the function SharedDomains.
 func (v View) SharedDomains(group string) []string {
 	voters := v.Groups[group].Voters()
 	from := make([]string, 0, len(voters))

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// viewOf makes a view of one group from texts: "a@z1" is a registered shard and its failure domain. In members, -a is a
-// voter whose shard is registered with another volume, and +a is a learner.
+// viewOf builds a view of one group from strings. The string "a@z1" is a registered shard and its failure domain. In
+// members, -a is a voter whose shard is registered with another volume, and +a is a learner.
 func viewOf(copies int, shards, members, target string) View {
 	volume := func(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }
 	v := View{Meta: Meta{Copies: copies}, Shards: map[string]Shard{}}
@@ -37,7 +37,7 @@ func TestWhatAViewSaysOfTheCopiesOfAGroup(t *testing.T) {
 		shards, members, target  string
 		here                     string
 		moving                   bool
-		shared, silent, homeless string // shared: domains; silent: a shard; homeless: "1" if no shard has created it
+		shared, silent, homeless string // domains; a shard; "1" if no shard has created the group
 	}{
 		"settled":        {copies: 3, shards: three, members: "a b c", target: "c b a", here: "a b c"},
 		"no target yet":  {copies: 3, shards: three, members: "a b c", here: "a b c"},

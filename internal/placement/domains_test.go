@@ -31,8 +31,8 @@ func TestSharedDomains(t *testing.T) {
 	}
 }
 
-// If a move cannot avoid two copies in one domain, this is reported before the target of the move is set. In this test,
-// two shards of the group are in one domain because a node was relabelled.
+// If a move cannot avoid two copies in one domain, Moves reports this before the move's target is set. In this test,
+// two of the group's shards are in one domain because a node was relabelled.
 func TestMovesReportSharedDomains(t *testing.T) {
 	v := loaded(5, 10, 3)
 	for name, s := range v.Shards {
@@ -82,7 +82,7 @@ func TestNoCopyGoesToTheDomainOfAShardThatIsAway(t *testing.T) {
 	c := v.Shards["c"]
 	c.State = Draining
 	v.Shards["c"] = c
-	for want, known := range map[string]map[string]string{"y": {"a": "n1"}, "x": nil} { // x comes first by name
+	for want, known := range map[string]map[string]string{"y": {"a": "n1"}, "x": nil} { // x sorts first
 		v.Domains = known
 		targets, unplaced := Plan(v, moves(3))
 		if len(targets) != 1 || !slices.Contains(targets[0].Shards, want) || !slices.Contains(targets[0].Shards, "a") {

@@ -9,25 +9,25 @@ import (
 var (
 	// ErrNoMeta means that the store has not been created yet.
 	ErrNoMeta = errors.New("etcd holds no such store")
-	// ErrChanged means that another process has changed the group since it was read. The caller must read it again.
+	// ErrChanged means that another process has changed the group since the caller read it. The caller must read it
+	// again.
 	ErrChanged = errors.New("the group was changed since it was read")
-	// ErrNameTaken means that a live shard with the same name has another volume, or a later generation of the same
-	// volume.
+	// ErrNameTaken means that a live shard with the same name has another volume, or a later generation of this volume.
 	ErrNameTaken = errors.New("the shard's name is taken")
 	// ErrRolledBack means that the volume was registered before with a later generation or step, or with one that is not
 	// its predecessor. The volume was rolled back to an earlier state or is a clone, so it may lack data that it has
 	// acknowledged.
 	ErrRolledBack = errors.New("the volume was rolled back or cloned")
-	// ErrStaleLeader means that the group was written by a leader of a later term, or by one that has applied a later
-	// membership.
+	// ErrStaleLeader means that the group was written by a leader with a later term, or by one that has applied a later
+	// membership change.
 	ErrStaleLeader = errors.New("another leader has written the group since")
 	// ErrGroupLimit means that a limit on the number of groups is reached. errors.As finds a *LimitError.
 	ErrGroupLimit = errors.New("the limit of groups is reached")
-	// ErrNoGroup means that the group is not stored.
+	// ErrNoGroup means that etcd holds no such group.
 	ErrNoGroup = errors.New("no such group")
-	// ErrAccessChanged means that the table of grants has changed since it was read.
+	// ErrAccessChanged means that the table of grants has changed since the caller read it.
 	ErrAccessChanged = errors.New("the table of grants was changed since it was read")
-	// ErrFrozen means that etcd holds an older state of the store than one that was seen before. Nothing was written.
+	// ErrFrozen means that etcd holds an older state of the store than a process has seen before. Nothing was written.
 	ErrFrozen = errors.New("etcd was set back to an older state of this store")
 	// ErrUnusable means that the value of a key cannot be used.
 	ErrUnusable = errors.New("the value cannot be used")
@@ -42,16 +42,16 @@ var (
 	ErrPlacementLost = errors.New("etcd has lost the placement of this store")
 	// ErrOtherStore means that etcd holds another store under this name.
 	ErrOtherStore = errors.New("etcd holds another store")
-	// ErrShardRegistered means that a process runs the shard.
+	// ErrShardRegistered means that a process is running the shard.
 	ErrShardRegistered = errors.New("the shard is registered")
-	// ErrShardHoldsGroups means that groups have the shard as a member, or have it in their target.
+	// ErrShardHoldsGroups means that the shard is a member of groups, or in the target of groups.
 	ErrShardHoldsGroups = errors.New("the shard still holds groups")
 )
 
 // Bound limits the number of groups whose names begin with a prefix. When a bound is reached, no further group is
 // created, but no group is deleted.
 type Bound struct {
-	Prefix string // empty: all groups of the store
+	Prefix string // empty for all groups of the store
 	Most   int64
 }
 

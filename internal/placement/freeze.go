@@ -7,17 +7,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// An etcd that was restored from an older backup records where groups were, not where they are (rule 9). The first
-// process that notices this freezes the store. From then on, no process moves, creates or deletes anything on the basis
-// of etcd, until etcd has been overwritten with the true state, which the shards report. docs/placement.md describes
-// the procedure.
+// An etcd that was restored from an older backup shows where groups were, not where they are (rule 9). The first
+// process that notices the restore freezes the store. From then on, no process moves, creates or deletes anything on
+// the basis of etcd, until etcd has been overwritten with the true state, which the shards report. docs/placement.md
+// describes the procedure.
 
-// Mark is the state up to which a process has seen the placement of a store. Two marks of one store can be compared.
+// Mark is the state of a store's placement up to which a process has read it. Two marks of one store can be compared.
 type Mark struct {
 	Base uint64 // Meta.EpochBase, which grows when etcd is rebuilt or reconciled
 	// Revision is the revision of the whole etcd. Every write by any client to any key increases it.
 	Revision int64
-	// Content is the highest revision at which a key that is never deleted was written. It reveals an older etcd even
+	// Content is the highest revision at which a key that is never deleted was written. It reveals an older state even
 	// if the restore raised etcd's revision.
 	Content int64
 	// ContentKey is the key that was written at revision Content, without the store's prefix. It is empty if it is
@@ -26,8 +26,8 @@ type Mark struct {
 	Cluster    uint64 // id of etcd's cluster; 0 if unknown
 }
 
-// Behind compares this mark with seen, a mark that was observed before. It returns the reason if this mark is from an
-// earlier state of etcd than seen, and an empty text otherwise.
+// Behind compares this mark with seen, a mark that was observed before. If this mark comes from an earlier state of
+// etcd than seen, it returns how that shows. Otherwise it returns an empty string.
 func (m Mark) Behind(seen Mark) string {
 	switch {
 	case m.Base > seen.Base:
@@ -53,7 +53,7 @@ type Freeze struct {
 	Waits  []string `json:"waits,omitempty"`
 }
 
-// String returns a text that describes the state and names the next steps.
+// String returns a message that describes the freeze and names the next steps.
 func (f Freeze) String() string {
 	words := fmt.Sprintf(
 		"etcd was set back to an older state (noticed by %s: %s). Nothing is moved, made or deleted until the shards have "+
@@ -64,11 +64,11 @@ func (f Freeze) String() string {
 	return words
 }
 
-// Progress is the state up to which a process has seen a store.
+// Progress is the state up to which a process has read a store.
 type Progress struct {
 	Store uuid.UUID
 	Mark
-	// SetBack is the reason why etcd was found to be older than a state seen before. It is empty if etcd was not found to
-	// be older.
+	// SetBack is the reason why etcd was found to be older than a state that the process has read before. It is empty
+	// if etcd was not found to be older.
 	SetBack string
 }

@@ -8,16 +8,15 @@ type Move struct {
 	Group   string
 	From    []string // shards that have a copy now
 	To      []string // shards that should have a copy
-	Bytes   int64    // bytes to be copied
+	Bytes   int64    // number of bytes to be copied
 	Reason  Reason
 	Running bool // the stored target already names the shards of To
 	// SharedDomains is the result of the function SharedDomains for this move.
 	SharedDomains []string
 }
 
-// Moves returns the moves under way, and all moves that the planner would start if nothing else changed, regardless
-// of the limits on concurrent moves. It leaves out groups without members, and groups in which only the leader
-// changes.
+// Moves returns the moves in progress, and all moves that the planner would start if nothing else changed, regardless
+// of the limits on concurrent moves. It leaves out groups without members, and groups in which only the leader changes.
 func Moves(view View, policy Policy) []Move {
 	if plansNothing(view, policy) != "" {
 		return nil

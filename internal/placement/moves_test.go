@@ -80,7 +80,7 @@ func TestLeadersAreLevelled(t *testing.T) {
 	}
 }
 
-// A shard that is no longer registered keeps its groups until a person, or the operator, requests that it be drained.
+// A shard that is no longer registered keeps its groups until a person, or the operator, requests a drain.
 func TestAShardThatIsGoneIsEmptiedWhenItIsToBe(t *testing.T) {
 	v := loaded(4, 20, 3)
 	on := bytesOn(v)["s0001"]

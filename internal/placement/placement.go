@@ -1,6 +1,6 @@
 // Package placement describes which shards hold the copies of each group, and plans where the copies should be. The
 // package is pure. Package registry stores the placement in etcd, and package rescue rebuilds it from volumes.
-// docs/placement.md explains the placement in prose.
+// docs/placement.md explains the placement rules.
 package placement
 
 import (
@@ -17,11 +17,11 @@ type Meta struct {
 	Routing    Routing   `json:"routing"`
 	Copies     int       `json:"copies"` // 1, 3 or 5
 	CreatedUTC string    `json:"created"`
-	GroupsMax  int       `json:"groupsMax"` // Named: the limit on groups made by first writes; 0: 100,000
+	GroupsMax  int       `json:"groupsMax"` // with Named, the limit on groups created by first writes; 0 means 100,000
 	// ShardsMin delays the first placement until this many shards are alive. With 0 the first placement does not wait.
 	ShardsMin int `json:"shardsMin,omitempty"`
-	// EpochBase is added to etcd's revision to form the routing epoch, so that the epoch also grows after etcd was
-	// created again.
+	// EpochBase is added to etcd's revision to form the routing epoch, so that the epoch also increases when etcd is
+	// recreated.
 	EpochBase uint64 `json:"epochBase,omitempty"`
 }
 
@@ -42,7 +42,7 @@ func (m Meta) Validate() error {
 	return m.Policy().Validate()
 }
 
-// GroupLimit returns the limit on groups made by first writes, in Named routing.
+// GroupLimit returns the limit on groups created by first writes in Named routing.
 func (m Meta) GroupLimit() int {
 	if m.GroupsMax == 0 {
 		return GroupsMaxDefault
@@ -70,9 +70,9 @@ type Shard struct {
 	// Domain is the failure domain. No two copies of a group are placed in one domain. If Domain is empty, the shard is
 	// a domain of its own.
 	Domain        string     `json:"domain"`
-	State         ShardState `json:"state"` // empty means Active
+	State         ShardState `json:"state"` // empty for Active
 	CapacityBytes int64      `json:"capacityBytes"`
-	Node          string     `json:"node,omitempty"` // the place where the shard runs, as configured; for people
+	Node          string     `json:"node,omitempty"` // where the shard runs, as configured; only shown to people
 	Zone          string     `json:"zone,omitempty"`
 	// Boot is a random id of this process. If it is zero, RegisterShard creates one.
 	Boot uuid.UUID `json:"boot"`
@@ -81,8 +81,8 @@ type Shard struct {
 	Step       Step `json:"-"`
 	Registered Step `json:"-"`
 	Alive      bool `json:"-"`
-	// Weighs means that the process reports the figures of the groups that it leads in keys of its own (weights/). Older
-	// programs report them in the groups.
+	// Weighs means that the process reports the size of the groups that it leads in separate keys (weights/). Older
+	// versions report it in the groups' keys.
 	Weighs bool `json:"weighs,omitempty"`
 }
 
@@ -100,7 +100,7 @@ const (
 // Member is one replica of a group: one incarnation, with a Raft id of its own. A shard may appear twice while the
 // replica on its former volume is being replaced by one on its current volume.
 type Member struct {
-	// Shard is empty if the member's shard is unknown, because etcd was rebuilt and the member's shard did not answer.
+	// Shard is empty if the member's shard is unknown, because etcd was rebuilt and the member's shard did not respond.
 	// That shard sets the field later.
 	Shard      string    `json:"shard"`
 	VolumeUUID uuid.UUID `json:"volumeUUID"`
@@ -116,14 +116,14 @@ type Group struct {
 	KeyLast  uint64    `json:"keyLast,string"`
 	Members  []Member  `json:"members"` // empty until a shard has created the group
 	Leader   string    `json:"leader"`  // name of the leader's shard; empty if unknown
-	// Bytes and Records are the figures reported last, for balancing. The group's own key holds the figures from the last
-	// time when a leader wrote the members. Views of Watch and View hold the newer figures that the leader's shard has
-	// reported in keys of its own (weights/).
+	// Bytes and Records are the last reported values, for balancing. The group's own key holds the values from the last
+	// time that a leader wrote the members. Views from Watch and View hold the newer values that the leader's shard has
+	// reported in separate keys (weights/).
 	Bytes   int64 `json:"bytes"`
 	Records int64 `json:"records"`
-	// Term and ConfIndex belong to the leader that last wrote Members. Term is the term of that leader, and ConfIndex
-	// is the index of the membership change that it had applied. A leader with a lower value does not overwrite them
-	// (see PutGroupAsLeader).
+	// Term and ConfIndex belong to the leader that last wrote Members. Term is that leader's term, and ConfIndex is the
+	// index of the membership change that it had applied. A leader with a lower value does not overwrite them (see
+	// PutGroupAsLeader).
 	Term      uint64 `json:"term,omitempty"`
 	ConfIndex uint64 `json:"confIndex,omitempty"`
 	// Everywhere is an index up to which every member has the complete log, according to the leader's last report.
@@ -142,7 +142,7 @@ type Group struct {
 // Target names the shards on which a group should be. It is stored under the key "targets/NAME".
 type Target struct {
 	Group  string   `json:"group"`
-	Shards []string `json:"shards"` // one for each copy; the first one should lead
+	Shards []string `json:"shards"` // one for each copy, preferred leader first
 	Reason Reason   `json:"reason,omitempty"`
 
 	// Revision is etcd's revision of the key when the key was read, or 0 if the target is not stored.
@@ -167,16 +167,16 @@ type Policy struct {
 	// ShardGroupsMax limits the number of replicas that the planner places on one shard. With 0 there is no limit.
 	// Existing replicas beyond the limit may remain.
 	ShardGroupsMax int
-	// ShardsMin delays the very first placement until this many shards are alive, so that the first shard to register
-	// does not get every group. With 0 the first placement does not wait. ShardsMin has no effect once any group has
+	// ShardsMin delays the first placement until this many shards are alive, so that the first shard to register does
+	// not get every group. With 0 the first placement does not wait. ShardsMin has no effect once any group has
 	// members.
 	ShardsMin int
 	// Moves allows moves of groups that are at their target: to balance loads, and away from unregistered shards that are
 	// marked Draining. If it is false, the planner only changes the targets of groups that must leave a shard.
 	Moves bool
-	// MovesMax limits how many groups move at a time. ShardMovesMax limits how many moves at a time give a copy to, or
-	// take a copy from, one shard. The defaults are MovesMaxDefault and ShardMovesMaxDefault. A negative value means no
-	// limit. Both limits apply only if Moves is set.
+	// MovesMax limits how many groups move at a time. ShardMovesMax limits how many of these moves may give a copy to,
+	// or take a copy from, one shard. The defaults are MovesMaxDefault and ShardMovesMaxDefault. A negative value means
+	// no limit. Both limits apply only if Moves is set.
 	MovesMax, ShardMovesMax int
 }
 
@@ -186,8 +186,8 @@ const (
 	ShardMovesMaxDefault = 4
 )
 
-// Policy returns the planner policy that the store's meta requires. It allows moves of groups that are at their
-// target, because leaders can move their groups (internal/shard).
+// Policy returns the planner policy that the store's meta requires. It allows moves of groups that are at their target,
+// because leaders can move their groups (internal/shard).
 func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.ShardsMin, Moves: true} }
 
 // Validate returns an error that describes what is wrong with the policy and how to correct it, or nil.
@@ -218,7 +218,7 @@ func (s Shard) Validate() error {
 	return s.State.Validate()
 }
 
-// Validate returns an error for a state that does not exist.
+// Validate returns an error if there is no such state.
 func (s ShardState) Validate() error {
 	switch s {
 	case "", Active, Cordoned, Draining:

@@ -9,10 +9,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// Plan is pure. It chooses targets with the least movement, and returns those that differ from the targets in the view.
-// A group with Members keeps its shards if the policy allows it. New groups go to the shards with the least bytes, then
-// the fewest groups. Two copies never go into one domain. The result unplaced holds the groups that cannot be placed,
-// with the reason. The same input gives the same output.
+// Plan is a pure function. It chooses targets with the least movement, and returns those that differ from the targets
+// in the view. A group with Members keeps its shards if the policy allows it. New groups go to the shards with the
+// least bytes, then the fewest groups. Two copies never go into one domain. The result unplaced holds the groups that
+// cannot be placed, with the reason. The same input gives the same output.
 //
 // In detail, a shard that is not registered counts as being in its last known domain. A member remains on a shard that
 // is Active, Cordoned or not registered, because its data are there and a person removes the shard by draining it. It
@@ -45,7 +45,7 @@ func Plan(view View, policy Policy) (targets []Target, unplaced map[string]strin
 	return targets, unplaced
 }
 
-// readable returns a view without the groups whose key or target cannot be used. It adds these groups to unplaced.
+// readable returns a view without those groups whose key or target is invalid. It adds these groups to unplaced.
 func readable(view View, unplaced map[string]string) View {
 	if len(view.Unusable) == 0 {
 		return view
@@ -63,8 +63,8 @@ func readable(view View, unplaced map[string]string) View {
 	return view
 }
 
-// plansNothing returns the reason why no group can be placed now: the policy is invalid, or the first placement waits
-// for more shards. The result is empty if some groups may be placed.
+// plansNothing returns why no group can be placed now. Either the policy is invalid, or the first placement waits for
+// more shards. It returns an empty string if groups can be placed.
 func plansNothing(view View, policy Policy) string {
 	if err := policy.Validate(); err != nil {
 		return err.Error()
@@ -89,12 +89,12 @@ func plansNothing(view View, policy Policy) string {
 // load is the planner's state of one shard.
 type load struct {
 	name    string
-	domain  int // number that stands for the failure domain
+	domain  int // number that represents the failure domain
 	known   bool
 	volume  uuid.UUID
 	state   ShardState
 	bytes   int64
-	limit   int64   // bytes; 0: there is no limit
+	limit   int64   // maximum number of bytes; 0 means no limit
 	weight  float64 // the shard's share of the load; 1 on average
 	groups  int
 	leaders int
@@ -103,14 +103,14 @@ type load struct {
 // takesPart reports whether balancing moves groups to and from the shard.
 func (s *load) takesPart() bool { return s.known && (s.state == Active || s.state == "") }
 
-// planned is the planner's state of one group. Shards are indices of planner.shards.
+// planned is the planner's state for one group. Shards are indices into planner.shards.
 type planned struct {
 	Group
 	old    Target
 	voters []int
 	kept   int    // number of chosen shards that were kept
-	chosen []int  // target shards; the first one should lead
-	reason string // reason why the group cannot be placed; chosen then holds the kept shards
+	chosen []int  // target shards, preferred leader first
+	reason string // why the group cannot be placed; chosen then holds the kept shards
 	change Reason // reason for the change from old to chosen
 }
 
@@ -118,7 +118,7 @@ type planned struct {
 type planner struct {
 	policy  Policy
 	states  map[string]ShardState
-	gone    map[string]string // failure domains of shards, including those that are not registered
+	gone    map[string]string // failure domains by shard, including those that are not registered
 	shards  []load            // the registered shards by name, then unknown shards of members
 	byName  map[string]int    // index in shards
 	domains map[string]int
@@ -140,7 +140,7 @@ func newPlanner(view View, policy Policy) *planner {
 	for _, name := range slices.Sorted(maps.Keys(view.Groups)) {
 		g := planned{Group: view.Groups[name], old: view.Targets[name]}
 		for _, m := range g.Members {
-			if m.Role == Voter && m.Shard != "" { // an empty name means that the shard of the member is unknown
+			if m.Role == Voter && m.Shard != "" { // an empty name means that the member's shard is unknown
 				g.voters = append(g.voters, p.find(m.Shard))
 			}
 		}
@@ -149,7 +149,7 @@ func newPlanner(view View, policy Policy) *planner {
 	return p
 }
 
-// weigh sets the weight of each shard: by capacity if all shards that take part report theirs.
+// weigh sets each shard's weight, which is its capacity if all shards that take part report theirs.
 func (p *planner) weigh() {
 	var sum float64
 	n, all := 0, true
@@ -185,7 +185,7 @@ func (p *planner) planAll() {
 	}
 }
 
-// add adds a shard in a failure domain, and returns its index.
+// add adds a shard with a failure domain, and returns its index.
 func (p *planner) add(l load, domain string) int {
 	if domain == "" {
 		domain = "\x00" + l.name // no configured domain contains a NUL
@@ -209,7 +209,7 @@ func (p *planner) find(name string) int {
 	return p.add(load{name: name, weight: 1, state: p.states[name]}, p.gone[name])
 }
 
-// keep decides which shards of a group are kept, and counts their load.
+// keep decides which of a group's shards are kept, and adds the group to their load.
 func (p *planner) keep(g *planned) {
 	for _, i := range p.current(g) {
 		s := &p.shards[i]
@@ -228,10 +228,10 @@ func (p *planner) keep(g *planned) {
 	}
 }
 
-// current lists the shards of a group in the order of preference. First come the members that the target names, in the
-// order of the target, whose first shard should lead. Then comes the leader, then the other members. The replacements
-// that the target already names come last, so that an unfinished move continues to the same shard, and a move whose
-// reason no longer exists is reversed. A move for balance has no such reason, so its target comes first.
+// current lists a group's shards in order of preference. First come the members that the target names, in the target's
+// order, whose first shard should lead. Then comes the leader, then the other members. The replacements that the target
+// already names come last, so that an unfinished move continues to the same shard, and a move whose reason no longer
+// exists is reversed. For a move for balance, the replacements come first, because that reason cannot cease to exist.
 func (p *planner) current(g *planned) []int {
 	old := make([]int, 0, len(g.old.Shards))
 	for _, name := range g.old.Shards {
@@ -257,7 +257,7 @@ func (p *planner) current(g *planned) []int {
 	return append(list, old...)
 }
 
-// place adds shards to a group up to the number of copies.
+// place adds shards to a group until it has the required number of copies.
 func (p *planner) place(g *planned) {
 	for len(g.chosen) < p.policy.Copies {
 		i := p.best(g.chosen)
@@ -275,7 +275,7 @@ func (p *planner) place(g *planned) {
 	}
 }
 
-// undo removes the shards that place() has added for a group that cannot be placed completely.
+// undo removes the shards that place has added to a group that cannot be placed completely.
 func (p *planner) undo(g *planned) {
 	for _, i := range g.chosen[g.kept:] {
 		p.shards[i].bytes -= g.Bytes
@@ -296,8 +296,8 @@ func (p *planner) names(shards []int) []string {
 	return out
 }
 
-// changes reports whether a group's target changes now. If the policy does not allow moves, a target that differs
-// only in its order does not count as a change.
+// changes reports whether the plan changes a group's target now. If the policy does not allow moves, a target that
+// differs only in its order does not count as a change.
 func (p *planner) changes(g *planned) bool {
 	if g.reason != "" {
 		return false
@@ -309,8 +309,8 @@ func (p *planner) changes(g *planned) bool {
 	return !SameSet(t.Shards, g.old.Shards)
 }
 
-// lead moves the shard that should lead to the first position. In a group with members, the first shard that was kept
-// should lead. In any other group, the shard that leads the fewest groups should lead.
+// lead moves the shard that should lead to the first position. In a group with members, this is the first shard that
+// was kept. In any other group, it is the shard that leads the fewest groups.
 func (p *planner) lead(g *planned) {
 	chosen := g.chosen
 	if g.kept == 0 {
@@ -322,9 +322,9 @@ func (p *planner) lead(g *planned) {
 	p.shards[chosen[0]].leaders++
 }
 
-// best returns the shard that takes the next copy: the one with the least bytes, then the fewest groups, then the
-// fewest leaders, then the first by name. It returns -1 if no shard can take the copy. The scan over the shards is
-// linear, because even for 1,000 shards a heap is not faster if domains exclude many of them.
+// best returns the shard that takes the next copy. It prefers the shard with the least bytes, then the fewest groups,
+// then the fewest leaders, then the first by name. It returns -1 if no shard can take the copy. The scan over the
+// shards is linear, because even for 1,000 shards a heap is not faster if domains exclude many of them.
 func (p *planner) best(chosen []int) int {
 	best := -1
 	for i := range p.shards {
@@ -352,14 +352,14 @@ func less(a, b *load) bool {
 	return a.leaders < b.leaders
 }
 
-// takes reports whether a shard may get a new copy.
+// takes reports whether a shard may receive a new copy.
 func (p *planner) takes(s *load) bool {
 	return s.takesPart() &&
 		(s.limit <= 0 || s.bytes < s.limit) && (p.policy.ShardGroupsMax == 0 || s.groups < p.policy.ShardGroupsMax)
 }
 
-// reason returns the reason why a group got fewer copies than it should have. The argument have is the number of copies
-// that it got.
+// reason returns why a group got fewer copies than it should have. The argument have is the number of copies that it
+// got.
 func (p *planner) reason(have int) string {
 	var cordoned, draining, full, open int
 	domains := map[int]bool{}
@@ -411,7 +411,7 @@ func SameSet[T comparable](a, b []T) bool {
 type Planned struct {
 	View                       // the view before anything was written
 	Unplaced map[string]string // groups that cannot be placed now, with the reason
-	// The three numbers below are 0 if nothing had to be written, or if the caller did not ask to write.
+	// These three numbers are 0 if nothing had to be written, or if the caller requested no writes.
 	StatesWritten, GroupsCreated, TargetsWritten int
 }
 

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// drawView draws a cluster. Its shards are in few domains and in every state. Its groups are new, placed, half-moved,
-// or on lost shards.
+// drawView draws a store with shards in few domains and in every state. Its groups are new, placed, half-moved, or on
+// lost shards.
 func drawView(t *rapid.T) View {
 	v := View{Shards: map[string]Shard{}, Groups: map[string]Group{}, Targets: map[string]Target{}}
 	domains := rapid.IntRange(0, 5).Draw(t, "domains")
@@ -51,7 +51,7 @@ func drawView(t *rapid.T) View {
 	return v
 }
 
-// follow returns the view after the targets were written.
+// follow returns the view after the targets have been written.
 func follow(v View, targets []Target) View {
 	v.Targets = maps.Clone(v.Targets)
 	for _, t := range targets {
@@ -127,7 +127,7 @@ func checkGroup(t *rapid.T, before, after View, g Group, policy Policy, reason s
 	checkLeastMovement(t, before, g, wanted, policy)
 }
 
-// checkLeastMovement checks that a member is removed only for a reason.
+// checkLeastMovement checks that the plan removes a member only for a reason.
 func checkLeastMovement(t *rapid.T, v View, g Group, wanted []string, policy Policy) {
 	stay := map[string]bool{} // domains of the members that may remain
 	for _, m := range g.Members {
@@ -159,7 +159,7 @@ func cluster(shards, groups, domains int) View {
 	return v
 }
 
-// settle returns the view in which every target is reached, and each group has some bytes.
+// settle returns the view in which every group is at its target and has some bytes.
 func settle(v View) View {
 	groups := map[string]Group{}
 	for name, g := range v.Groups {

@@ -7,9 +7,9 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 )
 
-// The types in this file are those of package routing, under the names that the store and the planner use.
+// Most types in this file are aliases for those in package routing, under the names that the store and the planner use.
 type (
-	// Mode is the way in which an id maps to its group.
+	// Mode is how a record's id maps to its group.
 	Mode = routing.Mode
 	// Routing is the routing of a store. It cannot be changed once the store exists.
 	Routing = routing.Routing
@@ -32,7 +32,7 @@ func ValidateGroupName(name string) error { return routing.ValidateGroupName(nam
 // digit.
 func ValidateShardName(name string) error { return routing.ValidateShardName(name) }
 
-// CompareGroups orders names of groups: first numbers by value, then all other names as text.
+// CompareGroups orders group names. Numbers come first, ordered by value, then all other names as strings.
 func CompareGroups(a, b string) int {
 	switch x, y := isNumber(a), isNumber(b); {
 	case x && y:

@@ -27,7 +27,7 @@ type View struct {
 	// is nil. SetBack is set if this process itself has noticed the rollback, and is the reason.
 	Freeze  *Freeze
 	SetBack string
-	// Unusable holds the keys, without the store's prefix, that cannot be read and were therefore left out. See
+	// Unusable holds the keys, without the store's prefix, that were left out because they cannot be read. See
 	// UnusableGroup and Problems.
 	Unusable map[string]Unusable
 	// Own means that Groups and Targets are complete only for one shard. Groups of other shards may be missing or
@@ -35,7 +35,7 @@ type View struct {
 	Own bool
 }
 
-// Domain returns the failure domain of a shard. The result is empty if none is known.
+// Domain returns a shard's failure domain, or an empty string if it is unknown.
 func (v View) Domain(shard string) string {
 	if registered, ok := v.Shards[shard]; ok {
 		return registered.Domain
@@ -43,8 +43,8 @@ func (v View) Domain(shard string) string {
 	return v.Domains[shard]
 }
 
-// Held returns the reason why nothing may be moved, created or deleted on the basis of this view. The result is empty
-// if all of that is allowed.
+// Held returns why nothing may be moved, created or deleted on the basis of this view. It returns an empty string if
+// all of that is allowed.
 func (v View) Held() string {
 	switch {
 	case v.Freeze != nil:
@@ -56,7 +56,7 @@ func (v View) Held() string {
 }
 
 // Own determines the groups that a shard follows. These are the groups that name the shard or its volume, the groups
-// that have the shard in their target, and the groups that are stored on its volume.
+// that have the shard in their target, and the groups on its volume.
 type Own struct {
 	Shard string
 	// Volume is the shard's volume. It is zero if the shard has no volume. A group on the volume may name another
@@ -77,7 +77,7 @@ func (o Own) Has(g Group, t Target) bool {
 	}) || o.Holds != nil && g.UUID != uuid.Nil && o.Holds(g.UUID)
 }
 
-// Of returns the part of a view that a shard follows.
+// Of returns only the part of a view that a shard follows.
 func (v View) Of(own Own) View {
 	groups, targets := map[string]Group{}, map[string]Target{}
 	for name, g := range v.Groups {
@@ -94,13 +94,13 @@ func (v View) Of(own Own) View {
 	return v
 }
 
-// These are the prefixes of the keys of groups and of targets that View.Unusable may name.
+// These are the prefixes of the group and target keys that View.Unusable may name.
 const (
 	GroupsKey  = "groups/"
 	TargetsKey = "targets/"
 )
 
-// Unusable is a key in etcd whose value cannot be used.
+// Unusable is a key in etcd whose value is invalid.
 type Unusable struct {
 	Key      string // the whole key
 	Revision int64  // etcd's revision of the key
@@ -113,8 +113,8 @@ func (o Unusable) String() string {
 		"it", o.Key, o.Why)
 }
 
-// UnusableGroup returns the reason why a group's key, or the key of its target, cannot be used, so that the group
-// cannot be placed. The result is empty if both keys can be used.
+// UnusableGroup returns why a group's key or its target's key is invalid, so that the group cannot be placed. It
+// returns an empty string if both keys are valid.
 func (v View) UnusableGroup(group string) string {
 	for _, name := range []string{GroupsKey + group, TargetsKey + group} {
 		if o, unusable := v.Unusable[name]; unusable {
@@ -124,14 +124,13 @@ func (v View) UnusableGroup(group string) string {
 	return ""
 }
 
-// GroupUnknown reports whether the key of a group exists but cannot be used, so that the place of the group is
-// unknown.
+// GroupUnknown reports whether a group's key exists but is invalid, so that the group's shards are unknown.
 func (v View) GroupUnknown(group string) bool {
 	_, unusable := v.Unusable[GroupsKey+group]
 	return unusable
 }
 
-// Unknown returns the names of the groups for which GroupUnknown holds, sorted.
+// Unknown returns the names of the groups for which GroupUnknown is true, sorted.
 func (v View) Unknown() []string {
 	var names []string
 	for name := range v.Unusable {

@@ -7,10 +7,10 @@ import (
 )
 
 // Step is one of the successive states of a volume. Each start of a shard creates a new step, and a shard that writes
-// creates one every few seconds. The superblock of the volume holds the current step, and etcd records each step.
-// Therefore, if an older image of the volume is restored, etcd has a later step than the volume.
+// creates one every few seconds. The volume's superblock holds the current step, and etcd records each step. Therefore,
+// etcd has a later step than a volume that was restored from an older image.
 type Step struct {
-	Number uint64    `json:"number"` // each step adds 1; 0: written by a program without steps
+	Number uint64    `json:"number"` // each step adds 1; 0 if written by a version of Sheaf without steps
 	Nonce  uuid.UUID `json:"nonce"`  // random
 }
 
@@ -18,8 +18,8 @@ type Step struct {
 // the volume.
 type VolumeRecord struct {
 	Volume     uuid.UUID `json:"volume"`
-	Generation uint64    `json:"generation"` // the highest generation that was ever registered
-	Step       Step      `json:"step"`       // the step that was registered last
+	Generation uint64    `json:"generation"` // the highest generation ever registered
+	Step       Step      `json:"step"`       // the step registered last
 	// Boot is the process that registered the volume. Boot is zero if no process registered the volume, because
 	// a rebuild wrote the record from the volume's state at that time.
 	Boot    uuid.UUID `json:"boot"`
@@ -36,8 +36,8 @@ func (s Shard) Record() VolumeRecord {
 // MayFollow returns nil if a shard may serve its volume, given etcd's record of the volume, or ErrRolledBack with the
 // reason. The process that is registered may serve the volume. Any other process needs a volume in a later generation
 // (or in the same generation, if no process registered the volume) that is the successor of the registered volume. A
-// successor is in the step that was registered, or in a later step made by a process that knew of that registration. If
-// the volume records a later registered step than etcd, etcd was rolled back, and the volume may be served.
+// successor is in the registered step, or in a later step created by a process that knew of that registration. If the
+// volume records a later registered step than etcd, etcd was rolled back, and the volume may be served.
 func MayFollow(seen VolumeRecord, shard Shard) error {
 	if shard.Boot != uuid.Nil && shard.Boot == seen.Boot {
 		return nil
@@ -48,7 +48,7 @@ func MayFollow(seen VolumeRecord, shard Shard) error {
 			seen.Shard, seen.Address)
 	}
 	registered, here, known := seen.Step, shard.Step, shard.Registered
-	mayBeSame := seen.Boot == uuid.Nil && registered.Number > 0 // the steps decide whether it is the same process
+	mayBeSame := seen.Boot == uuid.Nil && registered.Number > 0 // whether it is the same process is decided by the steps
 	switch {
 	case shard.Generation < seen.Generation, shard.Generation == seen.Generation && !mayBeSame:
 		return refuse("it has generation %d, and generation %d of it was registered", shard.Generation, seen.Generation)

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// leadsMax is the greatest number of groups in which only the leader changes, at a time.
+// leadsMax is the maximum number of groups in which only the leader changes at the same time.
 const leadsMax = 64
 
-// why returns the reason why a group's target differs from its current shards.
+// why returns why a group's target differs from its current shards.
 func (p *planner) why(g *planned) Reason {
 	switch {
 	case len(g.voters) == 0:
 		return ForPlacement
 	case p.sameShards(g.chosen, g.old.Shards):
-		return g.old.Reason // a move that is already under way
+		return g.old.Reason // a move that is already in progress
 	}
 	domains := map[int]bool{}
 	reason := ForPlacement
@@ -125,14 +125,14 @@ func urgency(r Reason) int {
 	return slices.Index([]Reason{ForRepair, ForDomain, ForDrain, ForPlacement, ForBalance}, r)
 }
 
-// moveBudget counts the moves under way, in total and per shard, against their limits.
+// moveBudget counts the moves in progress, in total and per shard, against their limits.
 type moveBudget struct {
 	all, allMax int
 	shard       []int
 	shardMax    int
 }
 
-// underWay returns the budget, in which the moves under way are counted.
+// underWay returns a budget from which the moves in progress have been deducted.
 func (p *planner) underWay() *moveBudget {
 	limit := func(n, byDefault int) int {
 		switch {
@@ -163,7 +163,7 @@ func (r *moveBudget) take(shards []int) {
 	}
 }
 
-// has reports whether one more move fits.
+// has reports whether one more move, which involves the given shards, is within the limits.
 func (r *moveBudget) has(shards []int) bool {
 	return r.all < r.allMax && !slices.ContainsFunc(shards, func(i int) bool { return r.shard[i] >= r.shardMax })
 }

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// SnapshotConfig configures the member's snapshots. A snapshot is a file that etcdutl can restore: the database and its
-// SHA-256.
+// SnapshotConfig configures the member's snapshots. A snapshot is a file that etcdutl can restore. It holds the
+// database and its SHA-256.
 type SnapshotConfig struct {
-	Dir   string        // if it is empty, no snapshots are taken
+	Dir   string        // if empty, no snapshots are taken
 	Every time.Duration // 0 means 30 min
 	Keep  int           // number of snapshots to keep; 0 means 5
 }
@@ -88,7 +88,7 @@ func (m *Member) offset(every time.Duration) time.Duration {
 	return every * time.Duration(slices.Index(members, m.cfg.Name)) / time.Duration(len(members))
 }
 
-// each calls do() after the delay first, and then at the interval every, until ctx ends.
+// each calls do, first after the delay first, and then at the interval every, until ctx is done.
 func each(ctx context.Context, first, every time.Duration, do func()) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()
@@ -103,7 +103,7 @@ func each(ctx context.Context, first, every time.Duration, do func()) {
 	}
 }
 
-// takeSnapshots takes a snapshot soon after the start, and then at the interval.
+// takeSnapshots takes a snapshot soon after the start, and then at regular intervals.
 func (m *Member) takeSnapshots(ctx context.Context) {
 	c := m.cfg.Snapshots
 	if c.Dir == "" || !m.joined(ctx) {
@@ -122,7 +122,7 @@ func (m *Member) takeSnapshots(ctx context.Context) {
 	})
 }
 
-// joined waits until the member serves. It returns false if ctx has ended.
+// joined waits until the member serves. It returns false if ctx is done first.
 func (m *Member) joined(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -132,7 +132,8 @@ func (m *Member) joined(ctx context.Context) bool {
 	}
 }
 
-// Snapshot writes this member's data into the snapshot folder, and removes the snapshots beyond the number to keep.
+// Snapshot writes this member's data into the snapshot folder, and removes the oldest snapshots beyond the configured
+// number.
 func (m *Member) Snapshot() (SnapshotStatus, error) {
 	dir := m.cfg.Snapshots.Dir
 	if dir == "" {
@@ -160,7 +161,7 @@ func (m *Member) Snapshot() (SnapshotStatus, error) {
 	return out, m.pruneSnapshots()
 }
 
-// pruneSnapshots removes the oldest of this member's snapshots. The names of snapshots sort by time.
+// pruneSnapshots removes this member's oldest snapshots. The names of snapshots sort by time.
 func (m *Member) pruneSnapshots() error {
 	dir := m.cfg.Snapshots.Dir
 	entries, err := os.ReadDir(dir)
@@ -186,8 +187,8 @@ func (m *Member) pruneSnapshots() error {
 	return nil
 }
 
-// defragment returns free space of the database to the disk. The member does not answer while defragment runs.
-// Therefore each member has its own time slot. If the cluster has no quorum, the member waits for its next slot.
+// defragment returns the database's unused space to the file system. The member does not respond while defragment runs,
+// so each member has its own time slot. If the cluster has no quorum, the member waits for its next slot.
 func (m *Member) defragment(ctx context.Context) {
 	every := m.cfg.DefragEvery
 	if every == 0 || !m.joined(ctx) {

@@ -22,19 +22,20 @@ import (
 // ClientConfig describes how to reach etcd.
 type ClientConfig struct {
 	Endpoints []string // host:port
-	// CAFile holds the authorities that sign etcd's certificates. If CAFile is empty, the system's authorities are used.
-	// CertFile and KeyFile are this process's certificate and key. Either both are set or none is. If any of the three
-	// files is set, TLS is used. The files are read again for each connection, so that certificates can be rotated while
-	// the process runs.
+	// CAFile holds the authorities that sign etcd's certificates. If CAFile is empty, the system's authorities are
+	// used. CertFile and KeyFile are this process's certificate and key. Set either both or neither. If any of the
+	// three files is set, TLS is used. The files are read again for each connection, so that certificates can be
+	// rotated while the process runs.
 	CAFile, CertFile, KeyFile string
 	// Credentials, if not nil, replaces these files.
 	Credentials credentials.TransportCredentials
-	// Username and PasswordFile are for an etcd with authentication. Set either both or none. The password is read once.
+	// Username and PasswordFile are for an etcd with authentication. Set either both or neither. The password is read
+	// once.
 	Username, PasswordFile string
 }
 
 // reconnectMax is the longest pause between two attempts to connect. With gRPC's default of two minutes, a process
-// could need two minutes to notice that etcd answers again.
+// could need two minutes to notice that etcd responds again.
 const reconnectMax = 3 * time.Second
 
 var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
@@ -43,8 +44,8 @@ var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
 	MinConnectTimeout: dialTimeout,
 })
 
-// Dial makes a client for etcd. It returns an error if a file cannot be read. If etcd does not answer, Dial returns an
-// error only with a Username, because it then asks etcd for a token.
+// Dial creates an etcd client. It returns an error if a file cannot be read. If etcd does not respond, Dial returns an
+// error only with a Username, because it then requests a token from etcd.
 func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	c := clientv3.Config{
 		Endpoints:            cfg.Endpoints,
@@ -91,12 +92,12 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// UsesFiles reports whether any file is set.
+// UsesFiles reports whether any of the TLS files is configured.
 func (cfg *ClientConfig) UsesFiles() bool {
 	return cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != ""
 }
 
-// tls reads the files, and returns the TLS configuration.
+// tls reads the certificate files, and returns the TLS configuration.
 func (cfg *ClientConfig) tls() (*tls.Config, error) {
 	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
 		return nil, errors.New("give a certificate file and a key file, or neither")

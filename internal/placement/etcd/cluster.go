@@ -15,8 +15,7 @@ import (
 // peerTimeout bounds the query to one member.
 const peerTimeout = 2 * time.Second
 
-// Peer is one member of a cluster. It holds what the cluster records about the member, and what the member itself
-// reports.
+// Peer is one member of a cluster. It combines the cluster's record of the member with the member's own status.
 type Peer struct {
 	ID         uint64
 	Name       string // empty if the member was added and has not started yet
@@ -25,7 +24,7 @@ type Peer struct {
 	Learner    bool // the member copies the log, but has no vote
 
 	Answers  bool
-	Trouble  string // reason why the member is not healthy; empty if the member is healthy
+	Trouble  string // why the member is not healthy, or empty if it is healthy
 	LeaderID uint64 // id of the leader that the member follows, or its own id if it leads; 0 if it knows no leader
 	Index    uint64 // index of the last committed entry that the member has
 	DBBytes  int64
@@ -35,7 +34,7 @@ type Peer struct {
 // Leader reports whether the member is the leader.
 func (p *Peer) Leader() bool { return p.LeaderID != 0 && p.LeaderID == p.ID }
 
-// Healthy reports whether the member answers, knows a leader (or leads), and has a vote.
+// Healthy reports whether the member responds, knows a leader (or leads), and has a vote.
 func (p *Peer) Healthy() bool { return p.Trouble == "" && !p.Learner }
 
 // Label returns the member's name, or its peer URLs if it has no name yet.
@@ -46,7 +45,7 @@ func (p *Peer) Label() string {
 	return strings.Join(p.PeerURLs, ",")
 }
 
-// View is a cluster as a quorum of its members describes it.
+// View describes a cluster as seen by a quorum of its members.
 type View struct {
 	ClusterID uint64
 	Peers     []Peer // sorted by name
@@ -92,13 +91,13 @@ func (v *View) MayRemove(id uint64) error {
 	return nil
 }
 
-// Look asks a quorum for the members, and then asks each member for its state. It returns an error if no quorum has
-// answered.
+// Look requests the member list from a quorum, and then requests each member's status. It returns an error if no quorum
+// has responded.
 func Look(ctx context.Context, client *clientv3.Client) (*View, error) {
 	return look(ctx, client) // this request goes through the leader
 }
 
-// LookWithoutQuorum is like Look, but accepts the member list of any member, which may be outdated.
+// LookWithoutQuorum is like Look, but accepts any member's list, which may be outdated.
 func LookWithoutQuorum(ctx context.Context, client *clientv3.Client) (*View, error) {
 	return look(ctx, client, clientv3.WithSerializable())
 }
@@ -122,7 +121,7 @@ func look(ctx context.Context, client *clientv3.Client, options ...clientv3.OpOp
 	return view, nil
 }
 
-// ask queries the member itself.
+// ask queries the member itself for its status.
 func (p *Peer) ask(ctx context.Context, client *clientv3.Client, cluster uint64) {
 	if p.Name == "" || len(p.ClientURLs) == 0 {
 		p.Trouble = "was added, and has not started yet"
@@ -157,7 +156,7 @@ func (p *Peer) ask(ctx context.Context, client *clientv3.Client, cluster uint64)
 	}
 }
 
-// plainWords returns an error's text without gRPC's prefix.
+// plainWords returns an error's message without gRPC's prefix.
 func plainWords(err error) string {
 	words := strings.TrimPrefix(err.Error(), "rpc error: code = ")
 	if _, after, found := strings.Cut(words, "desc = "); found {

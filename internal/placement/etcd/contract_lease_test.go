@@ -22,7 +22,7 @@ func (e *underTest) grant(seconds int64) clientv3.LeaseID {
 	return granted.ID
 }
 
-// leased lists the keys of a lease. It returns "gone" if the lease does not exist.
+// leased lists the keys attached to a lease. It returns "gone" if the lease does not exist.
 func (e *underTest) leased(id clientv3.LeaseID) string {
 	e.Helper()
 	left, err := e.client.TimeToLive(e.ctx, id, clientv3.WithAttachedKeys())
@@ -144,7 +144,7 @@ var rowsOfLeases = []row{
 		e.put("renewed", "1", clientv3.WithLease(renewed))
 		e.put("left", "1", clientv3.WithLease(left))
 		watched := e.client.Watch(e.ctx, e.prefix+"left")
-		for range 2 { // the first answer belongs to the first renewal, which is sent immediately
+		for range 2 { // the first response belongs to the first renewal, which is sent immediately
 			if _, open := <-renewals; !open {
 				e.Fatal("it is renewed no more")
 			}

@@ -19,15 +19,15 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// This table lists the behaviour of etcd on which Sheaf depends. Each row runs on a real etcd, and on the in-memory
-// etcd that tests use in its place, so that a difference between the two is found. If a test finds another
-// difference, a row is added.
+// This table lists the etcd behaviour on which Sheaf depends. Each row runs on a real etcd, and on the in-memory etcd
+// that tests use in its place, so that a difference between the two is found. If a test finds another difference, a row
+// is added.
 
 // row is one behaviour of etcd, with the code that checks it.
 type row struct {
 	name string
 	run  func(e *underTest)
-	// waits means that on a real etcd the row waits in real time, in parallel with other rows. Such a row reads no
+	// waits means that with a real etcd the row waits in real time, in parallel with other rows. Such a row reads no
 	// revision that another row may compact, and does not expect its writes to be the only ones.
 	waits bool
 }
@@ -40,7 +40,7 @@ type underTest struct {
 	*testing.T
 	ctx     context.Context
 	client  *clientv3.Client
-	connect func() *clientv3.Client // makes another client
+	connect func() *clientv3.Client // creates another client
 	prefix  string                  // common prefix of the row's keys
 	server  server
 }
@@ -164,7 +164,7 @@ func is[T comparable](e *underTest, what string, got, want T) {
 	}
 }
 
-// found lists the names and values in an answer, as "name=value name=value".
+// found lists the names and values in a response, as "name=value name=value".
 func (e *underTest) found(answer *clientv3.GetResponse) string {
 	var words []string
 	for _, kv := range answer.Kvs {
@@ -173,7 +173,7 @@ func (e *underTest) found(answer *clientv3.GetResponse) string {
 	return strings.Join(words, " ")
 }
 
-// soon waits until the condition holds.
+// soon waits until condition returns true.
 func (e *underTest) soon(what string, condition func() bool) {
 	e.Helper()
 	for ; !condition(); time.Sleep(10 * time.Millisecond) {

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// holds reports whether all conditions hold.
+// holds reports whether all conditions are true in etcd.
 func (e *underTest) holds(conditions ...clientv3.Cmp) bool {
 	e.Helper()
 	answer, err := e.client.Txn(e.ctx).If(conditions...).Commit()

@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// watch starts a watch, and returns when etcd has created it.
+// watch starts a watch, and returns when etcd has confirmed it.
 func (e *underTest) watch(name string, options ...clientv3.OpOption) clientv3.WatchChan {
 	e.Helper()
 	watched := e.client.Watch(e.ctx, e.prefix+name, append(options, clientv3.WithCreatedNotify())...)
@@ -36,7 +36,8 @@ func (e *underTest) events(events []*clientv3.Event, from int64) string {
 	return strings.Join(words, " ")
 }
 
-// take returns n events, from any number of responses. All events of one revision arrive in one response.
+// take receives n events, from any number of responses, and lists them. All events of one revision arrive in one
+// response.
 func (e *underTest) take(watched clientv3.WatchChan, n int, from int64) string {
 	e.Helper()
 	var all []*clientv3.Event

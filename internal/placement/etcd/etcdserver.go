@@ -1,5 +1,5 @@
 // Package etcd runs an etcd server inside the process. The server is a single member for `sheaf dev` (StartEmbedded)
-// and for sheaftest (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). The package also makes
+// and for sheaftest (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). The package also creates
 // the etcd clients of all processes. Writes are synced as in any other etcd, except with StartUnsynced.
 package etcd
 
@@ -37,8 +37,8 @@ type Server struct {
 }
 
 // StartEmbedded starts etcd on a folder, which it creates if needed, and returns when etcd serves. This etcd does not
-// listen on any address, so that only Client reaches it, from inside this process. Otherwise other users of the machine
-// could read and write the placement, the grants and the signing key. The cluster always has one member.
+// listen on any address, because otherwise other users of the machine could read and write the placement, the grants
+// and the signing key. Only this process can reach it, through Client. The cluster always has one member.
 func StartEmbedded(dir string) (*Server, error) { return startEmbedded(dir, false) }
 
 // StartUnsynced is like StartEmbedded, but syncs nothing. It is for tests, which should not wait for a busy disk.
@@ -74,7 +74,7 @@ func startEmbedded(dir string, unsynced bool) (*Server, error) {
 	return s, nil
 }
 
-// start starts etcd, and turns a panic into an error, because etcd panics if it cannot write its first files.
+// start starts etcd, and turns a panic into an error, because etcd panics if it cannot create its files.
 func start(cfg *embed.Config) (server *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -85,7 +85,7 @@ func start(cfg *embed.Config) (server *embed.Etcd, err error) {
 	return embed.StartEtcd(cfg)
 }
 
-// config configures an etcd without listeners.
+// config returns the configuration of an etcd without listeners.
 func config(dir string) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Clean(dir)
@@ -112,8 +112,8 @@ func config(dir string) *embed.Config {
 	return cfg
 }
 
-// progressEvery is the interval at which etcd sends progress notifications to watches without events, such as most
-// watches of shards. It is shorter than the compaction interval, so that such a watch can resume after its connection
+// progressEvery is the interval at which etcd sends progress notifications on watches without events, which most of the
+// shards' watches are. It is shorter than the compaction interval, so that such a watch can resume after its connection
 // breaks.
 const progressEvery = time.Minute
 
@@ -132,7 +132,7 @@ func (s *Server) Close() {
 }
 
 // endStreams ends watches and keepalives when the server closes. Otherwise the server would wait five seconds for
-// clients that do not disconnect. The handler itself ends as soon as its stream has ended.
+// clients that do not disconnect. The handler itself returns as soon as its stream has ended.
 func (s *Server) endStreams(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	done := make(chan error, 1)

@@ -1,4 +1,4 @@
 package etcd
 
-// MarkBehind records in a member's folder the message with which etcd gives up.
+// MarkBehind stores, in a member's folder, the message that etcd logs before it gives up.
 func MarkBehind(c *MemberConfig, words string) error { return c.markBehind(words) }

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	memberFolder = "member"    // folder of etcd's own data, below the folder of the member
-	asidePrefix  = "replaced-" // prefix of a data folder that was set aside
-	// behindName is a file in memberFolder. The file exists if etcd has found that the folder lacks required entries.
+	memberFolder = "member"    // etcd's own data folder, inside the member's folder
+	asidePrefix  = "replaced-" // name prefix of a data folder that was set aside
+	// behindName is a file in memberFolder. It exists if etcd has found that the folder lacks required entries.
 	behindName = "sheaf-behind.json"
 )
 
@@ -30,11 +30,11 @@ type folder struct {
 	Empty     bool
 	MemberID  uint64 // 0 if the data do not contain the id
 	ClusterID uint64
-	Behind    bool // the folder lacks entries that the cluster relies on
+	Behind    bool // whether the folder lacks entries that the cluster relies on
 }
 
-// readFolder describes the content of the folder. If the data cannot be read, there is no member id, and etcd itself
-// reports the problem.
+// readFolder describes the folder's content. If the data cannot be read, there is no member id, and etcd itself reports
+// the problem.
 func (c *MemberConfig) readFolder() folder {
 	if !c.hasData() {
 		return folder{Empty: true}
@@ -83,8 +83,8 @@ func walMetadata(dir string) (*pb.Metadata, error) {
 const asideFreeBytes = 512 << 20
 
 // setAside renames the data, which belong to a member that is no longer in the cluster. A single rename moves all data,
-// so that after a crash the folder has either all of them or none. If the disk is small, setAside removes the data
-// instead, because the quorum has everything that was committed.
+// so that after a crash the folder has either all of them or none. If the disk is too small, setAside removes the data
+// instead, because the quorum has all committed data.
 func (c *MemberConfig) setAside(f folder) error {
 	name := fmt.Sprintf("%s%x-%s", asidePrefix, f.MemberID, time.Now().UTC().Format(snapshotTime))
 	err := c.removeAside() // removes data that an earlier replacement has set aside
@@ -107,8 +107,8 @@ func (c *MemberConfig) setAside(f folder) error {
 	return nil
 }
 
-// removeAside removes the data that were set aside. It may do so once this member votes, because a quorum then has
-// everything that was committed.
+// removeAside removes the data that were set aside. The caller calls it once this member votes, because a quorum then
+// has all committed data.
 func (c *MemberConfig) removeAside() error {
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil {
@@ -123,18 +123,18 @@ func (c *MemberConfig) removeAside() error {
 	return errors.Join(errs...)
 }
 
-// behind is the content of the file behindName.
+// behind is the content of the file named behindName.
 type behind struct {
 	Time  time.Time `json:"time"`
 	Words string    `json:"words"` // etcd's message
 }
 
-// markBehind records etcd's message about the folder, just before etcd gives up.
+// markBehind stores etcd's message about the folder, just before etcd gives up.
 func (c *MemberConfig) markBehind(words string) error {
 	return writeSynced(filepath.Join(c.Dir, memberFolder), behindName, behind{Time: time.Now().UTC(), Words: words})
 }
 
-// behindWords returns etcd's recorded message.
+// behindWords returns the message that markBehind stored.
 func (c *MemberConfig) behindWords() string {
 	content, err := readSmall(filepath.Join(c.Dir, memberFolder, behindName))
 	var said behind

@@ -14,12 +14,12 @@ import (
 )
 
 // A member must be the only owner of its disk, as a shard must. The member checks the folder before it writes. Foreign
-// files must remain as they were, and the error must name them. The test uses files of the operating system, because
-// etcd writes to no other files.
+// files must remain unchanged, and the error must name them. The test uses real files, because etcd cannot write to any
+// other file system.
 func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 	for name, row := range map[string]struct {
 		there []string // files, and folders with a slash at the end
-		named string   // the name in the error; empty: the disk is accepted
+		named string   // the name in the error, or empty if the disk is accepted
 	}{
 		"a blank disk":               {there: nil},
 		"a new ext4":                 {there: []string{"lost+found/"}},
@@ -69,7 +69,7 @@ func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 }
 
 // TestAnOddOwnerFileIsNamed checks that a member does not start if the owner file does not name the owner of the
-// folder. The error must name the file, and the folder must remain as it was.
+// folder. The error must name the file, and the folder must remain unchanged.
 func TestAnOddOwnerFileIsNamed(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty": "", "null": "null", "a list": "[1]", "an empty object": "{}", "zeros": strings.Repeat("\x00", 4096),
@@ -99,8 +99,8 @@ func TestAnOddOwnerFileIsNamed(t *testing.T) {
 	}
 }
 
-// Files that are later added next to a member's data must not prevent a restart of the member, because the cluster may
-// need it for the quorum.
+// Files added later next to a member's data must not prevent the member from restarting, because the cluster may need
+// it for the quorum.
 func TestAMemberWithDataStartsBesideOtherFiles(t *testing.T) {
 	cfg := memberConfig(t, "a")
 	cfg.Mount = filepath.Dir(cfg.Dir)

@@ -31,21 +31,20 @@ import (
 type MemberConfig struct {
 	Name string
 	Dir  string
-	// Mount is the root of the file system that belongs only to this member, and holds Dir. It is empty if there is
-	// none. A member without data does not start if Mount holds anything other than Dir, the folder of snapshots and
-	// lost+found.
+	// Mount is the root of a file system that holds Dir and belongs only to this member. It is empty if there is no
+	// such file system. A member without data does not start if Mount holds anything other than Dir, the snapshot
+	// folder and lost+found.
 	Mount string
 
 	ListenClient, ListenPeer       string // host:port
-	AdvertiseClient, AdvertisePeer string // host:port; empty: the listen address
+	AdvertiseClient, AdvertisePeer string // host:port; if empty, the listen address
 
-	// Cluster maps the names of the members to peer addresses, host:port. If it is empty, this member is the only
-	// one.
+	// Cluster maps the names of the members to peer addresses, host:port. If it is empty, this member is the only one.
 	Cluster map[string]string
 	// Existing means that the cluster already exists. If this member's folder is empty, the member then joins the others,
 	// or fails. It never forms a new cluster.
 	Existing bool
-	Token    string // distinguishes clusters; empty: "sheaf"
+	Token    string // distinguishes clusters; if empty, "sheaf"
 
 	ClientTLS, PeerTLS TLSFiles
 
@@ -65,22 +64,22 @@ type MemberConfig struct {
 	Snapshots   SnapshotConfig
 	DefragEvery time.Duration // 0 means never
 
-	// Rejoin lets a member whose data are lost join the others as a new member. It applies if the folder is empty or
-	// lacks entries that the cluster relies on, while a quorum of the others answers, and all of them are healthy.
-	// The folder's data are set aside, and removed once the member votes again. If Rejoin is false, such a member
-	// does not start.
+	// Rejoin lets a member whose data are lost join the others as a new member. Rejoin applies if the folder is empty
+	// or lacks entries that the cluster relies on, provided that a quorum of the others responds, and all of them are
+	// healthy. The folder's data are set aside, and removed once the member votes again. If Rejoin is false, such a
+	// member does not start.
 	Rejoin bool
-	// JoinTimeout bounds the wait for the other members before etcd starts, if the folder is not sufficient without
-	// them. With 0, this member asks the others only once.
+	// JoinTimeout limits how long this member waits for the others before etcd starts, if the folder is not sufficient
+	// without them. With 0, this member asks the others only once.
 	JoinTimeout time.Duration
 	// Fatal is called if etcd cannot continue with this folder. It must not return. If Fatal is nil, etcd panics. The
-	// reason is recorded for the next start.
+	// reason is stored for the next start.
 	Fatal func(error)
 
-	// StartTimeout bounds the wait for the cluster at the start. With 0 there is no bound. A member that waits is alive
-	// but not ready.
+	// StartTimeout limits how long a starting member waits for the cluster. With 0 there is no limit. A member that
+	// waits is alive but not ready.
 	StartTimeout time.Duration
-	Logger       *slog.Logger // nil: messages are discarded
+	Logger       *slog.Logger // messages are discarded if nil
 	Version      string
 
 	started *certs.Report // state of Certs when the member was configured; nil without Certs
@@ -89,7 +88,8 @@ type MemberConfig struct {
 	others string
 }
 
-// TLSFiles are the files of one side of etcd (clients or peers). They are read again for each connection.
+// TLSFiles are the certificate files for one kind of etcd's connections (with clients or with peers). They are read
+// again for each connection.
 type TLSFiles struct{ Cert, Key, CA string }
 
 func (f TLSFiles) used() bool { return f.Cert != "" || f.Key != "" || f.CA != "" }
@@ -124,16 +124,16 @@ func (f TLSFiles) url(address string) url.URL {
 	return url.URL{Scheme: scheme, Host: address}
 }
 
-// StartMember returns one of these errors if a retry cannot help while the other members stay as they are.
+// StartMember returns one of these errors if a retry cannot help until the other members change.
 var (
 	// ErrOtherCluster means that the folder belongs to another cluster or member.
 	ErrOtherCluster = errors.New("the folder belongs to another etcd")
 	// ErrForeign means that the disk or the folder holds something that does not belong to this member. Nothing was
-	// written to it.
+	// written.
 	ErrForeign = errors.New("the disk is not empty and holds no data of this member")
 	// ErrNotTheMember means that, according to the cluster, the folder lacks data that this member had.
 	ErrNotTheMember = errors.New("the folder is not that of the member that the cluster knows")
-	// ErrEmptyExisting means that the folder is empty, and that no quorum of the existing cluster answers.
+	// ErrEmptyExisting means that the folder is empty, and that no quorum of the existing cluster responds.
 	ErrEmptyExisting = errors.New("the folder is empty, and the cluster was formed before")
 )
 
@@ -148,14 +148,14 @@ type Member struct {
 
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
-	failed chan error // capacity one; receives the reason why the member has ended by itself
+	failed chan error // has capacity one, and receives the reason why the member has stopped by itself
 
 	mu   sync.Mutex // guards care
 	care careStatus
 }
 
 // StartMember starts a member. It returns when the member serves. If the cluster has no quorum yet, it returns when the
-// member listens. Ready reports whether the member serves.
+// member listens. Use Ready to find out whether the member serves.
 func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, fmt.Errorf("etcd member %s: %w", cfg.Name, err)
@@ -237,7 +237,7 @@ func (c *MemberConfig) setDefaults() error {
 			errs = append(errs, fmt.Errorf("address %q: give host:port: %w", address, err))
 		}
 	}
-	// These errors are reported before the member takes the folder. etcd itself would report them later.
+	// Errors in these addresses are reported before the member takes the folder. etcd itself would report them later.
 	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS} {
 		if host, _, err := net.SplitHostPort(address); err == nil && host != "" && host != "localhost" &&
 			net.ParseIP(host) == nil {
@@ -286,8 +286,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// everywhere adds a host to an address that has none. etcd requires an IP address, while for other programs an empty
-// host means all addresses.
+// everywhere replaces an empty host with the IP address for all addresses, which etcd requires. For other programs, an
+// empty host means all addresses.
 func everywhere(address string) string {
 	if strings.HasPrefix(address, ":") {
 		return "0.0.0.0" + address
@@ -328,7 +328,7 @@ func (c *MemberConfig) embed() *embed.Config {
 
 func (c *MemberConfig) members() []string { return slices.Sorted(maps.Keys(c.Cluster)) }
 
-// Ready returns nil if the member serves, which means that a read through the leader succeeds.
+// Ready returns nil if the member serves, that is, if a read through the leader succeeds.
 func (m *Member) Ready(ctx context.Context) error {
 	select {
 	case <-m.etcd.Server.ReadyNotify():
@@ -354,12 +354,12 @@ func (m *Member) Endpoint() string {
 	return ""
 }
 
-// errRemoved is the error of a member that the others have removed. It is needed because etcd itself then stops without
-// an error.
+// errRemoved is the error of a member that the others have removed. It is needed because etcd itself stops without an
+// error in this case.
 var errRemoved = errors.New(
 	"it has stopped: the others have removed this member. Started again, it joins them as a new one")
 
-// awaitEnd notices when etcd ends without a call of Close.
+// awaitEnd reacts to etcd stopping without a call of Close.
 func (m *Member) awaitEnd(ctx context.Context) {
 	select {
 	case err := <-m.etcd.Err():
@@ -386,7 +386,7 @@ func (m *Member) Close() {
 	m.http.close()
 }
 
-// panics is called with etcd's message just before etcd panics.
+// panics is called just before etcd panics, with etcd's message.
 func (c *MemberConfig) panics(words string) {
 	if !missingEntries.MatchString(words) {
 		return
@@ -402,6 +402,6 @@ func (c *MemberConfig) panics(words string) {
 	}
 }
 
-// missingEntries matches the message that etcd's Raft library logs when this member has acknowledged entries to the
-// leader that its folder lacks.
+// missingEntries matches the message that etcd's Raft library logs if the folder lacks entries that this member has
+// acknowledged to the leader.
 var missingEntries = regexp.MustCompile(`tocommit\(\d+\) is out of range`)

@@ -46,8 +46,8 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// again repeats an action until it succeeds. While the disk of a member stalls, the members choose another leader,
-// and refuse calls that they would accept a moment later. Clients do not repeat writes automatically.
+// again repeats an action until it succeeds. While a member's disk stalls, the members elect another leader, and refuse
+// calls that they would accept a moment later. Clients do not retry writes automatically.
 func again(t *testing.T, what string, do func(context.Context) error) {
 	t.Helper()
 	ctx := testContext(t)
@@ -244,7 +244,7 @@ func writePEM(t *testing.T, file, kind string, der []byte) {
 	must.OK(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 }
 
-// sign writes a certificate for 127.0.0.1 and its key.
+// sign issues a certificate for 127.0.0.1, and writes it and its key to files.
 func (a *signer) sign(t *testing.T, dir, name string) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -292,8 +292,8 @@ func TestClientsUseTLSAndRotateTheirFiles(t *testing.T) {
 			t.Errorf("%s: etcd was read", name)
 		}
 	}
-	// The files are read for each connection, so a client whose certificate is from another authority is accepted once
-	// that certificate is replaced.
+	// The files are read for each connection, so a client whose certificate comes from another authority is accepted
+	// once that certificate has been replaced.
 	rotated := with
 	rotated.CertFile, rotated.KeyFile = stranger.sign(t, strangers, "client")
 	client := dial(t, rotated)

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// inMemory runs a test on an etcd in memory, in virtual time.
+// inMemory runs a test against an in-memory etcd, in virtual time.
 func inMemory(t *testing.T, run func(e *underTest, server *memetcdtest.Server)) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memetcdtest.New(t)
@@ -47,8 +47,8 @@ func TestBrokenWatchesGoOn(t *testing.T) {
 	})
 }
 
-// A watch that asks for progress and has no change for a minute receives the current revision of etcd, from which it
-// resumes after a compaction. A watch that does not ask for progress fails.
+// A watch that requests progress notifications and has no change for a minute receives etcd's current revision, from
+// which it resumes after a compaction. A watch that does not request them fails.
 func TestProgressOutlivesCompaction(t *testing.T) {
 	for asks, want := range map[bool]error{true: nil, false: rpctypes.ErrCompacted} {
 		inMemory(t, func(e *underTest, server *memetcdtest.Server) {

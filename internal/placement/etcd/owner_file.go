@@ -20,7 +20,7 @@ const (
 	ownerFileName    = "sheaf-etcd.json"
 	ownerFileVersion = 1
 
-	lostFoundName = "lost+found" // made by mkfs.ext4 in every new file system
+	lostFoundName = "lost+found" // mkfs.ext4 creates it in every new file system
 	tempSuffix    = ".tmp"
 	namesShown    = 5 // number of names in an error
 )
@@ -39,12 +39,12 @@ func (c *MemberConfig) hasData() bool {
 }
 
 // refuseForeign refuses a disk that holds something that does not belong to this member. Without this check, a member
-// without data would create its folder, or join the others as a new member, next to the files of someone else.
+// without data would create its folder, or join the others as a new member, next to somebody else's files.
 // refuseForeign writes nothing. A member that has data continues even if other files were added later.
 func (c *MemberConfig) refuseForeign() error {
 	aside, err := filepath.Glob(filepath.Join(c.Dir, asidePrefix+"*"))
 	if err != nil || len(aside) > 0 || c.hasData() {
-		return err // if there are data, takeFolder checks to whom they belong
+		return err // if there are data, takeFolder checks whom they belong to
 	}
 	if c.Mount != "" {
 		known := []string{lostFoundName, filepath.Base(c.Dir)}
@@ -63,12 +63,12 @@ func (c *MemberConfig) refuseForeign() error {
 		return err
 	}
 	if c.Mount != "" && c.Snapshots.Dir != "" {
-		return refuseOthers(c.Snapshots.Dir, nil) // snapshots may be the only remains of an earlier etcd
+		return refuseOthers(c.Snapshots.Dir, nil) // the snapshots may be all that remains of an earlier etcd
 	}
 	return nil
 }
 
-// refuseOthers returns an error that lists what a folder holds in addition to the known names. It returns nil for a
+// refuseOthers returns an error that lists the files in a folder other than the known names. It returns nil for a
 // missing folder.
 func refuseOthers(dir string, known []string) error {
 	entries, err := os.ReadDir(dir)
@@ -133,7 +133,7 @@ func (c *MemberConfig) takeFolder() error {
 	return nil
 }
 
-// smallFileMax is the size in bytes above which a file of this package is damaged.
+// smallFileMax is the size in bytes above which a file of this package must be damaged.
 const smallFileMax = 64 << 10
 
 // readSmall reads a file that writeSynced wrote.
@@ -149,7 +149,8 @@ func readSmall(name string) ([]byte, error) {
 	return content, errors.Join(err, f.Close())
 }
 
-// writeSynced writes a small JSON file under a temporary name, syncs and renames it, and syncs the folder.
+// writeSynced durably replaces a small JSON file. It writes the file under a temporary name, syncs and renames it, and
+// syncs the folder.
 func writeSynced(dir, name string, value any) error {
 	content, err := json.Marshal(value)
 	if err != nil {
@@ -161,7 +162,7 @@ func writeSynced(dir, name string, value any) error {
 	})
 }
 
-// writeAside durably writes a file under its name, or leaves the name as it was.
+// writeAside durably replaces a file with what write produces. If write fails, the previous file remains.
 func writeAside(dir, name string, write func(*os.File) error) (err error) {
 	temp := filepath.Join(dir, name+tempSuffix)
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)

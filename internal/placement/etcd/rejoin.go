@@ -20,8 +20,7 @@ import (
 // rejoinPause is the pause between two checks of the other members.
 const rejoinPause = time.Second
 
-// errWaits is the error with the reason why a member does not start now. A later start may succeed without a change to
-// the configuration.
+// errWaits says why a member does not start now. A later start may succeed without a configuration change.
 type errWaits struct {
 	why   string
 	empty bool
@@ -38,12 +37,13 @@ func (e *errWaits) Error() string {
 
 func (e *errWaits) Is(target error) bool { return e.empty && target == ErrEmptyExisting }
 
-// emptyExisting returns the error for an empty folder if there is no other member to join.
+// emptyExisting returns the error for an empty folder if there is no other member to join. The argument why is the
+// reason.
 func (c *MemberConfig) emptyExisting(why string) error { return &errWaits{why: why, empty: true} }
 
-// prepare makes the cluster ready for this member before etcd starts on the folder. Usually there is nothing to do. If
-// the disk of this member was replaced, prepare makes the cluster remove the former member and add this one as a new
-// member. prepare gives up after JoinTimeout.
+// prepare gets the cluster ready for this member before etcd starts on the folder. Usually there is nothing to do. If
+// this member's disk was replaced, prepare makes the cluster remove the former member and add this one as a new member.
+// prepare gives up after JoinTimeout.
 func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 	if len(c.Cluster) == 1 {
 		return false, nil
@@ -82,7 +82,7 @@ func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 	}
 }
 
-// prepareOnce checks the state, decides, and takes one step.
+// prepareOnce checks the folder and the cluster, decides what to do next, and takes that step.
 func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
 	in := &rejoinInput{PeerURLs: c.ownURLs(), Members: len(c.Cluster), Existing: c.Existing, Folder: c.readFolder()}
 	others := c.askOthers(ctx)
@@ -105,7 +105,7 @@ func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
 	return step, c.take(ctx, step, in, others)
 }
 
-// take performs the chosen step.
+// take performs the step that decideRejoin chose.
 func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, others othersSaid) error {
 	if step.Step == stepSetAside {
 		return c.setAside(in.Folder)
@@ -117,7 +117,7 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close() }() // an error of the close loses nothing
+	defer func() { _ = client.Close() }() // a failed close loses nothing
 	bounded, cancel := context.WithTimeout(ctx, 2*peerTimeout)
 	defer cancel()
 	if step.Step == stepRemove {
@@ -128,22 +128,21 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	return err
 }
 
-// othersSaid holds the answers of the other members at their peer addresses. The answers of different members may
-// differ.
+// othersSaid holds the other members' responses at their peer addresses. The responses of different members may differ.
 type othersSaid struct {
 	endpoints []string // client endpoints of the others
 	reported  [][]othersMember
 	errs      []string
 }
 
-// othersMember is a member that an answer of another member lists.
+// othersMember is a member that another member's response lists.
 type othersMember struct {
 	ID         uint64   `json:"id"`
 	PeerURLs   []string `json:"peerURLs"`
 	ClientURLs []string `json:"clientURLs"`
 }
 
-// askOthers asks the other members of the initial cluster for the member list and the members' client URLs.
+// askOthers requests, from the other members of the initial cluster, the member list and the members' client URLs.
 func (c *MemberConfig) askOthers(ctx context.Context) othersSaid {
 	own := &rejoinInput{PeerURLs: c.ownURLs()}
 	var said othersSaid
@@ -202,7 +201,7 @@ func fetchMembers(ctx context.Context, round http.RoundTripper, url string) (mem
 	return members, json.NewDecoder(http.MaxBytesReader(nil, answer.Body, 1<<20)).Decode(&members)
 }
 
-// viewOf asks a quorum of the others, and records the id under which each of them knows this member.
+// viewOf queries a quorum of the others, and records under which id each of them lists this member.
 func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoinInput) (*View, error) {
 	if len(others.endpoints) == 0 {
 		if len(others.errs) > 0 {
@@ -223,7 +222,7 @@ func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoin
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = client.Close() }() // an error of the close loses nothing
+	defer func() { _ = client.Close() }() // a failed close loses nothing
 	view, err := Look(ctx, client)
 	if err != nil && len(others.errs) > 0 {
 		err = fmt.Errorf("%w; %s", err, strings.Join(others.errs, "; "))
@@ -231,7 +230,8 @@ func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoin
 	return view, err
 }
 
-// clientOf configures a client for the others, with the certificate that this member presents to its clients.
+// clientOf returns the configuration of a client for the others, with the certificate that this member presents to its
+// own clients.
 func (c *MemberConfig) clientOf(endpoints []string) ClientConfig {
 	if c.Certs != nil {
 		return ClientConfig{Endpoints: endpoints, Credentials: Credentials(c.Certs)}

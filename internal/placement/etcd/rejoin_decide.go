@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// The content of a member's folder is known only to that member, and the membership is known to a quorum of the others.
-// These two facts determine the steps of a member before it starts. Each step is based on a new check of the folder and
+// Only the member itself knows its folder's content, and a quorum of the others knows the membership. Folder and
+// membership determine which steps a member takes before it starts. Each step is based on a new check of the folder and
 // the membership, so that a crash between two steps does no harm.
 
 // rejoinStep is the next step of a member.
 type rejoinStep string
 
 const (
-	// stepStart starts etcd on the folder as it is.
+	// stepStart starts etcd on the existing folder.
 	stepStart rejoinStep = "Start"
-	// stepJoin starts etcd on the empty folder, as the member that was added for this purpose.
+	// stepJoin starts etcd on the empty folder, as the member that stepAdd added.
 	stepJoin rejoinStep = "Join"
 	// stepRemove makes the cluster remove the member whose data are lost.
 	stepRemove rejoinStep = "Remove"
@@ -23,7 +23,7 @@ const (
 	stepSetAside rejoinStep = "SetAside"
 	// stepAdd makes the cluster add this member as a learner.
 	stepAdd rejoinStep = "Add"
-	// stepWait means to check again later, because the missing condition may become true without any step of this member.
+	// stepWait checks again later, because the missing condition may become true without any step of this member.
 	stepWait rejoinStep = "Wait"
 	// stepRefuse means that a person must act.
 	stepRefuse rejoinStep = "Refuse"
@@ -31,16 +31,16 @@ const (
 
 // rejoinInput is the observed state from which decideRejoin decides.
 type rejoinInput struct {
-	PeerURLs []string // URLs that may identify this member
+	PeerURLs []string // URLs under which the cluster may know this member
 	Members  int      // size of the configured cluster
 	Existing bool     // the cluster was formed earlier
 	Folder   folder
-	// View is the cluster as a quorum of the others describes it. It is nil if no quorum answers. In that case NoView is
+	// View is the cluster as seen by a quorum of the others. It is nil if no quorum responds. In that case NoView is
 	// the reason.
 	View   *View
 	NoView string
-	// Reported has one entry for each other member that answers. The entry is the id of this member according to that
-	// answer, or 0 if the answer does not contain this member. An answer may be older than View.
+	// Reported has one entry for each other member that responds. The entry is this member's id according to that
+	// response, or 0 if the response does not list this member. A response may be older than View.
 	Reported []uint64
 }
 
@@ -49,7 +49,7 @@ type rejoin struct {
 	Step rejoinStep
 	ID   uint64 // id of the member to remove
 	Why  string
-	// alone means that no quorum of the others has answered.
+	// alone means that no quorum of the others has responded.
 	alone bool
 }
 
@@ -77,8 +77,7 @@ func decideRejoin(in *rejoinInput) rejoin {
 	return rejoin{Step: stepStart}
 }
 
-// alone returns the next step for the case that no quorum of the others answers. In that case nothing is removed, added
-// or renamed.
+// alone returns the next step if no quorum of the others responds. Nothing is removed, added or renamed in that case.
 func (in *rejoinInput) alone() rejoin {
 	switch {
 	case in.Folder.Empty && in.Existing:
@@ -94,7 +93,7 @@ func (in *rejoinInput) isMe(peerURLs []string) bool {
 	return slices.ContainsFunc(peerURLs, func(url string) bool { return slices.Contains(in.PeerURLs, url) })
 }
 
-// empty returns the next step for a folder without data if a quorum answers.
+// empty returns the next step for a folder without data if a quorum responds.
 func (in *rejoinInput) empty() rejoin {
 	me := in.View.Find(func(p *Peer) bool { return in.isMe(p.PeerURLs) })
 	switch {
@@ -111,15 +110,15 @@ func (in *rejoinInput) empty() rejoin {
 		return in.remove(me.ID,
 			"the folder is empty, and the cluster knows this member as one that had data: its disk was replaced")
 	case slices.ContainsFunc(in.Reported, func(id uint64) bool { return id != me.ID }):
-		// etcd takes this member's id from the first member that it asks. Therefore none of the others may still report an
-		// older id.
+		// etcd takes this member's id from the first member that it queries. Therefore none of the others may still
+		// report an older id.
 		return rejoin{Step: stepWait, Why: "not all of the other members know yet that this one was added"}
 	}
 	return rejoin{Step: stepJoin, Why: fmt.Sprintf("the cluster waits for this member as %x", me.ID)}
 }
 
-// remove decides whether the cluster may remove the member with this id. The cluster must never remove a member if that
-// could cost the quorum.
+// remove decides whether to make the cluster remove the member with this id. A member must not be removed if that could
+// cost the quorum.
 func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	lost := in.View.Find(func(p *Peer) bool { return p.ID == id })
 	switch wait := in.othersNotWell(id); {
@@ -133,8 +132,9 @@ func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	return rejoin{Step: stepRemove, ID: id, Why: why}
 }
 
-// othersNotWell returns the reason why the membership must not be changed now. The result is empty if the membership
-// may be changed. All others must be healthy, so that changes happen one after another, and each leaves a quorum.
+// othersNotWell returns why the membership must not be changed now. It returns an empty string if the membership may be
+// changed. All others except the member with the id but must be healthy, so that changes happen one after another, and
+// each leaves a quorum.
 func (in *rejoinInput) othersNotWell(but uint64) string {
 	for n := range in.View.Peers {
 		p := &in.View.Peers[n]

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// seen makes a cluster of a, b and c from words: "a", "c dead", "c learner", "c new" (added, not started), "b sick",
-// "c gone".
+// seen returns a cluster of a, b and c in the states that the words describe: "a", "c dead", "c learner", "c new"
+// (added, not started), "b sick", "c gone".
 func seen(words ...string) *View {
 	v := &View{ClusterID: 7}
 	for _, word := range words {

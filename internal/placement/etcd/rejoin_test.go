@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestMain lets more clusters wait in parallel than there are processors, because etcd requires five quiet seconds
+// TestMain lets more clusters wait in parallel than the machine has CPUs, because etcd requires five quiet seconds
 // between two changes of its members.
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -41,7 +41,7 @@ type trio struct {
 	members map[string]*etcd.Member
 }
 
-// newTrio starts the cluster and writes the key k. It returns the ids of its members, too.
+// newTrio starts the cluster and writes the key k. It also returns the members' ids.
 func newTrio(t *testing.T) (*trio, map[string]uint64) {
 	t.Helper()
 	r := &trio{t: t, configs: map[string]etcd.MemberConfig{}, members: map[string]*etcd.Member{}}
@@ -83,13 +83,13 @@ func newTrio(t *testing.T) (*trio, map[string]uint64) {
 	return r, r.ids()
 }
 
-// stop stops the named member and keeps its folder.
+// stop stops the named member and leaves its folder in place.
 func (r *trio) stop(name string) {
 	r.members[name].Close()
 	delete(r.members, name)
 }
 
-// start starts the named member, which must begin to serve as a voter.
+// start starts the named member, which must then serve as a voter.
 func (r *trio) start(name string) *etcd.Member {
 	r.t.Helper()
 	m, err := etcd.StartMember(testContext(r.t), r.configs[name])
@@ -184,8 +184,8 @@ func (r *trio) ids() map[string]uint64 {
 	return out
 }
 
-// change changes the members as soon as etcd considers the others well connected. If an attempt succeeds but is not
-// answered in time, the retry fails with the error done.
+// change changes the membership as soon as etcd considers the others well connected. If an attempt succeeds but its
+// response is late, the retry fails with the error done.
 func (r *trio) change(what string, done error, do func(ctx context.Context, client *clientv3.Client) error) {
 	r.t.Helper()
 	client := r.client()
@@ -214,8 +214,8 @@ func (r *trio) add(peerURLs []string) {
 	})
 }
 
-// rejoined starts c. Afterwards c must be a new member and have everything that the others have. No folder that was set
-// aside may remain.
+// rejoined starts c. Afterwards c must be a new member and have all data of the others. No folder that was set aside
+// may remain.
 func (r *trio) rejoined(before map[string]uint64) {
 	r.t.Helper()
 	r.put("missed", "while c was away")
@@ -267,7 +267,8 @@ func TestAMemberWhoseDiskWasReplacedJoinsAgain(t *testing.T) {
 	r.rejoined(before)
 }
 
-// An older program left this folder when it started on a replaced disk. The log contains nothing except the old id.
+// An older version of Sheaf left this folder when it started on a replaced disk. The log contains nothing except the
+// old id.
 func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	t.Parallel()
 	r, before := newTrio(t)
@@ -285,8 +286,8 @@ func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	r.must(errors.Join(err, w.Close()))
 	r.must(os.WriteFile(filepath.Join(cfg.Dir, "sheaf-etcd.json"), []byte(`{"format":1,"name":"c","token":"t1"}`), 0o600))
 
-	// etcd itself notices this, reports it, and gives up. The next start acts on the report. Outside of a test the process
-	// would end at this point, which a test in cmd/sheaf covers.
+	// etcd itself notices this, reports it, and gives up. The next start acts on the report. Outside of a test the
+	// process would exit at this point, which a test in cmd/sheaf covers.
 	r.must(etcd.MarkBehind(&cfg,
 		"tocommit(9) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"))
 	if err := r.refused("c", func(c *etcd.MemberConfig) {
@@ -310,7 +311,7 @@ func TestTheFolderOfARemovedMemberIsReplaced(t *testing.T) {
 	r.rejoined(before)
 }
 
-// After a crash at the end of any step, the next start recognizes the steps that are done.
+// After a crash at the end of any step, the next start recognizes which steps are done.
 func TestRejoiningGoesOnAfterACrash(t *testing.T) {
 	peerURL := func(r *trio) []string { return []string{"http://" + r.configs["c"].ListenPeer} }
 	for name, reach := range map[string]func(r *trio, id uint64){
@@ -325,7 +326,7 @@ func TestRejoiningGoesOnAfterACrash(t *testing.T) {
 			r.remove(id)
 			r.add(peerURL(r))
 			cfg := r.configs["c"]
-			cfg.Rejoin = false // so that no member promotes the learner
+			cfg.Rejoin = false // prevents all members from promoting the learner
 			m, err := etcd.StartMember(testContext(r.t), cfg)
 			r.must(err)
 			again(r.t, "a learner says that it is one", func(ctx context.Context) error {
@@ -410,7 +411,7 @@ func (h *firstWait) Handle(_ context.Context, record slog.Record) error {
 func TestAMemberThatAnswersIsNotTakenForLost(t *testing.T) {
 	t.Parallel()
 	r, before := newTrio(t)
-	// The second process has the same name and a folder of its own, as if the member was started twice.
+	// The second process has the same name and a separate folder, as if the member had been started twice.
 	err := r.refused("c", func(c *etcd.MemberConfig) { c.Dir = filepath.Join(t.TempDir(), "second") })
 	if !strings.Contains(err.Error(), "answers at its address") {
 		t.Errorf("error %v", err)

@@ -29,7 +29,7 @@ func Credentials(own *certs.Source) credentials.TransportCredentials {
 	return own.Client(own.Own(identity.Etcd, ""))
 }
 
-// setSecure checks the settings that Certs requires, and records the state of Certs.
+// setSecure checks the settings that Certs requires, and records the current state of Certs.
 func (c *MemberConfig) setSecure() error {
 	if c.Certs == nil {
 		if c.ListenPeerTLS != "" || c.AdvertisePeerTLS != "" {
@@ -53,9 +53,9 @@ func (c *MemberConfig) setSecure() error {
 	return nil
 }
 
-// secure makes etcd use Certs. gRPC for clients runs on a separate server, whose connections use Certs, so that they
-// follow changes of the certificates. See hideHTTP for the address of etcd's HTTP server. Peer connections use etcd's
-// own TLS, which reads the authorities once.
+// secure makes etcd use Certs. Clients connect to a separate gRPC server, whose connections use Certs, so that they
+// follow certificate changes. See hideHTTP for the address of etcd's HTTP server. Peer connections use etcd's own TLS,
+// which reads the authorities once.
 func (c *MemberConfig) secure(ec *embed.Config) {
 	if c.Certs == nil {
 		return
@@ -86,20 +86,20 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 	ec.PeerTLSInfo = c.peerTLS()
 }
 
-// httpFolder is a folder in the folder of a member. etcd creates the socket of its HTTP server in httpFolder, which
-// exists only while etcd starts.
+// httpFolder is a folder in the member's folder. etcd creates its HTTP server's socket in httpFolder, which exists only
+// while etcd starts.
 const httpFolder = "http-socket"
 
-// hiddenHTTP is the socket on which etcd serves HTTP. The zero hiddenHTTP is for a member that needs no such socket.
+// hiddenHTTP is the socket on which etcd serves HTTP. The zero value is for a member that needs no such socket.
 type hiddenHTTP struct {
 	name   string
 	folder *os.File
 }
 
 // hideHTTP makes etcd serve HTTP on a socket to which nobody can connect. etcd's HTTP server cannot be switched off,
-// and when this member uses certificates, etcd would serve HTTP without TLS on the address for clients. Only the owner
-// of the process can reach the socket's folder, and the method remove deletes the socket's file as soon as etcd
-// listens. The path leads through a descriptor of the folder, because the path of a socket has at most 107 bytes.
+// and when this member uses certificates, etcd would serve HTTP without TLS on the client address. Only the owner of
+// the process can reach the socket's folder, and the method remove deletes the socket's file as soon as etcd listens.
+// The path leads through a descriptor of the folder, because a socket's path has at most 107 bytes.
 func (c *MemberConfig) hideHTTP(ec *embed.Config) (hiddenHTTP, error) {
 	if c.Certs == nil {
 		return hiddenHTTP{}, nil
@@ -127,8 +127,8 @@ func (h hiddenHTTP) remove() error {
 	return os.RemoveAll(h.name)
 }
 
-// close releases the folder's descriptor. When etcd stops, it uses the descriptor to look for the socket's file.
-// Therefore close is called after etcd has stopped.
+// close releases the folder's descriptor. etcd uses the descriptor to look for the socket's file when it stops, so
+// close must be called after etcd has stopped.
 func (h hiddenHTTP) close() {
 	if h.folder != nil {
 		_ = h.folder.Close() // the folder was only opened for its descriptor
@@ -136,7 +136,7 @@ func (h hiddenHTTP) close() {
 }
 
 // admit returns an error unless the caller is a process of the store. Callers of the store's API have no access to
-// etcd. Health checks, and calls without TLS, are admitted from everyone.
+// etcd. Anyone may make health checks, and calls without TLS.
 func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	who, known := certs.PeerOf(ctx)
 	switch {
@@ -150,7 +150,7 @@ func (c *MemberConfig) admit(ctx context.Context, method string) error {
 }
 
 // peerTLS returns etcd's TLS configuration for peers, in both directions. A peer's certificate must carry the same name
-// as the certificate of this member. All members share that name, and no other process has it.
+// as this member's certificate. All members share that name, and no other process has it.
 func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	if c.Certs == nil {
 		return c.PeerTLS.info()
@@ -170,8 +170,7 @@ func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	return out
 }
 
-// peerAddress returns the peer URL of this or another member. Its argument is the member's address for connections
-// without TLS, host:port.
+// peerAddress returns a member's peer URL. The argument is the member's peer address without TLS, host:port.
 func (c *MemberConfig) peerAddress(address string) url.URL {
 	switch {
 	case c.Certs == nil:
@@ -202,8 +201,8 @@ func (c *MemberConfig) ownURLs() []string {
 	return out
 }
 
-// initialOf returns the other members in etcd's syntax. The URLs come from the cluster, because etcd compares them with
-// the members' own URLs.
+// initialOf returns the initial cluster with the other members, in etcd's syntax. The URLs come from the cluster,
+// because etcd compares them with the members' own URLs.
 func initialOf(in *rejoinInput) string {
 	var out []string
 	for _, p := range in.View.Peers {
@@ -217,7 +216,7 @@ func initialOf(in *rejoinInput) string {
 	return strings.Join(out, ",")
 }
 
-// announce registers this member in the cluster under the URL that its mode requires.
+// announce updates this member's URL in the cluster to the one that its mode requires.
 func (m *Member) announce(ctx context.Context) {
 	if m.cfg.Certs == nil || !m.joined(ctx) {
 		return

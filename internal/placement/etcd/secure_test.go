@@ -45,7 +45,7 @@ func (s *secured) files(id identity.Identity, mode certs.Mode) map[string][]byte
 		certs.ModeFile: []byte(mode)}
 }
 
-// become sets the mode in the folder that all members share.
+// become sets the mode in the members' shared folder.
 func (s *secured) become(mode certs.Mode) {
 	s.t.Helper()
 	must.OK(s.t, certs.Install(s.dir, s.files(identity.Identity{Store: s.store, Role: identity.Etcd}, mode)))
@@ -60,7 +60,7 @@ func (s *secured) source() *certs.Source {
 	return source
 }
 
-// as connects to etcd like a process with the given identity and mode.
+// as returns an etcd client of a process with the given identity and mode.
 func (s *secured) as(id identity.Identity, mode certs.Mode) *clientv3.Client {
 	s.t.Helper()
 	source, err := certs.InMemory(certs.Config{}, s.files(id, mode))
@@ -164,12 +164,12 @@ func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
 			if r, ok := s.members[name].Report(); !ok || r.Mode != mode {
 				t.Errorf("%s reports %+v", name, r)
 			}
-			write(certs.Both) // in each mode, members accept clients that speak TLS
+			write(certs.Both) // in each mode, members accept clients that use TLS
 		}
 		if mode != certs.Required {
 			write(certs.Plaintext)
 		}
-		// Each member becomes known by an address of the new mode.
+		// Each member gets an address of the new mode.
 		scheme := map[certs.Mode]string{certs.Plaintext: "http://", certs.Both: "https://", certs.Required: "https://"}[mode]
 		for ctx := testContext(t); ; time.Sleep(10 * time.Millisecond) {
 			list, err := s.as(shard, certs.Both).MemberList(ctx)
@@ -221,7 +221,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		if status.Code(err) != c.want {
 			t.Errorf("%s reads: %v", c.id, err)
 		}
-		// This call is a stream, because it is a watch.
+		// A watch is a streaming call.
 		ctx, cancel := context.WithCancel(testContext(t))
 		w, open := <-client.Watch(ctx, "k", clientv3.WithCreatedNotify())
 		cancel()
@@ -240,7 +240,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		Get(testContext(t), "k"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("another store's shard: %v", err)
 	}
-	// Neither the port for clients nor the port for members answers without TLS.
+	// Neither the client port nor the peer port accepts connections without TLS.
 	for _, address := range []string{s.configs["a"].ListenClient, s.configs["a"].ListenPeerTLS} {
 		if answer, err := (&http.Client{Timeout: 5 * time.Second}).Get("http://" + address + "/version"); err == nil {
 			_ = answer.Body.Close()
@@ -266,7 +266,8 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 	}
 }
 
-// A member with a new disk joins the others even while they are halfway to TLS, and some are known by the old address.
+// A member with a new disk joins the others even while the switch to TLS is in progress and some members still have the
+// old address.
 func TestAMemberRejoinsHalfwayToTLS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: restarts members of etcd again and again")

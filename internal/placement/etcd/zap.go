@@ -13,11 +13,11 @@ import (
 type zapCore struct {
 	logger *slog.Logger
 	fields []zapcore.Field
-	// last receives the messages that etcd logs just before it panics or ends the process. It may be nil.
+	// last receives the messages that etcd logs just before it panics or exits the process. It may be nil.
 	last func(entry zapcore.Entry, fields map[string]any)
 }
 
-// A member logs these errors again and again from its first start until it has stored its first entry, although
+// From its first start until it has stored its first entry, a member logs these errors again and again, although
 // nothing is wrong.
 const (
 	notYetVersioned = "failed to update storage version"

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestAnEmbeddedEtcdSaysWhyItEndsTheProcess makes the disk of etcd fail, so that etcd ends its process. etcd's last
-// message must be forwarded, with the folder and what to do. No other message may be forwarded.
+// TestAnEmbeddedEtcdSaysWhyItEndsTheProcess makes etcd's disk fail, so that etcd exits its process. etcd's last message
+// must be forwarded, with the folder and what to do. No other message may be forwarded.
 func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 	var said bytes.Buffer
 	before := slog.Default()
@@ -39,8 +39,8 @@ func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 	}
 }
 
-// At a first start, when nothing is wrong, etcd logs an error. That error must not be forwarded as an error, while any
-// other failure of the same step must be.
+// At a first start, etcd logs an error although nothing is wrong. That error must not be forwarded as an error, while
+// any other failure of the same step must be.
 func TestAFirstStartLogsNoError(t *testing.T) {
 	for why, want := range map[string]bool{
 		"cannot detect storage schema version: missing term information": false,

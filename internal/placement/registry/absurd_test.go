@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// lookAt performs, on a listing of these keys, everything that the product does with a listing. It fails if the
-// resulting view holds something that Sheaf could not have written.
+// lookAt performs every operation that the product performs on a listing of these keys. It fails if the resulting view
+// holds something that Sheaf could not have written.
 func lookAt(t *testing.T, found map[string]string) {
 	t.Helper()
 	st, k, revision := newState(), keys{prefix: "/sheaf/s/"}, int64(1)
@@ -97,7 +97,7 @@ func soundKeys(t testing.TB) map[string]any {
 }
 
 // TestAbsurdValuesInEtcd sets each field of each key to anything that JSON can express. Nothing may panic, and no
-// absurd value may get into a view, so the key must be left out. The test takes 4 s of processor time.
+// absurd value may get into a view, so the key must be left out. The test takes 4 s of CPU time.
 func TestAbsurdValuesInEtcd(t *testing.T) {
 	absurd := []any{
 		nil, true, "", "x", "\x00", "../..", strings.Repeat("n", 70_000), -1, 0, 1e300, math.MaxInt64, "18446744073709551615",
@@ -126,8 +126,8 @@ func TestAbsurdValuesInEtcd(t *testing.T) {
 	}
 }
 
-// FuzzVolumeRecord takes any bytes as etcd's record of a volume. If a shard may follow the record, the record must be
-// of the shard's volume, and its generation must not be later than that of the shard.
+// FuzzVolumeRecord decodes arbitrary bytes as etcd's record of a volume. If the record lets a shard continue, the
+// record must be about the shard's volume, and its generation must not be later than the shard's.
 func FuzzVolumeRecord(f *testing.F) {
 	shard := placement.Shard{Name: "a", Address: "h:1", VolumeUUID: uuid.UUID{1}, Generation: 5,
 		Step: placement.Step{Number: 7}}
@@ -144,7 +144,7 @@ func FuzzVolumeRecord(f *testing.F) {
 	})
 }
 
-// FuzzEtcdValues takes any bytes as the value of any key.
+// FuzzEtcdValues decodes arbitrary bytes as the value of any key.
 func FuzzEtcdValues(f *testing.F) {
 	for name, value := range soundKeys(f) {
 		b, err := json.Marshal(value)

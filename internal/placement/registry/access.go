@@ -29,8 +29,8 @@ func (g *grants) Access(ctx context.Context) (Access, error) {
 	return Access{Table: there.Value, Revision: there.ModRevision}, nil
 }
 
-// PutAccess writes a table of grants if etcd still holds the table that was read at the given revision. For revision
-// 0, it writes the table if etcd holds none. Otherwise it returns ErrAccessChanged.
+// PutAccess writes a table of grants if etcd still holds the table that was read at the given revision. With revision
+// 0, it writes the table only if etcd holds none. If etcd holds anything else, it returns ErrAccessChanged.
 func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) error {
 	done, err := g.replace(ctx, accessKey, table, g.at(accessKey, revision))
 	switch {
@@ -42,9 +42,9 @@ func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) er
 	return nil
 }
 
-// AccessSince reads the table of grants if it has changed since it was read at the given revision. Revision 0 means
-// that etcd held no table at the last read. If the table has not changed, the result changed is false, and etcd does
-// not send the table.
+// AccessSince reads the table of grants if it has changed since the caller read it at the given revision. Revision 0
+// means that etcd held no table then. If the table has not changed, the result changed is false, and etcd does not send
+// the table.
 func (g *grants) AccessSince(ctx context.Context, revision int64) (found Access, changed bool, err error) {
 	answer, err := g.client.Txn(ctx).If(g.at(accessKey, revision)).Else(clientv3.OpGet(g.prefix + accessKey)).Commit()
 	if err != nil || answer.Succeeded {
@@ -56,7 +56,7 @@ func (g *grants) AccessSince(ctx context.Context, revision int64) (found Access,
 
 const signingKeyBytes = 32
 
-// SigningKey reads the store's signing key. If there is none, it creates a random one.
+// SigningKey reads the store's signing key. If there is none, it creates a random key and stores it.
 func (g *grants) SigningKey(ctx context.Context) ([]byte, error) {
 	made := make([]byte, signingKeyBytes)
 	if _, err := rand.Read(made); err != nil {
@@ -73,8 +73,8 @@ func (g *grants) SigningKey(ctx context.Context) ([]byte, error) {
 // watch would report no change either.
 const accessLook = 2 * time.Second
 
-// WatchAccess sends the current table of grants, and each table that replaces it. When ctx ends, it closes the
-// channel. A slow reader gets only the newest table. While etcd does not answer, nothing is sent.
+// WatchAccess sends the current table of grants, and each table that replaces it. When ctx is done, it closes the
+// channel. A slow reader receives only the newest table. While etcd does not respond, nothing is sent.
 func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
 	out := make(chan Access, 1)
 	go func() {
@@ -91,7 +91,7 @@ func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
 	return out
 }
 
-// watchAccess sends each table whose revision differs from that of the table sent last, until the watch breaks.
+// watchAccess sends each table whose revision differs from that of the last one sent, until the watch breaks.
 func (g *grants) watchAccess(ctx context.Context, last *int64, out chan Access) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()

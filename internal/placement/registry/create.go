@@ -14,14 +14,13 @@ import (
 )
 
 // CreateGroup creates a group if it does not exist, and returns the group that etcd holds afterwards. It returns a
-// *LimitError if a bound does not allow one more group. Bounds are kept exactly, even if several processes create
-// groups at the same moment. This requires that each of them passes the bound to CreateGroup for every group within the
-// bound.
+// *LimitError if a bound does not allow one more group. Bounds hold exactly, even if several processes create groups at
+// the same moment, provided that every call that creates a group within a bound passes that bound.
 func (s *Store) CreateGroup(ctx context.Context, g placement.Group, bounds ...placement.Bound) (
 	there placement.Group, created bool, err error) {
 	g.Revision = 0
 	for _, b := range bounds {
-		// Without the lock, each group that is created would make the attempts to create all other groups fail.
+		// Without the lock, each created group would make the concurrent attempts to create other groups fail.
 		lock, _ := s.making.LoadOrStore(b.Prefix, &longlock.Mutex{})
 		lock.(*longlock.Mutex).Lock()
 		defer lock.(*longlock.Mutex).Unlock()
@@ -39,9 +38,9 @@ func (s *Store) CreateGroup(ctx context.Context, g placement.Group, bounds ...pl
 	return there, err == nil, err
 }
 
-// within counts the groups of bounds. If each bound allows one more group, within returns the rider with which the
-// group is created. The rider prevents the creation if another group was created within one of the bounds since the
-// groups were counted.
+// within counts the groups within the bounds. If each bound allows one more group, within returns the rider with which
+// the group is created. The rider prevents the creation if another group was created within one of the bounds since the
+// count.
 func (s *Store) within(ctx context.Context, bounds []placement.Bound) (out rider, err error) {
 	var ops []clientv3.Op
 	for _, b := range bounds {
@@ -62,8 +61,8 @@ func (s *Store) within(ctx context.Context, bounds []placement.Bound) (out rider
 	return out, nil
 }
 
-// countOps returns the two operations that count the groups whose names begin with a prefix. counted() computes the
-// count from their results.
+// countOps returns two operations that count the groups whose names begin with a prefix. The function counted computes
+// the number from their results.
 func (k keys) countOps(prefix string) []clientv3.Op {
 	return []clientv3.Op{
 		clientv3.OpGet(k.prefix+groupsKey+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()),
@@ -77,8 +76,8 @@ func counted(results []*etcdserverpb.ResponseOp) int64 {
 
 // DeleteGroup records that a group is deleted, if it has not changed since it was read and the store is not frozen.
 // Otherwise it returns ErrChanged or ErrFrozen, and the group is not deleted. After any other error the group may be
-// deleted. The caller must be the leader, and must have ended the group, so that the group holds no record and will
-// never hold one. The members see the deletion, and move their files to the trash.
+// deleted. The caller must be the leader, and must have ended the group, which then holds no record and never will. The
+// members see the deletion, and move their files to the trash.
 func (s *Store) DeleteGroup(ctx context.Context, g placement.Group) error {
 	pairs, frozen, err := s.pairs(ctx, g.Name)
 	there := pairs[g.Name]

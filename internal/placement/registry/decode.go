@@ -13,7 +13,7 @@ import (
 // These are the decoders of etcd's values. Each decoder receives the name in the key, and accepts only values that
 // Sheaf itself writes. Therefore all values in a view follow the rules that the decoders check.
 
-// otherName returns the error for a value that belongs to a shard or group other than the one in its key.
+// otherName returns the error for a value that belongs to a different shard or group than its key.
 func otherName(what, named string) error {
 	return fmt.Errorf("it names another %s, %.40q", what, named)
 }

@@ -16,12 +16,12 @@ import (
 
 // These constants are for a watcher that follows a shard's own groups.
 const (
-	readAgain = time.Second // delay of the next read after etcd did not answer
-	// At every strayLooks-th check, the follower reads each group that it follows and whose wake is missing or older than
-	// the group. Either such a group is a stray, which does not name this shard, or an older program wrote it, and the
-	// keeper has not added the wake yet. If the next write moves such a group away from this shard, there is no wake whose
-	// deletion would report the move. The follower also reads each group that has a folder on this shard's volume and is
-	// not followed.
+	readAgain = time.Second // delay of the next read after etcd did not respond
+	// At every strayLooks-th check, the follower reads each group that it follows and whose wake is missing or older
+	// than the group. Either such a group is a stray, which does not name this shard, or an older version of Sheaf
+	// wrote it, and the keeper has not added the wake yet. If the next write moves such a group away from this shard,
+	// there is no wake whose deletion would report the move. The follower also reads each group that has a folder on
+	// this shard's volume and is not followed.
 	strayLooks = 5
 )
 
@@ -30,8 +30,8 @@ const (
 // its volume.
 //
 // A shard follows its own groups, and all shards. The first view, and the first one after the watch broke or meta
-// changed, cover everything. The views between these cover the shard's own groups, each read from the keys of the
-// group and its target.
+// changed, cover everything. The views between these cover the shard's own groups, each read from the group's key and
+// its target's key.
 func (s *Store) Follow(ctx context.Context, before placement.Progress, own placement.Own) <-chan placement.View {
 	s.See(before)
 	return s.watch(ctx, &watcher{store: s, follow: true, own: own})
@@ -49,12 +49,12 @@ func (w *watcher) runOwn(ctx context.Context) error {
 		}
 		w.listed, w.last = true, st
 		w.store.noteAnswer()
-		// The shard's own groups are determined before the reader gets the view. If a folder appears between these two
-		// steps, its group is not followed yet, and lookOwn makes the follower read it. In the other order, the reader
-		// would have left the group out, although the follower would regard the group as reported.
+		// The shard's own groups are determined before the reader receives the view. If a folder appears between these
+		// two steps, its group is not followed yet, and lookOwn makes the follower read it. In the other order, the
+		// reader would have left the group out, although the follower would regard the group as reported.
 		own := placement.View{Groups: st.groups, Targets: st.targets}.Of(w.own)
-		// The view is sent even if its epoch was sent before, because that earlier view may have lacked a group for
-		// which the shard had not been woken yet.
+		// The view is sent even if its epoch was sent before, because that earlier view may have lacked a group whose
+		// wake had not been written yet.
 		st.view.Own, st.news = true, true
 		w.give(st)
 		st.groups, st.targets, st.changed.groups, st.changed.targets = own.Groups, own.Targets, true, true
@@ -79,14 +79,14 @@ type ownFollower struct {
 	*watcher
 
 	st      *state
-	shardAt map[string]int64 // for each shard: the revision at which its registration was read or reported
+	shardAt map[string]int64 // for each shard, the revision at which its registration was read or reported
 	touched map[string]bool  // groups to be read
 	woken   map[string]int64 // the revisions of the existing wakes, by group
-	peers   map[string]bool  // shards that the followed groups name; nil: must be computed
+	peers   map[string]bool  // shards that the followed groups name, or nil if they must be computed
 	looks   int
 }
 
-// run follows changes until the watch breaks, ctx ends, or a change requires a new listing.
+// run follows changes until the watch breaks, ctx is done, or a change requires a new listing.
 func (f *ownFollower) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -143,7 +143,7 @@ func (f *ownFollower) run(ctx context.Context) error {
 }
 
 // watchOwn watches all keys that may concern the shard, beginning at the revision of the listing. Registrations may be
-// watched because they change rarely: once when a shard starts, and once when it ends.
+// watched because they change rarely, once when a shard starts and once when it stops.
 func (f *ownFollower) watchOwn(ctx context.Context) (changes [5]clientv3.WatchChan) {
 	s, from := f.store, clientv3.WithRev(f.st.revision+1)
 	// Changes of these keys are rare. Without progress notifications, a watch that resumes would start at a revision
@@ -166,9 +166,9 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 		kind, rest, _ := strings.Cut(name, "/")
 		switch {
 		case kind == metaKey, kind == frozenKey && (gone || f.st.view.Freeze == nil || e.Kv.ModRevision <= f.st.freezeAt):
-			// Everything is listed and checked again, because a freeze may be the first sign that etcd was rolled back. In that
-			// case the known state is that of etcd before the rollback, and a process that reconciles must ask more shards than
-			// those that were registered in it.
+			// Everything is listed and checked again, because a freeze may be the first sign that etcd was rolled back.
+			// In that case the known state dates from before the rollback, and a process that reconciles must query
+			// more shards than those that were registered in it.
 			return false, errListAgain
 		case kind+"/" == wakesKey:
 			_, group, _ := strings.Cut(rest, "/")
@@ -205,7 +205,7 @@ func (f *ownFollower) isPeer(shard string) bool {
 	return f.peers[shard] || f.st.view.Freeze != nil
 }
 
-// refresh reads the touched groups and sends the view. It returns false if etcd does not answer, and an error if etcd
+// refresh reads the touched groups and sends the view. It returns false if etcd does not respond, and an error if etcd
 // was rolled back.
 func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
 	if len(f.touched) > 0 {
@@ -225,8 +225,8 @@ func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
 }
 
 // readTouched reads the touched groups with their targets at one revision, and then the registrations of the shards
-// that these groups and targets name. If it relied on the watch of registrations, which may lag, it could assume that a
-// shard is still on another volume.
+// that these groups and targets name. It does not rely on the registration watch, which may lag, because it could then
+// assume that a shard is still on another volume.
 func (f *ownFollower) readTouched(ctx context.Context) error {
 	s, st := f.store, f.st
 	var keys []string
@@ -246,7 +246,7 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 		return s.setBackSince(st, why)
 	}
 	st.looked = at.revision
-	var more []string // shards that are named now and were not named before
+	var more []string // shards that are named now, but were not before
 	for group := range f.touched {
 		for _, key := range shardKeys(namedBy(group, found[groupsKey+group], found[targetsKey+group])) {
 			if _, asked := slices.BinarySearch(keys, key); !asked {
@@ -273,8 +273,8 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 	return nil
 }
 
-// older returns the name of a group or target that the keys read do not contain, or that was written before the known
-// one. The result is empty if there is none.
+// older returns the name of a group or target that the keys just read do not contain, or for which they hold an older
+// value than the known one. It returns an empty string if there is none.
 func (f *ownFollower) older(found map[string]*mvccpb.KeyValue) string {
 	for group := range f.touched {
 		for _, key := range []string{groupsKey + group, targetsKey + group} {
@@ -298,13 +298,12 @@ func shardKeys(shards []string) []string {
 	return keys
 }
 
-// namedBy returns the shards that a group and its target name, given their keys as they were read. A key is nil if it
-// does not exist.
+// namedBy returns the shards that a group and its target name, given their keys. A key that does not exist is nil.
 func namedBy(name string, group, target *mvccpb.KeyValue) []string {
 	var g placement.Group
 	var t placement.Target
 	if group != nil {
-		g, _ = decodeGroup(name, group.Value, group.ModRevision) // if the group cannot be read, the known value is kept
+		g, _ = decodeGroup(name, group.Value, group.ModRevision) // if the group's value is invalid, the known value is kept
 	}
 	if target != nil {
 		t, _ = decodeTarget(name, target.Value, target.ModRevision)
@@ -312,7 +311,7 @@ func namedBy(name string, group, target *mvccpb.KeyValue) []string {
 	return concerned(g, t)
 }
 
-// setAll applies keys as they were read at a revision. A key that was not found was deleted.
+// setAll applies keys that were read at a revision. A key that was not found was deleted.
 func (f *ownFollower) setAll(keys []string, found map[string]*mvccpb.KeyValue, revision int64) {
 	st, changed := f.st, false
 	for _, name := range keys {
@@ -338,7 +337,7 @@ func (f *ownFollower) setAll(keys []string, found map[string]*mvccpb.KeyValue, r
 	}
 }
 
-// has reports whether a key is in the state.
+// has reports whether the state contains a key.
 func (st *state) has(name string) bool {
 	kind, rest, _ := strings.Cut(name, "/")
 	if kind+"/" == shardsKey {
@@ -348,7 +347,7 @@ func (st *state) has(name string) bool {
 	return st.revisionOf(name) != 0
 }
 
-// revisionOf returns the revision of a group or target in the state, or 0 if the group or target does not exist.
+// revisionOf returns the revision of a group or target in the state, or 0 if it does not exist.
 func (st *state) revisionOf(name string) int64 {
 	if o, unusable := st.unusable[name]; unusable {
 		return o.Revision
@@ -360,8 +359,8 @@ func (st *state) revisionOf(name string) int64 {
 	return st.targets[rest].Revision
 }
 
-// lookOwn compares etcd with the listing, and starts a keeper if no shard keeps the wakes. lookOwn also requests a read
-// of each group whose changes no wake reports.
+// lookOwn compares etcd with the listing, and starts a keeper if no shard keeps the wakes. It also requests a read of
+// each group whose changes no wake would report.
 func (f *ownFollower) lookOwn(ctx context.Context) error {
 	counts, err := f.look(ctx, f.st, keeperKey)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// A freeze may be the first change that a shard sees of an etcd that was rolled back. A view with that freeze must not
-// have the content of the earlier etcd, because the shards in a view determine which volumes are believed.
+// A freeze may be the first change that a shard sees from an etcd that was rolled back. A view with that freeze must
+// not contain the content of the earlier etcd, because the shards in a view determine which volumes are trusted.
 func TestAFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	synctest.Test(t, aFreezeIsSeenWithTheShardsOfItsOwnEtcd)
 }
@@ -28,7 +28,7 @@ func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 		}
 	}
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-both", 0)
-	for n, shard := range []string{"a", "b"} { // both shards are members, so that a concerns b
+	for n, shard := range []string{"a", "b"} { // both shards are members, so changes to shard a concern shard b
 		g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: uuid.New(), RaftID: uint64(n + 1)})
 	}
 	mustPut(t, ctx, store, g)
@@ -36,7 +36,7 @@ func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	views := follower.Follow(ctx, placement.Progress{}, placement.Own{Shard: "b"})
 	await(t, ctx, views, "both shards", func(v placement.View) bool { return len(v.Shards) == 2 })
 	backup := own.Backup()
-	// This write, which removes a, is not in the backup, so the revision of the backup is lower.
+	// This write, which removes a, is not in the backup, so the backup's revision is lower.
 	if _, err := client.Delete(ctx, "/sheaf/"+store.Name()+"/shards/a"); err != nil {
 		t.Fatal(err)
 	}

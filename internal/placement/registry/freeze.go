@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Freeze freezes the store in etcd unless it is already frozen.
+// Freeze freezes the store in etcd, unless it is already frozen.
 func (s *Store) Freeze(ctx context.Context, by, reason string) error {
 	value := encode(placement.Freeze{By: by, Reason: reason, Since: time.Now().UTC().Format(time.RFC3339)})
 	if _, err := s.replace(ctx, frozenKey, value, s.notFrozen(), s.exists()); err != nil {
@@ -23,7 +23,7 @@ func (s *Store) Freeze(ctx context.Context, by, reason string) error {
 // this condition.
 func (k keys) notFrozen() clientv3.Cmp { return k.at(frozenKey, 0) }
 
-// frozen returns the error for a state that must not be used, or nil. If this process is the first to notice such a
+// frozen returns an error if a state must not be used, otherwise nil. If this process is the first to notice such a
 // state, it freezes the store.
 func (s *Store) frozen(ctx context.Context, st *state, by string) error {
 	switch {

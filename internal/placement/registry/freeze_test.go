@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// newBackedUp starts an etcd that can be rolled back to a backup, and makes a client for it.
+// newBackedUp starts an etcd that can be rolled back to a backup, and creates a client for it.
 func newBackedUp(t *testing.T) (*memetcdtest.Server, *clientv3.Client) {
 	server := memetcdtest.New(t)
 	return server, server.Client(t)
@@ -45,8 +45,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// etcd is rolled back while processes follow it or begin to follow it. They notice this even if the revision of etcd
-// has grown beyond the one that they saw.
+// etcd is rolled back while processes follow it or begin to follow it. They notice this even if etcd's revision has
+// grown beyond the one that they saw.
 func TestAnOlderEtcdIsFrozenUntilItIsReconciled(t *testing.T) {
 	for name, grown := range map[string]bool{"its revision is lower": false, "its revision has grown": true} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func setBack(t *testing.T, grown bool) {
 	default:
 	}
 
-	// The volumes hold the true state. The volume with the group "later" does not answer at first.
+	// The volumes hold the true state. The volume with the group "later" does not respond at first.
 	found := func(shard string, groups ...placement.Group) rescue.FoundVolume {
 		v := rescue.FoundVolume{
 			Shard: shard, UUID: volumeOf(shard), Store: meta.StoreUUID,
@@ -183,7 +183,7 @@ func setBack(t *testing.T, grown bool) {
 	if planned, err := store.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); err != nil || planned.TargetsWritten > 0 {
 		t.Errorf("planning again: %+v, %v", planned, err)
 	}
-	// The state before the reconciliation now counts as the older one, regardless of its revision.
+	// The state before the reconciliation now counts as the older one, whatever its revision is.
 	if v.Mark.Behind(seen.Mark) != "" || seen.Behind(v.Mark) == "" {
 		t.Errorf("marks %+v, %+v", v.Mark, seen)
 	}
@@ -276,7 +276,7 @@ func sameStore(t *testing.T, client *clientv3.Client, of *registry.Store) *regis
 
 func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }
 
-// The status reports since when etcd has not answered, and why its content is not followed.
+// The status reports since when etcd has not responded, and why its content is not followed.
 func TestAStoreReportsWhenEtcdAnsweredLast(t *testing.T) {
 	synctest.Test(t, aStoreReportsWhenEtcdAnsweredLast)
 }

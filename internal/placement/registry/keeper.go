@@ -16,17 +16,18 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Every process that writes groups and targets also writes the wakes of a store (wakes.go), except older programs,
-// which may run at the same time during an upgrade or a partial rollback. Therefore one of the shards that follow the
-// store by wakes is the keeper: it sees all groups, and writes the missing wakes. A shard is the keeper because only
-// shards need wakes. While any shard follows by wakes, one shard keeps them, regardless of the versions of the
-// planners, the gateways and the other shards.
+// Every process that writes groups and targets also writes the wakes of a store (wakes.go), except older versions of
+// Sheaf, which may run at the same time during an upgrade or a partial rollback. Therefore one of the shards that
+// follow the store by wakes is the keeper, which sees all groups, and writes the missing wakes. The keeper is a shard
+// because only shards need wakes. While any shard follows by wakes, one shard keeps them, regardless of the versions of
+// the planners, the gateways and the other shards.
 
-// keeperTerm bounds the time for which one shard keeps the wakes. The next keeper lists everything again.
+// keeperTerm limits how long one shard keeps the wakes. The next keeper lists everything again.
 const keeperTerm = 10 * time.Minute
 
-// startKeeper starts to keep the store's wakes in parallel to this follower, until ctx ends, unless another shard keeps
-// them. ctx is the context of the follower's watch, so that the keeper also starts again after etcd was rolled back.
+// startKeeper starts to keep the store's wakes concurrently with this follower, unless another shard keeps them. The
+// keeper stops when ctx is done. ctx is the context of the follower's watch, so that the keeper also starts again after
+// etcd was rolled back.
 func (w *watcher) startKeeper(ctx context.Context) {
 	if !w.keeping.CompareAndSwap(false, true) {
 		return
@@ -43,7 +44,7 @@ func (w *watcher) startKeeper(ctx context.Context) {
 	})
 }
 
-// naming records which shards a group or a target names, and the revision at which it was written.
+// naming records which shards a group's key or a target's key names, and the revision at which the key was written.
 type naming struct {
 	shards []string
 	at     int64
@@ -59,7 +60,7 @@ type keeper struct {
 	written int                         // number of missing wakes that were written
 }
 
-// keep keeps the wakes until ctx ends, the term is over, or something fails. It returns nil immediately if another
+// keep keeps the wakes until ctx is done, the term has ended, or something fails. It returns nil immediately if another
 // shard keeps them.
 func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error {
 	granted, err := k.client.Grant(ctx, leaseSeconds)
@@ -86,10 +87,10 @@ func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error 
 	if err := k.run(ctx); ctx.Err() == nil {
 		return fmt.Errorf("keeping wakes: %w", err)
 	}
-	return nil // ctx has ended, or the term is over
+	return nil // ctx is done, or the term has ended
 }
 
-// run lists all groups, targets and wakes, and follows them until the watch breaks or ctx ends. The error gives the
+// run lists all groups, targets and wakes, and follows them until the watch breaks or ctx is done. The error gives the
 // reason.
 func (k *keeper) run(ctx context.Context) error {
 	from, end := k.prefix+groupsKey, clientv3.GetPrefixRangeEnd(k.prefix+wakesKey)
@@ -105,7 +106,7 @@ func (k *keeper) run(ctx context.Context) error {
 		return err
 	}
 	// All keys are watched as one range, so that all changes of a transaction arrive together. A wake that is still
-	// missing then was not written.
+	// missing after that was not written.
 	for change := range k.client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end),
 		clientv3.WithRev(revision+1)) {
 		if err := change.Err(); err != nil {
@@ -122,7 +123,7 @@ func (k *keeper) run(ctx context.Context) error {
 	return errors.New("the watch ended")
 }
 
-// take applies one key, and adds its group to touched.
+// take applies one changed key, and adds its group to touched.
 func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 	kind, rest, _ := strings.Cut(k.name(kv.Key), "/")
 	var n naming
@@ -153,8 +154,8 @@ func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 	}
 }
 
-// missing returns the writes that bring the wakes of a group up to date. After them, each shard that the group concerns
-// has a wake that is as new as the group, and no other shard has a wake.
+// missing returns the writes that bring a group's wakes up to date. After them, each shard that the group concerns has
+// a wake that is as new as the group, and no other shard has one.
 func (k *keeper) missing(group string) (ops []clientv3.Op) {
 	g, t := k.groups[group], k.targets[group]
 	wanted := map[string]bool{}

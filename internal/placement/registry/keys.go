@@ -27,15 +27,15 @@ const (
 	electionKey = "election/planner"
 	frozenKey   = "frozen" // exists while the store is frozen (rule 9)
 	// The following keys are not part of a View.
-	accessKey  = "access" // the table of grants, which internal/security/access reads
+	accessKey  = "access" // the table of grants, for internal/security/access
 	signingKey = "seal"   // key with which gateways and shards sign values that callers send back
-	// These keys sort after volumes/, so that no watch of an older program sees them.
+	// These keys sort after volumes/, so that no older version of Sheaf watches them.
 	wakesKey   = "wakes/"              // see wakes.go
 	keeperKey  = "wakes-keeper"        // see wakes.go
 	weightsKey = "weights/"            // see weights.go
-	tenantsKey = "weights-of-tenants/" // the ledger of each tenant with stored quotas, which internal/shard/quota reads
-	deletedKey = "within-deleted/"     // NAME: exists while group NAME is deleted; these keys are only counted
-	withinKey  = "within/"             // PREFIX: written with each group that CreateGroup makes within a bound, create.go
+	tenantsKey = "weights-of-tenants/" // the ledger of each tenant with storage quotas, for internal/shard/quota
+	deletedKey = "within-deleted/"     // NAME; exists while group NAME is deleted; these keys are only counted
+	withinKey  = "within/"             // PREFIX; written with each group created within a bound, see create.go
 )
 
 const (
@@ -56,8 +56,8 @@ type keys struct {
 // name returns a key without the store's prefix.
 func (k keys) name(key []byte) string { return strings.TrimPrefix(string(key), k.prefix) }
 
-// at returns the condition that a key has not changed since it was read at a revision. For revision 0, it is the
-// condition that the key does not exist.
+// at returns the condition that a key has not changed since it was read at a revision. With revision 0, the condition
+// is that the key does not exist.
 func (k keys) at(name string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(k.prefix+name), "=", revision)
 }
@@ -66,7 +66,7 @@ func (k keys) exists() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(k.prefix+metaKey), ">", 0)
 }
 
-// only takes the result of a request for one key, and returns that key. Its ModRevision is 0 if the key does not exist.
+// only returns the key in the result of a request for one key. If the key does not exist, its ModRevision is 0.
 func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	if len(found) == 0 {
 		return &mvccpb.KeyValue{}
@@ -74,7 +74,7 @@ func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return found[0]
 }
 
-// get reads one key. If the key does not exist, the ModRevision of the result is 0, as with only().
+// get reads one key. If the key does not exist, the result's ModRevision is 0, as with only.
 func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
 	answer, err := k.client.Get(ctx, k.prefix+name)
 	if err != nil {
@@ -83,7 +83,8 @@ func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
 	return only(answer.Kvs), nil
 }
 
-// encode returns the JSON of a value that is stored in etcd. The types of these values can always be encoded.
+// encode returns the JSON of a value that is stored in etcd. It panics if the value cannot be encoded, which never
+// happens for the types in use.
 func encode(value any) []byte {
 	out, err := json.Marshal(value)
 	if err != nil {
@@ -107,14 +108,15 @@ func (k keys) create(ctx context.Context, name string, value []byte) (there []by
 	return only(answer.Responses[0].GetResponseRange().Kvs).Value, nil
 }
 
-// replace writes a key if all conditions hold, and reports whether they did.
+// replace writes a key if all conditions are true, and reports whether they were.
 func (k keys) replace(ctx context.Context, name string, value []byte, conditions ...clientv3.Cmp) (done bool,
 	err error) {
 	answer, err := k.client.Txn(ctx).If(conditions...).Then(clientv3.OpPut(k.prefix+name, string(value))).Commit()
 	return err == nil && answer.Succeeded, err
 }
 
-// read reads keys, named without the store's prefix, at one revision. found lacks the keys that do not exist.
+// read reads keys, named without the store's prefix, at one revision. The map found has no entry for a key that does
+// not exist.
 func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccpb.KeyValue, at readAt, err error) {
 	found = make(map[string]*mvccpb.KeyValue, len(names))
 	for chunk := range slices.Chunk(names, readKeysMax) {
@@ -142,13 +144,14 @@ func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccp
 	return found, at, nil
 }
 
-// readAt identifies the state of etcd that was read, by the etcd's id and its revision.
+// readAt identifies the state of etcd that was read, by etcd's id and revision.
 type readAt struct {
 	revision int64
 	cluster  uint64
 }
 
-// pages reads a range of keys at a revision (0: the newest), in pages, and returns that revision.
+// pages reads a range of keys at the revision at, or at the newest one if at is 0. It reads in pages, and returns the
+// revision.
 func (k keys) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error,
 	options ...clientv3.OpOption,
 ) (revision int64, cluster uint64, err error) {
@@ -177,19 +180,19 @@ func (k keys) pages(ctx context.Context, from, end string, at int64, each func(k
 	}
 }
 
-// errNotElected means that a condition of a transaction no longer holds, such as that this planner is elected. Nothing
-// was written.
+// errNotElected means that a transaction's condition is no longer true, for example that this planner is elected.
+// Nothing was written.
 var errNotElected = errors.New("another planner is elected")
 
 // write applies ops in transactions of at most txnOpsMax operations. Each transaction is applied only if all conditions
-// in onlyIf hold. Otherwise write returns errNotElected.
+// in onlyIf are true. Otherwise write returns errNotElected.
 func (k keys) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
 	_, err := k.writeEach(ctx, ops, onlyIf...)
 	return err
 }
 
-// writeEach is like write(). It also reports for each op that was applied whether the op took effect. A nested
-// transaction takes no effect if its conditions do not hold.
+// writeEach is like write, and also reports for each applied op whether it took effect. A nested transaction takes no
+// effect if its conditions are false.
 func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) (done []bool, err error) {
 	for chunk := range slices.Chunk(ops, txnOpsMax) {
 		answer, err := k.client.Txn(ctx).If(onlyIf...).Then(chunk...).Commit()
@@ -207,8 +210,8 @@ func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...client
 	return done, nil
 }
 
-// keepAlive returns when the lease is lost or ctx ends. The client renews the lease while this function consumes the
-// answers.
+// keepAlive returns when the lease is lost or ctx is done. The client renews the lease while this function consumes the
+// responses.
 func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
 	answers, err := k.client.KeepAlive(ctx, lease)
 	if err != nil {
@@ -218,11 +221,11 @@ func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
 	}
 }
 
-// revokePatience bounds the revocation of a lease, because a stopping process waits for it. Tests use a longer time,
-// because they require that the keys under the lease are gone afterwards, even if etcd's disk is slow.
+// revokePatience limits how long revoking a lease may take, because a stopping process waits for it. Tests use a longer
+// time, because they require that the lease's keys are gone afterwards, even if etcd's disk is slow.
 var revokePatience = time.Second
 
-// revoke revokes a lease, so that its keys are deleted immediately. If the revocation fails, the lease expires later.
+// revoke revokes a lease, so that its keys are deleted immediately. If it fails, the lease expires later.
 func (k keys) revoke(lease clientv3.LeaseID) {
 	if lease == 0 {
 		return

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// The following functions serve the operator, which sets targets from outside, for a store that must exist. Several
-// operators may call them concurrently. Every write is conditional on the state from which it was decided.
+// The operator uses the following functions to set the targets of an existing store from outside. Several operators may
+// call them concurrently. Every write is conditional on the state from which it was decided.
 
 // MetaOf is like Meta, but for a store that is known to exist. It returns ErrPlacementLost if etcd is empty, and
 // ErrOtherStore if etcd holds another store.
@@ -29,7 +29,7 @@ func (s *Store) ViewOf(ctx context.Context, store uuid.UUID) (placement.View, er
 	return view, err
 }
 
-// listOf is like ViewOf, and also returns the state from which the view was made.
+// listOf is like ViewOf, and also returns the state that the view was built from.
 func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, placement.View, error) {
 	st, err := s.existing(ctx)
 	if err != nil {
@@ -45,7 +45,8 @@ func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, placement.
 // whoPlans is recorded as the process that noticed a rollback if that process is not a shard.
 const whoPlans = "the planner or operator"
 
-// known compares the store in etcd with the expected one.
+// known returns an error unless etcd holds the expected store. The argument err is the error of reading the store's
+// meta.
 func (s *Store) known(want, have uuid.UUID, err error) error {
 	switch {
 	case errors.Is(err, placement.ErrNoMeta):
@@ -94,12 +95,12 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy placement.
 	return out, nil
 }
 
-// pairsOf returns a function that reads a group and its target from a view.
+// pairsOf returns a function that looks up a group and its target in a view.
 func pairsOf(view placement.View) func(name string) pair {
 	return func(name string) pair { return pair{view.Groups[name], view.Targets[name]} }
 }
 
-// changed returns ErrChanged if err means that a condition did not hold. It returns any other error unchanged.
+// changed returns ErrChanged if err means that a condition was false. It returns any other error unchanged.
 func changed(err error) error {
 	if errors.Is(err, errNotElected) {
 		return fmt.Errorf("planning: %w", placement.ErrChanged)

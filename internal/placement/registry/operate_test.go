@@ -129,8 +129,8 @@ func shardStatesOutliveRegistrations(t *testing.T) {
 	}
 }
 
-// etcd is stopped, wiped and started empty under a watcher. The watcher must keep its view, follow no other store,
-// and continue with a higher epoch once placement was rebuilt.
+// etcd is stopped, wiped and restarted empty while a watcher runs. The watcher must keep its view, follow no other
+// store, and continue with a higher epoch once the placement has been rebuilt.
 func TestWatchOverAWipedEtcd(t *testing.T) { synctest.Test(t, watchOverAWipedEtcd) }
 
 func watchOverAWipedEtcd(t *testing.T) {

@@ -18,10 +18,10 @@ import (
 // plannerLeaseSeconds is short because after a crash new groups wait for the next planner.
 const plannerLeaseSeconds = 3
 
-// RunPlanner creates the groups of Hash routing and writes the targets that Plan changes, for each view, until ctx
-// ends. Several planners may run. One of them is elected by a lease, and its writes have no effect after it has lost
-// the lease. RunPlanner continues after outages of etcd. It returns an error for an invalid policy, and nil when ctx
-// has ended.
+// For each view, RunPlanner creates the groups of Hash routing and writes the targets that Plan changes. It runs until
+// ctx is done. Several planners may run. One of them is elected by a lease, and its writes have no effect after it has
+// lost the lease. RunPlanner continues after etcd outages. It returns an error for an invalid policy, and nil when ctx
+// is done.
 func RunPlanner(ctx context.Context, store *Store, policy placement.Policy, logger *slog.Logger) error {
 	if err := policy.Validate(); err != nil {
 		return err
@@ -48,7 +48,7 @@ type candidate struct {
 	unplaced map[string]string // reasons by group, from the previous view in this term
 }
 
-// term waits to be elected, then plans until the term ends.
+// term waits until this planner is elected, then plans until its term ends.
 func (c *candidate) term(ctx context.Context) error {
 	s := c.store
 	lease, err := s.client.Grant(ctx, plannerLeaseSeconds)
@@ -84,7 +84,7 @@ func (c *candidate) term(ctx context.Context) error {
 	return errors.New("the lease was lost")
 }
 
-// act creates the groups that are missing in a view. If none is missing, it plans for the view and writes the
+// act creates the groups that are missing in a view. If none is missing, it plans for the view and writes the changed
 // targets.
 func (c *candidate) act(ctx context.Context, view placement.View) error {
 	if held := view.Held(); held != "" {
@@ -110,8 +110,8 @@ func (c *candidate) act(ctx context.Context, view placement.View) error {
 	return err
 }
 
-// logUnplaced logs the groups that cannot be placed now, in one line for each reason. It leaves out groups that had
-// the same reason in the previous view.
+// logUnplaced logs the groups that cannot be placed now, with one line per reason. It leaves out groups that had the
+// same reason in the previous view.
 func (c *candidate) logUnplaced(now map[string]string) {
 	groups := map[string][]string{}
 	for _, group := range slices.Sorted(maps.Keys(now)) {

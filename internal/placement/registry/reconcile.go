@@ -12,8 +12,9 @@ import (
 )
 
 // Reconcile overwrites the placement in the etcd of a frozen store with the placement that the shards' volumes report.
-// It never changes a volume according to etcd. It lifts the freeze when every group is accounted for: a majority of its
-// voters was found, or no shard ever had the group. silent describes the shards that did not answer.
+// It changes only etcd, and never a volume. It lifts the freeze when every group is accounted for, which means that a
+// majority of its voters was found, or that no shard ever had the group. The argument silent describes the shards that
+// did not respond.
 func (s *Store) Reconcile(ctx context.Context, r rescue.Rebuilt, silent []string) (rescue.Reconciled, error) {
 	st, err := s.list(ctx)
 	if err != nil {
@@ -47,7 +48,7 @@ func (s *Store) Unreconciled(ctx context.Context, why ...string) error {
 	return c.say(ctx)
 }
 
-// reconciler overwrites what one listing shows.
+// reconciler overwrites what one listing of etcd shows.
 type reconciler struct {
 	keys
 
@@ -55,7 +56,8 @@ type reconciler struct {
 	done rescue.Reconciled
 }
 
-// put writes a group and its target if neither has changed. It also replaces keys that cannot be used.
+// put writes a group and its target if neither has changed since the listing. It also replaces keys whose value is
+// invalid.
 func (c *reconciler) put(ctx context.Context, g placement.Group, target placement.Target) error {
 	before := pair{c.st.groups[g.Name], c.st.targets[g.Name]}
 	before.group.Revision = c.st.revisionOf(groupsKey + g.Name)
@@ -76,7 +78,7 @@ func (c *reconciler) put(ctx context.Context, g placement.Group, target placemen
 	return nil
 }
 
-// say updates, in etcd, what the freeze waits for, if that has changed.
+// say updates, in etcd, the list of what the freeze waits for, if that has changed.
 func (c *reconciler) say(ctx context.Context) error {
 	f := *c.st.view.Freeze
 	waits := rescue.FirstWords(c.done.Waits)
@@ -90,7 +92,8 @@ func (c *reconciler) say(ctx context.Context) error {
 	return nil
 }
 
-// lift ends the freeze. It raises the epoch above all epochs that were ever seen. Then all processes follow etcd again.
+// lift ends the freeze, and raises the epoch above all epochs that were ever seen. All processes then follow etcd
+// again.
 func (c *reconciler) lift(ctx context.Context, base uint64) error {
 	meta := c.st.view.Meta
 	meta.EpochBase = max(base, meta.EpochBase+rescue.EpochJump)

@@ -20,8 +20,8 @@ import (
 // leaseSeconds is the time after which a shard that does not renew its lease is no longer registered.
 const leaseSeconds = 6
 
-// RegisterShard registers a shard until the returned function stop is called. The registration is under a lease that is
-// kept alive, and replaced by a new lease after an outage of etcd.
+// RegisterShard registers a shard until the returned function stop is called. The registration has a lease that is kept
+// alive, and replaced with a new lease after an etcd outage.
 //
 // RegisterShard returns ErrNameTaken if another live process is registered under this name with another volume, or with
 // the same or a later generation of this volume. It also returns ErrNameTaken if that process has an earlier generation
@@ -29,10 +29,11 @@ const leaseSeconds = 6
 // It returns ErrRolledBack if the volume is not a successor of every state that was ever registered for it (see
 // MayFollow).
 //
-// ctx bounds the first registration. If ctx ends later, the registration ends as if stop() were called. stop() removes
-// the shard from etcd (within a second) and may be called more than once. refused() is called once if the shard cannot
-// be registered again after its lease ran out, because another process now has its name or volume. The shard must then
-// stop serving. refused() is not called if etcd just does not answer. stop() waits until refused() has returned.
+// ctx bounds the first registration. If ctx is done later, the registration ends as if stop() were called. stop()
+// removes the shard from etcd (within a second) and may be called more than once. refused() is called once if the shard
+// cannot be registered again after its lease ran out, because another process now has its name or volume. The shard
+// must then stop serving. refused() is not called if etcd merely does not respond. stop() waits until refused() has
+// returned.
 func (s *Store) RegisterShard(ctx context.Context, shard placement.Shard, refused ...func(error)) (
 	stop func(), err error) {
 	r, err := s.registration(shard)
@@ -65,9 +66,9 @@ func (s *Store) RegisterShard(ctx context.Context, shard placement.Shard, refuse
 }
 
 // MayRegister reports, like RegisterShard, whether a shard may be registered in its next state. It also returns the
-// step of the volume that is registered now, or zero if no step is registered. It writes nothing to etcd or to the
-// volume. If each refusal raised the generation of a copied volume, the copy would eventually have a later generation
-// than its original.
+// volume's registered step, or zero if no step is registered. It writes nothing to etcd or to the volume. If each
+// refusal raised the generation of a copied volume, the copy would eventually have a later generation than its
+// original.
 func (s *Store) MayRegister(ctx context.Context, shard placement.Shard) (registered placement.Step, err error) {
 	r, err := s.registration(shard)
 	if err != nil {
@@ -80,7 +81,7 @@ func (s *Store) MayRegister(ctx context.Context, shard placement.Shard) (registe
 	return registered, nil
 }
 
-// registration is the registration of one shard process. It must be used by one goroutine at a time.
+// registration is the registration of one shard process. Not safe for concurrent use.
 type registration struct {
 	keys
 
@@ -99,7 +100,7 @@ func (s *Store) registration(shard placement.Shard) (*registration, error) {
 	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
 }
 
-// first calls once(), and repeats the call while etcd is too slow. An attempt without an answer may have written the
+// first calls once, and repeats the call while etcd is too slow. An attempt without a response may have written the
 // registration, which then belongs to this process and does not block the next attempt.
 func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err error) {
 	err = Patiently(ctx, r.logger, func(ctx context.Context) error {
@@ -109,7 +110,7 @@ func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err e
 	return lease, err
 }
 
-// once makes a lease and writes the shard under it. It writes the volume's generation without a lease.
+// once creates a lease and writes the shard under it. It writes the volume's generation without a lease.
 func (r *registration) once(ctx context.Context) (clientv3.LeaseID, error) {
 	granted, err := r.client.Grant(ctx, leaseSeconds)
 	if err != nil {
@@ -127,8 +128,8 @@ func (r *registration) once(ctx context.Context) (clientv3.LeaseID, error) {
 	}
 }
 
-// may checks whether the shard may be registered. It returns the conditions under which the state that it has read
-// still holds, and the registered step of the volume.
+// may checks whether the shard may be registered. It returns the conditions under which the state that it has read is
+// still current, and the volume's registered step.
 func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, registered placement.Step, err error) {
 	key, volumeKey := shardsKey+r.shard.Name, volumesKey+r.shard.VolumeUUID.String()
 	read, err := r.client.Txn(ctx).Then(clientv3.OpGet(r.prefix+key), clientv3.OpGet(r.prefix+volumeKey)).Commit()
@@ -168,8 +169,8 @@ func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, regi
 	return conditions, registered, nil
 }
 
-// try writes shard and volume in one transaction if both have not changed since they were read. It returns false if
-// they have.
+// try writes the shard and its volume in one transaction if neither has changed since it was read. It returns false if
+// one has.
 func (r *registration) try(ctx context.Context, lease clientv3.LeaseID) (bool, error) {
 	if last, stepped := r.steps.Load(r.shard.Boot); stepped {
 		r.shard.Step, r.shard.Registered = last.(placement.Shard).Step, last.(placement.Shard).Registered
@@ -210,8 +211,8 @@ func (r *registration) notLive(ctx context.Context, key string) (unchanged clien
 // itself may have made a single renewal, because it extends all leases when its leader changes.
 const renewalsOfALivingShard = 2
 
-// gone waits for the end of another process, which is registered under the shard's name, at another address and with an
-// earlier generation of this volume. That process no longer runs if no process listens at its address, for example
+// gone waits until another process has stopped, which is registered under the shard's name, at another address and with
+// an earlier generation of this volume. That process no longer runs if no process listens at its address, for example
 // after a crash, or if its registration has expired. If it keeps renewing its registration, it is alive, and this
 // volume is a copy of its volume. A later generation of this volume does not prove the opposite, because a process that
 // starts on a copy also raises the copied generation.
@@ -271,7 +272,7 @@ const goneEvery = 200 * time.Millisecond
 // Tests use a shorter time.
 var goneMax = 5 * leaseSeconds * time.Second
 
-// refuses reports whether it is certain that no process listens at an address.
+// refuses reports whether no process listens at an address. It returns false if it cannot be certain.
 func refuses(ctx context.Context, address string) bool {
 	soon, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -282,8 +283,8 @@ func refuses(ctx context.Context, address string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// keep keeps the lease alive, and registers the shard again after the lease was lost, until ctx ends. keep returns an
-// error if another process has the shard's name or volume.
+// keep keeps the lease alive, and registers the shard again whenever the lease was lost, until ctx is done. It returns
+// an error if another process has the shard's name or volume.
 func (r *registration) keep(ctx context.Context, lease clientv3.LeaseID) error {
 	tries := retries()
 	for {
@@ -312,8 +313,8 @@ func (r *registration) keep(ctx context.Context, lease clientv3.LeaseID) error {
 	}
 }
 
-// mayFollow is like MayFollow, but takes the value of etcd's key for the shard's volume. It also returns the decoded
-// record.
+// mayFollow is like the function MayFollow, but takes the value of etcd's key for the shard's volume. It also returns
+// the decoded record.
 func mayFollow(value []byte, shard placement.Shard) (seen placement.VolumeRecord, err error) {
 	err = json.Unmarshal(value, &seen)
 	if err == nil && (seen.Volume != shard.VolumeUUID || max(seen.Generation, seen.Step.Number) > placement.NumberMax) {

@@ -22,8 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// Every implementation of the registry must pass this table. It runs on a real etcd, and on the in-memory etcd of the
-// other tests in this package, so both must behave in the same way.
+// TestRegisterShard runs on an in-memory etcd, as the other tests of this package do, and on a real one, so that both
+// are known to behave in the same way.
 func TestRegisterShard(t *testing.T) {
 	placementtest.Register(t, func(t *testing.T) placementtest.Registry { return newStore(t, onEtcd(t)) })
 }
@@ -41,7 +41,7 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	volume := uuid.New()
 	for _, c := range []struct {
 		registered, generation uint64 // values in etcd
-		here, known            uint64 // values on the volume, which is in generation 9
+		here, known            uint64 // values on the volume, whose generation is 9
 		want                   error
 	}{
 		{20, 8, 21, 20, nil},
@@ -64,7 +64,7 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 }
 
 // When a lease has expired, the new registration reports the current step of the volume. The registration does so even
-// if etcd was rolled back to a step between that of the start and the current one.
+// if etcd was rolled back to a step between that at the start and the current one.
 func TestARepeatedRegistrationReportsTheLastStep(t *testing.T) {
 	synctest.Test(t, aRepeatedRegistrationReportsTheLastStep)
 }
@@ -119,8 +119,8 @@ func aRepeatedRegistrationReportsTheLastStep(t *testing.T) {
 }
 
 // An etcd that was rebuilt from the volumes has the step of each volume, so from then on an earlier state of a volume
-// is detected. If a shard has reported a later step to etcd during the rebuild, the step in its earlier answer does not
-// replace the later one.
+// is detected. If a shard has reported a later step to etcd during the rebuild, the step in its earlier response does
+// not replace the later one.
 func TestARebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	synctest.Test(t, aRebuiltEtcdKnowsTheStepsOfVolumes)
 }
@@ -315,7 +315,7 @@ func registerShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
 		t.Fatalf("the volume of a shard that has another one now: %v", err)
 	}
 	defer stopB()
-	a.Generation = 3 // the first shard would take its disk back, but that disk is live
+	a.Generation = 3 // the first shard would take its disk back, but that disk is in use
 	stopNew()
 	if _, err := store.RegisterShard(ctx, a); !errors.Is(err, placement.ErrNameTaken) {
 		t.Fatalf("the volume is live as b: error %v", err)

@@ -16,8 +16,8 @@ import (
 )
 
 // Restore writes a rebuilt placement. It writes meta last, because no process follows an etcd without meta. It keeps
-// the records of volumes in etcd. If etcd already holds meta, it returns ErrStoreExists. With force, it replaces the
-// meta of the same store, but never that of another store.
+// etcd's volume records. If etcd already holds meta, it returns ErrStoreExists. With force, it replaces the meta of the
+// same store, but never that of another store.
 func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error {
 	if err := r.Meta.Validate(); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	}
 	known := map[string]bool{}
 	ops := make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
-	// A restore deletes all targets, so only the shards of members have to be woken.
+	// A restore deletes all targets, so only the members' shards have to be woken.
 	wakes := func(g placement.Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, placement.Target{})) }
 	for _, g := range r.Groups {
 		known[g.Name] = true
@@ -77,7 +77,7 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	}, unchanged))
 }
 
-// ErrShort means that too few voters were found for some groups. Nothing was written.
+// ErrShort means that too few voters of some groups were found. Nothing was written.
 var ErrShort = errors.New("too few voters of some groups were found")
 
 func restoring(err error) error {

@@ -14,21 +14,21 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 )
 
-// retryMax is the longest pause before a retry after etcd did not answer.
+// retryMax is the longest pause before a retry after etcd did not respond.
 const retryMax = 2 * time.Second
 
-// retries returns the pauses between retries of lists, watches, registrations, plans and grants when etcd does not
-// answer.
+// retries returns the pauses between retries of lists, watches, registrations, plans and grants while etcd does not
+// respond.
 func retries() *backoff.Tries {
 	return &backoff.Tries{Doubling: backoff.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
 }
 
-// startPatience bounds the time for which Patiently retries.
+// startPatience limits how long Patiently retries.
 const startPatience = time.Minute
 
-// Patiently makes the etcd calls that the start of a shard needs. It retries after errors for which IsPassing is
-// true, which usually mean that etcd's disk stalls for a while. After a minute, or when ctx ends, it returns the last
-// error.
+// Patiently performs the etcd requests that a starting shard needs. It retries after errors for which IsPassing is
+// true, which usually mean that etcd's disk stalls for a while. After a minute, or when ctx is done, it returns the
+// last error.
 func Patiently(ctx context.Context, logger *slog.Logger, do func(ctx context.Context) error) error {
 	began := time.Now()
 	for tries := retries(); ; tries.Wait(ctx) {
@@ -40,7 +40,7 @@ func Patiently(ctx context.Context, logger *slog.Logger, do func(ctx context.Con
 	}
 }
 
-// IsPassing reports whether etcd did not answer in time, or was so slow that a lease expired before it was used. A
+// IsPassing reports whether etcd did not respond in time, or was so slow that a lease expired before it was used. A
 // retry may then succeed.
 func IsPassing(err error) bool {
 	var answer rpctypes.EtcdError
@@ -54,8 +54,8 @@ func IsPassing(err error) bool {
 var refusals = []codes.Code{codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated,
 	codes.InvalidArgument, codes.FailedPrecondition}
 
-// MayBeDone reports whether a write to etcd that ended with this error may have taken effect. It returns true if etcd
-// has not answered, or if the answer does not show whether the write took effect.
+// MayBeDone reports whether a failed etcd write may have taken effect. It may have if etcd has not responded, or if the
+// error does not show whether the write took effect.
 func MayBeDone(err error) bool {
 	var of rpctypes.EtcdError
 	return !errors.As(err, &of) || !slices.Contains(refusals, of.Code())

@@ -22,8 +22,8 @@ import (
 // reconciled, which raises Meta.EpochBase. If it did not persist, the older etcd would soon pass the comparison again,
 // because writes raise its revision too.
 
-// behind returns the reason why a state is older than an earlier view of the same store. The result is empty if the
-// state is not older.
+// behind returns why a state is older than an earlier view of the same store. It returns an empty string if the state
+// is not older.
 func (st *state) behind(seen placement.Progress) string {
 	now := st.mark()
 	why := now.Behind(seen.Mark)
@@ -44,7 +44,7 @@ func wordsOlder(key string, now, seen int64) string {
 }
 
 // compare checks whether the state is older than an earlier view. Once a state was found to be older, the finding
-// persists until the base is higher, because writes to an older etcd also raise its revision.
+// persists until the epoch base is higher, because writes to an older etcd also raise its revision.
 func (st *state) compare(seen placement.Progress, last *state) {
 	if st.hasMeta && st.view.Meta.StoreUUID == seen.Store {
 		if st.setBack = st.behind(seen); st.setBack == "" {
@@ -55,7 +55,7 @@ func (st *state) compare(seen placement.Progress, last *state) {
 }
 
 // older returns the name of a group or target that is older in this state than in the earlier state last, which may be
-// nil. The result is empty if there is none.
+// nil. It returns an empty string if there is none.
 func (st *state) older(last *state) string {
 	if last == nil || last.view.Meta.StoreUUID != st.view.Meta.StoreUUID ||
 		last.view.Meta.EpochBase != st.view.Meta.EpochBase {
@@ -78,23 +78,23 @@ func (st *state) older(last *state) string {
 type memory struct {
 	mu         sync.Mutex         // guards the fields below
 	observed   placement.Progress // the latest state of the store that this process has seen
-	lastAnswer time.Time          // when etcd last answered a watch
-	held       string             // reason why Watch withholds etcd's content; empty if it does not
-	domains    map[string]string  // the failure domains with which shards were last registered; see withDomains
+	lastAnswer time.Time          // when etcd last sent a response to a watch
+	held       string             // why Watch withholds etcd's content; empty if it does not
+	domains    map[string]string  // the failure domain with which each shard was last registered; see withDomains
 
 	reportedUnusable map[string]int64 // keys that reportUnusable has logged, with their revisions
 }
 
-// LastAnswer returns the time at which etcd last answered a Watch or Follow of this Store. The time is zero if etcd
-// never answered. LastAnswer also returns the reason why Watch withholds the current content of etcd. The reason is
-// empty if Watch does not withhold it.
+// LastAnswer returns the time of etcd's last response to a Watch or Follow of this Store. The time is zero if etcd
+// never responded. LastAnswer also returns why Watch withholds etcd's current content. The reason is empty if Watch
+// does not withhold it.
 func (m *memory) LastAnswer() (last time.Time, held string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.lastAnswer, m.held
 }
 
-// hold records that etcd has answered, and why its current content is withheld. The reason is empty if the content is
+// hold records that etcd has responded, and why its current content is withheld. The reason is empty if the content is
 // not withheld.
 func (m *memory) hold(reason string) {
 	m.mu.Lock()
@@ -102,7 +102,7 @@ func (m *memory) hold(reason string) {
 	m.lastAnswer, m.held = time.Now(), reason
 }
 
-// noteAnswer records that etcd has answered.
+// noteAnswer records that etcd has responded.
 func (m *memory) noteAnswer() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,22 +128,21 @@ func (m *memory) saw(st *state) {
 	}
 }
 
-// found records why a state is older than one that was seen before. It keeps the first reason.
+// found records why a state is older than one that was seen before. If a reason is already recorded, it is kept.
 func found(seen *placement.Progress, st *state, why string) {
 	if seen.Store == st.view.Meta.StoreUUID && seen.Base <= st.view.Meta.EpochBase && seen.SetBack == "" {
 		seen.SetBack = why
 	}
 }
 
-// keep preserves the finding that etcd is older, unless etcd was reconciled since then.
+// keep preserves the finding that etcd is older, unless etcd has been reconciled since.
 func keep(seen *placement.Progress, before placement.Progress) {
 	if seen.Store == before.Store && seen.Base <= before.Base && seen.SetBack == "" {
 		seen.SetBack = before.SetBack
 	}
 }
 
-// Newest takes the mark of a view. If this process has seen the store up to a later mark, Newest returns that later
-// mark. Otherwise it returns the mark of the view.
+// Newest returns the later of the view's mark and the mark up to which this process has seen the store.
 func (m *memory) Newest(view placement.Mark) placement.Mark {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,15 +159,15 @@ func (m *memory) setBackSince(st *state, why string) error {
 	return fmt.Errorf("%w: %s", errSetBack, why)
 }
 
-// before is called before a read starts. It returns the state up to which the store has been seen so far. The result of
-// the read cannot be older than that state, because a read asks the majority of etcd's members.
+// before returns the state up to which the store has been seen so far. It must be called before a read starts. The
+// read's result cannot be older than that state, because a read goes through a majority of etcd's members.
 func (m *memory) before() placement.Progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.observed
 }
 
-// See sets the state up to which an earlier process has seen the store.
+// See sets the state up to which an earlier process saw the store.
 func (m *memory) See(before placement.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,7 +178,8 @@ func (m *memory) See(before placement.Progress) {
 }
 
 // isBehind explains how a read shows that etcd is older than the state st, which was seen before. It returns an empty
-// string if etcd is not older. now describes the read, and newest is the revision of the key st.contentKey in it.
+// string if etcd is not older. The argument now describes the read, and newest is the revision of the key st.contentKey
+// in that read.
 func (st *state) isBehind(now readAt, newest int64) string {
 	switch seen := max(st.revision, st.looked); {
 	case now.revision < seen:

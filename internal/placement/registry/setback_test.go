@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// grownSince restores a backup of etcd. Then it calls change(), which writes to that etcd as other processes would for
-// a while. It returns a backup of the result.
+// grownSince restores a backup of etcd, then calls change, which writes to that etcd as other processes would for a
+// while. It returns a backup of the result.
 func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 	change func(store *registry.Store)) memetcdtest.Backup {
 	t.Helper()
@@ -26,9 +26,9 @@ func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 	return server.Backup()
 }
 
-// An etcd is rolled back under a shard that watches its own groups, under a process that watches everything, and under
-// a process that lists etcd now and then. Each must notice this, no matter how many writes the older etcd has received
-// before it answers again.
+// etcd is rolled back while a shard watches its own groups, another process watches everything, and a third one lists
+// etcd now and then. Each must notice this, no matter how many writes the older etcd has received before it responds
+// again.
 func TestAnOlderEtcdIsNoticedByWhatItHolds(t *testing.T) {
 	for name, c := range map[string]struct {
 		mine, others int // number of writes after the backup, to the shard's own group and to others
@@ -110,7 +110,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 		_, held := gateway.LastAnswer()
 		return held != ""
 	})
-	// The process starts again, as after a kill, with the mark that the shard's volume has kept.
+	// The process restarts, as after a kill, with the mark that the shard's volume has kept.
 	restarted := sameStore(t, client, store)
 	first := <-restarted.Follow(ctx, placement.Progress{Store: meta.StoreUUID, Mark: view.Mark}, placement.Own{Shard: "b"})
 	if first.SetBack == "" {

@@ -12,10 +12,10 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// state is the mutable copy of etcd's content. Published maps are copies, which are made only if something has
+// state is the mutable copy of etcd's content. Published maps are copies, which are created only if something has
 // changed.
 type state struct {
-	revision     int64 // revision of the listing, then of the last change
+	revision     int64 // revision of the listing, or of the last change after it
 	looked       int64 // etcd's revision at the last check
 	metaRevision int64 // revision of the last change of meta; 0 if meta does not exist
 	hasMeta      bool
@@ -24,7 +24,7 @@ type state struct {
 	asked        wroteAt // the contentKey of the earlier view, as this listing found it
 	cluster      uint64
 	base         uint64 // the base in meta at the time of the comparison
-	setBack      string // reason why this state is older than an earlier view; empty if it is not older
+	setBack      string // why this state is older than an earlier view; empty if it is not older
 	freezeAt     int64  // revision of the key frozen; 0 if the key does not exist
 	view         placement.View
 	changed      changedParts
@@ -40,7 +40,7 @@ type state struct {
 // changedParts are the parts of a state that have changed since the last publish.
 type changedParts struct{ shards, groups, targets, states, unusable bool }
 
-// wroteAt names a key and the revision at which the key was written. The revision is 0 if the key does not exist.
+// wroteAt is a key and the revision at which it was written. The revision is 0 if the key does not exist.
 type wroteAt struct {
 	key string
 	at  int64
@@ -75,7 +75,7 @@ func (st *state) wrote(name string, revision int64) {
 	}
 }
 
-// publish returns a View of the state. Later changes of the state do not change it.
+// publish returns a View of the state. Later changes to the state do not affect the View.
 func (st *state) publish() placement.View {
 	if st.changed.shards || st.changed.states {
 		st.view.Shards = maps.Clone(st.shards)
@@ -136,8 +136,8 @@ func (st *state) putAll(k keys, found map[string]*mvccpb.KeyValue) {
 	}
 }
 
-// put applies one key, and reports whether the view has changed. If the value cannot be used, the known value
-// remains, and View.Unusable names the key.
+// put applies one key, and reports whether the view has changed. If the value is invalid, the known value remains, and
+// View.Unusable names the key.
 func (st *state) put(k keys, name string, kv *mvccpb.KeyValue) (relevant bool) {
 	relevant, err := st.decode(name, kv)
 	if err != nil {
@@ -147,7 +147,7 @@ func (st *state) put(k keys, name string, kv *mvccpb.KeyValue) (relevant bool) {
 	return relevant
 }
 
-// decode applies one key if its value can be used.
+// decode applies one key if its value is valid.
 func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err error) {
 	kind, rest, _ := strings.Cut(name, "/")
 	switch kind + "/" {

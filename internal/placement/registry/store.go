@@ -1,6 +1,6 @@
 // Package registry keeps the placement of a store in etcd. Shards register there and follow their groups, gateways
-// watch everything, and one of them, or the operator, writes the planner's decisions. Every write is conditional on the
-// state that its writer has read. The registry also keeps the table of grants and the ledgers of tenants.
+// watch everything, and one of them, or the operator, writes the planner's decisions. Every write requires that the
+// state that its writer has read is unchanged. The registry also keeps the table of grants and the ledgers of tenants.
 package registry
 
 import (
@@ -18,11 +18,11 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// PrefixDefault is the prefix of the keys of stores in etcd, unless NewStoreAt is given a different prefix.
+// PrefixDefault is the prefix of all stores' keys in etcd, unless NewStoreAt is given a different prefix.
 const PrefixDefault = "/sheaf"
 
 // Store keeps placement in etcd. It is safe for concurrent use. Each of its embedded parts has access only to what its
-// methods need: the parts that access etcd have no memory, and the part memory has no access to etcd.
+// methods need. The parts that access etcd have no memory, and the part memory has no access to etcd.
 type Store struct {
 	keys
 	memory
@@ -31,7 +31,7 @@ type Store struct {
 	weights
 
 	steps  sync.Map // Shard.Boot to Shard, as last passed to NextStep
-	making sync.Map // Bound.Prefix to *longlock.Mutex, which is held while a group is created within the bound
+	making sync.Map // maps Bound.Prefix to *longlock.Mutex, which is held while a group is created within the bound
 }
 
 // NewStore returns a Store for a name in etcd. It reads and writes nothing. The name must pass ValidateShardName. If
@@ -56,7 +56,7 @@ func NewStoreAt(client *clientv3.Client, prefix, name string, logger *slog.Logge
 	return &Store{keys: k, grants: grants{k}, ledgers: ledgers{k}, weights: weights{k}}, nil
 }
 
-// Name returns the name of the store, as given to NewStore or NewStoreAt.
+// Name returns the store's name, as given to NewStore or NewStoreAt.
 func (s *Store) Name() string { return path.Base(s.prefix) }
 
 // InitMeta creates the store if it does not exist, and returns the Meta that etcd holds afterwards. The caller has to
@@ -105,17 +105,17 @@ func (s *Store) Group(ctx context.Context, name string) (placement.Group, error)
 	return g, err
 }
 
-// PutGroup writes a group if the group has not changed since it was read at g.Revision. If g.Revision is 0, PutGroup
-// writes the group only if it does not exist. It returns the group with its new Revision, or ErrChanged. It wakes the
-// shards that the group concerns.
+// PutGroup writes a group if it has not changed since it was read at g.Revision. If g.Revision is 0, PutGroup writes
+// the group only if it does not exist. It returns the group with its new Revision, or ErrChanged. It wakes the shards
+// that the group concerns.
 func (s *Store) PutGroup(ctx context.Context, g placement.Group) (placement.Group, error) {
 	return s.putGroup(ctx, g, func(placement.Group) (rider, error) { return rider{}, nil })
 }
 
 // PutGroupAsLeader is like PutGroup, but for the leader of a group with several copies. g.Term is the leader's term,
-// and g.ConfIndex is the index of the membership that the leader has applied. If etcd holds a later value of either,
-// PutGroupAsLeader returns ErrStaleLeader, because the leader was superseded, or has not applied everything yet, and
-// must not write the members.
+// and g.ConfIndex is the index of the last membership change that the leader has applied. If etcd holds a later value
+// of either, PutGroupAsLeader returns ErrStaleLeader, because the leader was superseded, or has not applied everything
+// yet, and must not write the members.
 func (s *Store) PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error) {
 	return s.putGroup(ctx, g, func(there placement.Group) (rider, error) {
 		if there.Revision == 0 || there.Deleted != "" {
@@ -132,10 +132,10 @@ type rider struct {
 	also   []clientv3.Op
 }
 
-// putGroup writes a group if the group has not changed since it was read, and if look() returns no error. putGroup
-// calls look() before each attempt. It tries again in two cases. If another process writes the target meanwhile, other
-// shards may have to be woken. If a condition of the rider no longer holds, look() is asked again, because its answer
-// may have changed.
+// putGroup writes a group if it has not changed since it was read, and if look returns no error. It calls look before
+// each attempt. It tries again in two cases. The first is that another process changes the target meanwhile, so that
+// other shards may have to be woken. The second is that a condition of the rider is no longer true, so that look may
+// now return a different result.
 func (s *Store) putGroup(ctx context.Context, g placement.Group,
 	look func(there placement.Group) (rider, error)) (placement.Group, error) {
 	if err := placement.ValidateGroupName(g.Name); err != nil {
@@ -208,9 +208,9 @@ func (s *Store) SetTargets(ctx context.Context, targets []placement.Target) erro
 	return nil
 }
 
-// setTargets writes each target if neither the target nor its group has changed since they were read. The result
-// changed holds the targets for which the target or its group has changed. setTargets writes only if the conditions in
-// onlyIf hold. Otherwise it returns errNotElected.
+// setTargets writes each target if neither it nor its group has changed since they were read. The result changed holds
+// the targets for which one of them has changed. setTargets writes only if the conditions in onlyIf are true. Otherwise
+// it returns errNotElected.
 func (s *Store) setTargets(ctx context.Context, targets []placement.Target, read func(name string) pair,
 	onlyIf ...clientv3.Cmp) (changed []placement.Target, err error) {
 	ops := make([]clientv3.Op, 0, len(targets))
@@ -231,7 +231,7 @@ func (s *Store) setTargets(ctx context.Context, targets []placement.Target, read
 	return changed, err
 }
 
-// createGroups creates the groups of a view that do not exist. Only the elected planner calls it.
+// createGroups creates those of the given groups that a view lacks. Only the elected planner calls it.
 func (s *Store) createGroups(ctx context.Context, view placement.View, groups []placement.Group,
 	onlyIf ...clientv3.Cmp) error {
 	ops := make([]clientv3.Op, 0, len(groups))

@@ -26,8 +26,8 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// onEtcd returns a client of a real etcd, for the few tests that need one. All other tests run in virtual time on an
-// etcd in memory (see memetcdtest).
+// onEtcd returns a client for a real etcd, for the few tests that need one. All other tests run in virtual time on an
+// in-memory etcd (see memetcdtest).
 func onEtcd(tb testing.TB) *clientv3.Client {
 	tb.Helper()
 	client, err := etcdtest.Shared(tb).Client()
@@ -67,7 +67,7 @@ func mustInit(t *testing.T, ctx context.Context, store *registry.Store, meta pla
 	}))
 }
 
-// madeStore returns an etcd in memory, and a store that was made in it.
+// madeStore returns an in-memory etcd, and a store that was created in it.
 func madeStore(t *testing.T, ctx context.Context, meta placement.Meta) (*memetcdtest.Server, *registry.Store) {
 	t.Helper()
 	server := memetcdtest.New(t)
@@ -76,14 +76,14 @@ func madeStore(t *testing.T, ctx context.Context, meta placement.Meta) (*memetcd
 	return server, store
 }
 
-// mustTarget writes targets.
+// mustTarget writes targets, and fails the test on an error.
 func mustTarget(t *testing.T, ctx context.Context, store *registry.Store, targets ...placement.Target) {
 	t.Helper()
 	must.OK(t, placementtest.Again(ctx, func() error { return store.SetTargets(ctx, targets) }))
 }
 
-// mustPut writes a group that has not changed since it was read. If etcd carried out an attempt but answered too
-// late, mustPut finds the group already written.
+// mustPut writes a group that has not changed since it was read. If etcd applied an attempt but responded too late,
+// mustPut finds the group already written.
 func mustPut(t *testing.T, ctx context.Context, store *registry.Store, g placement.Group) (written placement.Group) {
 	t.Helper()
 	tries := 0
@@ -109,7 +109,7 @@ func shard(name string) placement.Shard {
 	return placement.Shard{Name: name, Address: "127.0.0.1:1", VolumeUUID: uuid.New(), Generation: 1}
 }
 
-// await receives views until want() returns true for one of them.
+// await receives views until want returns true for one of them.
 func await(t *testing.T, ctx context.Context, views <-chan placement.View, what string,
 	want func(placement.View) bool) placement.View {
 	t.Helper()
@@ -266,8 +266,8 @@ func groupLimit(t *testing.T) {
 	}
 }
 
-// Several processes that create groups of one prefix at the same moment keep its bound exactly. Groups of other
-// prefixes do not count towards the bound.
+// If several processes create groups with one prefix at the same moment, the bound for that prefix still holds exactly.
+// Groups with other prefixes do not count towards it.
 func TestABoundOfGroupsIsExact(t *testing.T) { synctest.Test(t, aBoundOfGroupsIsExact) }
 
 func aBoundOfGroupsIsExact(t *testing.T) {
@@ -305,8 +305,8 @@ func aBoundOfGroupsIsExact(t *testing.T) {
 	}
 }
 
-// A group that was deleted is in no view, does not count towards a bound, and is not overwritten by a leader that does
-// not know of the deletion. Its name is free. No process mistakes the end of a group for a rollback of etcd.
+// A deleted group is in no view, does not count towards a bound, and is not overwritten by a leader that does not know
+// of the deletion. Its name is free. No process mistakes the deletion for a rollback of etcd.
 func TestADeletedGroupIsNoSetback(t *testing.T) { synctest.Test(t, aDeletedGroupIsNoSetback) }
 
 func aDeletedGroupIsNoSetback(t *testing.T) {
@@ -331,7 +331,7 @@ func aDeletedGroupIsNoSetback(t *testing.T) {
 		t.Errorf("delete of a group that has changed since: %v", err)
 	}
 	other := g
-	other.UUID = uuid.New() // etcd was rolled back, and has given the revision to another group
+	other.UUID = uuid.New() // etcd was rolled back, and has used the revision for another group
 	if err := store.DeleteGroup(ctx, other); !errors.Is(err, placement.ErrChanged) {
 		t.Errorf("delete of a group whose name another group has: %v", err)
 	}
@@ -421,7 +421,7 @@ func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
 func watchSeesEveryKindOfChangeCoherently(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
-	// A goroutine that does not end would keep the bubble from ending, and so fail the test.
+	// A goroutine that does not return would keep the bubble from ending, and so fail the test.
 	store := newStore(t, memetcdtest.New(t).Client(t))
 	views := store.Watch(ctx)
 	select {
@@ -457,7 +457,7 @@ func watchSeesEveryKindOfChangeCoherently(t *testing.T) {
 	stop()
 	await(t, ctx, views, "the shard gone", func(v placement.View) bool { return len(v.Shards) == 0 })
 	cancel()
-	for range views { // closed when ctx ends
+	for range views { // closed when ctx is done
 	}
 }
 
@@ -492,7 +492,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	if len(leases.Leases) == 0 {
 		t.Fatal("no lease: the fault cannot be injected")
 	}
-	registered := func() int64 { // returns the lease of the registration; 0: there is none
+	registered := func() int64 { // returns the registration's lease, or 0 if there is none
 		t.Helper()
 		answer, err := second.Get(ctx, registry.PrefixDefault+"/"+store.Name()+"/shards/a")
 		must.OK(t, err)
@@ -556,7 +556,7 @@ func plannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {
 			t.Fatalf("group %d has keys %d to %d, want %d to %d", n, g.KeyFirst, g.KeyLast, f, l)
 		}
 	}
-	// If one planner ends, the other one plans, no matter which of them was elected first.
+	// If one planner stops, the other one plans, no matter which of them was elected first.
 	cancelFirst()
 	lateGroup := mustPut(t, ctx, store, placement.NewGroup(meta.Routing, "late", 0))
 	await(t, ctx, views, "the target of the late group", func(v placement.View) bool {

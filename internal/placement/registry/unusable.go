@@ -13,8 +13,8 @@ import (
 )
 
 // Any process that can write to etcd may have left a value there that Sheaf did not write. A listing leaves such a key
-// out and names it, so that one key never makes the whole listing fail. A key that is left out counts as unknown, not
-// as empty or absent:
+// out and names it, so that one invalid key does not make the whole listing fail. A key that is left out counts as
+// unknown, not as empty or absent:
 //
 //   - A process that knew an earlier value of the key continues with that value.
 //   - A group without a readable key, or without a readable target, is neither placed nor created, and its replicas
@@ -22,7 +22,7 @@ import (
 //   - A freeze that cannot be read counts as a freeze.
 //   - Without a readable meta, a listing fails. Meta is the only key that a listing needs.
 
-// leaveOut records that the value of a key cannot be used. It reports whether this was not known before.
+// leaveOut records that a key's value is invalid. It reports whether this is new.
 func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) bool {
 	if before, known := st.unusable[name]; known && before.Revision == kv.ModRevision {
 		return false
@@ -32,8 +32,8 @@ func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) b
 	return true
 }
 
-// usable records that the value of a key can be used, or that the key was deleted. It reports whether the key could not
-// be used before.
+// usable records that a key's value is valid, or that the key was deleted. It reports whether the value was invalid
+// before.
 func (st *state) usable(name string) (was bool) {
 	if _, was = st.unusable[name]; was {
 		delete(st.unusable, name)
@@ -42,14 +42,14 @@ func (st *state) usable(name string) (was bool) {
 	return was
 }
 
-// goOnWithMeta adopts an earlier meta if the current one cannot be used. last may be nil.
+// goOnWithMeta adopts an earlier meta if the current one is invalid. The argument last may be nil.
 func (st *state) goOnWithMeta(last *state) {
 	if o, unusable := st.unusable[metaKey]; unusable && last != nil && last.hasMeta {
 		st.view.Meta, st.hasMeta, st.metaRevision = last.view.Meta, true, o.Revision
 	}
 }
 
-// goOnWith adopts the earlier values of keys that cannot be used now. last may be nil.
+// goOnWith adopts the earlier values of keys that are invalid now. The argument last may be nil.
 func (st *state) goOnWith(last *state) {
 	if last == nil {
 		return
@@ -74,7 +74,7 @@ func carry[V any](to, from map[string]V, name string) {
 	}
 }
 
-// unusableMeta returns the error for a listing that does not identify the store, or nil.
+// unusableMeta returns an error if a listing does not identify the store, otherwise nil.
 func (st *state) unusableMeta() error {
 	if o, unusable := st.unusable[metaKey]; unusable && !st.hasMeta {
 		return fmt.Errorf("%w: %s", placement.ErrUnusable, o)

@@ -69,7 +69,7 @@ var oddValues = []struct{ name, value string }{
 }
 
 // TestOneOddKeyIsLeftOutAndNamed checks that, for any invalid value of one key, a listing contains all other keys and
-// names this key with the reason. The test takes 0.1 s of processor time.
+// names this key with the reason. The test takes 0.1 s of CPU time.
 func TestOneOddKeyIsLeftOutAndNamed(t *testing.T) {
 	for _, odd := range oddValues {
 		t.Run(odd.name+"="+odd.value, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestOneOddKeyIsLeftOutAndNamed(t *testing.T) {
 }
 
 // TestAGroupThatNobodyCanReadStaysAsItIs checks that a group whose key or target cannot be read is neither created
-// again nor placed, that its shard cannot be forgotten, and that the other groups are still planned.
+// again nor placed, and that its shard cannot be forgotten. The other groups must still be planned.
 func TestAGroupThatNobodyCanReadStaysAsItIs(t *testing.T) {
 	for _, name := range []string{"groups/0", "targets/0"} {
 		t.Run(name, func(t *testing.T) {
@@ -137,8 +137,8 @@ func TestAGroupThatNobodyCanReadStaysAsItIs(t *testing.T) {
 }
 
 // TestWhoKnewAKeyGoesOnWithIt checks that a watcher keeps the last valid value of a key that becomes invalid, even when
-// the watcher lists again. The watcher must not regard the odd key as a rollback of etcd, and must no longer report the
-// problem when the key is corrected.
+// the watcher lists again. The watcher must not mistake the invalid key for a rollback of etcd, and must no longer
+// report the problem when the key is corrected.
 func TestWhoKnewAKeyGoesOnWithIt(t *testing.T) { synctest.Test(t, whoKnewAKeyGoesOnWithIt) }
 
 func whoKnewAKeyGoesOnWithIt(t *testing.T) {
@@ -185,8 +185,8 @@ func TestAFreezeThatNobodyCanReadIsAFreeze(t *testing.T) {
 	})
 }
 
-// TestWithoutMetaTheReasonIsReported checks the error for a store whose meta cannot be used. The error must contain
-// this reason. It must not claim that etcd is silent, or that there is no store.
+// TestWithoutMetaTheReasonIsReported checks the error for a store whose meta is invalid. The error must give this
+// reason. It must not claim that etcd is silent, or that there is no store.
 func TestWithoutMetaTheReasonIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
@@ -225,9 +225,8 @@ func TestAnOddStateIsReplaced(t *testing.T) {
 	})
 }
 
-// TestAnAbsurdRecordOfAVolumeIsNoSetback has an impossible record of a volume in etcd. The shard must not be
-// registered, and the error must name the key. The volume must not count as rolled back, because it would then be
-// replaced.
+// TestAnAbsurdRecordOfAVolumeIsNoSetback puts an impossible volume record into etcd. The shard must not be registered,
+// and the error must name the key. The volume must not count as rolled back, because it would then be replaced.
 func TestAnAbsurdRecordOfAVolumeIsNoSetback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)

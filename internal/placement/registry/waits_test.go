@@ -77,7 +77,8 @@ func aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 	}
 }
 
-// slowEtcd answers some calls like an etcd whose disk stalls: grants time out, and a lease expires before it is used.
+// slowEtcd behaves in some calls like an etcd whose disk stalls. Lease grants time out, and a lease expires before it
+// is used.
 type slowEtcd struct {
 	clientv3.Lease
 	clientv3.KV
@@ -116,7 +117,7 @@ func (t *slowTxn) Commit() (*clientv3.TxnResponse, error) {
 	t.etcd.writes--
 	switch t.etcd.writes {
 	case 1:
-		if _, err := t.Txn.Commit(); err != nil { // the write is done, but not answered
+		if _, err := t.Txn.Commit(); err != nil { // the write is applied, but the response is lost
 			return nil, err
 		}
 		return nil, rpctypes.ErrTimeout
@@ -186,6 +187,6 @@ func aWatchThatCannotListSaysSo(t *testing.T) {
 		t.Fatal("it does not go on")
 	}
 	cancel()
-	for range views { // closed when the watch, which reads sayFailing, has ended
+	for range views { // closed when the watch, which reads sayFailing, has returned
 	}
 }

@@ -12,11 +12,11 @@ import (
 
 // A shard watches only its own keys (ADR 27). A process that writes a group or its target also writes, in the same
 // transaction, an empty key wakes/SHARD/GROUP for each shard that either of the two names. It deletes the keys for
-// shards that neither of the two still names. A change of such a key only tells the shard to look again, because the
-// true state is in the keys of the group and its target. Older programs do not write these keys. The keeper (keeper.go)
-// writes the keys for them.
+// shards that neither of the two still names. A change of such a key only makes the shard look again, because the true
+// state is in the keys of the group and its target. Older versions of Sheaf do not write these keys, so the keeper
+// (keeper.go) writes the keys for them.
 
-// wakesMax bounds the number of shards that are woken for one group in one transaction. A group and its target name a
+// wakesMax limits the number of shards that are woken for one group in one transaction. A group and its target name a
 // dozen shards at most.
 const wakesMax = 60
 
@@ -57,7 +57,7 @@ type pair struct {
 
 func (p pair) concerned() []string { return concerned(p.group, p.target) }
 
-// unchanged returns the conditions under which a pair has not changed since it was read.
+// unchanged returns the conditions that neither a group nor its target has changed since the pair was read.
 func (k keys) unchanged(name string, p pair) []clientv3.Cmp {
 	return []clientv3.Cmp{k.at(groupsKey+name, p.group.Revision), k.at(targetsKey+name, p.target.Revision)}
 }
@@ -90,7 +90,7 @@ func (k keys) pairs(ctx context.Context, names ...string) (pairs map[string]pair
 	return pairs, found[frozenKey] != nil, nil
 }
 
-// Look reads one group from etcd. It returns a view of the group, its target, and the shards that these name. If the
+// Look reads one group from etcd. It returns a view with the group, its target, and the shards that these name. If the
 // store or the group does not exist, the view is empty, and there is no error.
 func (s *Store) Look(ctx context.Context, group string) (placement.View, error) {
 	found, at, err := s.read(ctx, []string{metaKey, frozenKey, groupsKey + group, targetsKey + group})
@@ -100,7 +100,7 @@ func (s *Store) Look(ctx context.Context, group string) (placement.View, error) 
 	st := newState()
 	st.revision, st.cluster, st.view.Own = at.revision, at.cluster, true
 	st.putAll(s.keys, found)
-	for _, o := range st.unusable { // each unusable key affects what may be done to the group
+	for _, o := range st.unusable { // an unusable key of the group restricts what may be done to it
 		return placement.View{}, fmt.Errorf("%w: %s", placement.ErrUnusable, o)
 	}
 	// This read is at a later revision, at which the named shards are already registered.

@@ -21,9 +21,9 @@ import (
 // process.
 const watchersPerConnection = 25
 
-// TestWritesToManyWatchers writes to each of many groups once, while as many watchers listen. It does so twice: first
-// with watchers that watch all groups and only count the answers, then with shards that follow only their own groups.
-// The test prints the time until each watcher has received its changes, from a real etcd and in real time.
+// TestWritesToManyWatchers writes to each of many groups once, while as many watchers listen. It does so twice, first
+// with watchers that watch all groups and only count the responses, then with shards that follow only their own groups.
+// The test uses a real etcd and real time, and prints the time until each watcher has received its changes.
 // SHEAF_WATCHERS=1000 is the size of a large store.
 func TestWritesToManyWatchers(t *testing.T) {
 	n := 40
@@ -81,7 +81,7 @@ func TestWritesToManyWatchers(t *testing.T) {
 	}
 }
 
-// storeOf makes a store of n groups, each on a shard of its own.
+// storeOf creates a store of n groups, each on a separate shard.
 func storeOf(t *testing.T, ctx context.Context, n int) (*registry.Store, []placement.Group) {
 	t.Helper()
 	store := newStore(t, onEtcd(t))
@@ -119,7 +119,7 @@ func putAll(t *testing.T, ctx context.Context, store *registry.Store, groups []p
 	}
 }
 
-// watchEverything starts n watches of all groups of a store. The function heard waits until each watch has received n
+// watchEverything starts n watches on all groups of a store. The function heard waits until each watch has received n
 // writes.
 func watchEverything(t *testing.T, ctx context.Context, store *registry.Store, n int) (heard func() int64) {
 	t.Helper()

@@ -59,7 +59,7 @@ func newWakesRig(t *testing.T) *wakesRig {
 	return r
 }
 
-// somewhere returns up to four members and the shards that they are on. Some shards may be unknown or repeated.
+// somewhere returns up to four members and the names of their shards. Some shards may be unknown or repeated.
 func (r *wakesRig) somewhere(dice *rand.Rand) (members []placement.Member, names []string) {
 	for n := range dice.IntN(5) {
 		name := r.shards[dice.IntN(len(r.shards))]
@@ -67,7 +67,7 @@ func (r *wakesRig) somewhere(dice *rand.Rand) (members []placement.Member, names
 			names = append(names, name)
 		}
 		if dice.IntN(10) == 0 {
-			name = "" // the place of this member is unknown
+			name = "" // this member's shard is unknown
 		}
 		members = append(members, placement.Member{Shard: name, VolumeUUID: uuid.New(), RaftID: dice.Uint64() | 1,
 			Role: []placement.Role{placement.Voter, placement.Learner}[n%2]})
@@ -82,7 +82,7 @@ func passing(err error) bool {
 		errors.Is(err, placement.ErrFrozen)
 }
 
-// act performs one action that a planner, a shard or a gateway could perform, and returns a description of it.
+// act performs one action that a planner, a shard or a gateway could perform, and describes it.
 func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err error) {
 	name := r.groups[dice.IntN(len(r.groups))]
 	members, shards := r.somewhere(dice)
@@ -122,7 +122,7 @@ func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err e
 	}
 }
 
-// rebuilt returns what the volumes might contain of all or some of the groups in etcd.
+// rebuilt returns a placement such as a rebuild from the volumes might give, for all or some of the groups in etcd.
 func (r *wakesRig) rebuilt(dice *rand.Rand) rescue.Rebuilt {
 	r.t.Helper()
 	view, err := r.store.View(r.ctx)
@@ -139,7 +139,7 @@ func (r *wakesRig) rebuilt(dice *rand.Rand) rescue.Rebuilt {
 	return out
 }
 
-// old writes only a group or a target, like an older program.
+// old writes only a group or a target, as an older version of Sheaf would.
 func (r *wakesRig) old(dice *rand.Rand) error {
 	name := r.groups[dice.IntN(len(r.groups))]
 	members, shards := r.somewhere(dice)
@@ -168,8 +168,8 @@ func (r *wakesRig) old(dice *rand.Rand) error {
 	return err
 }
 
-// wrong describes where the wakes differ from those that the groups and targets require. The result is empty if they do
-// not differ.
+// wrong describes where the wakes differ from those that the groups and targets require. It returns an empty string if
+// they do not differ.
 func (r *wakesRig) wrong() string {
 	r.t.Helper()
 	answer, err := r.client.Get(r.ctx, r.store.prefix, clientv3.WithPrefix())
@@ -293,16 +293,16 @@ func (r *wakesRig) several(dice *rand.Rand) {
 	}
 }
 
-// TestTheKeeperReportsWhatOlderProgramsWrite lets programs with and without wakes write concurrently. In the end, each
-// shard must see its groups as they are, and the wakes must be those of the groups and targets, even if the shard that
-// keeps the wakes ends.
+// TestTheKeeperReportsWhatOlderProgramsWrite lets versions of Sheaf with and without wakes write concurrently. In the
+// end, each shard must see its groups in their current state, and the wakes must match the groups and targets, even if
+// the shard that keeps the wakes stops.
 func TestTheKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 	synctest.Test(t, theKeeperReportsWhatOlderProgramsWrite)
 }
 
 func theKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 	r, dice := newWakesRig(t), rand.New(rand.NewPCG(7, 18))
-	for range 40 { // a store to which only older programs have written
+	for range 40 { // a store to which only older versions of Sheaf have written
 		must.OK(t, r.old(dice))
 	}
 	if r.wrong() == "" {

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
-// countedWatcher counts the events that etcd delivers to the watches of a client, except the watch of the one shard
-// that keeps all wakes.
+// countedWatcher counts the events that etcd delivers to a client's watches, except the watch of the one shard that
+// keeps all wakes.
 type countedWatcher struct {
 	clientv3.Watcher
 	responses atomic.Int64
@@ -115,7 +115,7 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 		if n > 0 {
 			write(&groups[n])
 		}
-		// etcd delivers to one client in order, so when this write has arrived, all earlier ones have arrived too.
+		// etcd delivers events to a client in order, so when this write has arrived, all earlier ones have arrived too.
 		await(t, ctx, f.views, "its own group as it was written last", func(v placement.View) bool {
 			return v.Groups[groups[n].Name].Revision == groups[n].Revision
 		})
@@ -130,7 +130,7 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// A shard makes the folder of a group that is already on another shard. The shard's views must contain the group,
+// A shard creates the folder of a group that is already on another shard. The shard's views must contain the group,
 // although nothing wakes the shard.
 func TestAShardIsInformedOfAGroupWhoseFolderItHas(t *testing.T) {
 	synctest.Test(t, aShardIsInformedOfAGroupWhoseFolderItHas)
@@ -160,7 +160,7 @@ func aShardIsInformedOfAGroupWhoseFolderItHas(t *testing.T) {
 	await(t, ctx, views, "the group", func(v placement.View) bool { return v.Groups[g.Name].UUID == g.UUID })
 }
 
-// The folder is made right after the shard has taken its first view, while the follower determines which groups
+// The folder is created right after the shard has taken its first view, while the follower determines which groups
 // belong to the shard.
 func TestAShardIsInformedOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	synctest.Test(t, aShardIsInformedOfAGroupWhoseFolderCameWithItsFirstView)
@@ -174,7 +174,7 @@ func aShardIsInformedOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	mustPut(t, ctx, store, g)
 	var there atomic.Bool
 	following, hasAsked := make(chan (<-chan placement.View), 1), make(chan struct{})
-	asked := sync.OnceFunc(func() { // called when the follower asks for the first time
+	asked := sync.OnceFunc(func() { // called when the follower first asks which groups have a folder
 		views := <-following
 		select {
 		case <-views: // the reader has the view, without the group, because there was no folder yet

@@ -19,14 +19,14 @@ import (
 const (
 	// viewDebounce combines a burst of changes into one view.
 	viewDebounce = 2 * time.Millisecond
-	// weightsDebounce applies if only the sizes of groups have changed, which each shard reports from time to time.
+	// weightsDebounce is used if only the sizes of groups have changed, which each shard reports from time to time.
 	weightsDebounce = time.Second
 	// lookEvery is the interval at which etcd is compared with the listed state. Without these comparisons, a watch on an
 	// etcd that was wiped or restored would silently wait for a revision in the distant future.
 	lookEvery = 2 * time.Second
 )
 
-// sayFailing is the time without a successful listing after which the watch logs a warning. Tests use a shorter time.
+// sayFailing is how long no listing must have succeeded before the watch logs a warning. Tests use a shorter time.
 var sayFailing = 5 * time.Second
 
 // View lists the placement now, at one revision. It returns ErrNoMeta if the store does not exist.
@@ -38,9 +38,9 @@ func (s *Store) View(ctx context.Context) (placement.View, error) {
 	return s.withDomains(st.publish()), nil
 }
 
-// withDomains adds to a view the failure domains of shards that were registered earlier. Therefore a shard whose
-// process restarts, or whose node is down, remains in its domain, and no second copy is placed in that domain. A
-// process that has just started has not seen these domains, and treats such a shard as a domain of its own.
+// withDomains adds the failure domains of shards that were registered earlier to a view, so that a shard whose process
+// restarts, or whose node is down, remains in its domain, and no second copy is placed in that domain. A process that
+// has just started has not seen these domains, and treats such a shard as a domain of its own.
 func (m *memory) withDomains(view placement.View) placement.View {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,19 +62,19 @@ func (m *memory) withDomains(view placement.View) placement.View {
 	return view
 }
 
-// noMeta returns an ErrNoMeta that names the missing key.
+// noMeta returns an ErrNoMeta whose message includes the missing key.
 func (k keys) noMeta() error {
 	return fmt.Errorf("%w: no key %s", placement.ErrNoMeta, k.prefix+metaKey)
 }
 
 // Watch sends a view as soon as the store exists, and a newer one after changes. Each view is consistent at one
 // revision. Its epoch is higher than that of the previous view, or the same if only the weights of groups have changed.
-// A slow reader gets only the newest view. Watch continues after outages and compactions of etcd. The channel is closed
-// when ctx ends.
+// A slow reader receives only the newest view. Watch continues after outages and compactions of etcd. The channel is
+// closed when ctx is done.
 //
 // If etcd has lost the store, holds another store, or was rolled back to an earlier state, no view is sent. The reader
-// keeps the last view, and gets the next one after the placement was rebuilt or reconciled. A reader that starts during
-// this time gets the current content, with View.Freeze set.
+// keeps the last view, and receives the next one after the placement has been rebuilt or reconciled. A reader that
+// starts during this time receives the current content, with View.Freeze set.
 func (s *Store) Watch(ctx context.Context) <-chan placement.View {
 	return s.watch(ctx, &watcher{store: s})
 }
@@ -118,18 +118,19 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan placement.View {
 type watcher struct {
 	store *Store
 	out   chan placement.View
-	sent  *placement.View // the view that was sent last; nil: none
-	// follow means that the reader is a shard, which gets views of its own groups, even of an etcd that was rolled back.
+	sent  *placement.View // the view that was sent last, or nil if none was
+	// follow means that the reader is a shard, which receives views of its own groups, even from an etcd that was
+	// rolled back.
 	follow  bool
 	own     placement.Own
 	wait    sync.WaitGroup // goroutines that run in parallel
 	keeping atomic.Bool    // this follower runs the keeper of the wakes
-	held    string         // the logged reason why no view is sent now; empty if a view was sent
-	last    *state         // the state as last listed and followed; nil: nothing was listed yet
+	held    string         // logged reason why no view is sent now; empty if a view was sent
+	last    *state         // the state as last listed and followed, or nil before the first listing
 	listed  bool           // the current run has finished its listing
 }
 
-// run lists, and then follows changes until the watch breaks or ctx ends.
+// run lists etcd, and then follows changes until the watch breaks or ctx is done.
 func (w *watcher) run(ctx context.Context) error {
 	st, err := w.store.listFor(ctx, true, w.last)
 	if err != nil {
@@ -140,8 +141,8 @@ func (w *watcher) run(ctx context.Context) error {
 	w.give(st)
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	// The keys of volumes and wakes sort after the others, and the watch leaves them out. They are in no view, and
-	// all shards that write change the key of their volume every few seconds.
+	// The keys of volumes and wakes sort after the others, and the watch leaves them out. No view contains them, and
+	// every shard that writes changes its volume's key every few seconds.
 	from := clientv3.WithRev(st.revision + 1)
 	changes := w.store.client.Watch(ctx, w.store.prefix, clientv3.WithRange(w.store.prefix+volumesKey), from)
 	weights := w.store.client.Watch(ctx, w.store.prefix+weightsKey, clientv3.WithPrefix(), from)
@@ -193,8 +194,8 @@ var (
 	errMetaChanged = errors.New("what is fixed about the store has changed")
 )
 
-// look compares etcd with the listed state. It returns for each key in more whether the key exists (1) or not (0). It
-// returns nil if etcd does not answer, which is not an error.
+// look compares etcd with the listed state. For each key in more it returns 1 if the key exists and 0 if it does not.
+// It returns nil if etcd does not respond, which is not an error.
 func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
@@ -223,7 +224,7 @@ func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts [
 	return counts, nil
 }
 
-// give sends a view of the state, unless holdBack() returns a reason or nothing has changed. The view replaces one that
+// give sends a view of the state, unless holdBack returns a reason or nothing has changed. The view replaces one that
 // the reader has not received yet.
 func (w *watcher) give(st *state) {
 	reason := w.holdBack(st)
@@ -249,8 +250,8 @@ func (w *watcher) give(st *state) {
 	offer(w.out, view)
 }
 
-// offer replaces the value that the reader of a channel of capacity one has not received yet. The caller must be the
-// only sender.
+// offer sends a value on a channel of capacity one, and replaces the previous value if the reader has not received it
+// yet. The caller must be the only sender.
 func offer[T any](out chan T, value T) {
 	select {
 	case <-out:
@@ -259,7 +260,7 @@ func offer[T any](out chan T, value T) {
 	out <- value
 }
 
-// holdBack returns the reason why a state must not be sent. The result is empty if it may be sent.
+// holdBack returns why a state must not be sent. It returns an empty string if it may be sent.
 func (w *watcher) holdBack(st *state) string {
 	switch {
 	case !st.hasMeta:
@@ -274,10 +275,10 @@ func (w *watcher) holdBack(st *state) string {
 	return ""
 }
 
-// list reads all keys of a view at one revision, in pages.
+// list reads all keys that a view needs at one revision, in pages.
 func (s *Store) list(ctx context.Context) (*state, error) { return s.listFor(ctx, true, nil) }
 
-// existing is like list(), but for a store that must exist. It returns ErrNoMeta if the store does not exist.
+// existing is like list, but returns ErrNoMeta if the store does not exist.
 func (s *Store) existing(ctx context.Context) (*state, error) {
 	st, err := s.list(ctx)
 	if err == nil && !st.hasMeta {
@@ -286,8 +287,8 @@ func (s *Store) existing(ctx context.Context) (*state, error) {
 	return st, err
 }
 
-// listFor is like list(), but reads the weights of groups only if weights is set. The argument last is the state that
-// was followed before, for comparison. It may be nil.
+// listFor is like list, but reads the weights of groups only if weights is set. The argument last is the state that was
+// followed before, for comparison. It may be nil.
 func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state, error) {
 	st, before := newState(), s.before()
 	st.asked.key = before.ContentKey

@@ -17,14 +17,14 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// The weights of groups change all the time, and wake no shard. Each shard reports the weights of the groups that it
-// leads in keys of its own, weights/SHARD/PART. There is one key for up to a thousand groups, and one more for each
-// further thousand, because etcd refuses values above about 1 MiB.
+// The weights of groups change all the time, and must wake no shard. Therefore each shard reports the weights of the
+// groups that it leads in separate keys, weights/SHARD/PART. There is one key for up to a thousand groups, and one more
+// for each further thousand, because etcd refuses values above about 1 MiB.
 
 // weightsPerKey is the approximate number of groups in one key; each group takes 120 bytes.
 const weightsPerKey = 1000
 
-// weights accesses the figures that shards have reported for the groups that they lead.
+// weights accesses the values that shards have reported about the groups that they lead.
 type weights struct{ keys }
 
 // Weight is the periodic report of a group's leader.
@@ -34,8 +34,8 @@ type Weight struct {
 	Records int64     `json:"records"`
 	// Everywhere has the meaning of Group.Everywhere.
 	Everywhere uint64 `json:"everywhere,omitempty"`
-	// Hold is the index up to which the group is archived, if Holds is set. The members of the group keep the versions
-	// that were superseded above it. The index is 0 if nothing is archived yet.
+	// Hold is the index up to which the group is archived, if Holds is set. The group's members keep versions
+	// superseded above it. The index is 0 if nothing is archived yet.
 	Hold  uint64 `json:"hold,omitempty"`
 	Holds bool   `json:"holds,omitempty"`
 }
@@ -48,9 +48,9 @@ type weightsPart struct {
 	at int64 // revision of the key when the value was read
 }
 
-// splitWeights distributes the groups over keys.
+// splitWeights distributes the groups over several keys.
 func splitWeights(shard string, weights map[string]Weight) []weightsPart {
-	n := 1 // a power of two, so that groups remain in their part while others are added or removed
+	n := 1 // a power of two, so that groups stay in their part when others are added or removed
 	for n*weightsPerKey < len(weights) {
 		n *= 2
 	}
@@ -70,7 +70,7 @@ func weightKey(shard string, part int) string {
 	return fmt.Sprintf("%s%s/%04x", weightsKey, shard, part)
 }
 
-// PutWeights writes the weights of all groups that a shard leads, and replaces the shard's previous report. Views of
+// PutWeights writes the weights of all groups that a shard leads, and replaces the shard's previous report. Views from
 // Watch and View use a report while the shard still leads the group and is registered with Shard.Weighs. PutWeights
 // wakes no shard. It writes nothing if the store does not exist.
 func (w *weights) PutWeights(ctx context.Context, shard string, weights map[string]Weight) error {
@@ -104,10 +104,10 @@ func (w *weights) Weights(ctx context.Context, shard string) (map[string]Weight,
 	return all.merged(), nil
 }
 
-// shardWeights is the report of one shard, by part.
+// shardWeights holds one shard's report, by part.
 type shardWeights struct {
 	parts map[string]weightsPart
-	all   map[string]Weight // merged result; nil if it must be computed
+	all   map[string]Weight // merged result, or nil if it must be computed
 }
 
 func (w *shardWeights) put(shard, part string, kv *mvccpb.KeyValue) error {
@@ -128,7 +128,7 @@ func (w *shardWeights) put(shard, part string, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// merged returns the last report on each group, over all parts.
+// merged returns the last report about each group, from all parts.
 func (w *shardWeights) merged() map[string]Weight {
 	if w.all == nil {
 		w.all = map[string]Weight{}
@@ -155,7 +155,7 @@ func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// applyWeights applies changes of weights, and reports whether there were any. These changes do not change the epoch.
+// applyWeights applies changes to weights, and reports whether there were any. These changes leave the epoch unchanged.
 func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	changed := false
 	for _, e := range events {
@@ -165,8 +165,8 @@ func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	return changed
 }
 
-// dropWeights applies the deletion of one key, and reports whether the shard has any reports. The argument name is
-// SHARD/PART.
+// dropWeights applies the deletion of one key, and reports whether the key's shard has any reports. The argument name
+// is SHARD/PART.
 func (st *state) dropWeights(name string) bool {
 	shard, part, _ := strings.Cut(name, "/")
 	w := st.weights[shard]
@@ -178,7 +178,7 @@ func (st *state) dropWeights(name string) bool {
 	return true
 }
 
-// weigh sets the figures of groups from the reports of their leaders' shards.
+// weigh sets the bytes and records of groups, as reported by their leaders' shards.
 func (st *state) weigh(groups map[string]placement.Group) {
 	if len(st.weights) == 0 {
 		return
@@ -193,7 +193,7 @@ func (st *state) weigh(groups map[string]placement.Group) {
 			continue
 		}
 		if shard, registered := st.shards[leader]; registered && !shard.Weighs {
-			continue // the shard runs an older program, which reports its figures in the group
+			continue // the shard runs an older version of Sheaf, which reports its weights in the group
 		}
 		w, ok := told.merged()[name]
 		if !ok || w.UUID != g.UUID {

@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// led makes a group of one copy that the given shard leads. The group's bytes and records are in the group itself,
-// where older programs report them.
+// led creates a group with one copy that the given shard leads. The bytes and records are stored in the group itself,
+// where older versions of Sheaf report them.
 func led(t *testing.T, ctx context.Context, store *registry.Store, name, shard string) placement.Group {
 	t.Helper()
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, name, 0)
@@ -28,8 +28,8 @@ func led(t *testing.T, ctx context.Context, store *registry.Store, name, shard s
 	return g
 }
 
-// A view contains the figures that the leader's shard reports about a group, if that shard still leads the group and
-// runs a program that reports figures in keys of its own.
+// A view contains the weights that the leader's shard reports about a group, if that shard still leads the group and
+// its version of Sheaf reports weights in separate keys.
 func TestViewsHaveWhatLeadersReportOfTheirGroups(t *testing.T) {
 	synctest.Test(t, viewsHaveWhatLeadersReportOfTheirGroups)
 }
@@ -80,7 +80,7 @@ func viewsHaveWhatLeadersReportOfTheirGroups(t *testing.T) {
 	tell("a", g.UUID, 22)
 	has("it was told again", 22)
 
-	// The shard is started with an older program, which reports in the group, and then with this program again.
+	// The shard restarts with an older version, which reports in the group, and then again with this version.
 	old := shard("a")
 	stop, err := store.RegisterShard(ctx, old)
 	must.OK(t, err)
@@ -200,7 +200,7 @@ func whatAShardReceives(t *testing.T) {
 	}); v.States["b"] != "" {
 		t.Errorf("it hears of the states of others: %v", v.States)
 	}
-	// A group that is on the shard's volume but not assigned to the shard does not wake it.
+	// A group that is on the shard's volume but not assigned to the shard does not wake the shard.
 	if stray, err := placementtest.UpdateGroup(ctx, store, "stray", func(g *placement.Group) error {
 		g.ConfIndex++
 		return nil

@@ -1,6 +1,6 @@
-// Package rescue derives the placement of a store from what the volumes of its shards hold, after etcd was lost or
-// rolled back to an older state. It is pure. Package survey asks the shards, and package registry writes the result to
-// etcd.
+// Package rescue derives a store's placement from the contents of its shards' volumes, after etcd was lost or rolled
+// back to an older state. It makes no calls. Package survey queries the shards, and package registry writes the result
+// to etcd.
 package rescue
 
 import (
@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// EpochJump raises the epoch above all epochs that any process may have seen before etcd was lost.
+// EpochJump is added to the epoch to raise it above all epochs that any process may have seen before etcd was lost.
 const EpochJump = 1 << 32
 
 // FoundVolume is the report of one shard about its volume.
@@ -54,34 +54,34 @@ type FoundReplica struct {
 	Voters          []uint64
 	Outgoing        []uint64 // the voters of the previous membership, while both memberships must agree
 	Learners        []uint64
-	ConfIndex       uint64 // index of the membership change that made this membership
+	ConfIndex       uint64 // index of the change that led to this membership
 	Term, Committed uint64
-	Joining         bool // the replica has a Raft id but no data yet
-	Ended           bool // the group has ended, because it is being deleted or was deleted
-	Foreign         bool // the replica was made on another volume, so it is ignored
+	Joining         bool // whether the replica has a Raft id but no data yet
+	Ended           bool // whether the group has ended, because it is being deleted or was deleted
+	Foreign         bool // whether the replica was created on another volume; such a replica is ignored
 	Records, Bytes  int64
 	Leader          bool
 	Message         string // describes a problem of the replica
 }
 
-// Rebuilt is the placement of a store, made from its volumes.
+// Rebuilt is a store's placement, derived from its volumes.
 type Rebuilt struct {
 	Meta   placement.Meta
 	Groups []placement.Group // sorted by name
-	// Volumes are the volumes that must be registered in etcd if it has no record of them, so that an earlier state of a
-	// volume is detected again.
+	// Volumes are the volumes to register in etcd if it has no record of them, so that an earlier state of a volume is
+	// detected again.
 	Volumes []placement.VolumeRecord
 	// Missing lists the groups of Hash routing that no volume holds.
 	Missing []string
-	// Short holds the groups for which too few voters were found to continue, with the reason. These groups are also
-	// in Groups.
+	// Short maps each group with too few found voters to continue to the reason. These groups are also in Groups.
 	Short map[string]string
 	// Notes describe what a person should check before the placement is written.
 	Notes []string
 }
 
-// Rebuild derives the placement of a store from the contents of its volumes. It is pure. The argument given has the
-// facts for the case that no volume records them, and may be nil. An error describes a contradiction.
+// Rebuild derives a store's placement from the contents of its volumes. It is a pure function. The argument given has
+// the facts to use if no volume records them, and may be nil. Rebuild returns an error that describes the contradiction
+// if the volumes contradict each other.
 func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt, error) {
 	volumes = slices.DeleteFunc(slices.Clone(volumes), FoundVolume.Blank)
 	if len(volumes) == 0 {
@@ -110,7 +110,7 @@ func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt
 	return out, out.addGroups(store, volumes)
 }
 
-// sameStore rejects volumes of other stores, clones, and two shards with the same name.
+// sameStore returns an error for volumes of other stores, clones, or two shards with the same name.
 func sameStore(store uuid.UUID, volumes []FoundVolume) error {
 	names, ids := map[string]bool{}, map[uuid.UUID]string{}
 	for _, v := range volumes {
@@ -131,7 +131,7 @@ func sameStore(store uuid.UUID, volumes []FoundVolume) error {
 	return nil
 }
 
-// agreedFacts returns the facts that the volumes record, with the highest epoch, or the argument given if no volume
+// agreedFacts returns the facts with the highest epoch that a volume records, or the argument given if no volume
 // records facts. It returns an error if two volumes disagree.
 func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 	var facts *FoundFacts
@@ -170,10 +170,10 @@ func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 	return *facts, nil
 }
 
-// firstWordsMax bounds the number of sentences that FirstWords keeps.
+// firstWordsMax is the maximum number of sentences that FirstWords keeps.
 const firstWordsMax = 20
 
-// FirstWords returns the first sentences of a list, and the number of the others.
+// FirstWords returns the first sentences of a list, and one more that says how many others there are.
 func FirstWords(all []string) []string {
 	if len(all) <= firstWordsMax {
 		return all
@@ -181,7 +181,7 @@ func FirstWords(all []string) []string {
 	return append(slices.Clone(all[:firstWordsMax]), fmt.Sprintf("and %d more", len(all)-firstWordsMax))
 }
 
-// ShortWords describes the groups for which too few voters were found.
+// ShortWords describes the groups in Short.
 func (r Rebuilt) ShortWords() string {
 	words := make([]string, 0, len(r.Short))
 	for _, name := range slices.Sorted(maps.Keys(r.Short)) {

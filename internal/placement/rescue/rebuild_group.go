@@ -19,7 +19,7 @@ type located struct {
 	volume FoundVolume
 }
 
-// addGroups finds the members of each group.
+// addGroups determines the members of each group.
 func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 	replicas := map[string]map[uuid.UUID][]located{} // by name of the group
 	joining := map[uuid.UUID][]located{}             // joining replicas have no record of their group's name
@@ -65,9 +65,9 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 	return nil
 }
 
-// choose returns the UUID of a group, or the zero UUID if every group of this name was deleted. Replicas of a deleted
-// group may still exist when there is a new group of the same name. A majority of the deleted group's members has
-// recorded that the group has ended, so its remaining replicas either have ended or are a minority.
+// choose returns a group's UUID, or the zero UUID if every group of this name was deleted. Replicas of a deleted group
+// may still exist when there is a new group of the same name. A majority of the deleted group's members has recorded
+// that the group has ended, so its remaining replicas either have ended or are a minority.
 func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uuid.UUID, err error) {
 	ids := slices.SortedFunc(maps.Keys(found), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
 	whole := slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool {
@@ -90,13 +90,13 @@ func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uui
 	return whole[0], nil
 }
 
-// newestOf returns the replica with the newest membership. An older replica may record that the group has ended
-// although the group has been resumed since.
+// newestOf returns the replica with the newest membership. An older replica may still record that the group has ended,
+// even if the group has been resumed since.
 func newestOf(found []located) located {
 	return slices.MaxFunc(found, func(a, b located) int { return cmp.Compare(a.ConfIndex, b.ConfIndex) })
 }
 
-// hasMajority reports whether a majority of the newest membership among replicas was found.
+// hasMajority reports whether the found replicas include a majority of the newest membership.
 func hasMajority(found []located) bool {
 	newest := newestOf(found)
 	for _, voters := range [][]uint64{newest.Voters, newest.Outgoing} {
@@ -118,8 +118,8 @@ func (r *Rebuilt) note(format string, args ...any) {
 }
 
 // group derives the state of one group. It takes the members from the replica that has applied the latest membership
-// change. It includes all these members. A member that was not found has no shard. If too few members were found to
-// continue, the group is recorded in Short.
+// change. It includes all these members, and leaves the shard of a member that was not found empty. If too few members
+// were found to continue, it records the group in Short.
 func (r *Rebuilt) group(name string, found, joining []located) (placement.Group, error) {
 	slices.SortFunc(found, func(a, b located) int {
 		return cmp.Or(cmp.Compare(b.ConfIndex, a.ConfIndex), cmp.Compare(b.Term, a.Term),
@@ -157,7 +157,7 @@ func (r *Rebuilt) group(name string, found, joining []located) (placement.Group,
 	return g, nil
 }
 
-// agrees rejects replicas that cannot belong to one history.
+// agrees returns an error if a replica cannot have the same history as the newest one.
 func (r *Rebuilt) agrees(newest, f located) error {
 	switch {
 	case f.Joining:
@@ -194,9 +194,9 @@ func (r *Rebuilt) addMembers(g *placement.Group, newest located, where map[uint6
 	})
 }
 
-// findLeader chooses the member with the highest term among those that claim to lead. If no member claims to lead, it
-// chooses the first voter. It sets the term only if the chosen member claims to lead, because a later term of another
-// member would block the leader's writes.
+// findLeader chooses the member with the highest term among those that claim to lead, or the first voter if no member
+// does. It sets the term only if the chosen member claims to lead, because a later term of another member would block
+// the leader's writes.
 func (r *Rebuilt) findLeader(g *placement.Group, where map[uint64]located) {
 	for _, m := range g.Members {
 		if f, ok := where[m.RaftID]; ok && m.Role == placement.Voter && f.Leader && f.Term >= g.Term {

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/rescue"
 )
 
-// TestRebuildCountsOnFromNoAbsurdEpoch checks that volumes with an epoch that is too high to continue from do not
-// result in a placement.
+// TestRebuildCountsOnFromNoAbsurdEpoch checks that no placement is derived from volumes whose epoch is too high to be
+// raised.
 func TestRebuildCountsOnFromNoAbsurdEpoch(t *testing.T) {
 	store := uuid.New()
 	for _, epoch := range []uint64{math.MaxUint64, math.MaxUint64 - 1<<32, 1 << 62} {
@@ -27,7 +27,7 @@ func TestRebuildCountsOnFromNoAbsurdEpoch(t *testing.T) {
 	}
 }
 
-// The test has one group of several copies, in the various states in which volumes may hold it.
+// The test has one group with several copies, in the various states in which volumes may hold it.
 func TestRebuildPicksTheNewestMembership(t *testing.T) {
 	type r = rescue.FoundReplica
 	on := func(shards map[string]r) (store uuid.UUID, volumes []rescue.FoundVolume) {
@@ -157,9 +157,9 @@ func TestRebuildPicksTheNewestMembership(t *testing.T) {
 	}
 }
 
-// TestRebuildLeavesOutWhatIsLeftOfADeletedGroup checks that replicas of a deleted group keep neither a new group of the
-// same name nor the rest of the store out of the placement. It also checks that there is no placement if two groups of
-// one name may both hold records.
+// TestRebuildLeavesOutWhatIsLeftOfADeletedGroup checks that if replicas of a deleted group remain, the placement still
+// contains a new group of the same name and the rest of the store. It also checks that there is no placement if two
+// groups of one name may both hold records.
 func TestRebuildLeavesOutWhatIsLeftOfADeletedGroup(t *testing.T) {
 	store, deleted, now := uuid.New(), uuid.New(), uuid.New()
 	abc := []uint64{1, 3, 5}
@@ -172,7 +172,7 @@ func TestRebuildLeavesOutWhatIsLeftOfADeletedGroup(t *testing.T) {
 	}
 	type left = map[string]rescue.FoundReplica
 	for name, c := range map[string]struct {
-		left  left // by shard, of the group that was deleted
+		left  left // by shard, the remains of the deleted group
 		of    int  // copies of the new group that were found
 		fails bool
 	}{
@@ -280,7 +280,7 @@ func TestRebuildSaysWhatContradictsItself(t *testing.T) {
 			t.Errorf("%s: %+v", name, out)
 		}
 	}
-	// A replica that a move left behind is not a member, and a replica whose name is unknown is left out.
+	// A replica that a move left behind does not become a member, and a replica whose name is unknown is left out.
 	v := volumes(2)
 	v[0].Replicas = []rescue.FoundReplica{replica("0", 7, 1), {UUID: uuid.New(), Message: "unreadable"}}
 	v[1].Replicas = []rescue.FoundReplica{replica("0", 8, 2)}

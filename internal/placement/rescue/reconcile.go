@@ -11,20 +11,20 @@ import (
 
 // Reconciled is the progress of reconciling a frozen store.
 type Reconciled struct {
-	Written int      // groups whose members in etcd were overwritten
-	Waits   []string // reasons that prevent the end of the freeze; empty if the freeze was lifted
+	Written int      // number of groups whose members in etcd were overwritten
+	Waits   []string // why the freeze cannot end yet; empty if it was lifted
 }
 
-// Correction is a group and its target, derived from the volumes, where etcd holds something else.
+// Correction is a group and its target, derived from the volumes, where etcd holds different values.
 type Correction struct {
 	Group  placement.Group
 	Target placement.Target
 }
 
-// Corrections compares what a frozen etcd holds with what was found on the volumes. The argument there is a view whose
-// Groups contain the deleted groups, too. A group is corrected if a majority of its voters was found. For each group
-// that is not accounted for, the result waits contains what its shards have to do. A group that no shard ever had
-// counts as accounted for.
+// Corrections compares a frozen etcd with the groups found on the volumes. The argument there is a view of etcd whose
+// Groups include deleted groups. A group is corrected if a majority of its voters was found. For each group that is not
+// accounted for, the result waits contains what its shards have to do. A group that no shard ever had counts as
+// accounted for.
 func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []string) {
 	wait := func(format string, args ...any) { waits = append(waits, fmt.Sprintf(format, args...)) }
 	found := map[string]bool{}
@@ -66,15 +66,15 @@ func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []st
 	return out, waits
 }
 
-// correct returns the group and the target that etcd should hold for a group that was found, and whether they differ
-// from those in etcd.
+// correct returns the group and the target that etcd should hold for a group found on the volumes, and whether they
+// differ from those in etcd.
 func correct(g, old placement.Group, target placement.Target, copies int) (Correction, bool) {
 	same := old.UUID == g.UUID
 	if same && old.ConfIndex > g.ConfIndex && len(old.Members) > 0 {
 		return Correction{}, false // the leader wrote this membership, and the found replicas have not applied it yet
 	}
 	if same {
-		// The older state may still contain the shard of a member that did not answer.
+		// The older state may still contain the shard of a member that did not respond.
 		g.Members = slices.Clone(g.Members)
 		for i, m := range g.Members {
 			if was := slices.IndexFunc(old.Members, func(o placement.Member) bool {
@@ -102,10 +102,10 @@ func membersIn(g placement.Group) []string {
 	return out
 }
 
-// targetOf returns the current shards of a group as its target. If the shard of a voter is unknown, it returns no
-// target. A target with only the other shards would look complete without that voter's copy, and the copy would be
-// dropped. Without a target the leader changes nothing until the shard with the copy reports the copy, or the planner
-// chooses another shard.
+// targetOf returns a group's current shards as its target. If a voter's shard is unknown, it returns no target. A
+// target with only the other shards would look complete without that voter's copy, and the copy would be dropped.
+// Without a target the leader changes nothing until the shard with the copy reports it, or the planner chooses another
+// shard.
 func targetOf(g placement.Group, copies int) []string {
 	if slices.ContainsFunc(g.Members, func(m placement.Member) bool {
 		return m.Role == placement.Voter && m.Shard == ""
@@ -136,7 +136,7 @@ func shardsOf(g placement.Group) string {
 	return strings.Join(names, ", ")
 }
 
-// FactsOf returns the facts about a store that are in etcd, for volumes that do not remember them.
+// FactsOf returns the facts about a store that are in etcd, to use if no volume records them.
 func FactsOf(view placement.View) *FoundFacts {
 	m := view.Meta
 	return &FoundFacts{Routing: m.Routing, Copies: m.Copies, GroupsMax: m.GroupsMax, CreatedUTC: m.CreatedUTC,

@@ -1,4 +1,4 @@
-// Package survey asks shards for the contents of their volumes, to rebuild a placement that etcd has lost.
+// Package survey queries shards for the contents of their volumes, to rebuild a placement that etcd has lost.
 package survey
 
 import (
@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/rescue"
 )
 
-// Volume asks the shard at host:port for the content of its volume, with the given credentials and connection
-// options. Shards answer in every state.
+// Volume queries the shard at host:port for its volume's contents, with the given credentials and connection options.
+// Shards respond in every state.
 func Volume(ctx context.Context, address string, by credentials.TransportCredentials,
 	more ...grpc.DialOption) (v rescue.FoundVolume, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, append(more, grpc.WithNoProxy(),
@@ -33,7 +33,7 @@ func Volume(ctx context.Context, address string, by credentials.TransportCredent
 	return foundVolume(out)
 }
 
-// foundVolume validates a shard's answer, and converts it to a FoundVolume.
+// foundVolume validates a shard's response, and converts it to a FoundVolume.
 func foundVolume(out *recordv1.DescribeVolumeResponse) (v rescue.FoundVolume, err error) {
 	var errs []error
 	parse := func(what, s string) uuid.UUID {

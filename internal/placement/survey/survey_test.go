@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// FuzzVolume checks that no answer of a shard makes a rebuild of the placement panic, and that the store accepts the
-// placement that is rebuilt from the answer.
+// FuzzVolume checks that no response from a shard makes a rebuild of the placement panic, and that the store accepts
+// the placement rebuilt from the response.
 func FuzzVolume(f *testing.F) {
 	const volume, store, group = "a1b2c3d4-0000-4000-8000-000000000001", "a1b2c3d4-0000-4000-8000-000000000002",
 		"a1b2c3d4-0000-4000-8000-000000000003"
