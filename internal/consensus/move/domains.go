@@ -6,9 +6,9 @@ import (
 )
 
 // The order of the steps keeps copies in different failure domains. When a voter must leave, a learner in the same
-// domain takes its place. A learner in a domain without voters may take the place of any voter. So if the voters of a
-// group are in different domains, and so are the shards of its target, the group never has two voters in one domain
-// during the move: each swap leaves the domains of the voters unchanged, or exchanges one for a free one.
+// domain takes its place. A learner in a domain without voters may take the place of any voter. So if a group's voters
+// are in different domains, and so are the shards of its target, the group never has two voters in one domain during
+// the move, because each swap leaves the voters' domains unchanged, or exchanges one for a free one.
 // docs/adr/0022-moves-keep-domains.md has the proof.
 
 // domain returns the failure domain of a member. A shard without a domain counts as a domain of its own, as in
@@ -24,7 +24,7 @@ func (d *decider) domain(id uint64) string {
 	return "\x00" + shard
 }
 
-// shared counts the members of a list that share their domain with an earlier member of the list.
+// shared counts the listed members that share their domain with an earlier one in the list.
 func (d *decider) shared(ids []uint64) int {
 	domains := map[string]bool{}
 	for _, id := range ids {
@@ -47,7 +47,7 @@ func (d *decider) bestSwap(extras, ready []uint64) swap {
 		extras = without(extras, d.Self)
 	}
 	best := swap{shared: len(d.voters) + 1}
-	for _, out := range extras { // extras is in the order in which the voters may leave
+	for _, out := range extras { // extras lists the voters in the order in which they may leave
 		for _, in := range ready {
 			if shared := d.shared(append(without(d.voters, out), in)); shared < best.shared {
 				best = swap{out: out, in: in, shared: shared}
@@ -57,7 +57,7 @@ func (d *decider) bestSwap(extras, ready []uint64) swap {
 	return best
 }
 
-// coming reports whether a live shard is still getting a wanted copy. When that copy has caught up, it can take the
+// coming reports whether a live shard is still receiving a wanted copy. When that copy has caught up, it can take the
 // place of another voter, so this leader need not leave yet.
 func (d *decider) coming() bool {
 	return slices.ContainsFunc(d.learners, func(id uint64) bool {
@@ -66,8 +66,8 @@ func (d *decider) coming() bool {
 	})
 }
 
-// apart returns the members in a new order: first the members that share no failure domain with a voter or with an
-// earlier member, then the others.
+// apart sorts the members, so that those that share no failure domain with a voter or an earlier member come before the
+// others.
 func (d *decider) apart(ids []uint64) []uint64 {
 	chosen := slices.Clone(d.voters)
 	var others []uint64

@@ -15,13 +15,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// model is the constant part of the worlds of TestEveryStateLeadsToTheTarget.
+// model is the constant part of the worlds that TestEveryStateLeadsToTheTarget explores.
 type model struct {
 	targets [][]string
 	domains string // failure domain of each shard, one byte per shard
 }
 
-// shared counts the voters of a configuration that are in the same domain as an earlier voter.
+// shared counts the voters in a configuration that are in the same domain as an earlier voter.
 func (m *model) shared(conf [slots]byte) (n int) {
 	seen := map[byte]bool{}
 	for slot, role := range conf {
@@ -36,8 +36,8 @@ func (m *model) shared(conf [slots]byte) (n int) {
 }
 
 // checkDomains checks that no change puts more voters into one domain than the group had before, or than the target
-// has. If copies are missing, adding voters is more important; the new voters then share as few domains as the
-// learners that have caught up allow. A single copy has no other copy in its domain.
+// has. If copies are missing, adding voters is more important, and the new voters must share as few domains as the
+// caught-up learners allow. A single copy has no other copy in its domain.
 func (w *world) checkDomains(before *world, m *model) error {
 	copies := len(m.targets[w.target])
 	had, _ := before.voters()
@@ -56,7 +56,7 @@ func (w *world) checkDomains(before *world, m *model) error {
 	return nil
 }
 
-// leastShared returns how many voters share a domain if the best n of the learners that have caught up become voters.
+// leastShared returns how many voters share a domain if the best n of the caught-up learners become voters.
 func (w *world) leastShared(m *model, n int) int {
 	least := slots
 	for set := range 1 << slots {
@@ -79,13 +79,13 @@ func (w *world) leastShared(m *model, n int) int {
 	return least
 }
 
-// topology is a group on shards in domains, together with a target. Shard n has the Raft id n+1 once it is a member.
+// topology is a group on shards in domains, together with a target. Shard n's replica has the Raft id n+1.
 type topology struct {
 	domains  []string // domain of each shard; empty if the shard reports none
 	from, to []int    // shard numbers; the first shard of to should lead
 }
 
-// domain returns the domain of a shard, or a domain of its own if the shard reports none.
+// domain returns a shard's domain, or a unique domain if the shard reports none.
 func (c *topology) domain(shard int) string {
 	if d := c.domains[shard]; d != "" {
 		return d
@@ -93,7 +93,7 @@ func (c *topology) domain(shard int) string {
 	return fmt.Sprint("own ", shard)
 }
 
-// shared counts the shards of a list that are in the same domain as an earlier shard.
+// shared counts the listed shards that are in the same domain as an earlier one in the list.
 func (c *topology) shared(list []int) int {
 	seen := map[string]bool{}
 	for _, shard := range list {
@@ -102,10 +102,10 @@ func (c *topology) shared(list []int) int {
 	return len(list) - len(seen)
 }
 
-// needed tries all orders of steps from the group to the target. It returns the smallest number of shared domains
-// that the worst membership of any order has. A step is as general as Raft allows: it leads to any set that has as
-// many voters as there are copies and keeps at least one of the previous voters, because a previous voter leads
-// during the change.
+// needed tries all orders of steps from the group to the target. For each order, it takes the membership with the most
+// shared domains, and it returns the smallest of these numbers. A step is as general as Raft allows. It leads to any
+// set that has as many voters as there are copies and keeps at least one of the previous voters, because a previous
+// voter leads during the change.
 func (c *topology) needed() int {
 	all := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(c.from), c.to...))))
 	set := func(list []int) (bits uint) {
@@ -146,8 +146,8 @@ func (c *topology) needed() int {
 	}
 }
 
-// topologies draws groups of 3 or 5 copies. There are few domains, so that the shards of target and group share many
-// of them. If apart is true, neither the group nor the target has two shards in one domain.
+// topologies draws groups of 3 or 5 copies. There are few domains, so that the shards of the group and its target share
+// many of them. If apart is true, neither the group nor the target has two shards in one domain.
 func topologies(t *rapid.T, apart bool) *topology {
 	copies := rapid.SampledFrom([]int{3, 3, 5}).Draw(t, "copies")
 	c := &topology{domains: make([]string, copies+rapid.IntRange(1, copies).Draw(t, "more"))}
@@ -173,9 +173,9 @@ func topologies(t *rapid.T, apart bool) *topology {
 	return c
 }
 
-// drive lets a leader decide until there is nothing left to do. Everything else is drawn: which copy catches up next,
-// and which voter leads. The parameter never is the number of a shard that stays silent, or -1 if every shard
-// answers. The function see is called with each membership on the way.
+// drive lets a leader decide until there is nothing left to do. Everything else is drawn at random, such as which copy
+// catches up next, and which voter leads. The parameter never is the number of a shard that stays silent, or -1 if
+// every shard responds. The function see is called with each membership during the move.
 func (c *topology) drive(t *rapid.T, never int, see func(a move.Action, voters []int)) {
 	s := move.State{
 		Self: uint64(c.from[0]) + 1, Conf: &raftpb.ConfState{}, Last: 5000, Progress: map[uint64]move.Progress{},
@@ -261,10 +261,10 @@ func (c *topology) take(t *rapid.T, s *move.State, a move.Action) {
 	s.Conf = conf
 }
 
-// TestNoMembershipOnTheWaySharesADomain moves a group between two sets of shards that are in different domains. No
-// two voters of any membership on the way share a domain, in whatever order copies catch up, whichever voter leads,
-// and even if one copy never catches up. A search of all orders shows that such an order exists, so package placement
-// warns about no such move.
+// TestNoMembershipOnTheWaySharesADomain moves a group between two sets of shards that are in different domains. No two
+// voters of any membership on the way share a domain, regardless of the order in which copies catch up and of which
+// voter leads, and even if one copy never catches up. A search of all orders shows that such an order exists, so
+// package placement warns about no such move.
 func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, true)
@@ -283,8 +283,8 @@ func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	})
 }
 
-// If the group or its target shares domains, no membership during the move shares more domains than the worse one of
-// the two.
+// If the group or its target shares domains, no membership during the move shares more domains than the worse of the
+// two.
 func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, false)
@@ -300,9 +300,9 @@ func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 	})
 }
 
-// poolsState is a group on a, b and c, led by a, in the domains 1 to 3. Its targets are x, y and z, in the same
-// domains in the same order. Members are numbered from 1 in the order of their names. The members in ready are
-// learners that have caught up.
+// poolsState is a group on a, b and c, led by a, in the domains 1 to 3. Its targets are x, y and z, in the same domains
+// in the same order. Members are numbered from 1 in alphabetical order. The members in ready are learners that have
+// caught up.
 func poolsState(ready ...uint64) move.State {
 	s := move.State{
 		Self: 1, Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}, Learners: []uint64{4, 5, 6}}, Last: 5000,

@@ -13,10 +13,10 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// The model has up to six shards in failure domains. Each shard has its first volume, or a second one that replaced
-// the first, so there are twelve possible replicas. Between two steps of the leader, the leader may change, a learner
-// may catch up, a shard may fall silent or come back, a volume may be replaced, and the target may change. Every
-// reachable state is checked.
+// The model has up to six shards in failure domains. Each shard has its first volume, or a second one that replaced the
+// first, so there are twelve possible replicas. Between two of the leader's steps, the leader may change, a learner may
+// catch up, a shard may fall silent or return, a volume may be replaced, and the target may change. Every reachable
+// state is checked.
 
 const (
 	shards = 6
@@ -30,15 +30,15 @@ const (
 	voter
 )
 
-// world is one state of the model. It is comparable.
+// world is one state of the model. Comparable.
 type world struct {
 	conf, etcd [slots]byte
-	caught     [slots]bool // the replica is a learner that has caught up
+	caught     [slots]bool // whether the replica is a learner that has caught up
 	volume     [shards]byte
 	silent     [shards]bool
 	leader     int8
 	target     int8 // index in the model's targets
-	// retargets, silences and swaps count the events that may still happen.
+	// retargets, silences and swaps are how many events of each kind may still happen.
 	retargets, silences, swaps int8
 }
 
@@ -58,7 +58,7 @@ func (w *world) well(slot int) bool {
 	return w.up(slot) && (w.conf[slot] == voter || w.conf[slot] == learner && w.caught[slot])
 }
 
-// voters returns the number of all voters, and of the voters that are well.
+// voters returns the number of all voters, and the number of voters that are well.
 func (w *world) voters() (all, well int) {
 	for slot, role := range w.conf {
 		if role == voter {
@@ -116,7 +116,7 @@ func (w *world) state(m *model) move.State {
 // slotOf returns the replica of a member.
 func slotOf(m placement.Member) int { return int(m.VolumeUUID[1]) }
 
-// take applies one step of the leader. The error names the rule that the step breaks.
+// take applies one step that the leader takes. The error names the rule that the step breaks.
 func (w world) take(a move.Action, m *model) (world, error) {
 	before := w
 	switch a.Kind {
@@ -166,8 +166,8 @@ func (w world) take(a move.Action, m *model) (world, error) {
 	return w, nil
 }
 
-// checkChange checks that after a change a majority of the voters has caught up, and that the number of these voters
-// is at least a majority of the copies. If there were fewer before, their number must not have decreased.
+// checkChange checks that after a change a majority of the voters has caught up, and that the number of caught-up
+// voters is at least a majority of the copies. If there were fewer before, their number must not have decreased.
 func (w *world) checkChange(before *world, copies int) error {
 	all, well := w.voters()
 	_, had := before.voters()
@@ -177,7 +177,7 @@ func (w *world) checkChange(before *world, copies int) error {
 	return nil
 }
 
-// next yields the states that may follow without any action of the leader.
+// next yields the states that may follow without any step by the leader.
 func (w world) next(m *model, yield func(world)) {
 	for slot := range slots {
 		if w.conf[slot] == voter && w.well(slot) && slot != int(w.leader) {
@@ -215,7 +215,7 @@ func (w world) next(m *model, yield func(world)) {
 	}
 }
 
-// settles checks that the leader's steps come to an end if no event happens except that learners catch up.
+// settles checks that the leader's steps come to an end if no event happens except learners catching up.
 func (w world) settles(m *model, known map[world]bool) error {
 	var path []world
 	for step := 0; !known[w]; step++ {

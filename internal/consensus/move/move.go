@@ -1,8 +1,8 @@
-// Package move decides what the leader of a group does next to bring the group's copies to the shards of the target.
-// Decide is a pure function: it looks at one state and returns one step. The leader takes the step and calls Decide
-// again. A step is one write to etcd, one membership change or one transfer of the leadership. A crash between two
-// steps leaves a state like any other, from which the next leader continues. A target that has changed meanwhile is
-// simply part of the next state.
+// Package move decides what a group's leader does next to bring the group's copies to the target's shards. Decide is a
+// pure function: it looks at one state and returns one step. The leader takes the step and calls Decide again. A step
+// is one write to etcd, one membership change or one leadership transfer. A crash between two steps leaves a state like
+// any other, from which the next leader continues. If the target changes meanwhile, the next state contains the new
+// target.
 package move
 
 import (
@@ -18,38 +18,37 @@ import (
 // CaughtUpEntries is the number of entries that a member may lack and still count as caught up.
 const CaughtUpEntries = 1000
 
-// State is the input of Decide: the facts that the leader of a group has when it decides.
+// State is the input of Decide, which consists of the facts that a group's leader has when it decides.
 type State struct {
 	Self     uint64            // the leader's Raft id
 	Conf     *raftpb.ConfState // the membership as last applied
-	Pending  bool              // a membership change was proposed and is not applied yet
-	Last     uint64            // index of the last entry of the leader's log
+	Pending  bool              // whether a membership change was proposed and is not applied yet
+	Last     uint64            // index of the last entry in the leader's log
 	Progress map[uint64]Progress
-	// Members are the members in etcd. Known are other members, which the leader knows from earlier states of etcd.
+	// Members are the members in etcd. Known are other members that the leader knows from earlier states of etcd.
 	Members []placement.Member
 	Known   []placement.Member
-	// Target lists the wanted shards, one for each copy; the first one should lead. If it is empty, there is no
-	// target.
+	// Target lists the wanted shards, one for each copy, preferred leader first. If it is empty, there is no target.
 	Target []string
 	Shards map[string]Shard
 	// FreshID is a random odd number. If this step records a new learner, FreshID becomes the Raft id of that learner.
 	FreshID uint64
 	// LearnersMax is the number of learners that this group may have now. 0 holds back new learners, while existing
-	// ones continue. A negative number means that there is no limit.
+	// ones continue. A negative number means no limit.
 	LearnersMax int
 }
 
 // Progress is the progress of a member, as the leader's node reports it. The leader's own progress is ignored.
 type Progress struct {
 	Match       uint64
-	Replicating bool // entries are streamed: the member is neither being probed nor waiting for an install
-	Active      bool // the leader heard from the member within the last election timeout, and its shard may lead
+	Replicating bool // whether entries are streamed, because the member is neither being probed nor waiting for an install
+	Active      bool // heard from within the last election timeout, and its shard may lead
 }
 
 // Shard describes a shard. If the shard is not registered, these are the last facts that the leader received about
 // it.
 type Shard struct {
-	Domain string    // failure domain; empty: the shard counts as a domain of its own
+	Domain string    // failure domain; if empty, the shard counts as a domain of its own
 	Volume uuid.UUID // volume under which the shard is registered; zero if the shard is not registered
 	Alive  bool      // the shard is registered, or its peers receive messages from it
 }
@@ -62,9 +61,9 @@ const (
 	Nothing        Kind = iota
 	RecordMembers       // write Action.Members to etcd, see registry.Store.PutGroupAsLeader
 	AddLearner          // propose Action.Change: Action.ID becomes a learner
-	Promote             // propose Action.Change: learners become voters
-	Replace             // propose Action.Change: a learner becomes a voter and a voter leaves, jointly
-	RemoveMember        // propose Action.Change: Action.ID leaves
+	Promote             // propose Action.Change, with which learners become voters
+	Replace             // propose Action.Change, with which a learner becomes a voter and a voter leaves, jointly
+	RemoveMember        // propose Action.Change, with which Action.ID leaves
 	TransferLeader      // transfer the leadership to Action.ID
 )
 
@@ -75,16 +74,16 @@ func (k Kind) String() string {
 // Action is the step that the leader takes next, or the reason why there is none.
 type Action struct {
 	Kind    Kind
-	ID      uint64   // the member to add, to remove or to make leader; for Replace, the voter that leaves
+	ID      uint64   // the member to add, to remove or to make leader; with Replace, the voter that leaves
 	IDs     []uint64 // the learners that become voters
 	Members []placement.Member
 	// Done is used only with the kind Nothing. If it is true, the group is at its target. If it is false, the group
 	// waits, and Decide must be called again soon.
 	Done   bool
-	Reason string // the reason, as text for users
+	Reason string // the reason, as a message for users
 }
 
-// Change returns the membership change to propose. It returns nil for the kinds that are not a membership change.
+// Change returns the membership change to propose, or nil if the kind of action is not a membership change.
 func (a Action) Change() *raftpb.ConfChangeV2 {
 	cc := &raftpb.ConfChangeV2{}
 	add := func(kind raftpb.ConfChangeType, id uint64) {
@@ -110,12 +109,12 @@ func (a Action) Change() *raftpb.ConfChangeV2 {
 
 func (a Action) String() string { return fmt.Sprintf("%v: %s", a.Kind, a.Reason) }
 
-// wait makes an Action for a state in which nothing can be done now.
+// wait returns an Action for a state in which nothing can be done now.
 func wait(format string, args ...any) *Action { return &Action{Reason: fmt.Sprintf(format, args...)} }
 
 // Decide returns the next step.
 //
-//   - A learner comes first: it is recorded in etcd, added, and promoted once it has caught up.
+//   - A new copy is first a learner. It is recorded in etcd, added, and promoted once it has caught up.
 //   - A voter that leaves for a new one does so in one joint change. If it leads, it transfers the leadership first.
 //   - A change is made only if it leaves a majority of caught-up voters. It never reduces their number below a
 //     majority of the wanted copies.
@@ -154,7 +153,7 @@ type decider struct {
 
 func newDecider(s State) (*decider, *Action) {
 	d := &decider{State: s, where: map[uint64]placement.Member{}, holder: map[string]uint64{}}
-	for _, list := range [][]placement.Member{s.Known, s.Members} { // s.Members last, because etcd takes precedence
+	for _, list := range [][]placement.Member{s.Known, s.Members} { // s.Members comes last, because etcd takes precedence
 		for _, m := range list {
 			if _, known := d.where[m.RaftID]; !known || m.Shard != "" {
 				d.where[m.RaftID] = m
@@ -181,7 +180,7 @@ func newDecider(s State) (*decider, *Action) {
 }
 
 // gone reports whether the replica must be treated as lost. Either its shard has another volume now, or the location of
-// the replica is unknown because etcd was rebuilt without it. In the second case the replica may still come back.
+// the replica is unknown because etcd was rebuilt without it. In the second case the replica may still return.
 func (d *decider) gone(id uint64) bool {
 	m := d.where[id]
 	now := d.Shards[m.Shard].Volume
@@ -209,8 +208,8 @@ func (d *decider) countWell(ids []uint64) (n int) {
 
 func quorum(n int) int { return n/2 + 1 }
 
-// canCommit reports whether the present voters can commit a change now, and whether the voters after the change, in the
-// list next, can commit entries then.
+// canCommit reports whether the current voters can commit a change now, and whether the voters in next can commit
+// entries after the change.
 func (d *decider) canCommit(next []uint64) bool {
 	have, then := d.countWell(d.voters), d.countWell(next)
 	return have >= quorum(len(d.voters)) && then >= quorum(len(next)) && (then >= have || then >= quorum(len(d.Target)))

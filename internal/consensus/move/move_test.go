@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// settledState is a group of three copies on a, b and c, which are its target; shard d is free. Member n has id 2n+1.
+// settledState returns the state of a group with three copies on a, b and c, which are its target. Shard d is free.
+// Member n has id 2n+1.
 func settledState() move.State {
 	s := move.State{
 		Self: 1, Conf: &raftpb.ConfState{Voters: []uint64{1, 3, 5}}, Last: 5000, Progress: map[uint64]move.Progress{},
@@ -51,7 +52,7 @@ func TestDecide(t *testing.T) {
 		id     uint64
 		ids    []uint64
 		done   bool
-		reason string // a text that Action.Reason contains
+		reason string // a substring of Action.Reason
 	}{
 		"all is well": {want: move.Nothing, done: true},
 		"a change pending": {change: func(s *move.State) {

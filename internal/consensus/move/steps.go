@@ -36,7 +36,7 @@ func (d *decider) membersNow() []placement.Member {
 		if listed[m.RaftID] || !member && !d.planned(m) {
 			continue
 		}
-		if m.Shard == "" { // the member's location may have become known
+		if m.Shard == "" { // the member's shard may be known now
 			m = d.where[m.RaftID]
 		}
 		if member {
@@ -75,7 +75,7 @@ func (d *decider) inConf(id uint64) bool {
 	return slices.Contains(d.voters, id) || slices.Contains(d.learners, id)
 }
 
-// leaveJoint waits until Raft has left the joint configuration, which Raft does on its own.
+// leaveJoint waits until Raft has left the joint configuration, which Raft does automatically.
 func (d *decider) leaveJoint() *Action {
 	if len(d.Conf.GetVotersOutgoing()) == 0 {
 		return nil
@@ -84,7 +84,7 @@ func (d *decider) leaveJoint() *Action {
 }
 
 // transferTarget returns a voter that has caught up and may become leader. It prefers the first such voter in the
-// target's order. If the target names none, it returns any other such voter, or 0 if there is none at all.
+// target's order. If the target names none, it returns any other such voter, or 0 if no voter qualifies.
 func (d *decider) transferTarget() uint64 {
 	for _, shard := range d.Target {
 		if id := d.holder[shard]; id != 0 && d.mayLead(id) {
@@ -131,9 +131,9 @@ func (d *decider) dropLearner() *Action {
 	return nil
 }
 
-// dropGone removes a voter that is not coming back, if the other voters hold everything. A voter whose location is
-// merely unknown may come back with its data. It remains until another copy takes its place, unless there are more
-// voters than wanted.
+// dropGone removes a voter that is not coming back, if the other voters hold all data. A voter whose location is merely
+// unknown may return with its data. It remains until another copy takes its place, unless there are more voters than
+// wanted.
 func (d *decider) dropGone() *Action {
 	for _, id := range d.voters {
 		if !d.gone(id) || d.where[id].Shard == "" && (len(d.Target) == 0 || len(d.voters) <= len(d.Target)) {
@@ -203,8 +203,8 @@ func (d *decider) addLearner() *Action {
 	return nil
 }
 
-// extras returns the voters that the target does not want, in the order in which they may leave: first those that are
-// not well, then those in the domain of another voter, then the others, and finally this leader.
+// extras returns the voters that the target does not want, in the order in which they may leave. Voters that are not
+// well come first, then those in the domain of another voter, then the others, and finally this leader.
 func (d *decider) extras() []uint64 {
 	var out []uint64
 	for _, id := range d.voters {
@@ -278,7 +278,7 @@ func (d *decider) replace() *Action {
 		}
 		return d.handOver()
 	}
-	// This is the only copy, so the group has two voters for a moment, until this leader transfers the leadership.
+	// This is the only copy, so the group temporarily has two voters, until this leader transfers the leadership.
 	if out == d.Self {
 		return &Action{Kind: Promote, IDs: []uint64{in}, Reason: fmt.Sprintf("%s is to take over from %s", d.name(in),
 			d.name(out))}
@@ -293,15 +293,15 @@ func (d *decider) replace() *Action {
 }
 
 // grow promotes learners if there are fewer voters than wanted copies. It promotes all of them in one change, because
-// an even number of voters tolerates no more losses than one voter less. It prefers learners in domains of their own,
-// but a group that is short of copies does not wait for them.
+// an even number of voters tolerates no more losses than one voter fewer would. It prefers learners in separate
+// domains, but does not wait for them while copies are missing.
 func (d *decider) grow() *Action {
 	ready := d.ready()
 	need := len(d.Target) - len(d.voters)
 	if need <= 0 || len(ready) == 0 {
 		return nil
 	}
-	coming := 0 // learners on live shards; every learner that can be added now was added before this step
+	coming := 0 // number of learners on live shards; every learner that can be added now was added before this step
 	for _, id := range d.learners {
 		if d.Shards[d.where[id].Shard].Alive {
 			coming++
@@ -328,8 +328,8 @@ func (d *decider) lead() *Action {
 	return nil
 }
 
-// atTarget returns an action with Done set if the group is at its target. Otherwise the action gives the reason why
-// the group waits.
+// atTarget returns an action with Done set if the group is at its target. Otherwise the action says why the group
+// waits.
 func (d *decider) atTarget() *Action {
 	if len(d.Target) == 0 {
 		return wait("no target is set")

@@ -17,7 +17,7 @@ import (
 // Most of the bytes that shards send to each other when groups move are chunks of files. gRPC with protobuf copies each
 // byte once to encode it, and twice, into new memory, to decode it. The code in this file sends the data from the
 // buffer into which it was read, and copies the data once on receipt, into a buffer that is reused for all chunks of a
-// fetch. The encoded messages are those of the .proto file.
+// fetch. The encoding on the wire is the one that the .proto file defines.
 
 // These are the numbers of the fields that hold a chunk.
 const (
@@ -37,7 +37,7 @@ const (
 // sentChunk is an outgoing message that holds a chunk.
 type sentChunk struct {
 	field  protowire.Number
-	chunk  *peerv1.FileChunk // without the data, which is in buffer
+	chunk  *peerv1.FileChunk // without the data, which buffer holds
 	buffer *[]byte           // from message.Pool; sending returns the buffer to the pool
 }
 
@@ -49,7 +49,7 @@ func (c *sentChunk) Encode() (mem.BufferSlice, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding a chunk: %w", err)
 	}
-	n := len(*c.buffer) // the data comes last: it stays in its own buffer and is not copied
+	n := len(*c.buffer) // the data comes last, so that it stays in its own buffer and is not copied
 	if n > 0 {
 		inner = protowire.AppendTag(inner, chunkData, protowire.BytesType)
 		inner = protowire.AppendVarint(inner, uint64(n))
@@ -77,12 +77,14 @@ type chunkMessage interface {
 	GetChunk() *peerv1.FileChunk
 }
 
-// receiveChunks makes a receivedChunk for messages of the type of whole, in which the given field holds the chunk.
+// receiveChunks returns a receivedChunk for messages of the same type as whole, in which the given field holds the
+// chunk.
 func receiveChunks(field protowire.Number, whole chunkMessage) *receivedChunk {
 	return &receivedChunk{field: field, whole: whole, buffer: message.Pool.Get(chunkBytesMax)}
 }
 
-// next returns a function that receives the next chunk of a stream. receive receives a message of the stream.
+// next returns a function that receives the next chunk of a stream. The argument receive receives one message from the
+// stream.
 func (c *receivedChunk) next(receive func(any) error) func() (*peerv1.FileChunk, error) {
 	return func() (*peerv1.FileChunk, error) {
 		if err := receive(c); err != nil {

@@ -54,7 +54,7 @@ func TestChunksAreWhatProtobufMakesOfThem(t *testing.T) {
 func TestChunksAreDecodedAsProtobufEncodesThem(t *testing.T) {
 	group := receiveChunks(chunkOfGroup, &peerv1.FetchGroupResponse{})
 	blob := receiveChunks(chunkOfBlob, &peerv1.FetchBlobResponse{})
-	// The messages are decoded one after another, so nothing of an earlier one may remain.
+	// The messages are decoded one after another, so no content of an earlier one may remain.
 	for range 2 {
 		for name, chunk := range chunkCases() {
 			for in, message := range map[*receivedChunk]proto.Message{

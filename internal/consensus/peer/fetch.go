@@ -17,11 +17,12 @@ import (
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
-// errSilent ends fetches from a peer that has fallen silent.
+// errSilent aborts fetches from a peer that has fallen silent.
 var errSilent = errors.New("it is silent")
 
-// Fetcher fetches from one peer. It uses connections of its own, because files must not delay heartbeats. A call ends
-// when the peer falls silent, because otherwise a call to a stopped process would last until the process is resumed.
+// Fetcher fetches from one peer. It uses separate connections, because files must not delay heartbeats. A call is
+// aborted when the peer falls silent, because otherwise a call to a stopped process would last until the process is
+// resumed.
 type Fetcher struct {
 	hub   *Hub
 	shard string
@@ -30,7 +31,7 @@ type Fetcher struct {
 // Fetcher returns a Fetcher for a peer.
 func (h *Hub) Fetcher(shard string) *Fetcher { return &Fetcher{hub: h, shard: shard} }
 
-// connect connects to the peer for one call. The returned function ends the call and the connection.
+// connect connects to the peer for one call. The returned function ends the call and closes the connection.
 func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServiceClient, func(), error) {
 	conn, err := f.hub.dial(f.shard)
 	if err != nil {
@@ -47,8 +48,8 @@ func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServ
 	}, nil
 }
 
-// failed returns the error of a call. If the peer has answered that it has no such replica, or is busy, the error
-// wraps ErrNotHere or ErrBusy, so that callers can test for them.
+// failed returns the error of a failed call. If the peer has responded that it has no such replica, or that it is busy,
+// the error wraps ErrNotHere or ErrBusy, so that callers can test for them.
 func (f *Fetcher) failed(ctx context.Context, what string, group uuid.UUID, err error) error {
 	var kind error
 	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
@@ -66,8 +67,8 @@ func (f *Fetcher) failed(ctx context.Context, what string, group uuid.UUID, err 
 		Message())
 }
 
-// Group fetches the files of a replica into sink. Files that sink already has are not sent again, so a caller may
-// simply call Group again, for example after ErrBusy or a lost connection.
+// Group fetches a replica's files into sink. Files that sink already has are not sent again, so a caller may simply
+// call Group again, for example after ErrBusy or a lost connection.
 func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 	ctx, client, end, err := f.connect(ctx)
 	if err != nil {
@@ -108,7 +109,7 @@ func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 	}
 }
 
-// receiveFiles requests some files, and receives them.
+// receiveFiles requests the wanted files, and receives them.
 func receiveFiles(stream peerv1.PeerService_FetchGroupClient, wanted []FileRange, sink Sink) error {
 	part := &peerv1.FetchGroupWanted{}
 	for _, r := range wanted {
@@ -139,8 +140,8 @@ func receiveFiles(stream peerv1.PeerService_FetchGroupClient, wanted []FileRange
 	return committed()
 }
 
-// beginCommit checks, syncs and closes a received file while the next file is being received. The returned function
-// waits for the result, and must be called once.
+// beginCommit starts to check, sync and close a received file while the next file is being received. The returned
+// function waits for the result, and must be called once.
 func beginCommit(file SinkFile, name string) (wait func() error) {
 	over := make(chan error, 1)
 	go func() {
@@ -225,7 +226,7 @@ func (f *Fetcher) Entries(ctx context.Context, group uuid.UUID, first, last uint
 	return out, f.failed(ctx, "entries", group, err)
 }
 
-// add appends a part of the peer's answer. The part must come after the parts before it.
+// add appends a part of the peer's response. The part must directly follow the parts before it.
 func (out *Entries) add(in *peerv1.FetchEntriesResponse, first, last uint64) error {
 	after := max(out.Through, first-1)
 	for _, encoded := range in.GetEntries() {

@@ -13,17 +13,17 @@ import (
 
 const (
 	chunkBytesMax = 1 << 20 // maximum length of FileChunk.data
-	// chunkBytes is the size of one chunk. It is small enough to remain in the processor's cache from one copy to the
-	// next, and to keep others from waiting long for the device or the byte rate.
+	// chunkBytes is the size of one chunk. It is small enough to remain in the CPU cache from one copy to the next, and
+	// not to make other senders wait long for the device or the byte rate.
 	chunkBytes       = 256 << 10
 	nameBytesMax     = 256 // maximum length of FileChunk.name
 	filesPerMessage  = 1024
-	entriesBytesMax  = 1 << 20 // approximate maximum size of a message of FetchEntries
-	manifestBytesMax = 1 << 20 // maximum length of the part of a manifest in one message
+	entriesBytesMax  = 1 << 20 // approximate maximum size of a FetchEntries message
+	manifestBytesMax = 1 << 20 // maximum number of manifest bytes in one message
 	smallBytesMax    = 4 << 20 // groups up to this size do not count towards the limit of exports
 )
 
-// groupOf checks whether a call is allowed, and returns the id of the group.
+// groupOf checks whether a call is allowed, and returns the group's id.
 func (h *Hub) groupOf(ctx context.Context, header *peerv1.PeerHeader, group []byte) (uuid.UUID, error) {
 	if err := h.admit(ctx, header); err != nil {
 		return uuid.Nil, err
@@ -31,7 +31,7 @@ func (h *Hub) groupOf(ctx context.Context, header *peerv1.PeerHeader, group []by
 	return ParseGroup(group)
 }
 
-// until returns a context that also ends when the hub is closed.
+// until returns a context that is also cancelled when the hub is closed.
 func (h *Hub) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	release := context.AfterFunc(h.ctx, cancel)

@@ -29,7 +29,7 @@ type store struct {
 	mu    sync.Mutex
 	files map[string][]byte
 	blob  []byte
-	open  int    // number of exports that are not closed
+	open  int    // number of open exports
 	fail  string // name of a file that cannot be read from its middle on
 }
 
@@ -388,7 +388,7 @@ func (c *chunkCase) next() (*peerv1.FileChunk, error) {
 	return &peerv1.FileChunk{Name: c.name, OffsetBytes: c.offset, Data: c.data, DataCrc32C: c.sum, Last: true}, nil
 }
 
-// hanging is a source that does not answer.
+// hanging is a source that never responds.
 type hanging struct {
 	*store
 	asked chan struct{}
@@ -407,7 +407,7 @@ func (h hanging) Blob(ctx context.Context, _ uuid.UUID, _ []byte) (File, int64, 
 func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 	n := newNetwork(t)
 	source := hanging{&store{}, make(chan struct{}, 1)}
-	// a sends nothing to b except answers
+	// a sends nothing to b except responses
 	a := n.start("a", func(o *Options) { o.Source, o.pingEvery = source, time.Hour })
 	b := n.start("b", nil)
 	b.SetPeers([]string{"a"})
@@ -418,7 +418,7 @@ func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 		select {
 		case <-source.asked:
 			asked = true
-		case err := <-failed: // on a slow machine, a falls silent before b asks
+		case err := <-failed: // on a slow machine, a falls silent before b makes its request
 			if err == nil || !strings.Contains(err.Error(), "from shard a: it is silent") {
 				t.Fatalf("got %v", err)
 			}

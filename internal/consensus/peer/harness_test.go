@@ -49,7 +49,7 @@ type node struct {
 
 	mu      sync.Mutex
 	came    []*raftpb.Message
-	local   []*raftpb.Message // messages that this process itself made
+	local   []*raftpb.Message // messages that this process itself created
 	alive   map[string]bool
 	downs   int
 	changed chan struct{} // closed at each change
@@ -154,7 +154,7 @@ func (d *node) until(t *testing.T, what string, holds func() bool) {
 
 var testGroup = uuid.MustParse("11111111-2222-3333-4444-555555555555")
 
-// to returns the transport of the test's group; all members of the group are on the given shard.
+// to returns the transport for the test's group, with all members of the group on the given shard.
 func (d *node) to(shard string) *Transport {
 	return d.Transport(testGroup, func(uint64) (string, bool) { return shard, true })
 }

@@ -1,5 +1,6 @@
-// Package peer carries the communication between the shards of one store: the Raft messages of all groups, in one
-// stream for each ordered pair of shards, and the files, entries and blobs that a replica fetches from another replica.
+// Package peer carries the communication between the shards of one store. It sends the Raft messages of all groups in
+// one stream for each ordered pair of shards. It also transfers the files, entries and blobs that a replica fetches
+// from another replica.
 package peer
 
 import (
@@ -27,18 +28,17 @@ import (
 type Options struct {
 	Shard string // name of this shard
 	Store uuid.UUID
-	// Address returns the address of a shard. It returns false if no address is known now. It is called before each
+	// Address returns a shard's address. It returns false if no address is known now. It is called before each
 	// connection.
 	Address func(shard string) (address string, ok bool)
 	// Deliver receives a message. It must not block for long, because it delays all messages from the same shard. It
 	// returns false if this shard does not have the group, or if the message is for a different Raft id.
 	Deliver func(group uuid.UUID, m *raftpb.Message) bool
-	// Alive is called when a peer begins to answer and when it has been silent for silenceMax. If a peer has
-	// restarted in between, Alive is first called as if the peer had been silent. Calls are sequential. Alive may be
-	// nil.
+	// Alive is called when a peer begins to respond and when it has been silent for silenceMax. If a peer has restarted
+	// in between, Alive is first called as if the peer had been silent. Calls are sequential. Alive may be nil.
 	Alive func(shard string, alive bool)
-	// MustNotLead reports whether this shard must not be given the lead of a group. Answers to pings tell the peers;
-	// see Hub.MustNotLead. The function must not block. If it is nil, this shard may always lead.
+	// MustNotLead reports whether this shard must not become the leader of a group. Responses to pings carry the result
+	// to the peers (see Hub.MustNotLead). The function must not block. If it is nil, this shard may always lead.
 	MustNotLead func() bool
 	// Source provides the files, entries and blobs that peers fetch. If it is nil, peers can fetch nothing.
 	Source Source
@@ -50,30 +50,29 @@ type Options struct {
 	SpeaksFor func(ctx context.Context, shard string) bool
 	// Dial opens the connection to an address, below TLS. If it is nil, connections use TCP.
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
-	Logger *slog.Logger // nil: messages are discarded
+	Logger *slog.Logger // messages are discarded if nil
 
-	// FetchBytesPerSecond bounds the rate at which all calls of FetchGroup together send. 0 means that there is no
-	// limit.
+	// FetchBytesPerSecond limits the rate at which all FetchGroup calls together send. 0 means no limit.
 	FetchBytesPerSecond int64
 
-	// The fields below have the values of the constants of the same names, except in tests.
+	// The fields below have the values of the constants with the same names, except in tests.
 	queueBytesMax                   int64
 	exportsMax                      int
 	pingEvery, silenceMax, stallMax time.Duration
 }
 
 const (
-	// queueBytesMax is the number of bytes of messages that may wait to be sent to one peer. One group may have as
+	// queueBytesMax is the maximum number of bytes of messages waiting to be sent to one peer. One group may have as
 	// many bytes in flight, because a single busy group must not lose messages.
 	queueBytesMax = 64 << 20
 	// exportsMax is the number of groups that are sent at the same time, not counting small ones. More groups at a time
-	// would delay calls, which need the same disk and network.
+	// would slow down RPCs, which need the same disk and network.
 	exportsMax = 2
-	// pingEvery is a third of silenceMax, so that a peer is not called silent because of one lost ping.
+	// pingEvery is a third of silenceMax, so that one lost ping does not make a peer count as silent.
 	pingEvery = 300 * time.Millisecond
 	// silenceMax is the silence after which a peer counts as down.
 	silenceMax = time.Second
-	// stallMax is how long a connection may go without an answer before it is closed.
+	// stallMax is how long a connection may receive no response before it is closed.
 	stallMax = 10 * time.Second
 )
 
@@ -110,8 +109,8 @@ type Counters struct {
 type LinkStats struct {
 	Shard    string
 	Alive    bool          // a message of the peer was received within silenceMax
-	Silence  time.Duration // time since the last message of the peer, or since the link was made
-	Messages int64         // messages that wait to be sent
+	Silence  time.Duration // time since the peer's last message, or since the link was created
+	Messages int64         // number of messages that wait to be sent
 	Bytes    int64         // size of these messages
 }
 
@@ -136,19 +135,19 @@ type Hub struct {
 	fetches map[*fetching]struct{}
 }
 
-// fetching is a call of a Fetcher in progress. The call ends when its shard falls silent.
+// fetching is a Fetcher call in progress. It is aborted when its shard falls silent.
 type fetching struct {
 	shard string
 	end   func()
 }
 
-// report informs a group that a message to one of its members was lost.
+// report tells a group that a message to one of its members was lost.
 type report struct {
 	group   uuid.UUID
 	message *raftpb.Message
 }
 
-// New makes a hub. The caller must call Close.
+// New creates a hub. The caller must call Close.
 func New(opts Options) *Hub {
 	opts.setDefaults()
 	h := &Hub{
@@ -169,7 +168,7 @@ func (h *Hub) Close() {
 }
 
 // SetPeers sets the shards that share groups with this one. The hub keeps connections to them, so that each side
-// knows whether the other one is alive, and closes connections to other shards.
+// detects whether the other one is alive, and closes connections to other shards.
 func (h *Hub) SetPeers(shards []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -186,7 +185,8 @@ func (h *Hub) SetPeers(shards []string) {
 	}
 }
 
-// link finds or makes the link to a shard. It returns nil if there must be none. The caller holds mu.
+// link returns the link to a shard, and creates it if there is none. It returns nil if there must be none. The caller
+// holds mu.
 func (h *Hub) link(shard string) *link {
 	if l := h.links[shard]; l != nil {
 		return l
@@ -200,8 +200,8 @@ func (h *Hub) link(shard string) *link {
 	return l
 }
 
-// Alive reports whether a peer has answered recently, and since when the peer has been in that state. The time is
-// zero while the state is not known yet.
+// Alive reports whether a peer has responded recently, and since when the peer has been in that state. The time is zero
+// while the state is not known yet.
 func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -212,8 +212,8 @@ func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 	return l.alive, l.since
 }
 
-// MustNotLead reports whether a peer must not be given the lead of a group, according to its last answer. It is false
-// for a peer that has not answered yet.
+// MustNotLead reports whether a peer must not become the leader of a group, according to its last response. It is false
+// for a peer that has not responded yet.
 func (h *Hub) MustNotLead(shard string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -252,8 +252,8 @@ type Transport struct {
 	route func(raftID uint64) (shard string, ok bool)
 }
 
-// Transport returns the transport of a group. route returns the shard of a member; messages to members without a
-// shard are lost.
+// Transport returns the transport for a group. The function route returns a member's shard. Messages to members without
+// a shard are lost.
 func (h *Hub) Transport(group uuid.UUID, route func(raftID uint64) (shard string, ok bool)) *Transport {
 	return &Transport{hub: h, group: group, route: route}
 }
@@ -274,8 +274,7 @@ func (t *Transport) Send(messages []*raftpb.Message) {
 	}
 }
 
-// lost reports to the group that a message was not sent. It does so in another goroutine, because the sender holds
-// locks.
+// lost reports to the group that a message was not sent. It uses another goroutine, because the sender holds locks.
 func (h *Hub) lost(group uuid.UUID, m *raftpb.Message) {
 	back := &raftpb.Message{Type: raftpb.MsgUnreachable.Enum(), From: new(m.GetTo()), To: new(m.GetFrom())}
 	if m.GetType() == raftpb.MsgSnap {
@@ -302,8 +301,8 @@ func (h *Hub) received(l *link) {
 	}
 }
 
-// clock returns the monotonic time of links. It is above 0 from the start, so a receivedAt of 0 means that the peer has
-// never sent a message.
+// clock returns the monotonic time that links use. It is above 0 from the start, so a receivedAt of 0 means that the
+// peer has never sent a message.
 func (h *Hub) clock() time.Duration { return time.Since(h.zero) }
 
 // monitor reports which peers are alive and which messages were lost.
@@ -333,12 +332,12 @@ func (h *Hub) deliverReports() {
 	}
 }
 
-// looks holds the times at which a monitor looked, by Hub.clock.
+// looks holds the Hub.clock times at which the monitor last ran.
 type looks struct{ last, resumed time.Duration }
 
-// look records that the monitor looks now. It returns the time at which this process last resumed after it was held
-// up, or 0 if the process never was held up. If the time between two looks exceeds the argument most, the process was
-// held up, and could receive no message during that time.
+// look records that the monitor runs now. It returns the time at which this process last resumed after it was
+// suspended, or 0 if it never was. If the time between two looks exceeds the argument most, the process was suspended,
+// and could receive no message during that time.
 func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	if now-l.last > most {
 		l.resumed = now
@@ -347,9 +346,9 @@ func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	return l.resumed
 }
 
-// reportAlive reports which peers have fallen silent and which answer again. A peer that was alive when this process
-// was held up gets silenceMax once more, from the time at which the process resumed. But it counts as silent if nothing
-// was received from it for stallMax.
+// reportAlive reports which peers have fallen silent and which respond again. A peer that was alive when this process
+// was suspended gets silenceMax once more, from the time at which the process resumed. But it counts as silent if
+// nothing was received from it for stallMax.
 func (h *Hub) reportAlive(resumed time.Duration) {
 	type change struct {
 		shard string
@@ -366,7 +365,7 @@ func (h *Hub) reportAlive(resumed time.Duration) {
 		}
 		again := l.alive && now-resumed < h.opts.silenceMax && now-heard < h.opts.stallMax
 		alive := l.receivedAt.Load() > 0 && (now-heard < h.opts.silenceMax || again)
-		// A peer that has never answered is reported as down only after silenceMax.
+		// A peer that has never responded is reported as down only after silenceMax.
 		if alive == l.alive && (alive || l.announced || now-l.madeAt < h.opts.silenceMax) {
 			continue
 		}
@@ -411,8 +410,8 @@ func (h *Hub) endFetches(shard string) {
 var (
 	// ErrNotHere means that the peer has no serving replica of the group, or does not have the requested blob.
 	ErrNotHere = errors.New("it is not here")
-	// ErrBusy means that the peer already sends as many groups as it may. The caller can try again.
+	// ErrBusy means that the peer already sends as many groups as it is allowed to. The caller can try again.
 	ErrBusy = errors.New("as many groups are being sent as may be")
-	// ErrCorrupt means that the received bytes differ from those that were sent. The caller can fetch them again.
+	// ErrCorrupt means that the received bytes differ from the bytes sent. The caller can fetch them again.
 	ErrCorrupt = errors.New("bytes were changed on their way")
 )

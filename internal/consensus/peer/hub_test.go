@@ -63,7 +63,7 @@ func TestAPeerThatNeverAnswersIsDown(t *testing.T) {
 	a.until(t, "b is down", func() bool { alive, known := a.alive["b"]; return known && !alive })
 }
 
-// A peer that sends counts as alive, even if it has answered nothing.
+// A peer that sends counts as alive, even if it has sent no response.
 func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 	n := newNetwork(t)
 	a, b := n.start("a", nil), n.start("b", func(o *Options) {
@@ -73,8 +73,8 @@ func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 	b.until(t, "a is alive", func() bool { return b.alive["a"] })
 }
 
-// TestAPeerThatBeganAnewWasSilent checks that a restarted peer is first reported as silent, however fast it restarts,
-// because agreements with the old process do not bind the new one.
+// TestAPeerThatBeganAnewWasSilent checks that a restarted peer is first reported as silent, no matter how fast it
+// restarts, because agreements with the old process do not bind the new one.
 func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	n := newNetwork(t)
 	a, b := connect(t, n, func(o *Options) { o.silenceMax = time.Hour })
@@ -87,7 +87,7 @@ func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	a.until(t, "b was silent and is alive", func() bool { return a.downs == 1 && a.alive["b"] })
 }
 
-// A process that was itself stopped has received nothing meanwhile. It must not regard its peers as silent.
+// A process that was itself suspended has received nothing meanwhile. It must not regard its peers as silent.
 func TestAProcessThatWasHeldUpTakesNobodyForSilent(t *testing.T) {
 	const silenceMax = 3 * time.Second
 	n := newNetwork(t)
@@ -193,7 +193,7 @@ func TestStrayMessagesAreCounted(t *testing.T) {
 	eventually(t, "it is counted", func() bool { return b.Counters().DroppedStray.Load() == 1 })
 }
 
-// Messages that only a process itself may send to its Raft must not be accepted from other shards.
+// A process must not accept, from other shards, messages that only it may send to its own Raft node.
 func TestLocalMessagesAreNotTaken(t *testing.T) {
 	a, b := connect(t, newNetwork(t), nil)
 	for _, kind := range []raftpb.MessageType{raftpb.MsgHup, raftpb.MsgBeat, raftpb.MsgProp, raftpb.MsgUnreachable,
@@ -263,7 +263,7 @@ func TestAShardSpeaksOnlyForItself(t *testing.T) {
 	}
 }
 
-// A connection to a peer that no longer answers is closed.
+// A connection to a peer that no longer responds is closed.
 func TestAStalledConnectionIsEnded(t *testing.T) {
 	a, b := connect(t, newNetwork(t), func(o *Options) { o.stallMax = 300 * time.Millisecond })
 	b.block()
@@ -279,7 +279,7 @@ func TestPeersNotWantedAnyMoreAreLeft(t *testing.T) {
 		t.Error("b is still a peer")
 	}
 	a.Close()
-	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)}) // this message gets no answer
+	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)}) // this message gets no response
 	a.Transport(uuid.New(), func(uint64) (string, bool) {
 		return "", false
 	}).Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)})

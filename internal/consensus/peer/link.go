@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	batchBytesMax = 1 << 20 // approximate maximum size of a message of Exchange
+	batchBytesMax = 1 << 20 // approximate maximum size of an Exchange message
 	messageMax    = 64 << 20
 	dialMax       = 3 * time.Second
 	window        = 4 << 20 // flow-control window of a stream and of its connection
@@ -37,13 +37,13 @@ type link struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	queue  *queue
-	madeAt time.Duration // when the link was made, by Hub.clock
+	madeAt time.Duration // when the link was created, by Hub.clock
 
-	receivedAt atomic.Int64  // Hub.clock in ns at the last message of the peer; 0: there was none
+	receivedAt atomic.Int64  // Hub.clock in ns at the peer's last message, or 0 if there was none
 	silent     atomic.Bool   // the peer is silent, according to the monitor's last look
-	begun      atomic.Bool   // the peer has restarted, and the monitor has not reported the restart yet
+	begun      atomic.Bool   // whether the peer has restarted, and the monitor has not reported the restart yet
 	number     atomic.Uint64 // number of the peer's process
-	// mustNotLead means that, by the last answer of the peer, the peer must not become the leader of a group.
+	// mustNotLead means that, according to the peer's last response, the peer must not become the leader of a group.
 	mustNotLead atomic.Bool
 
 	// The fields below are used by the monitor. Guarded by Hub.mu.
@@ -86,8 +86,8 @@ func (l *link) send(group uuid.UUID, m *raftpb.Message) {
 	}
 }
 
-// unconnected reports to a group that a member cannot be reached, once for each lost connection. The leader of the
-// group then sends single appends until one is answered.
+// unconnected reports to a group that a member cannot be reached, once for each lost connection. The group's leader
+// then sends single appends until the member responds to one.
 func (l *link) unconnected(group uuid.UUID, m *raftpb.Message) {
 	if !isAppend(m) && m.GetType() != raftpb.MsgHeartbeat {
 		return
@@ -154,7 +154,7 @@ func (h *Hub) header(to string) *peerv1.PeerHeader {
 	return &peerv1.PeerHeader{Store: h.opts.Store[:], FromShard: h.opts.Shard, ToShard: to, Instance: h.number}
 }
 
-// introduced records the number of the peer's process. A new number means that the peer has restarted.
+// introduced records the number that identifies the peer's process. A new number means that the peer has restarted.
 func (l *link) introduced(number uint64) {
 	if before := l.number.Swap(number); before != 0 && before != number {
 		l.begun.Store(true)
@@ -214,7 +214,7 @@ func (l *link) session() (connected bool, err error) {
 	return true, context.Cause(ctx)
 }
 
-// streamError returns the reason why a Send failed.
+// streamError returns the reason why a Send failed. The argument err is the error of Send.
 func streamError(stream peerv1.PeerService_ExchangeClient, err error) error {
 	if _, why := stream.Recv(); why != nil {
 		return why
@@ -256,7 +256,7 @@ func (s *session) send(ctx context.Context) error {
 	}
 }
 
-// ping sends messages and requests an answer.
+// ping sends messages and requests a response.
 func (s *session) ping(header *peerv1.PeerHeader, messages []*peerv1.RaftMessage) error {
 	s.number++
 	s.pinged = time.Now()

@@ -12,12 +12,12 @@ import (
 // These are limits on the messages of a queue. The limit on their bytes is in Options.
 const (
 	queuedMax       = 1 << 16 // messages of each kind
-	messageOverhead = 64      // bytes of memory that a message takes besides its encoded size
+	messageOverhead = 64      // bytes of memory that a message takes in addition to its encoded size
 )
 
-// queue holds the messages to one peer. Appends keep their order among each other. Votes, heartbeats and answers also
-// keep their order, and are sent first, because an election must not wait for megabytes of appends, and in a full
-// queue appends must be lost before other messages.
+// queue holds the messages to one peer. Appends keep their order among each other. Votes, heartbeats and responses also
+// keep their order, and are sent first. An election must not wait for megabytes of appends, and when the queue is full,
+// appends must be lost before other messages.
 type queue struct {
 	bytesMax int64
 	wake     chan struct{} // signals that the queue has messages
@@ -46,8 +46,8 @@ const (
 
 func newQueue(bytesMax int64) *queue { return &queue{bytesMax: bytesMax, wake: make(chan struct{}, 1)} }
 
-// isAppend reports whether a message must keep its place among the appends. A follower refuses an append that overtakes
-// an earlier append, so empty appends keep their place too.
+// isAppend reports whether a message must keep its place among the appends. This includes empty appends, because a
+// follower refuses an append that overtakes an earlier one.
 func isAppend(m *raftpb.Message) bool {
 	return m.GetType() == raftpb.MsgApp || m.GetType() == raftpb.MsgSnap
 }
@@ -56,7 +56,7 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	it := item{group: group, m: m, bytes: int64(proto.Size(m)) + messageOverhead}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	list, limit := &q.urgent, 2*q.bytesMax // urgent messages are small: there is space for them when appends have none
+	list, limit := &q.urgent, 2*q.bytesMax // urgent messages are small, and still fit when appends no longer do
 	if isAppend(m) {
 		list, limit = &q.appends, q.bytesMax
 	}
@@ -103,7 +103,7 @@ func (q *queue) signal() {
 	}
 }
 
-// close makes the queue refuse messages until open is called, and returns the messages that are left in the queue.
+// close makes the queue refuse messages until open is called, and returns the messages still in the queue.
 func (q *queue) close() []item {
 	q.mu.Lock()
 	defer q.mu.Unlock()

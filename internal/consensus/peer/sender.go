@@ -19,13 +19,13 @@ import (
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
-// Sender sends the files of this shard's replicas to one kind of caller: to other shards, or to archivers. Each kind
+// Sender sends the files of this shard's replicas to one kind of caller, either other shards or archivers. Each kind
 // has a Sender with its own limit, so that neither waits for the other. A Sender is safe for concurrent use.
 type Sender struct {
-	Source Source // nil: nothing can be fetched
+	Source Source // if nil, nothing can be fetched
 	// ExportsMax is the number of groups that are sent at the same time, not counting small ones.
 	ExportsMax int
-	Limiter    *rate.Limiter // bounds the rate of Group; nil: no limit
+	Limiter    *rate.Limiter // limits the rate of Group; no limit if nil
 	Logger     *slog.Logger
 
 	Count FetchCounters
@@ -38,8 +38,7 @@ type FetchCounters struct {
 	ExportsRefused  atomic.Uint64
 }
 
-// NewLimiter returns the limiter of a Sender for a byte rate, or nil if the rate is 0, which means that there is no
-// limit.
+// NewLimiter returns the limiter of a Sender for a byte rate, or nil if the rate is 0, which means no limit.
 func NewLimiter(bytesPerSecond int64) *rate.Limiter {
 	if bytesPerSecond <= 0 {
 		return nil
@@ -52,7 +51,7 @@ type GroupStream struct {
 	grpc.ServerStream
 	// Describe sends a part of the description.
 	Describe func(*peerv1.FetchGroupDescription) error
-	// Wanted receives the next request for files. io.EOF means that the caller wants no more.
+	// Wanted receives the next request for files. It returns io.EOF if the caller wants no more.
 	Wanted func() (*peerv1.FetchGroupWanted, error)
 }
 
@@ -65,7 +64,7 @@ func ParseGroup(group []byte) (uuid.UUID, error) {
 	return id, nil
 }
 
-// source returns the source of a group.
+// source returns the source of a group's data, or an error if the Sender has none.
 func (s *Sender) source(group uuid.UUID) (Source, error) {
 	if s.Source == nil {
 		return nil, status.Errorf(codes.NotFound, "group %s: %v", group, ErrNotHere)
@@ -87,8 +86,7 @@ func answer(group uuid.UUID, err error) error {
 	return status.Errorf(codes.Internal, "group %s: %v", group, err)
 }
 
-// Group sends the files of a replica. The files do not change until Group returns. The errors of Group are gRPC
-// statuses.
+// Group sends a replica's files. The files do not change until Group returns. Its errors are gRPC statuses.
 func (s *Sender) Group(ctx context.Context, group uuid.UUID, stream GroupStream) error {
 	source, err := s.source(group)
 	if err != nil {
@@ -145,7 +143,7 @@ func (s *Sender) file(ctx context.Context, stream grpc.ServerStream, export Expo
 	return errors.Join(s.chunks(ctx, stream, chunkOfGroup, first, file, s.Limiter), file.Close())
 }
 
-// describe sends the description of a replica in messages of bounded size.
+// describe sends a replica's description in messages of bounded size.
 func describe(stream GroupStream, d Description) error {
 	for manifest := d.Manifest; ; {
 		part := &peerv1.FetchGroupDescription{}
@@ -160,8 +158,8 @@ func describe(stream GroupStream, d Description) error {
 	}
 }
 
-// chunks sends the rest of a file in messages whose given field holds a chunk. The argument first is the first chunk,
-// still without data. The last chunk may be empty. limiter may be nil.
+// chunks sends the rest of a file in messages in which the given field holds a chunk. The argument first is the first
+// chunk, still without data. The last chunk may be empty. The argument limiter may be nil.
 func (s *Sender) chunks(ctx context.Context, stream grpc.ServerStream, field protowire.Number,
 	first *peerv1.FileChunk, file io.Reader, limiter *rate.Limiter) error {
 	for chunk := first; ; {
@@ -191,8 +189,8 @@ func (s *Sender) chunks(ctx context.Context, stream grpc.ServerStream, field pro
 	}
 }
 
-// Blob sends a blob, starting at an offset, as chunks in field 1 of messages. ref is the reference to the blob. The
-// errors of Blob are gRPC statuses.
+// Blob sends a blob, starting at an offset, as chunks in field 1 of its messages. The argument ref is the reference to
+// the blob. Its errors are gRPC statuses.
 func (s *Sender) Blob(ctx context.Context, group uuid.UUID, ref []byte, offset int64, stream grpc.ServerStream) error {
 	source, err := s.source(group)
 	if err != nil {

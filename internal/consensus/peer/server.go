@@ -13,7 +13,7 @@ import (
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
 
-// admit refuses calls that are meant for another store or shard, or that do not come from the shard that they name.
+// admit refuses a call that is meant for another store or shard, or that does not come from the shard that it names.
 func (h *Hub) admit(ctx context.Context, header *peerv1.PeerHeader) error {
 	if h.opts.SpeaksFor != nil && !h.opts.SpeaksFor(ctx, header.GetFromShard()) {
 		return status.Errorf(codes.PermissionDenied,
@@ -36,7 +36,7 @@ func (h *Hub) admit(ctx context.Context, header *peerv1.PeerHeader) error {
 	return nil
 }
 
-// errClosed ends the streams of peers when this shard stops.
+// errClosed ends the streams from peers when this shard stops.
 var errClosed = status.Error(codes.Unavailable, "the shard is stopping")
 
 // Exchange implements PeerService.
@@ -63,7 +63,7 @@ func (h *Hub) Exchange(stream peerv1.PeerService_ExchangeServer) error {
 	}
 }
 
-// receive receives messages until the stream ends.
+// receive receives messages until the stream ends. The argument in is the first one.
 func (h *Hub) receive(stream peerv1.PeerService_ExchangeServer, in *peerv1.ExchangeRequest) error {
 	from := in.GetHeader().GetFromShard()
 	for {

@@ -19,10 +19,10 @@ type Source interface {
 	Blob(ctx context.Context, group uuid.UUID, ref []byte) (file File, size int64, err error)
 }
 
-// Entries is a peer's answer to a request for a range of a group's log.
+// Entries is a peer's response to a request for a range of a group's log.
 type Entries struct {
 	Entries []*raftpb.Entry
-	Through uint64 // every index up to Through without an entry in Entries has no entry that counts
+	Through uint64 // no index up to Through, except those in Entries, has a valid entry
 	Applied uint64 // applied index of the peer
 }
 
@@ -57,12 +57,12 @@ type FileRange struct {
 // Sink receives the files of a replica.
 type Sink interface {
 	Describe(d Description) error
-	// Wanted returns the files that are wanted now. It is called again when these files have been received. An empty
-	// result means that the sink has all files.
+	// Wanted returns the files that are wanted now. It is called again when these files have been received. If it
+	// returns none, the sink has all files.
 	Wanted() ([]FileRange, error)
 	// Create opens a wanted file for writing at the offset in r. Commit is called when the file has been received
-	// completely, perhaps while the next file is being received. Close is always called; without Commit, the received
-	// part is kept for a later attempt.
+	// completely, perhaps while the next file is being received. Close is always called. If Commit was not called
+	// before, the received part is kept for a later attempt.
 	Create(r FileRange) (SinkFile, error)
 }
 

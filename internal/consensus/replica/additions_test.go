@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The tests in this file check those additions of docs/raft.md whose absence no ordinary scenario shows.
+// The tests in this file check those additions to Raft, listed in docs/raft.md, that ordinary tests would pass without.
 
 // slow delays messages of the given kind.
 type slow struct {
@@ -35,8 +35,8 @@ func (s slow) Send(messages []*raftpb.Message) {
 	}
 }
 
-// A lease counts from before the question, because a member that answers promises nothing for the time after its
-// answer.
+// A lease starts before the leader's request is sent, because a member's response promises nothing about the time after
+// it.
 func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = leaseTime / 2
@@ -55,8 +55,8 @@ func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
 	})
 }
 
-// A leader that lost its vote by a change which another member proposed transfers the leadership, because it can no
-// longer propose anything.
+// If a change proposed by another member takes a leader's vote away, the leader transfers the leadership, because it
+// can no longer propose anything.
 func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -73,8 +73,8 @@ func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
 	})
 }
 
-// The leadership is not transferred to a member that lacks the change that made it a voter. By the previous
-// membership, that member would ask too few members, or the wrong ones, for votes.
+// The leadership is not transferred to a member that lacks the change that made it a voter. According to its previous
+// membership, that member would request votes from too few members, or from the wrong ones.
 func TestAVoterIsReadyWhenItHasItsMembership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -97,8 +97,7 @@ func TestAVoterIsReadyWhenItHasItsMembership(t *testing.T) {
 	})
 }
 
-// A leader that sent a MsgTimeoutNow long ago still leads, so the member that kept the message must no longer follow
-// it.
+// A member kept a MsgTimeoutNow from a leader that still leads long afterwards. The member must no longer act on it.
 func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -121,8 +120,8 @@ func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 	})
 }
 
-// A member that asks for votes in a new term no longer leads. Another member that still hears from it must not refuse
-// its vote for that reason.
+// A member that requests votes in a new term no longer leads. Another member that still receives messages from it must
+// not refuse its vote for that reason.
 func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -145,7 +144,7 @@ func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
 	})
 }
 
-// The offer of a snapshot is repeated, because the offer, or the report that the snapshot was taken, may be lost.
+// The offer of a snapshot is repeated, because the offer, or the report that the snapshot was installed, may be lost.
 func TestASnapshotIsOfferedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -195,8 +194,8 @@ func TestAJointMembershipIsAppliedOnceOnAFullDisk(t *testing.T) {
 	})
 }
 
-// The leader of a resting group wakes when the shard of a member falls silent or comes back, because that member may
-// have missed the mark, or any other message.
+// The leader of a resting group wakes when a member's shard falls silent or returns, because that member may have
+// missed the heartbeat that lets the group rest, or any other message.
 func TestALeaderAtRestWakesWhenAShardFallsSilentOrComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)
@@ -233,8 +232,8 @@ func TestAMemberThatCannotRestWakesItsLeader(t *testing.T) {
 	})
 }
 
-// A fetch of blobs from a member that hangs never ends on its own. Until the fetch ends, the replica accepts none of
-// the affected entries from another leader. So the fetch must end when another member leads.
+// A blob fetch from a hanging member never ends on its own. Until it ends, the replica accepts none of the affected
+// entries from another leader. Therefore the fetch must be aborted when another member leads.
 func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -280,7 +279,7 @@ func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
 	})
 }
 
-// If a follower's question to the leader is lost, the follower asks again.
+// If a follower's read request to the leader is lost, the follower sends it again.
 func TestALostQuestionIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

@@ -15,8 +15,8 @@ import (
 
 var errLeadLost = errors.New("the leadership was lost")
 
-// committedEarly returns the committed entries if they were in the log before this Ready, otherwise nil. Applying and
-// answering such entries need not wait for the sync of the Ready.
+// committedEarly returns the committed entries if they were in the log before this Ready, otherwise nil. Such entries
+// can be applied, and their writes answered, before the Ready is synced.
 func (rd *round) committedEarly() []*raftpb.Entry {
 	committed, entries := rd.ready.CommittedEntries, rd.ready.Entries
 	if n := len(committed); n > 0 && len(entries) > 0 && committed[n-1].GetIndex() >= entries[0].GetIndex() {
@@ -43,7 +43,7 @@ func (rd *round) makeVisible(committed []*raftpb.Entry) error {
 	return nil
 }
 
-// applyEarly completes the apply of the committed entries that were in the log before this Ready.
+// applyEarly finishes applying the committed entries that were in the log before this Ready.
 func (rd *round) applyEarly() error {
 	if len(rd.committedEarly()) == 0 {
 		return nil
@@ -55,9 +55,8 @@ func (rd *round) applyEarly() error {
 	return nil
 }
 
-// applyReady completes the apply of the committed entries, which are visible already. It records the memberships
-// among the entries. Afterwards applyReady answers the writes of the entries, and the writes that were lost with the
-// leadership.
+// applyReady finishes applying the committed entries, which are visible already. It records the membership changes
+// among them. Then it answers the entries' writes, and the writes that were lost with the leadership.
 func (rd *round) applyReady() error {
 	committed := rd.ready.CommittedEntries
 	for ; rd.recorded < len(committed); rd.recorded++ {
@@ -83,8 +82,8 @@ func (rd *round) leads(e *format.Entry) bool {
 	return c.node.leader && e.Term == c.node.term
 }
 
-// complete answers the writes among committed entries that were applied, and then the writes that were lost with the
-// leadership.
+// complete answers those writes among the committed entries that were applied, and then the writes that were lost with
+// the leadership.
 func (rd *round) complete(committed []*raftpb.Entry) {
 	rd.answered = rd.completeCore(committed)
 	rd.requests = rd.requests[:0]
@@ -127,7 +126,7 @@ func (rd *round) applyChange(change raftpb.ConfChangeI, at uint64) *raftpb.ConfS
 	return conf
 }
 
-// changeOf decodes the membership change in an entry.
+// changeOf decodes the membership change that an entry contains.
 func changeOf(e *raftpb.Entry) (raftpb.ConfChangeI, error) {
 	if e.GetType() == raftpb.EntryConfChange {
 		first := &raftpb.ConfChange{}

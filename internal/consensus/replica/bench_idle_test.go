@@ -94,9 +94,9 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkIdleGroups measures the cost of groups without work: the share of one core that a shard takes, with 1,024
-// groups of three members in one process. It measures groups that rest and, for comparison, groups with heartbeats.
-// The network is a channel; the cost of gRPC for heartbeats would be additional. Run it with -benchtime 1x.
+// BenchmarkIdleGroups measures which share of one CPU core a shard needs for groups without work, with 1,024 groups of
+// three members in one process. It measures groups that rest and, for comparison, groups with heartbeats. The network
+// is a channel; the cost of gRPC for heartbeats would be additional. Run it with -benchtime 1x.
 func BenchmarkIdleGroups(b *testing.B) {
 	const groups = 1024
 	for _, quiet := range []bool{true, false} {

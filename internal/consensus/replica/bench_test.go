@@ -31,9 +31,8 @@ const (
 )
 
 // BenchmarkDurablePut has 64 writers that put records of 10 KB into 1 and 64 groups. It compares them with 64 writers
-// that each append the same bytes to a file of their own and call fdatasync. Puts and file writes run in turns; the
-// ratio compares their medians. -benchtime counts rounds. Each round writes SHEAF_BENCH_RECORDS records (default
-// 20,000).
+// that each append the same bytes to a separate file and call fdatasync. Puts and file writes alternate, and the ratio
+// compares their medians. -benchtime counts rounds. Each round writes SHEAF_BENCH_RECORDS records (default 20,000).
 func BenchmarkDurablePut(b *testing.B) {
 	records := 20000
 	if s := os.Getenv("SHEAF_BENCH_RECORDS"); s != "" {
@@ -181,7 +180,7 @@ func BenchmarkPropose(b *testing.B) {
 	}
 }
 
-// BenchmarkReadBarrier measures the cost of the barrier of a linearizable read on a sole voter.
+// BenchmarkReadBarrier measures what the barrier of a linearizable read costs on a sole voter.
 func BenchmarkReadBarrier(b *testing.B) {
 	c := NewCommitter()
 	defer c.Close()

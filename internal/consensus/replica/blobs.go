@@ -15,16 +15,16 @@ import (
 // fetchesMax bounds the messages of a group that wait for blobs.
 const fetchesMax = 4
 
-// blobFetches delays messages until the blobs that their entries refer to are on this volume, because a replica must
-// not promise to have an entry without its data. It is safe for concurrent use. Its mutex may be taken while a core's
-// mutex is held, not the other way around.
+// blobFetches delays messages until the blobs to which their entries refer are on this volume, because a replica must
+// not promise to have an entry without its data. It is safe for concurrent use. Its mutex may be locked while a core's
+// mutex is held, but not the other way around.
 type blobFetches struct {
 	log    store
 	logger *slog.Logger
 	get    func(ctx context.Context, from uint64, refs []format.BlobRef) error // Options.FetchBlobs
 	take   func(m *raftpb.Message) error                                       // passes a complete message to Raft
 
-	ctx    context.Context // ends when the replica stops
+	ctx    context.Context // cancelled when the replica stops
 	cancel context.CancelFunc
 	group  sync.WaitGroup
 
@@ -52,7 +52,7 @@ func newBlobFetches(opts *Options, log store, take func(m *raftpb.Message) error
 	return f
 }
 
-// stop ends all fetches. No fetch may begin afterwards.
+// stop aborts all fetches. No fetch may begin afterwards.
 func (f *blobFetches) stop() {
 	f.cancel()
 	f.group.Wait()
@@ -72,8 +72,8 @@ func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 	return true
 }
 
-// end ends the fetches for which the function stay returns false. This is necessary because fetches from a member
-// that hangs never end, and until they end, the same entries from another leader are not accepted.
+// end aborts the fetches for which stay returns false, with the error why. A fetch from a hanging member would never
+// end on its own, and until it ends, the same entries from another leader are not accepted.
 func (f *blobFetches) end(why error, stay func(from uint64) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -84,7 +84,7 @@ func (f *blobFetches) end(why error, stay func(from uint64) bool) {
 	}
 }
 
-// run fetches blobs, and then passes their message to Raft.
+// run fetches the missing blobs, and then passes m to Raft.
 func (f *blobFetches) run(ctx context.Context, m *raftpb.Message, missing []format.BlobRef) {
 	err := f.get(ctx, m.GetFrom(), missing)
 	if err != nil && ctx.Err() != nil {

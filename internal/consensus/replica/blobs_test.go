@@ -104,8 +104,8 @@ func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 	})
 }
 
-// A leader's last entry cannot be replicated if its blob is damaged and no other member has the blob. Such a leader
-// is replaced, and the entry is lost, once the other members can elect a leader among themselves.
+// A leader's last entry cannot be replicated if the entry's blob is damaged and no other member has the blob. Such a
+// leader is replaced, and the entry is lost, once the other members can elect a leader among themselves.
 func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -162,7 +162,7 @@ func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		var hung, slow atomic.Uint64 // the follower slow gets nothing from the leader hung
+		var hung, slow atomic.Uint64 // the follower slow receives nothing from the leader hung
 		var waiting atomic.Bool
 		n.change = func(id uint64, o *Options) {
 			o.FetchBlobs = func(ctx context.Context, from uint64, refs []format.BlobRef) error {
@@ -183,7 +183,7 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 		hung.Store(first)
 		slow.Store(follower)
 		ref := leader.blob(t, "large")
-		// The third member's answer makes the write committed.
+		// The write is committed once the third member has acknowledged it.
 		mustWait(t, leader.Propose(write{Write{ID: 1, Blob: &ref}}))
 		until(t, "the follower waits for the blob", waiting.Load)
 		n.isolate(first, true)
@@ -198,7 +198,7 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 	})
 }
 
-// Stop ends a fetch that hangs. At most fetchesMax messages wait for fetches.
+// Stop aborts a hanging fetch. At most fetchesMax messages wait for fetches.
 func TestStopEndsFetches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, vfstest.NewMem(), "/v")

@@ -13,17 +13,18 @@ import (
 
 // ChangeMembers proposes a membership change on the leader. It returns when a majority of the new members knows that
 // the change is committed. If the change goes through a joint membership, Raft leaves the joint membership by itself,
-// and ChangeMembers waits for that. Only one change runs at a time. The leader cannot lose its vote: to remove the
-// leader, transfer the leadership first (TransferLeader). After ErrNoLeader, ErrChanging or ErrInvalid, nothing was
-// changed. After ErrOutcomeUnknown, the outcome is in Members of the next leader.
+// and ChangeMembers waits for that. Only one change runs at a time. The change must not take the leader's vote, so to
+// remove the leader, transfer the leadership first (TransferLeader). After ErrNoLeader, ErrChanging or ErrInvalid,
+// nothing was changed. After ErrOutcomeUnknown, the outcome is in Members of the next leader.
 func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2) error {
 	return r.changeMembers(ctx, anyTerm, change)
 }
 
-// anyTerm is the term of a membership change that may be proposed in any term.
+// anyTerm allows a membership change to be proposed in any term.
 const anyTerm = 0
 
-// changeMembers does what ChangeMembers does, but only in the given term: in any other term it returns ErrNoLeader.
+// changeMembers is like ChangeMembers, but proposes the change only in the given term. In any other term it returns
+// ErrNoLeader.
 func (r *Replica) changeMembers(ctx context.Context, term uint64, change *raftpb.ConfChangeV2) error {
 	if change.GetTransition() == raftpb.ConfChangeTransitionJointExplicit || len(change.GetChanges()) == 0 {
 		return fmt.Errorf("%w: a membership change names members, and leaves a joint membership by itself", ErrInvalid)
@@ -67,8 +68,8 @@ func (r *Replica) beginChange(one *memberChange, change *raftpb.ConfChangeV2) er
 	return nil
 }
 
-// Wake wakes an idle group, so that its clock runs again. Code that finds damage in the log of a leader calls Wake,
-// because the clock transfers the leadership (rule 4). It is safe for concurrent use.
+// Wake wakes an idle group, so that its clock runs again. Code that finds damage in a leader's log calls Wake, because
+// the clock transfers the leadership (rule 4). It is safe for concurrent use.
 func (r *Replica) Wake() {
 	c := r.state.lock()
 	defer c.unlock()
@@ -103,7 +104,8 @@ func (r *Replica) TransferLeader(ctx context.Context, to uint64) error {
 	}
 }
 
-// transferStep begins a transfer or checks its state. If changed is nil, the transfer has ended with err.
+// transferStep begins a transfer or checks its state. If changed is nil, the transfer has ended with err. Otherwise the
+// caller calls transferStep again when changed is closed.
 func (r *Replica) transferStep(to uint64, begun *bool) (changed <-chan struct{}, err error) {
 	c := r.state.lock()
 	defer c.unlock()

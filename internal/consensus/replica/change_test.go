@@ -97,7 +97,7 @@ func TestLearnerCatchesUpReplacesAVoterInOneChange(t *testing.T) {
 			len(conf.GetVotersOutgoing())+len(conf.GetLearners()) > 0 {
 			t.Fatalf("after the replacement: %v", conf)
 		}
-		// The new voter counts: with it the group has a majority, and without it and the lost voter it has none.
+		// The new voter's vote counts. With it the group has a majority, and without it and the lost voter it has none.
 		n.stop(gone)
 		third := 6 - first - gone
 		n.isolate(third, true)
@@ -137,9 +137,9 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 		ok(t, leader.TransferLeader(timeout(t), transferTarget))
 		until(t, "the heir serves", func() bool { return n.members[transferTarget].Status().Leader })
 		ok(t, n.members[transferTarget].ChangeMembers(timeout(t), change(add(4), remove(first))))
-		// The removed replica usually learns of its removal. If the last message to it was still in flight when the
-		// new leader applied the change, it does not, and placement informs it. In both cases it does not disturb the
-		// other members.
+		// The removed replica usually learns of its removal. If the last message to it was still in flight when the new
+		// leader applied the change, it does not, and placement notifies it later. In both cases it does not disturb
+		// the other members.
 		term := leader.Members().Term
 		time.Sleep(time.Minute)
 		if !n.members[transferTarget].Status().Leader {
@@ -186,8 +186,8 @@ func TestMembershipChangesThatAreNotPossibleAreRefused(t *testing.T) {
 	})
 }
 
-// Raft accepts one membership change at a time, including those of an earlier leader, and replaces a second one by an
-// empty entry. A replaced change must not count as done.
+// Raft accepts one membership change at a time, including those of an earlier leader, and replaces a second one with an
+// empty entry. A replaced change must not be reported as done.
 func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -206,8 +206,8 @@ func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	})
 }
 
-// Raft leaves a joint membership when it applies an entry, but not during a leadership transfer. It must also leave the
-// joint membership if the transfer fails and no further write follows.
+// Raft leaves a joint membership when it applies an entry, but not during a leadership transfer. The joint membership
+// must also be left if the transfer fails and no further write follows.
 func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -271,7 +271,7 @@ func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 }
 
 // If the leader dies right after a membership change, the remaining members know the change. If they knew only the
-// previous membership of two voters, the one remaining voter of it would not be a majority.
+// previous membership with two voters, the one that remains would not be a majority.
 func TestMembersLearnOfAMembershipChangeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -361,8 +361,8 @@ func TestLeadIsHandedOver(t *testing.T) {
 	})
 }
 
-// A voter that was a learner a moment ago may not know yet that it may lead. It must keep the request to campaign
-// until it has applied the change.
+// A voter that has just been a learner may not know yet that it may lead. It must keep the request to campaign until it
+// has applied the change.
 func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -393,7 +393,7 @@ func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 			t.Fatalf("it took %v: that was an election by a timeout", took)
 		}
 		fourth.must(t, put(1, "a"))
-		// A request that has been kept for too long is no longer followed.
+		// A request to campaign that has been kept for too long is ignored.
 		id, term = leader.Members().LeaderID, leader.Members().Term
 		ok(t, fourth.ChangeMembers(timeout(t), change(learner(5))))
 		fifth := n.start(5)

@@ -37,8 +37,8 @@ func (c *core) tick() []*raftpb.Message {
 	return c.quiet.rest(c.isBusy)
 }
 
-// tickRaft advances the clock of Raft's node. It returns a request to campaign, or nil if there is none. The request
-// must be sent after the leadership was observed.
+// tickRaft advances the clock of Raft's node. It returns a MsgTimeoutNow to send, or nil if there is none. The caller
+// must send it after it has observed the leadership.
 func (c *core) tickRaft(barred bool) (call *raftpb.Message) {
 	switch {
 	case !c.node.leader && (barred || c.node.behindFloor()):
@@ -60,10 +60,10 @@ func (c *core) forgetSilentLeader() {
 	}
 }
 
-// lostTicksMax is how many ticks a round may take to answer the writes of a lost leadership.
+// lostTicksMax is how many ticks a round may take to answer the writes that were lost with the leadership.
 const lostTicksMax = 2
 
-// tickLost releases the callers that wait for a round that does not end after the leadership was lost. Their writes
+// tickLost releases the callers that wait for a round that does not finish after the leadership was lost. Their writes
 // are still in progress, and may yet be applied.
 func (c *core) tickLost() {
 	if !c.node.lost {

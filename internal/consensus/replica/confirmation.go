@@ -7,30 +7,30 @@ import "go.etcd.io/raft/v3/raftpb"
 // knowledge. Only then is the change complete.
 //
 // Raft counts votes by the membership that a member has applied, not by the newest one in its log. Suppose that only
-// the leader knows that the old membership was left, and that the leader is lost at that moment. The other members
-// then still ask a majority of the old membership, one of whose members may be gone for good. No leader could ever be
-// elected again, although only one of the new members is lost.
+// the leader knows that the old membership was left, and that the leader is lost at that moment. The other members then
+// still need votes from a majority of the old membership, in which one member may be gone for good. No leader could
+// ever be elected again, although only one of the new members is lost.
 //
 // A leader that the change removes can no longer propose anything. This happens if a member becomes the leader in the
 // middle of the change. Such a leader transfers the leadership (transfer.yield). Its successor leaves the joint
-// membership again, or finds that it was left.
+// membership, or finds that it was left already.
 type confirmation struct {
-	due   bool   // the entry has yet to be proposed
+	due   bool   // whether the entry has yet to be proposed
 	asked bool   // the entry was passed to Raft
-	index uint64 // index of the entry; 0 if not known yet
+	index uint64 // index of the entry, or 0 if not known yet
 }
 
 // pending reports whether a majority may not know of the change yet.
 func (c confirmation) pending() bool { return c.due || c.asked }
 
-// stored looks for the confirmation, which was the last proposal, among the entries of a Ready.
+// stored looks in a Ready's entries for the confirmation, which was the last proposal.
 func (c *confirmation) stored(entries []*raftpb.Entry) {
 	if c.asked && c.index == 0 {
 		c.index = entries[len(entries)-1].GetIndex()
 	}
 }
 
-// confirm begins a confirmation. It is called after a change that is not joint was applied.
+// confirm begins a confirmation. It must be called after a non-joint change was applied.
 func (m *members) confirm() {
 	switch {
 	case !m.node.leader:
@@ -51,7 +51,7 @@ func (m *members) submitConfirmation() {
 	}
 }
 
-// committed is called when entries up to index are applied. If these entries confirm the last membership change,
+// committed must be called when the entries up to index are applied. If this confirms the last membership change,
 // committed ends the change and returns true.
 func (m *members) committed(index uint64) bool {
 	if m.confirmation.index == 0 || index < m.confirmation.index {

@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// dropping loses some of the messages that are sent.
+// dropping loses some of the messages that a replica sends.
 type dropping struct {
 	Transport
 	drop func(*raftpb.Message) bool
@@ -65,8 +65,8 @@ func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
 func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		// The third member learns of the commit only after it has written the change, and receives nothing
-		// afterwards. An earlier or a later message would make the commit durable.
+		// The third member learns of the commit only after it has written the change, and receives nothing afterwards.
+		// A message at any other time would make the commit durable.
 		var third, deaf atomic.Uint64
 		n.change = func(_ uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool {
@@ -109,7 +109,7 @@ func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	})
 }
 
-// A leader that is deposed in the round in which it applies its change does not know which other members know of the
+// A leader that is deposed in the round in which it applies its change cannot tell which other members know of the
 // change.
 func TestChangeOfALeaderThatWasJustSupersededEndsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,8 +26,8 @@ func (g *guarded) lock() *core {
 	return &g.core
 }
 
-// core is the state of a replica: Raft's node and the parts around it. Each part has its own state, and is given the
-// parts that it calls. The core makes the decisions that concern several parts.
+// core is the state of a replica, which consists of Raft's node and the parts around it. Each part has its own state,
+// and is given the parts that it calls. The core makes the decisions that concern several parts.
 type core struct {
 	mu  sync.Mutex
 	err error // why the replica has failed for good
@@ -55,18 +55,18 @@ type core struct {
 	ending  bool          // End is in progress
 	formed  bool          // Options.Forming has admitted writes
 	changed chan struct{} // closed by announce; nil if no caller waits
-	// hangs is closed and replaced if a disk hangs when the leadership is lost. In that case no round ends, so no
-	// round answers the writes in progress. The callers of these writes can then turn to the members that still work.
+	// hangs is closed and replaced if a disk hangs when the leadership is lost. In that case no round finishes, so the
+	// writes in progress are not answered. Their callers can then turn to the members that still work.
 	hangs     chan struct{}
 	lostTicks int // ticks since the leadership was lost
 
 	stopping bool
-	drained  chan struct{} // made by Stop; closed when no write is left
+	drained  chan struct{} // created by Stop; closed when all writes have been answered
 }
 
 func (c *core) unlock() { c.mu.Unlock() }
 
-// init makes the parts, gives each part the other parts that it may use, and starts Raft.
+// init creates the parts, gives each part the other parts that it may use, and starts Raft.
 func (c *core) init(opts *Options, log store, proposals writes.Options) error {
 	c.logger, c.log, c.rules, c.forming, c.onChange = opts.Logger, log, opts.Off, opts.Forming, opts.OnChange
 	c.startedAt, c.hangs = time.Now(), make(chan struct{})
@@ -104,13 +104,13 @@ func (c *core) isOpen() error {
 	return nil
 }
 
-// barred reports whether damage prevents this replica from leading (rule 4, rules.Damage). If this replica is the
-// only voter, damage does not bar it, because no other member can lead.
+// barred reports whether damage prevents this replica from leading (rule 4, rules.Damage). Damage never bars the only
+// voter, because no other member can lead.
 func (c *core) barred() bool {
 	return !c.members.sole && c.log.Damaged() && c.rules.Keeps(rules.Damage)
 }
 
-// observe adopts Raft's current view of the leadership.
+// observe updates the replica with Raft's current view of the leadership.
 func (c *core) observe() {
 	was, now := c.node.standing, c.node.now()
 	if now == was {
@@ -154,8 +154,8 @@ func (c *core) isBusy() bool {
 		c.full.err != nil || c.err != nil
 }
 
-// submit passes all waiting work to Raft: the accepted writes, a membership change, the end of a joint membership,
-// and finally the confirmation. It must not be called while a Ready is taken.
+// submit passes all waiting work to Raft, which can be accepted writes, a membership change, leaving a joint
+// membership, and finally the confirmation. It must not be called while a Ready is being taken.
 func (c *core) submit() {
 	if c.node.lost {
 		return // the writes in progress must be answered first
@@ -166,16 +166,16 @@ func (c *core) submit() {
 	c.members.submitConfirmation()
 }
 
-// stub replaces an entry whose payload Raft need not see.
+// stub replaces an entry whose payload Raft does not need.
 var stub = &raftpb.Entry{Data: []byte{0}}
 
 // submitWrites passes the accepted writes to Raft in one message.
 //
 // Raft copies its input. If there is no other member to which an entry is sent, Raft gets a stub, and stored puts the
-// payload into Raft's entry before any other code sees the entry. If there are other members, Raft must know the
-// sizes of payloads to bound its messages.
+// payload into Raft's entry before any other code sees the entry. If there are other members, Raft must know the sizes
+// of payloads to bound its messages.
 //
-// Without the stub, durable puts of 10 KB into one group take 1.28 times the processor time (median of eight pairs of
+// Without the stub, durable puts of 10 KB into one group take 1.28 times the CPU time (median of eight pairs of
 // alternating runs of BenchmarkDurablePut, 1.15 to 1.46). For puts of 100 bytes, the stub makes no difference.
 func (c *core) submitWrites() {
 	taken := c.writes.Take()
@@ -196,7 +196,7 @@ func (c *core) submitWrites() {
 	c.writes.Taken(taken)
 }
 
-// ready takes the next Ready from Raft.
+// ready returns the next Ready from Raft.
 func (c *core) ready() raft.Ready {
 	rd := c.node.raft.Ready()
 	if rd.SoftState != nil || rd.GetTerm() > c.node.term {
@@ -211,9 +211,9 @@ func (c *core) ready() raft.Ready {
 	return rd
 }
 
-// stored gives each write the index that Raft chose, and gives Raft the payloads of the writes. Raft adds entries of
-// its own between the writes: empty entries and membership changes. So an entry of this term that is not empty and
-// changes no membership is a write.
+// stored assigns to each write the index that Raft chose, and gives Raft the writes' payloads. Raft adds empty entries
+// and membership changes between the writes. So an entry in this term that is neither empty nor a membership change is
+// a write.
 func (c *core) stored(entries []*raftpb.Entry) {
 	for _, e := range entries {
 		if c.writes.Awaits() && e.GetType() == raftpb.EntryNormal && len(e.Data) > 0 && e.GetTerm() == c.node.term {
@@ -224,15 +224,15 @@ func (c *core) stored(entries []*raftpb.Entry) {
 	c.writes.Extends(entries[len(entries)-1].GetIndex())
 }
 
-// setMembers adopts the membership after an applied change.
+// setMembers adopts the membership that a change at the index at has led to.
 func (c *core) setMembers(conf *raftpb.ConfState, at uint64) {
 	c.members.applied(conf, at)
 	c.lease.soleVoter.Store(c.members.sole && c.node.serving)
 	c.announce()
 }
 
-// complete answers the writes among the committed entries that were applied, and then the writes that were lost with
-// the leadership. requests are the requests of the entries that have become visible.
+// complete answers those writes among the committed entries that were applied, and then the writes that were lost with
+// the leadership. The argument requests has the requests of the entries that have become visible.
 func (c *core) complete(committed []*raftpb.Entry, requests []format.Request, syncs *writes.SyncLog) {
 	c.writes.Remember(requests)
 	for _, e := range committed {
@@ -265,7 +265,8 @@ func (c *core) completeOne(e *raftpb.Entry, syncs *writes.SyncLog) {
 	}
 }
 
-// abandon answers all remaining calls, and returns how many writes have an unknown outcome.
+// abandon answers all remaining calls with an error. It returns the answered writes, and how many writes have an
+// unknown outcome.
 func (c *core) abandon(why error) (answered []*Pending, cut int) {
 	cut = c.writes.Logged()
 	c.writes.AbandonAll(fmt.Errorf("%w: %w", ErrOutcomeUnknown, why), fmt.Errorf("%w: %w", ErrFailed, why))
@@ -275,7 +276,8 @@ func (c *core) abandon(why error) (answered []*Pending, cut int) {
 	return c.writes.Answered(nil), cut
 }
 
-// refuse makes the replica refuse new writes. The returned channel is closed when no write is left.
+// refuse makes the replica refuse new writes. The returned channel is closed when all writes in progress have been
+// answered.
 func (c *core) refuse() <-chan struct{} {
 	if !c.stopping {
 		c.stopping = true
@@ -285,7 +287,7 @@ func (c *core) refuse() <-chan struct{} {
 	return c.drained
 }
 
-// checkDrained is called after a write was answered.
+// checkDrained must be called after a write was answered.
 func (c *core) checkDrained() {
 	if c.drained == nil || !c.writes.IsEmpty() {
 		return
@@ -297,13 +299,13 @@ func (c *core) checkDrained() {
 	}
 }
 
-// idle holds the reasons why the clock need not look at a replica. The clock reads them for each group of the volume,
-// so they are read without the core's mutex.
+// idle holds the reasons why the clock may skip a replica. The clock reads them for each group on the volume, so they
+// can be read without the core's mutex.
 type idle struct {
 	onlyMember atomic.Bool // no other member, not even a learner: Raft needs no clock
 	resting    atomic.Bool // the group rests: Raft needs no clock
 	stuck      atomic.Bool // the log has no space, so the clock must retry the log in any case
-	ended      atomic.Bool // the membership says that the group has ended, see format.EndedID
+	ended      atomic.Bool // whether the membership says that the group has ended, see format.EndedID
 }
 
 func (i *idle) needsTick() bool { return !i.onlyMember.Load() && !i.resting.Load() || i.stuck.Load() }
@@ -320,7 +322,7 @@ type fullLog struct {
 // each further wait is twice as long.
 const retryTicksMax = 10
 
-// set records the result of the last attempt.
+// set records the result of the last attempt to write.
 func (f *fullLog) set(err error) (changed bool) {
 	changed = (err == nil) != (f.err == nil)
 	f.err = err

@@ -25,13 +25,13 @@ func (l *ledger) note(id int64, r Result) {
 	l.acked[id] = r
 }
 
-const clients, puts = 8, 12 // number of writers, and of the puts of each writer between two crashes
+const clients, puts = 8, 12 // number of writers, and of the puts by each writer between two crashes
 
 func crashData(id int64) string { return fmt.Sprintf("%d:%0*d", id, int(id%97)*10, id) }
 
-// Concurrent writers put records, each with its own request id, into several groups. Power cuts occur at any
-// operation on the disk. After each power cut, everything that was acknowledged before must exist, a repeated write
-// must return the first result, and an unacknowledged write must exist at most once.
+// Concurrent writers put records, each with a separate request id, into several groups. Power cuts occur at any disk
+// operation. After each power cut, everything that was acknowledged before must exist, a repeated write must return the
+// first result, and an unacknowledged write must exist at most once.
 func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	crashes := 60
 	if soaktest.Long() {
@@ -96,7 +96,7 @@ func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 // crashCounts counts the events of the test.
 type crashCounts struct{ crashes, verified, repeated, lost, replayed int }
 
-// checkAfterCrash reads every record back, and repeats every write of the last round.
+// checkAfterCrash reads every record back, and repeats every write from the last round.
 func checkAfterCrash(t *testing.T, members []*member, known *ledger, next int64, seen *crashCounts) {
 	t.Helper()
 	for id := range next {

@@ -12,13 +12,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// flip changes one bit at the first occurrence of needle in the segments of a folder.
+// flip changes one bit at the first occurrence of needle in a folder's segments.
 func flip(t *testing.T, fs vfs.FS, dir, needle string) {
 	t.Helper()
 	flipIn(t, fs, dir, "segment", needle)
 }
 
-// flipIn changes one bit at the first occurrence of needle in the files of a folder whose names begin with kind.
+// flipIn changes one bit at the first occurrence of needle in those files of a folder whose names begin with kind.
 func flipIn(t *testing.T, fs vfs.FS, dir, kind, needle string) {
 	t.Helper()
 	names, err := fs.List(dir)

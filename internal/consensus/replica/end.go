@@ -11,26 +11,26 @@ import (
 )
 
 var (
-	// ErrEnded means that the group accepts no writes, because it is about to be deleted. Errors of writes wrap it
-	// together with ErrNoLeader. Such a write was not applied, and may be repeated.
+	// ErrEnded means that the group accepts no writes, because it is about to be deleted. Write errors wrap it together
+	// with ErrNoLeader. Such a write was not applied, and may be repeated.
 	ErrEnded = errors.New("the group is being deleted")
 	// ErrNotBlank means that the group is not empty, and therefore does not end.
 	ErrNotBlank = errors.New("the group is not empty")
 )
 
-// End ends the group by a membership with the learner format.EndedID. Every later leader then knows that the group
-// has ended, because a leader serves only after it has applied everything that was ever acknowledged. End is called
-// on the leader. When it returns nil, the group holds nothing, a majority knows that the group has ended, and no
+// End ends the group with a membership that has the learner format.EndedID. Every later leader then knows that the
+// group has ended, because a leader serves only after it has applied everything that was ever acknowledged. End is
+// called on the leader. When it returns nil, the group is empty, a majority knows that the group has ended, and no
 // further write is acknowledged unless Resume is called. The function blank returns an error that describes what the
-// log holds; it is called while no write is in progress and none is accepted. End may be called again. It returns
-// ErrNotBlank and the errors of ChangeMembers. After ErrOutcomeUnknown the group may have ended.
+// log still holds. End calls it while no write is in progress and new writes are refused. End may be called again. It
+// returns ErrNotBlank and the errors of ChangeMembers. After ErrOutcomeUnknown the group may have ended.
 func (r *Replica) End(ctx context.Context, blank func() error) error {
 	term, err := r.beginEnd(blank)
 	if err != nil {
 		return err
 	}
-	// The change is committed even if the group has already ended, because the entry proves that this replica still
-	// leads, and that no other leader has resumed the group since.
+	// A change is committed even if the group has already ended, because the committed entry proves that this replica
+	// still leads, and that no other leader has resumed the group since.
 	err = r.changeMembers(ctx, term, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
 		{Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(format.EndedID)},
 	}})
@@ -40,7 +40,7 @@ func (r *Replica) End(ctx context.Context, blank func() error) error {
 	return err
 }
 
-// beginEnd checks that the group holds nothing, and refuses writes until End returns. It returns the term of the
+// beginEnd checks that the group is empty, and makes it refuse writes until End returns. It returns the term of the
 // check, because in a later term another leader may have accepted writes.
 func (r *Replica) beginEnd(blank func() error) (term uint64, err error) {
 	c := r.state.lock()
@@ -65,9 +65,9 @@ func (r *Replica) beginEnd(blank func() error) (term uint64, err error) {
 	return c.node.term, nil
 }
 
-// Resume lets an ended group accept writes again. It is called on the leader of the given term, and returns
-// ErrNoLeader in any other term. Before it calls Resume, the caller must make sure, in that term, that nobody deletes
-// the group because of an earlier End. Other errors are those of ChangeMembers.
+// Resume lets an ended group accept writes again. It is called on the leader of the given term, and returns ErrNoLeader
+// in any other term. Before it calls Resume, the caller must make sure, in that term, that nobody deletes the group
+// because of an earlier End. It also returns the errors of ChangeMembers.
 func (r *Replica) Resume(ctx context.Context, term uint64) error {
 	return r.changeMembers(ctx, term, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
 		{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: new(format.EndedID)},
@@ -77,7 +77,7 @@ func (r *Replica) Resume(ctx context.Context, term uint64) error {
 // Ended reports whether this replica knows that the group has ended. The call is cheap.
 func (r *Replica) Ended() bool { return r.idle.ended.Load() }
 
-// ends reports whether a change only ends or resumes the group.
+// ends reports whether a change does nothing except end or resume the group.
 func ends(change *raftpb.ConfChangeV2) bool {
 	changes := change.GetChanges()
 	return len(changes) == 1 && changes[0].GetNodeId() == format.EndedID

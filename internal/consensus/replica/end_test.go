@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// If a put races with the end of its group, either the put is refused or the end fails. So no ended group holds an
-// acknowledged put. In half of the rounds the leadership changes in the same instant.
+// If a put races with the end of its group, either the put is refused or End fails. So no ended group holds an
+// acknowledged put. In half of the rounds the leadership changes at the same instant.
 func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 	ended, kept := 0, 0
 	for round := range 24 {
@@ -28,8 +28,8 @@ func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 			acknowledged := 0
 			for writer := range 2 {
 				all.Go(func() {
-					// The put comes before the end, after it, or at the same instant; in the last case the scheduler
-					// decides.
+					// The put comes before the end, after it, or at the same instant. In the last case the scheduler
+					// decides which comes first.
 					time.Sleep([]time.Duration{9e6, 10e6, 10e6, 11e6}[round%4])
 					_, leader := n.leader(t, 0)
 					if _, err := leader.do(t, put(int64(writer), "data")); err == nil {
@@ -47,7 +47,7 @@ func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 				_, leader := n.leader(t, 0)
 				err = leader.End(timeout(t), leader.log.Blank)
 			})
-			if round >= 12 { // the leadership changes at the same instant, too
+			if round >= 12 { // the leadership also changes at the same instant
 				id, leader := n.leader(t, 0)
 				all.Go(func() {
 					time.Sleep(10 * time.Millisecond)
@@ -159,8 +159,8 @@ func TestAFormerLeaderEndsNoGroup(t *testing.T) {
 	})
 }
 
-// TestAnEndCountsInTheTermOfItsCheckAlone checks that an end is not proposed in a later term than the one in which
-// the group was found blank, because another leader may have accepted writes after the check.
+// TestAnEndCountsInTheTermOfItsCheckAlone checks that an end is not proposed in a later term than the one in which the
+// group was found empty, because another leader may have accepted writes after the check.
 func TestAnEndCountsInTheTermOfItsCheckAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

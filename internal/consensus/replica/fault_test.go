@@ -62,8 +62,8 @@ func TestFailedSyncsFailOnlyTheReplicaAndAcknowledgeNothing(t *testing.T) {
 	ok(t, bad.Stop(timeout(t)))
 }
 
-// A leader whose disk hangs is deposed. Its waiting callers get an answer while the disk still hangs, so that they
-// can ask other members. The leader's unfinished writes continue when the disk works again.
+// A leader whose disk hangs is deposed. Its waiting callers get an error while the disk still hangs, so that they can
+// turn to other members. The leader's unfinished writes continue when the disk works again.
 func TestADeposedLeaderWhoseDiskHangsLetsItsCallersGo(t *testing.T) {
 	n := newNetwork(t)
 	id, leader := n.lead()

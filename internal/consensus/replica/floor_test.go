@@ -13,8 +13,8 @@ import (
 )
 
 // A round applies an entry and waits for a sync. Meanwhile the entry is compacted away, so that the log begins after
-// the last index that Raft knows to be applied, and the leader fails. Without a check of the replica, Raft would
-// panic if a member campaigned at that moment.
+// the last index that Raft knows to be applied, and the leader fails. If the replica did not check for this, Raft would
+// panic when a member campaigned at that moment.
 func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 	for range 100 { // repeated, because sometimes a round applies the entry without a sync
 		met := false
@@ -30,7 +30,7 @@ func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 // without a sync, because the run then tests nothing.
 func campaignsInARound(t *testing.T) bool {
 	n := makeNetwork(t)
-	var held atomic.Uint64 // id of the member whose round is held up before its sync
+	var held atomic.Uint64 // id of the member whose round is paused before its sync
 	entered, end := make(chan struct{}), make(chan struct{})
 	release := sync.OnceFunc(func() { close(end) })
 	defer release()
@@ -46,7 +46,7 @@ func campaignsInARound(t *testing.T) bool {
 	id, leader := n.lead()
 	to, one := n.follower(id)
 	leader.must(t, put(1, "old"))
-	n.lose(func(m *raftpb.Message) bool { // these messages would show the held member that the entry is committed
+	n.lose(func(m *raftpb.Message) bool { // these messages would show the paused member that the entry is committed
 		return m.GetTo() == to && (m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgApp &&
 			len(m.GetEntries()) == 0)
 	})

@@ -44,7 +44,7 @@ type member struct {
 	name    string
 }
 
-// newFaultyMachine returns a machine on a disk in memory, and that disk, to which faults can be added.
+// newFaultyMachine returns a machine with an in-memory disk, and that disk, to which faults can be added.
 func newFaultyMachine(t testing.TB) (*vfstest.Faulty, *machine) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	return faulty, newMachine(t, faulty, "/v")
@@ -109,7 +109,7 @@ func (m *machine) open(name string, change func(*group.Options, *Options)) *memb
 	return one
 }
 
-// halt stops everything as if the process were killed: nothing is drained or sealed.
+// halt stops everything as a kill of the process would. Nothing is drained or sealed.
 func (m *machine) halt() {
 	if m.committer == nil {
 		return
@@ -158,7 +158,7 @@ func (w write) ifAbsent() write              { w.Condition.IfAbsent = true; retu
 func (w write) ifVersion(index uint64) write { w.Condition.IfVersion = index; return w }
 func (w write) request(a, b uint64) write    { w.RequestID = requestID(a, b); return w }
 
-// Propose does what Replica.Propose does.
+// Propose calls Replica.Propose with the default draft of w.
 func (one *member) Propose(w write) *Pending { return one.Replica.Propose(w.Write) }
 
 // do proposes a write and waits for its result.

@@ -10,14 +10,14 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// lease records whether this replica may answer reads without asking the other members. Its methods may be called
-// with or without the core's mutex.
+// lease records whether this replica may answer reads without asking the other members. Its methods may be called with
+// or without the core's mutex.
 //
-// A leader whose question was answered by the majority may answer reads without asking again for leaseTime, which
-// counts from the time of the question. This is safe because a member that answers has heard from a leader, and from
-// then on gives its vote to no other member for an election timeout. So while the lease runs, no other leader can be
-// elected, and no other member can acknowledge a write. Four rules ensure this; each rule has a test that fails
-// without it.
+// When a majority has confirmed that a leader leads, the leader may answer reads without asking again for leaseTime,
+// counted from the time of its request. This is safe because a member that responds has received a message from a
+// leader, and from then on gives its vote to no other member for an election timeout. So while the lease runs, no other
+// leader can be elected, and no other member can acknowledge a write. Four rules ensure this, and each rule has a test
+// that fails without it.
 //
 //  1. The lease counts from a time before the question was sent, and ends by this process's monotonic clock, which
 //     continues while the process is stopped. It is checked before the log is read, so that the data read afterwards
@@ -43,7 +43,7 @@ type lease struct {
 	// its log holds everything that was ever acknowledged.
 	soleVoter atomic.Bool
 	until     atomic.Int64 // monotonic time until which the lease runs; 0 if there is no lease
-	renew     atomic.Bool  // a question to the majority is due, to extend the lease although no read waits
+	renew     atomic.Bool  // whether a request to the majority is due, to extend the lease although no read waits
 }
 
 const (
@@ -51,8 +51,8 @@ const (
 	voteSilence = 600 * time.Millisecond
 )
 
-// isValid reports whether the lease runs. In the second half of the lease, isValid also requests a new question to
-// the majority, for which no read has to wait.
+// isValid reports whether the lease runs. In the second half of the lease, isValid also requests a new confirmation
+// from the majority, for which no read has to wait.
 func (l *lease) isValid() bool {
 	until := l.until.Load()
 	if until == 0 {
@@ -71,13 +71,13 @@ func (l *lease) isValid() bool {
 // end ends the lease.
 func (l *lease) end() { l.until.Store(0) }
 
-// endAll makes every read ask the majority, even the reads of a sole voter.
+// endAll makes every read ask the majority, even reads on a sole voter.
 func (l *lease) endAll() {
 	l.soleVoter.Store(false)
 	l.end()
 }
 
-// start begins the lease of a leader: the majority has answered a question from the time askedAt.
+// start starts a leader's lease, because the majority has confirmed a request sent at the time askedAt.
 func (l *lease) start(askedAt int64) {
 	if l.allowed {
 		l.until.Store(askedAt + int64(leaseTime))
@@ -85,8 +85,8 @@ func (l *lease) start(askedAt int64) {
 }
 
 // isTooEarly reports whether a request for a vote comes too soon after the start of this replica. Before the start,
-// this replica may have answered a leader whose lease still runs (rules.LeaseVote). It may vote for a candidate that
-// the leader itself has asked to campaign.
+// this replica may have responded to a leader whose lease still runs (rules.LeaseVote). A request from a candidate that
+// the leader itself has told to campaign is never too early.
 func (c *core) isTooEarly(m *raftpb.Message) bool {
 	if !asksForVote(m) || string(m.GetContext()) == campaignTransfer || !c.rules.Keeps(rules.LeaseVote) {
 		return false
@@ -98,5 +98,5 @@ func asksForVote(m *raftpb.Message) bool {
 	return m.GetType() == raftpb.MsgVote || m.GetType() == raftpb.MsgPreVote
 }
 
-// campaignTransfer is the context of vote requests after a transfer of the leadership. Raft does not export it.
+// campaignTransfer is the context of vote requests after a leadership transfer. Raft does not export it.
 const campaignTransfer = "CampaignTransfer"

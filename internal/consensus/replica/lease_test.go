@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// leasing starts a group of three whose leader may answer reads without asking the others.
+// leasing starts a group of three, in which the leader may answer reads without asking the others.
 func leasing(t *testing.T) *network {
 	n := makeNetwork(t)
 	n.change = func(_ uint64, o *Options) { o.Lease = true }
@@ -19,7 +19,7 @@ func leasing(t *testing.T) *network {
 	return n
 }
 
-// questions counts the messages that were sent for one read.
+// questions counts the messages sent for one read.
 func (n *network) questions(t *testing.T, leader *member) int {
 	t.Helper()
 	sent := func() int {
@@ -48,14 +48,14 @@ func TestALeaseSparesQuestionsUntilItEnds(t *testing.T) {
 		if leader.Alone() {
 			t.Fatal("a leader with a lease takes itself for the only voter")
 		}
-		// Consecutive reads keep the lease, and none of them waits.
+		// Consecutive reads extend the lease, and none of them waits.
 		for range 40 {
 			time.Sleep(leaseTime / 5)
 			if !leader.Readable() {
 				t.Fatal("the lease of a leader that is read has ended")
 			}
 		}
-		// A partitioned leader answers no reads once its lease has ended, although it still believes that it leads.
+		// A partitioned leader answers no reads once its lease has ended, even though it still believes that it leads.
 		n.isolate(id, true)
 		time.Sleep(leaseTime)
 		if leader.Readable() || !leader.Status().Leader {
@@ -70,7 +70,7 @@ func TestHandingOverEndsTheLeaseForTheTerm(t *testing.T) {
 		id, leader := n.lead()
 		n.questions(t, leader)
 		to, _ := n.follower(id)
-		n.isolate(to, true) // the request to campaign does not reach its receiver yet
+		n.isolate(to, true) // the MsgTimeoutNow does not reach its receiver yet
 		if err := leader.TransferLeader(timeout(t), to); !errors.Is(err, ErrNotTransferred) {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 			ok(t, one.Step(m))
 			synctest.Wait()
 		}
-		synctest.Wait() // late answers of the third member must not be counted as answers to the call below
+		synctest.Wait() // late responses from the third member must not be counted as responses to the call below
 		before := votes()
 		call()
 		if votes() != before {
@@ -119,8 +119,8 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 	})
 }
 
-// The leader's shard was silent for an election timeout. One member learns of this late, after it has answered the
-// leader again. Another member learns of it in time, hears nothing from the leader, and would vote for the first
+// The leader's shard was silent for an election timeout. One member learns of this late, after it has responded to the
+// leader again. Another member learns of it in time, receives nothing from the leader, and would vote for the first
 // member.
 func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

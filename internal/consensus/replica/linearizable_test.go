@@ -22,15 +22,14 @@ type call struct {
 	cond Condition
 }
 
-// reply is the answer to a call. index is the index of the version that was read or written, or of the version that a
-// refusal names as the current one.
+// reply is the result of a call. Its index is that of the version that was read or written, or that a refusal names as
+// the current one.
 type reply struct {
 	index uint64
 	err   error // nil, ErrExists or ErrMismatch
 }
 
-// recordModel models one record: the state of the model is the index of the newest version, or 0 if there is no
-// record.
+// recordModel models one record. The model's state is the index of the newest version, or 0 if there is no record.
 var recordModel = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byID := map[int64][]porcupine.Operation{}
@@ -74,7 +73,7 @@ func TestConditionsAreLinearizablePerRecord(t *testing.T) {
 	for c := range clients {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(7, uint64(c)))
-			last := map[int64]uint64{} // newest version of each record that this client knows
+			last := map[int64]uint64{} // newest version of each record that this client has seen
 			for i := range calls {
 				in := randomCall(random, last, records)
 				op := porcupine.Operation{ClientId: c, Input: in, Call: time.Since(begin).Nanoseconds()}
@@ -138,7 +137,7 @@ func (one *member) perform(t *testing.T, c call, client, number uint64) reply {
 		return reply{index: index}
 	}
 	w := write{Write{ID: c.id, Delete: c.what == "delete", Condition: c.cond}}
-	if number%3 == 0 { // two concurrent calls with one request id must get the answer of one write
+	if number%3 == 0 { // two concurrent calls with one request id must get the result of one write
 		w.RequestID = requestID(client, number)
 		one.Propose(w)
 	}

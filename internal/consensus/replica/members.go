@@ -31,11 +31,11 @@ type members struct {
 	isMember bool              // conf names this replica
 	sole     bool              // this replica is the only voter
 
-	change       *memberChange // the change in progress; nil if there is none
+	change       *memberChange // the change in progress, or nil if there is none
 	confirmation confirmation  // the confirmation of the last change
 	leave        bool          // a joint membership must be left
-	jointTicks   int           // ticks for which a joint membership could be left and nothing was in progress
-	offerTicks   int           // ticks for which a member has needed a snapshot
+	jointTicks   int           // number of ticks for which a joint membership could be left and nothing was in progress
+	offerTicks   int           // number of ticks for which a member has needed a snapshot
 }
 
 // memberChange is a membership change in progress.
@@ -43,7 +43,7 @@ type memberChange struct {
 	data     []byte // as proposed
 	term     uint64 // the only term in which the change may be proposed, or anyTerm
 	proposed bool   // the change was passed to Raft
-	index    uint64 // index of the change's entry; 0 if not known yet
+	index    uint64 // index of the change's entry, or 0 if not known yet
 	done     chan struct{}
 	err      error // set before done is closed
 }
@@ -66,15 +66,16 @@ func (m *members) isVoter() bool { return isVoter(m.conf, m.node.id) }
 
 func (m *members) isJoint() bool { return len(m.conf.GetVotersOutgoing()) > 0 }
 
-// isChanging reports whether a change is in progress, or a majority may not know yet that it is complete.
+// isChanging reports whether a change is in progress. A change remains in progress while a majority may not know yet
+// that it is committed.
 func (m *members) isChanging() bool {
 	return m.change != nil || m.isJoint() || m.confirmation.pending()
 }
 
 // check refuses a change that Raft could not apply, because each member would notice that only when it applies the
-// change, which is too late. check also refuses a change that takes this replica's own vote. Once a replica has
-// applied the loss of its vote, it no longer leads. The other members may not know yet that the change is committed,
-// and could still need this replica's vote. But the replica does not vote for a member that lacks its last entries.
+// change, which is too late. It also refuses a change that takes this replica's own vote. Once a replica has applied
+// the loss of its vote, it no longer leads. The other members may not know yet that the change is committed, and could
+// still need this replica's vote, but it does not vote for a member that lacks its last entries.
 func (m *members) check(change *raftpb.ConfChangeV2) error {
 	c := confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0)}
 	config, progress, err := confchange.Restore(c, m.conf)
@@ -127,8 +128,8 @@ func (m *members) submitLeave() {
 	}
 }
 
-// stored looks for the entry of the change among the entries of a Ready that Raft has made from the proposals. If
-// that entry is missing, Raft has logged an empty entry instead.
+// stored looks for the membership change among the entries that Raft has created from the proposals. If the change is
+// missing, Raft has logged an empty entry instead.
 func (m *members) stored(entries []*raftpb.Entry) {
 	if c := m.change; c != nil && c.proposed && c.index == 0 {
 		at := slices.IndexFunc(entries, func(e *raftpb.Entry) bool {
@@ -143,7 +144,7 @@ func (m *members) stored(entries []*raftpb.Entry) {
 	m.confirmation.stored(entries)
 }
 
-// applied adopts the membership after an applied change.
+// applied adopts the membership that an applied change has led to.
 func (m *members) applied(conf *raftpb.ConfState, at uint64) {
 	m.set(conf, at)
 	m.confirmation = confirmation{}
@@ -152,7 +153,7 @@ func (m *members) applied(conf *raftpb.ConfState, at uint64) {
 	}
 }
 
-// abandon ends a change when the leadership is lost.
+// abandon ends the change in progress, with the error why, when the leadership is lost.
 func (m *members) abandon(why error) {
 	switch c := m.change; {
 	case c == nil:
@@ -170,9 +171,8 @@ func (m *members) end(err error) {
 }
 
 // tickJoint makes the leader leave a joint membership that Raft has not left. Raft proposes to leave the joint
-// membership when it applies an entry, but drops the proposal during a transfer of the leadership. If the transfer then
-// fails and no client writes, no other entry follows. The proposal that confirms a change can be dropped in the same
-// way.
+// membership when it applies an entry, but drops this proposal during a leadership transfer. If the transfer then fails
+// and no client writes, no other entry follows. The proposal of a confirmation can be dropped in the same way.
 func (m *members) tickJoint() {
 	if m.confirmation.due {
 		m.seat.Schedule()

@@ -31,7 +31,7 @@ type network struct {
 	group   sync.WaitGroup
 	inbox   map[uint64]chan *raftpb.Message
 	sent    map[raftpb.MessageType]int
-	lost    func(*raftpb.Message) bool // nil: no message is lost
+	lost    func(*raftpb.Message) bool // selects the messages to lose; if nil, none are lost
 }
 
 type sender struct {
@@ -75,7 +75,7 @@ func (n *network) startAll() {
 	}
 }
 
-// addLearner adds the member 4 to a group of three, starts it, and waits until it has everything that its leader has.
+// addLearner adds member 4 to a group of three, starts it, and waits until it has caught up with the leader.
 func (n *network) addLearner(leader *member) {
 	n.t.Helper()
 	ok(n.t, leader.ChangeMembers(timeout(n.t), change(learner(4))))
@@ -86,7 +86,7 @@ func (n *network) addLearner(leader *member) {
 	})
 }
 
-// newNetwork starts a group of three voters, each on a machine of its own.
+// newNetwork starts a group of three voters, each on a separate machine.
 func newNetwork(t *testing.T) *network {
 	n := makeNetwork(t)
 	n.startAll()
@@ -166,7 +166,7 @@ func (n *network) leader(t *testing.T, but uint64) (uint64, *member) {
 	return 0, nil
 }
 
-// write proposes w to the current leader, and repeats that until the write is answered, because on a slow machine the
+// write proposes w to the current leader, and tries again until the write succeeds, because on a slow machine the
 // leader may change at any moment.
 func (n *network) write(t *testing.T, but uint64, w write) (Result, error) {
 	t.Helper()
@@ -210,7 +210,7 @@ func (n *network) isolateAndWrite(t *testing.T, w write) (uint64, *member, *Pend
 	}
 }
 
-// A deposed leader, for example one whose process was suspended, declines a write before it hears of the new leader.
+// A deposed leader, for example one whose process was suspended, declines a write before it learns of the new leader.
 // The new leader answers the old leader's question, and must not confirm the old leader's state.
 func TestARefusalOfADeposedLeaderIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -257,8 +257,8 @@ func (k keeping) Send(messages []*raftpb.Message) {
 	}))
 }
 
-// Held-back acknowledgements commit a write when they arrive, but they do not show which member leads now. So a
-// refusal that waits for that write must also wait for a majority.
+// Held-back acknowledgements commit a write when they arrive, but they do not show which member leads now. Therefore a
+// refusal that waits for that write must also be confirmed by a majority.
 func TestARefusalBehindAWriteAsksTheMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

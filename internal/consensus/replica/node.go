@@ -32,7 +32,7 @@ type standing struct {
 	leader     bool
 	leaderID   uint64 // 0 if no leader is known
 	term       uint64
-	transferee uint64 // the new leader of a transfer in progress; 0 if there is no transfer
+	transferee uint64 // the new leader of a transfer in progress, or 0 if there is no transfer
 }
 
 // node is Raft's node and the leadership as observed. It belongs to a core.
@@ -51,7 +51,7 @@ type node struct {
 	applied uint64 // index of the last applied entry
 }
 
-// startRaft makes Raft's node from the state in the log, and returns the membership.
+// startRaft creates Raft's node from the state in the log, and returns the membership.
 func (n *node) startRaft(logger *slog.Logger) (conf *raftpb.ConfState, err error) {
 	defer func() {
 		// Raft panics if the state in the log contradicts itself.
@@ -111,8 +111,8 @@ func (n *node) hasAll() (last uint64, all bool) {
 	return last, err == nil && n.applied == last
 }
 
-// behindFloor reports whether the log has dropped entries that are applied, but not yet reported to Raft as applied.
-// The round that applies entries reports them at its end, and a compaction or a repair can drop them before that. If
+// behindFloor reports whether the log has dropped entries that are applied, but not yet reported to Raft as applied. A
+// round reports the entries that it has applied at its end, and a compaction or a repair can drop them before that. If
 // Raft then campaigned, it would panic, because it first reads the entries that it believes are not applied.
 func (n *node) behindFloor() bool {
 	first, err := n.log.FirstIndex()
@@ -131,8 +131,8 @@ func isVoter(conf *raftpb.ConfState, id uint64) bool {
 // monotonicZero is the zero point of lease times.
 var monotonicZero = time.Now()
 
-// monotonic returns the time of this process's own clock, in ns. This clock continues while the process is stopped,
-// and cannot be set.
+// monotonic returns this process's monotonic time, in ns. This clock continues while the process is stopped, and cannot
+// be set.
 func monotonic() int64 { return int64(time.Since(monotonicZero)) }
 
 // raftLogger is a Raft logger that writes to slog. Its Panicf must not return.

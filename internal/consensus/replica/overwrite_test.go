@@ -12,7 +12,7 @@ import (
 // silent drops the entries that any leader sends, except those to one member.
 type silent struct {
 	Transport
-	but *atomic.Uint64 // the only member that gets entries; 0: nothing is dropped
+	but *atomic.Uint64 // the only member that receives entries; with 0, nothing is dropped
 }
 
 func (s silent) Send(messages []*raftpb.Message) {
@@ -22,9 +22,9 @@ func (s silent) Send(messages []*raftpb.Message) {
 	}))
 }
 
-// The first leader writes an entry that no other member receives. The second leader writes its own entry with the
-// same index, in a newer term. Then the first one leads again, and its entry of the older term overwrites the one of
-// the newer term. This must not count as damage in the log of the second leader.
+// The first leader writes an entry that no other member receives. The second leader writes its own entry with the same
+// index, in a newer term. Then the first one leads again, and its entry from the older term overwrites the one from the
+// newer term. The second leader must not mistake this for damage to its log.
 func TestAnEntryOfAnOlderTermGoesOverOneOfANewerTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

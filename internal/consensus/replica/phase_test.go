@@ -2,7 +2,7 @@ package replica
 
 import "testing"
 
-// Each phase follows exactly the phases that this test lists. In particular, late messages are sent, and writes are
+// Each phase follows only the phases that this test lists. In particular, late messages are sent, and writes are
 // answered, only after the Ready is synced.
 func TestPhasesFollowEachOther(t *testing.T) {
 	type step struct{ from, to phase }

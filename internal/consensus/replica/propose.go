@@ -12,7 +12,7 @@ import (
 type (
 	// Write is a put or a delete. Package writes explains this type and those below.
 	Write = writes.Write
-	// Condition makes a write depend on the newest version.
+	// Condition makes a write depend on the record's newest version.
 	Condition = writes.Condition
 	// Pending is a write in progress.
 	Pending = writes.Pending
@@ -20,7 +20,7 @@ type (
 	Result = writes.Result
 	// ConditionError is the error of a write that was refused because of its condition.
 	ConditionError = writes.ConditionError
-	// SyncTimes holds the times of the sync that made a write durable on this replica.
+	// SyncTimes says when the sync that made a write durable on this replica started and ended.
 	SyncTimes = writes.SyncTimes
 )
 
@@ -42,7 +42,7 @@ func (r *Replica) Propose(w Write) *Pending {
 	return p
 }
 
-// accept admits, declines or refuses a write. The order of its calls is the order of all writes of the group.
+// accept admits, declines or refuses a write. The order of calls to accept is the order of the group's writes.
 func (r *Replica) accept(w *Write, d writes.Draft) *Pending {
 	c := r.state.lock()
 	defer c.unlock()
@@ -77,8 +77,7 @@ func (c *core) mayWrite() error {
 	return nil
 }
 
-// mayForm returns an error if a new group must not accept writes yet. If the group has ever had a write, mayForm
-// returns nil.
+// mayForm returns an error if a new group must not accept writes yet. It returns nil if the group has ever had a write.
 func (c *core) mayForm() error {
 	if c.forming != nil && c.log.LastCommitTime() == 0 && c.forming(c.members.conf) {
 		voters := len(c.members.conf.GetVoters())
@@ -88,13 +87,13 @@ func (c *core) mayForm() error {
 	return nil
 }
 
-// decidesAlone reports whether the newest version that this replica has committed is the newest of the group, because
-// no other member can lead (rules.Decline).
+// decidesAlone reports whether the newest version that this replica has committed is certainly the group's newest,
+// because no other member can lead (rules.Decline).
 func (c *core) decidesAlone() bool { return c.members.sole || !c.rules.Keeps(rules.Decline) }
 
-// declined answers a write that was declined because of a committed version with the index current. It first waits
-// until a majority has confirmed that this replica still leads. Without that confirmation another leader may be
-// active already, and that version may not be the newest one.
+// declined answers a write that was declined because of the committed version at the index current. It first waits
+// until a majority has confirmed that this replica still leads, because otherwise another leader might be active
+// already, and that version might not be the newest.
 func (c *core) declined(p *Pending, current uint64) {
 	if c.decidesAlone() {
 		c.writes.Answer(p, current)
@@ -104,7 +103,7 @@ func (c *core) declined(p *Pending, current uint64) {
 	c.seat.Schedule()
 }
 
-// heads is the log in the form in which package writes reads it.
+// heads is the log as package writes reads it.
 type heads struct{ store }
 
 // Head implements writes.Log.

@@ -32,8 +32,8 @@ type quiet struct {
 // restTicks is how many ticks a group must be without work before it rests.
 const restTicks = 5
 
-// quietMark is the context of a heartbeat that lets the group rest, and of the answer of a member that cannot rest.
-// Raft interprets contexts of heartbeats as read requests, so these heartbeats are never passed to Raft.
+// quietMark is the context of a heartbeat that lets the group rest, and of the response from a member that cannot rest.
+// Raft interprets contexts in heartbeats as read requests, so these heartbeats are never passed to Raft.
 var quietMark = []byte("sheaf: rest")
 
 func isQuietMark(m *raftpb.Message) bool {
@@ -50,8 +50,8 @@ func (q *quiet) wake() {
 	}
 }
 
-// rest is called by the clock; isBusy reports whether this replica has work in progress. If this replica leads and
-// the group has no more work, rest returns the messages that let the group rest.
+// rest is called by the clock. If this replica leads and the group has no more work, rest returns the messages that let
+// the group rest. The function isBusy reports whether this replica has work in progress.
 func (q *quiet) rest(isBusy func() bool) []*raftpb.Message {
 	if !q.allowed || !q.node.leader || isBusy() {
 		q.idleTicks = 0
@@ -83,9 +83,9 @@ func (q *quiet) rest(isBusy func() bool) []*raftpb.Message {
 	return marks
 }
 
-// callLeader wakes a resting leader that does not know that this member has restarted. If this member cannot
-// campaign, nothing else would wake that leader. callLeader is called by the clock; barred means that damage prevents
-// this replica from leading.
+// callLeader wakes a resting leader that does not know that this member has restarted. If this member cannot campaign,
+// nothing else would wake that leader. The clock calls callLeader. The argument barred means that damage prevents this
+// replica from leading.
 func (q *quiet) callLeader(barred bool) (calls []*raftpb.Message) {
 	if !q.allowed || q.node.leaderID != raft.None || !q.members.isMember || !barred && q.members.isVoter() {
 		q.callTicks = 0
@@ -109,7 +109,7 @@ func (q *quiet) callLeader(barred bool) (calls []*raftpb.Message) {
 // inRound reports whether a round is requested or in progress, or Raft has output for a round.
 func (q *quiet) inRound() bool { return q.seat.IsScheduled() || q.node.raft.HasReady() }
 
-// allHave reports whether the members whose shards are alive form a majority, and have all entries up to the index
+// allHave reports whether those members whose shards are alive form a majority, and have all entries up to the index
 // last.
 func (q *quiet) allHave(last uint64) bool {
 	voters, all := 0, true
@@ -128,8 +128,8 @@ func (q *quiet) allHave(last uint64) bool {
 	return all && 2*voters > len(q.members.conf.GetVoters())
 }
 
-// mayRest reports whether this member may rest when its leader announces the rest in m; isBusy reports whether this
-// replica has work in progress.
+// mayRest reports whether this member may rest when its leader announces the rest in m. The function isBusy reports
+// whether this replica has work in progress.
 func (q *quiet) mayRest(m *raftpb.Message, isBusy func() bool) bool {
 	if !q.allowed || q.node.leader || !q.node.isFromLeader(m) || q.silence.down[m.GetFrom()] || isBusy() || q.inRound() {
 		return false

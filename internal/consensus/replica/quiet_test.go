@@ -19,7 +19,7 @@ func newQuietNetwork(t *testing.T) *network {
 	return n
 }
 
-// newRestingNetwork starts three voters that rest after one write. It returns their leader and its id, too.
+// newRestingNetwork starts three voters that rest after one write. It also returns their leader and its id.
 func newRestingNetwork(t *testing.T) (n *network, id uint64, leader *member) {
 	n = newQuietNetwork(t)
 	id, leader = n.lead()
@@ -42,7 +42,7 @@ func (n *network) rest(want int) {
 	until(n.t, fmt.Sprintf("%d members rest", want), func() bool { return n.resting() == want })
 }
 
-// messages counts the messages that were sent.
+// messages returns the number of messages sent so far.
 func (n *network) messages() (count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -52,7 +52,7 @@ func (n *network) messages() (count int) {
 	return count
 }
 
-// down reports to the members, as a transport does, that the shard of one member fell silent.
+// down reports to the other members, as a transport does, that one member's shard fell silent.
 func (n *network) down(gone uint64) {
 	for id, one := range n.members {
 		if id != gone {
@@ -127,7 +127,7 @@ func (n *network) awake() (count int) {
 	return count
 }
 
-// A member whose shard is down costs the others nothing once they rest again: no message, and no tick of a clock.
+// A member whose shard is down costs the others nothing once they rest again. They send no message, and no clock ticks.
 func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
 	for _, leads := range []bool{true, false} {
 		t.Run(fmt.Sprintf("it led %v", leads), func(t *testing.T) {
@@ -156,8 +156,8 @@ func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
 	}
 }
 
-// The remaining members campaign in turn, so that no two of them take votes from each other, even while the group is
-// at work. The time is virtual.
+// The remaining members campaign in turn, so that no two of them compete for votes, even while the group is busy. The
+// time is virtual.
 func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 	for _, rests := range []bool{true, false} {
 		t.Run(fmt.Sprintf("rests %v", rests), func(t *testing.T) {
@@ -235,7 +235,7 @@ func TestLostMarkCostsNoMoreThanAnElection(t *testing.T) {
 	})
 }
 
-// A member rests only if it has everything that the mark covers; otherwise it wakes the leader. An outdated mark puts
+// A member rests only if it has all entries that the mark covers, and otherwise wakes the leader. An outdated mark puts
 // no member to rest.
 func TestMarkThatDoesNotFitIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

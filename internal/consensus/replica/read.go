@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/writes"
 )
 
-// reads asks the majority whether this replica still leads, for linearizable reads and for declined writes. It
-// belongs to a core.
+// reads asks a majority whether this replica still leads, for linearizable reads and for declined writes. It belongs to
+// a core.
 type reads struct {
 	node    *node
 	members *members
@@ -26,7 +26,7 @@ type reads struct {
 	seat    *rounds.Seat
 	rules   rules.Off
 
-	nonce      uint64    // random number that is chosen at each start
+	nonce      uint64    // random number chosen at each start
 	waiting    []*reader // readers that wait for the next question
 	question   question  // question in progress
 	handedOver uint64    // the last term in which this leader tried to transfer the leadership
@@ -36,15 +36,15 @@ type reads struct {
 type reader struct {
 	done chan error // receives the result of a barrier
 
-	declined *Pending // a write that was declined because of the committed version current; if set, done is nil
+	declined *Pending // a write that was declined because of the committed version current; done is nil if declined is set
 	current  uint64
 }
 
-// question asks the majority of the voters once for all waiting readers.
+// question asks a majority of the voters once on behalf of all waiting readers.
 type question struct {
-	number  uint64 // identifies the question; 0: none was asked yet
+	number  uint64 // identifies the question; 0 if none was asked yet
 	readers []*reader
-	index   uint64 // the index that must be applied, according to the answer; 0 before the answer
+	index   uint64 // the index that must be applied, according to the answer; 0 until the answer arrives
 	ticks   int    // ticks since the question was asked
 
 	askedAt    int64  // monotonic time just before the question was asked
@@ -52,8 +52,8 @@ type question struct {
 }
 
 // ReadBarrier returns when reads from the log see every write that was acknowledged before the call (linearizable).
-// While there is no leader, ReadBarrier waits. Its errors are ErrStopping; ErrFailed with the reason; ErrNoLeader if
-// the replica lost the leadership and its disk hangs; and the error of ctx.
+// While there is no leader, ReadBarrier waits. It returns ErrStopping, ErrFailed with the reason, ErrNoLeader if the
+// replica lost the leadership and its disk hangs, or the error of ctx.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
 	if r.Readable() || !r.seams.Off.Keeps(rules.Read) && ctx.Err() == nil {
 		return nil
@@ -95,7 +95,7 @@ func (r *reads) add(w *reader) {
 // isBusy reports whether a reader waits.
 func (r *reads) isBusy() bool { return len(r.waiting) > 0 || len(r.question.readers) > 0 }
 
-// ask asks the majority for all waiting readers, unless a question is in progress already.
+// ask asks a majority on behalf of all waiting readers, unless a question is in progress already.
 func (r *reads) ask() {
 	if r.members.sole {
 		r.release()
@@ -105,7 +105,7 @@ func (r *reads) ask() {
 	if len(r.waiting) == 0 && !renew || len(r.question.readers) > 0 || r.node.leaderID == raft.None {
 		return
 	}
-	r.quiet.wake() // even if no reader waits: a group with reads does not rest
+	r.quiet.wake() // even if no reader waits, because a group with reads does not rest
 	r.question = question{number: r.question.number + 1, readers: r.waiting, askedAt: monotonic()}
 	if r.node.leader {
 		r.question.leaderTerm = r.node.term
@@ -114,8 +114,8 @@ func (r *reads) ask() {
 	r.node.raft.ReadIndex(r.name())
 }
 
-// name returns the name of the current question. An answer to a question from before a restart, or to a question of
-// another member, must not be mistaken for the answer to this question (rules.Question).
+// name returns the current question's name. The answer to a question from before a restart, or from another member,
+// must not be mistaken for the answer to this question (rules.Question).
 func (r *reads) name() []byte {
 	if !r.rules.Keeps(rules.Question) {
 		return make([]byte, 8)
@@ -134,7 +134,7 @@ func (r *reads) askAgain() {
 	}
 }
 
-// answered processes the answer of the majority.
+// answered processes the majority's answer.
 func (r *reads) answered(state raft.ReadState) {
 	if !bytes.Equal(state.RequestCtx, r.name()) {
 		return
@@ -145,8 +145,8 @@ func (r *reads) answered(state raft.ReadState) {
 	}
 }
 
-// transferBegun records that this leader has asked another member to campaign. The campaign may begin late, even
-// after the transfer was given up.
+// transferBegun records that this leader has told another member to campaign. The campaign may begin late, even after
+// the transfer was given up.
 func (r *reads) transferBegun() {
 	r.handedOver = r.node.term
 	if r.hasHandedOver() {
@@ -189,8 +189,8 @@ func (r *reads) letGo(readers []*reader) {
 	}
 }
 
-// refuseDeclined refuses the writes that were declined because of versions that this replica held as the leader. The
-// new leader answers the question too, but may hold newer versions. refuseDeclined must be called before release.
+// refuseDeclined refuses the writes that were declined because of versions that this replica held as the leader. A new
+// leader, which also answers the question, may hold newer versions. refuseDeclined must be called before release.
 func (r *reads) refuseDeclined(why error) {
 	for _, readers := range []*[]*reader{&r.waiting, &r.question.readers} {
 		*readers = slices.DeleteFunc(*readers, func(w *reader) bool {
@@ -202,7 +202,7 @@ func (r *reads) refuseDeclined(why error) {
 	}
 }
 
-// tick asks again if an answer may have been lost.
+// tick sends the question again if the answer may have been lost.
 func (r *reads) tick() {
 	q := &r.question
 	if len(q.readers) == 0 || q.index != 0 {

@@ -35,7 +35,7 @@ var (
 	ErrMismatch       = writes.ErrMismatch
 )
 
-// Committer runs the rounds of the replicas of a volume: see package rounds.
+// Committer runs the rounds of all replicas on a volume. See package rounds.
 type Committer = rounds.Committer
 
 // NewCommitter starts a committer.
@@ -49,27 +49,27 @@ type Options struct {
 	// Window determines how long request ids are remembered, counted in writes that have one. The zero value means
 	// format.DefaultRequestWindow. The log keeps enough to restore a window of that size.
 	Window format.RequestWindow
-	// InFlightBytesMax bounds the bytes that are proposed and not yet applied; above it, writes get ErrOverloaded. A
-	// single write is always admitted. 0 means 64 MiB.
+	// InFlightBytesMax limits the bytes that are proposed and not yet applied. Above this limit, writes are refused
+	// with ErrOverloaded. A single write is always admitted. 0 means 64 MiB.
 	InFlightBytesMax int64
-	Now              func() time.Time // nil means time.Now
-	Logger           *slog.Logger     // nil: messages are discarded
+	Now              func() time.Time // time.Now if nil
+	Logger           *slog.Logger     // messages are discarded if nil
 	// Admit is called before each write with the number of bytes that the write will store, and returns an error if there
 	// is too little disk space or memory. If it is nil, every write is admitted. delete is true for a delete. Admit is
 	// called with the replica locked, so it must not call the replica.
 	Admit func(bytes int64, delete bool) error
-	// NoSpace is called when the log has no space to write. It must not block. It may be nil.
+	// NoSpace is called when the log cannot write because there is no space. It must not block. It may be nil.
 	NoSpace func()
 	// Transport carries messages to the other members. It is nil if there are none.
 	Transport Transport
 	// OnSnapshot is called when the leader no longer has the entries that this replica needs. The argument from is the
-	// Raft id of that leader. The replica must then be stopped and installed again in a state whose last entry is at index
-	// or later, and a MsgSnapStatus must be sent to the replica's leader. The call is repeated until then. OnSnapshot must
-	// not block.
+	// Raft id of that leader. The replica must then be stopped and reinstalled in a state whose last entry is at index
+	// or later, and a MsgSnapStatus must be sent to the replica's leader. The call is repeated until then. OnSnapshot
+	// must not block.
 	OnSnapshot func(index, term, from uint64)
-	// FetchBlobs fetches blobs from the member with the Raft id from. The blobs must be durable when FetchBlobs
-	// returns nil. Each call runs in a goroutine of its own; two calls may fetch the same blob concurrently. ctx ends
-	// when Stop is called, when a member other than from leads, and when from falls silent. If FetchBlobs is nil,
+	// FetchBlobs fetches blobs from the member with the Raft id from. The blobs must be durable when FetchBlobs returns
+	// nil. Each call runs in a separate goroutine, and two calls may fetch the same blob concurrently. ctx is cancelled
+	// when Stop is called, when a member other than from leads, or when from falls silent. If FetchBlobs is nil,
 	// messages are accepted even if the blobs of their entries are missing.
 	FetchBlobs func(ctx context.Context, from uint64, refs []format.BlobRef) error
 	// Forming reports whether a group that never held a write still refuses writes, because it has fewer voters than
@@ -79,11 +79,11 @@ type Options struct {
 	// OnChange is called when the leader, the term or the membership has changed. It is called with the replica
 	// locked, so it must neither block nor call the replica. It may be nil.
 	OnChange func()
-	// Lease lets a leader answer reads without asking the other members for a while after a majority has answered a
-	// question of the leader; see lease.go.
+	// Lease lets a leader answer reads without asking the other members for a while after a majority has confirmed that
+	// it leads. See lease.go.
 	Lease bool
-	// Quiet lets a group without work rest: no clock runs, and no heartbeats are sent. It requires calls of PeerDown
-	// and PeerUp.
+	// Quiet lets a group without work rest, which stops its clock and its heartbeats. It requires calls to PeerDown and
+	// PeerUp.
 	Quiet bool
 	// Probe is for simulations. Other programs leave it nil.
 	Probe *Probe
@@ -112,11 +112,11 @@ type store interface {
 
 // Replica is the Raft node of one group. It is safe for concurrent use.
 //
-// The path of a write: Propose -> writes.Queue -> (the committer's round) -> Raft's log and the group's log -> synced
-// -> applied.
+// A write takes this path: Propose -> writes.Queue -> (the committer's round) -> Raft's log and the group's log ->
+// synced -> applied.
 type Replica struct {
-	// The fields that the clock reads are adjacent, because a process has thousands of replicas, and usually none of
-	// these fields is in a CPU cache.
+	// The fields that the clock reads are adjacent, because a process has thousands of replicas, so that usually none
+	// of these fields is in a CPU cache.
 	seat  rounds.Seat
 	idle  idle
 	state guarded // everything that the mutex guards
@@ -131,8 +131,8 @@ type Replica struct {
 	seams   seams
 }
 
-// Start makes a replica and runs its node. A single voter elects itself before Start returns, unless the log has no
-// space or fails; Status then reports the reason. Start returns an error if no Raft node can run on the log.
+// Start creates a replica and runs its node. A single voter elects itself before Start returns, unless the log has no
+// space or fails, which Status then reports. Start returns an error if no Raft node can run on the log.
 func Start(opts Options) (*Replica, error) {
 	if opts.Log == nil {
 		return nil, fmt.Errorf("%w: a replica needs a log", ErrInvalid)
@@ -157,7 +157,7 @@ func start(opts Options, log store) (_ *Replica, err error) {
 	return r, nil
 }
 
-// init makes the parts and starts Raft.
+// init creates the parts and starts Raft.
 func (r *Replica) init() error {
 	opts := &r.opts
 	r.seat.Init(opts.Committer, (*runner)(r))
@@ -191,7 +191,7 @@ func setDefaults(opts *Options) {
 	}
 }
 
-// runner is the replica in the form in which the committer sees it (rounds.Runner).
+// runner is the replica as the committer sees it (rounds.Runner).
 type runner Replica
 
 func (r *runner) Round()          { r.round.run() }
@@ -224,17 +224,16 @@ func (r *runner) Refuse() {
 	r.round.abandon(ErrStopping)
 }
 
-// Readable reports whether ReadBarrier would return immediately, because this is the sole voter and serves, or a
-// leader that serves and has a lease. The call is cheap.
+// Readable reports whether ReadBarrier would return immediately. It would if this replica is the sole voter and serves,
+// or if it is a serving leader with a lease. The call is cheap.
 func (r *Replica) Readable() bool { return r.Alone() || r.lease.isValid() }
 
-// Alone reports whether this is the only voter and serves, so that no other member can lead in its place. The call is
-// cheap.
+// Alone reports whether this replica is the only voter and serves, so that no other member can lead. The call is cheap.
 func (r *Replica) Alone() bool { return r.lease.soleVoter.Load() }
 
-// Stop refuses new writes, waits until the writes in progress are answered or ctx ends, and stops the node. The log
-// remains open, and no part of the replica uses it after Stop returns. Writes that have no answer when ctx ends are
-// answered with ErrOutcomeUnknown, and the error says how many there were. Stop may be called again.
+// Stop refuses new writes, waits until the writes in progress are answered or ctx is done, and stops the node. The log
+// remains open, and no part of the replica uses it after Stop returns. Writes that are still in progress when ctx is
+// done fail with ErrOutcomeUnknown, and Stop's error says how many there were. Stop may be called again.
 func (r *Replica) Stop(ctx context.Context) error {
 	select {
 	case <-r.refuse():

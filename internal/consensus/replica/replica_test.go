@@ -36,8 +36,8 @@ func TestSoleVoterWritesAfterStart(t *testing.T) {
 	}
 }
 
-// The newest version is looked up in the log before the replica is locked. Entries that are applied after the look-up
-// and before the lock count as well.
+// The newest version is looked up in the log before the replica is locked. Entries applied between the look-up and the
+// lock must also be taken into account.
 func TestConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	m := newMachine(t, vfstest.NewMem(), "/v")
 	one := m.open("7", nil)
@@ -47,7 +47,7 @@ func TestConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	wantCondition(t, one.accept(&w.Write, draft), ErrExists, other.Index)
 }
 
-// The commit time never decreases, even if the clock is set back or the replica restarts.
+// The commit time never decreases, even if the machine's clock is moved back or the replica restarts.
 func TestCommitTimeNeverDecreases(t *testing.T) {
 	mem := vfstest.NewMem()
 	times := []int64{1000, 5000, 2000, 5001, 10}

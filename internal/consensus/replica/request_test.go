@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A repeated write gets the result of the first one, whatever time the clocks of the machines show: a clock may be
-// set forward or back, a new leader may have a different clock, and the clock at a start may be wrong.
+// A repeated write gets the result of the first one, whatever time the machines' clocks show. A clock may be moved
+// forward or back, a new leader may have a different clock, and the clock at a start may be wrong.
 func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 	for _, ahead := range []time.Duration{11 * time.Minute, -11 * time.Minute} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 	}
 }
 
-// A late duplicate of a write that did nothing gets the same answer, and also does nothing.
+// A late duplicate of a write that did nothing gets the same result, and also does nothing.
 func TestALateDuplicateOfAWriteThatDidNothingDoesNothing(t *testing.T) {
 	for _, copies := range []int{1, 3} {
 		t.Run(fmt.Sprint(copies), func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestALateDuplicateOfAWriteThatDidNothingDoesNothing(t *testing.T) {
 				wantRefusal(t, err, ErrMismatch, first.Index)
 				one.wantData(t, 5, "c")
 
-				// A request id under which nothing was written is still free. Another write may use it, and the id
+				// A request id under which nothing was written is still unused. Another write may use it, and the id
 				// then belongs to that write.
 				current := one.must(t, put(5, "d")).Index
 				if done := one.must(t, put(5, "b").ifVersion(current).request(3, 1)); done.Repeated || done.Index == 0 {
@@ -117,7 +117,7 @@ func wantRefusal(t *testing.T, err, why error, current uint64) {
 	}
 }
 
-// For the time in which clients may repeat calls, a busy group remembers more writes than Window.Writes.
+// A busy group remembers more writes than Window.Writes, for as long as clients may repeat calls.
 func TestRequestIDsOfABusyGroupAreRememberedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

@@ -34,11 +34,11 @@ type round struct {
 	id        uint64 // Raft id of this replica
 	firstConf uint64 // index of the last membership change in the log when this replica started
 
-	phase  phase             // how far the round has come with ready
+	phase  phase             // progress of the round with ready
 	ready  raft.Ready        // the Ready in progress: entries and hard state to write, committed entries to apply
-	commit *raftpb.HardState // a hard state to be written with the next append
+	commit *raftpb.HardState // a hard state to write with the next append
 
-	recorded   int               // number of visible entries whose memberships, if any, are recorded
+	recorded   int               // number of visible entries whose membership changes are recorded
 	unrecorded *raftpb.ConfState // a membership that Raft has adopted and the log has not recorded
 
 	syncs    writes.SyncLog
@@ -73,8 +73,8 @@ func (rd *round) run() (worked bool) {
 	}
 }
 
-// step does the work that ends the current phase, and returns the next phase. After an error for lack of space, step
-// must be called again, and continues where it stopped.
+// step completes the current phase, and returns the next one. After an error because of a lack of space, call step
+// again, which continues where it stopped.
 func (rd *round) step() (next phase, err error) {
 	switch rd.phase {
 	case taken:
@@ -172,8 +172,8 @@ func (rd *round) begin() bool {
 	return rd.take(c)
 }
 
-// advance ends the current Ready and takes the next one. It returns false if there is none. It leaves waiting writes
-// to the next round, which then takes as many as possible.
+// advance finishes the current Ready and takes the next one. It returns false if there is none. It leaves waiting
+// writes to the next round, which then takes as many as possible.
 func (rd *round) advance() bool {
 	c := rd.state.lock()
 	defer c.unlock()
@@ -196,7 +196,7 @@ func (rd *round) take(c *core) bool {
 // send passes messages of the Ready to the transport. Messages that promise something about this node's log are sent
 // after the sync (late). All others are sent before the sync, so that the other members work during the sync
 // (rules.Promise). When a Ready is processed again after a lack of space, no message is sent again, because each
-// answer would begin another round.
+// response would begin another round.
 func (rd *round) send(late bool) {
 	if len(rd.ready.Messages) == 0 {
 		return
@@ -212,13 +212,14 @@ func (rd *round) send(late bool) {
 	}
 }
 
-// mark updates the local synced mark of an idle group. It runs instead of a round.
+// mark updates the local synced mark of an idle group. The committer calls it instead of a round.
 func (rd *round) mark() (written bool) {
 	defer rd.guard()
 	if rd.phase == failed {
 		return false
 	}
-	// Entries may so far be durable only in the volume's journal. This sync makes them durable in the group's own segment.
+	// So far, some entries may be durable only in the volume's journal. This sync makes them durable in the group's own
+	// segment.
 	if err := rd.log.Sync(); err != nil {
 		rd.logger.Error("the segment of an idle group cannot be synced: tried again", "error", err)
 		return false
@@ -257,9 +258,9 @@ func (rd *round) guard() {
 	}
 }
 
-// logFailed handles an error of the log. If disk space, memory or file descriptors are lacking, it keeps the Ready
-// and the progress in it, and the next round tries again. After any other error the state of the disk is unknown, so
-// this replica acknowledges nothing more.
+// logFailed handles an error of the log. If disk space, memory or file descriptors are short, it keeps the Ready and
+// its phase, and the next round tries again. After any other error the state of the disk is unknown, so this replica
+// acknowledges nothing more.
 func (rd *round) logFailed(err error) {
 	if err = format.MarkShortage(err); format.Passes(err) || errors.Is(err, group.ErrMemory) {
 		rd.setNoSpace(err)
@@ -288,7 +289,7 @@ func (rd *round) setNoSpace(err error) {
 	}
 }
 
-// fail ends all writing until a restart, and no write in progress is acknowledged.
+// fail stops all writing until a restart, so that no write in progress is acknowledged.
 func (rd *round) fail(err error) {
 	c := rd.state.lock()
 	first := c.err == nil
@@ -304,7 +305,7 @@ func (rd *round) fail(err error) {
 	rd.abandon(err)
 }
 
-// endBroken ends all writing if a message has broken the replica (core.breakDown).
+// endBroken stops all writing if a message has broken the replica (core.breakDown).
 func (rd *round) endBroken() {
 	c := rd.state.lock()
 	err := c.err
@@ -314,7 +315,7 @@ func (rd *round) endBroken() {
 	}
 }
 
-// abandon answers all remaining calls, and returns how many writes have an unknown outcome.
+// abandon answers all remaining calls with an error, and returns how many writes have an unknown outcome.
 func (rd *round) abandon(why error) (cut int) {
 	c := rd.state.lock()
 	answered, cut := c.abandon(why)
@@ -323,21 +324,21 @@ func (rd *round) abandon(why error) (cut int) {
 	return cut
 }
 
-// phase is the progress of a round with its Ready. A lack of space ends a round within a phase, and the next round
-// continues there.
+// phase is a round's progress with its Ready. A lack of space ends a round within a phase, and the next round continues
+// in that phase.
 type phase uint8
 
 const (
-	idling       phase = iota // no Ready was taken
+	idling       phase = iota // no Ready was taken from Raft
 	taken                     // a Ready was taken from Raft, and none of its steps is done
 	sentEarly                 // the messages that need not wait for the sync were sent
 	visibleEarly              // the committed entries that were in the log before this Ready are visible
-	appliedEarly              // the memberships among these entries are recorded, and their writes are answered
+	appliedEarly              // the membership changes among these entries are recorded, and their writes are answered
 	appended                  // the entries and the hard state are in the log, perhaps not synced
 	synced                    // the entries and the hard state are durable, or there are none
 	sentLate                  // the messages that had to wait for the sync were sent
 	visible                   // all committed entries are visible
-	applied                   // the memberships among them are recorded, and their writes are answered
+	applied                   // the membership changes among them are recorded, and their writes are answered
 	failed                    // the replica has failed, and writes nothing until a restart
 )
 
@@ -361,8 +362,8 @@ var followers = [...][]phase{
 	failed:       {},
 }
 
-// enter begins a phase. It panics if the phase must not follow the present one. A panic fails the replica, so nothing
-// is acknowledged that is not durable.
+// enter begins a phase. It panics if the phase must not follow the current one. The panic fails the replica, so that
+// nothing is acknowledged that is not durable.
 func (p *phase) enter(next phase) {
 	if next != failed && !slices.Contains(followers[*p], next) {
 		panic(fmt.Sprintf("phase %q of a round after phase %q", next, *p))

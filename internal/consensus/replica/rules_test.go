@@ -211,8 +211,8 @@ func wantCondition(t *testing.T, p *Pending, want error, current uint64) {
 	}
 }
 
-// Every index that a caller has received, in a result or in a refusal, remains taken after crashes that lose
-// everything that they may lose.
+// Every index that a caller has received, in a result or in a refusal, remains taken after crashes that lose as much as
+// they can.
 func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 	mem := vfstest.NewMem()
 	seen := map[uint64]int64{} // index -> record
@@ -230,7 +230,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 		}
 		mem = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)],
 			Seed: uint64(crash)})
-		m.halt() // the old machine still runs for a moment after the power cut
+		m.halt() // the old machine keeps running for a moment after the power cut
 		next := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "/v")
 		after := next.open("7", func(g *group.Options, _ *Options) { g.SegmentBytes = 16 << 10 })
 		for id, p := range pending {

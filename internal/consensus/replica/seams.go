@@ -10,13 +10,13 @@ import (
 
 // Probe lets simulations observe a replica.
 type Probe struct {
-	BeforeSync func()              // called between the write and the sync of a round; no lock is held
+	BeforeSync func()              // called between a round's write and its sync; no lock is held
 	Applied    func(*format.Entry) // called for each entry that becomes visible, in order; the entry must not be kept
 	Shared     bool                // with a journal, even a single group shares syncs
 }
 
-// seams holds the steps of a round that a test may observe, or whose rule a test may switch off. Without a Probe each
-// step does what its comment says. The zero value is for production.
+// seams holds the steps of a round that a test may observe, or for which a test may switch off a rule. Without a Probe
+// each step does what its comment says. The zero value is for production.
 type seams struct {
 	Probe
 	Off rules.Off
@@ -30,7 +30,7 @@ func (s *seams) hardState(state *raftpb.HardState) *raftpb.HardState {
 	return &raftpb.HardState{Term: state.Term, Vote: proto.Uint64(0), Commit: state.Commit}
 }
 
-// sync makes the appended data of a round durable (rules.Sync).
+// sync makes a round's appended data durable (rules.Sync).
 func (s *seams) sync(c *Committer, log store) error {
 	if s.BeforeSync != nil {
 		s.BeforeSync()
@@ -41,10 +41,10 @@ func (s *seams) sync(c *Committer, log store) error {
 	return c.Sync(log, s.Shared)
 }
 
-// mayGoEarly reports whether a message may be sent before the sync of its Ready (rules.Promise). A message may be
-// sent early if it implies nothing about this node's own disk. A candidate's request for votes must wait, because it
-// names the candidate's last entry, and a vote based on that entry must not reach the candidate after a crash that
-// lost the entry.
+// mayGoEarly reports whether a message may be sent before the sync of its Ready (rules.Promise). A message may be sent
+// early if it implies nothing about this node's own disk. A candidate's vote request must wait, because it names the
+// candidate's last entry, and a vote based on that entry must not reach the candidate after a crash that lost the
+// entry.
 func (s *seams) mayGoEarly(m *raftpb.Message) bool {
 	switch m.GetType() {
 	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap, raftpb.MsgReadIndex:
@@ -54,8 +54,8 @@ func (s *seams) mayGoEarly(m *raftpb.Message) bool {
 	}
 }
 
-// applyUncommitted does nothing unless rules.Apply is switched off. In that case it makes entries visible that may
-// not be committed.
+// applyUncommitted does nothing unless rules.Apply is switched off. If so, it makes entries visible that may not be
+// committed.
 func (s *seams) applyUncommitted(log store, entries []*raftpb.Entry) error {
 	if s.Off.Keeps(rules.Apply) || len(entries) == 0 {
 		return nil
@@ -63,7 +63,7 @@ func (s *seams) applyUncommitted(log store, entries []*raftpb.Entry) error {
 	return log.Apply(entries[len(entries)-1].GetIndex(), s.Applied)
 }
 
-// applied is called for each entry that has become visible.
+// applied must be called for each entry that has become visible.
 func (s *seams) applied(e *format.Entry) {
 	if s.Applied != nil {
 		s.Applied(e)

@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/base/rules"
 )
 
-// silence records which members are on silent shards, as the transport reports by PeerDown and PeerUp. If the shard
-// of the leader is silent, this replica campaigns soon. It belongs to a core.
+// silence records which members are on silent shards, as the transport reports with PeerDown and PeerUp. If the
+// leader's shard is silent, this replica campaigns soon. It belongs to a core.
 type silence struct {
 	node    *node
 	members *members
@@ -19,7 +19,7 @@ type silence struct {
 	rules   rules.Off
 
 	down       map[uint64]bool // members whose shard is silent
-	receivedAt time.Time       // time of the last message of the present leader; zero if none has arrived since the start
+	receivedAt time.Time       // time of the current leader's last message; zero if none has arrived since the start
 	// leaderDown means that the leader's shard is silent. The leader is then forgotten once nothing has been received
 	// from it for silenceMin.
 	leaderDown bool
@@ -38,7 +38,7 @@ func (s *silence) received(m *raftpb.Message) {
 }
 
 // forgetLeader forgets a leader whose shard is silent, once this replica has itself received nothing from the leader
-// for silenceMin. Until then the leader may serve reads by a lease that an answer of this replica has granted
+// for silenceMin. Until then the leader may serve reads under a lease that this replica's response has granted
 // (rules.Silence). Afterwards this member votes for others immediately, and campaigns soon. It returns true if it
 // forgot the leader.
 func (s *silence) forgetLeader() bool {
@@ -69,8 +69,8 @@ func (s *silence) forgetLeader() bool {
 	return true
 }
 
-// PeerDown reports that the shard of a member was silent for longer than an election timeout, or has restarted. The
-// report voids any agreement with the member about a rest. It may come late, when the member already sends again.
+// PeerDown reports that a member's shard was silent for longer than an election timeout, or has restarted. Any
+// agreement with the member about a rest is then void. The report may come late, when the member already sends again.
 func (r *Replica) PeerDown(raftID uint64) {
 	c := r.state.lock()
 	defer c.unlock()
@@ -99,7 +99,7 @@ func (r *Replica) PeerUp(raftID uint64) {
 	}
 }
 
-// earlyCampaign is the campaign of a member whose leader is gone. Raft's own campaign waits for 1 to 2 election
+// earlyCampaign makes a member whose leader is gone campaign early. Raft's own campaign waits for 1 to 2 election
 // timeouts, chosen at random, so that one of several members is first. In an earlyCampaign, the remaining members
 // campaign in turn, in the order of their ids.
 type earlyCampaign struct {
@@ -113,7 +113,7 @@ const (
 	earlyTicks = 3 // ticks that each member has for its election
 )
 
-// tick campaigns when it is this member's turn. It is called by the clock of a member that may lead.
+// tick campaigns when it is this member's turn. The clock calls it on a member that may lead.
 func (s *silence) tick() {
 	if s.early.tries == 0 {
 		return

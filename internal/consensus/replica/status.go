@@ -16,9 +16,9 @@ type Status struct {
 	Term          uint64
 	AppliedIndex  uint64
 	InFlightBytes int64
-	Removed       bool  // the membership at AppliedIndex does not include this replica, which therefore never campaigns
+	Removed       bool  // whether the membership at AppliedIndex excludes this replica, which therefore never campaigns
 	Learner       bool  // this replica has no vote
-	Damaged       bool  // the log has damage, which prevents this replica from leading if there are other voters
+	Damaged       bool  // whether the log has damage, which prevents this replica from leading if there are other voters
 	Err           error // why writes fail until a restart, or fail for now (group.ErrNoSpace); nil if writes work
 }
 
@@ -46,33 +46,33 @@ func (r *Replica) Status() Status {
 // Members is a replica's view of its group's membership. It must not be changed.
 type Members struct {
 	Conf         *raftpb.ConfState // the membership at AppliedIndex
-	ConfIndex    uint64            // index of the change that led to Conf; 0: the group was created with Conf
+	ConfIndex    uint64            // index of the change that led to Conf, or 0 if the group was created with Conf
 	LeaderID     uint64            // 0 if no leader is known
 	Term         uint64
 	AppliedIndex uint64
 	LastIndex    uint64
-	Changing     bool     // a change is in progress, or a majority may not know yet that it is complete
-	Quiet        bool     // the group rests: see Options.Quiet
-	Progress     []Member // only on the leader: all members, itself included, sorted by id
+	Changing     bool     // whether a change is in progress, or a majority may not know yet that it is complete
+	Quiet        bool     // whether the group rests, see Options.Quiet
+	Progress     []Member // only on the leader: all members, including itself, sorted by id
 }
 
 // Member is the progress of a member as its leader sees it.
 type Member struct {
 	ID           uint64
 	Learner      bool
-	Match        uint64            // the log of the member is known to hold everything up to this index
+	Match        uint64            // the member's log is known to hold everything up to this index
 	State        tracker.StateType // how the leader brings the log of the member up to date
 	RecentActive bool              // a message of the member arrived within the last election timeout
 	Down         bool              // the member's shard is silent according to PeerDown
 }
 
-// These are states of a member. The other state, tracker.StateProbe, means that the leader looks for the last entry
+// These are states of a member. The third state, tracker.StateProbe, means that the leader looks for the last entry
 // that both logs have.
 const (
 	// StateReplicate means that entries are streamed to the member.
 	StateReplicate = tracker.StateReplicate
 	// StateSnapshot means that the log no longer has the entries that the member needs, so that the member must be
-	// installed again.
+	// reinstalled.
 	StateSnapshot = tracker.StateSnapshot
 )
 

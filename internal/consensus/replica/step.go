@@ -9,8 +9,8 @@ import (
 )
 
 // ErrLostEntries is the failure of a replica whose log is shorter than it was, according to the leader. The replica's
-// disk was rolled back, or has lost synced data. The leader counts on the entries that the replica has acknowledged,
-// and the replica may have forgotten votes, so it must never run again under its identity.
+// disk was rolled back, or has lost synced data. The leader relies on the entries that the replica has acknowledged,
+// and the replica may have forgotten votes, so it must never run again under its Raft id.
 var ErrLostEntries = errors.New("the log lacks entries that this replica has acknowledged")
 
 // Transport carries Raft's messages to the other members of a group. Send must not block, must be safe for concurrent
@@ -25,9 +25,10 @@ type noTransport struct{}
 
 func (noTransport) Send([]*raftpb.Message) {}
 
-// Step receives a message from another member, or a report of the transport: MsgUnreachable (a message to the member
-// was lost), or MsgSnapStatus (the member was installed again or, with Reject, could not be). Step does not block.
-// The error is the reason why the message was not accepted; Raft repeats important messages.
+// Step receives a message from another member, or a report from the transport. MsgUnreachable reports that a message to
+// the member was lost. MsgSnapStatus reports that the member was reinstalled or, with Reject, could not be. Step does
+// not block. It returns an error that gives the reason if the message was not accepted. Raft repeats important
+// messages.
 func (r *Replica) Step(m *raftpb.Message) error {
 	switch {
 	case m.GetTo() != r.opts.RaftID:
@@ -51,7 +52,7 @@ func (r *Replica) Step(m *raftpb.Message) error {
 	return r.take(m)
 }
 
-// take passes a message to Raft. It sends the answer immediately if the answer needs no round.
+// take passes a message to Raft. It sends the response immediately if the response needs no round.
 func (r *Replica) take(m *raftpb.Message) error {
 	c := r.state.lock()
 	answer, err := c.step(m) // step turns a panic of Raft into an error
@@ -66,8 +67,8 @@ func (r *Replica) take(m *raftpb.Message) error {
 	return nil
 }
 
-// hasSnapshot reports whether the log already has the offered snapshot, so that Raft only has to note the snapshot
-// and answer.
+// hasSnapshot reports whether the log already has the offered snapshot, so that Raft only has to record the snapshot
+// and respond.
 func (r *Replica) hasSnapshot(s *raftpb.Snapshot) bool {
 	index, term := s.GetMetadata().GetIndex(), s.GetMetadata().GetTerm()
 	if index <= r.log.AppliedIndex() {
@@ -77,8 +78,8 @@ func (r *Replica) hasSnapshot(s *raftpb.Snapshot) bool {
 	return err == nil && own == term
 }
 
-// offer reports an offered snapshot to Options.OnSnapshot. The data of the snapshot is fetched outside of Raft, and
-// this replica then restarts with that data.
+// offer reports an offered snapshot to Options.OnSnapshot. The snapshot's data is fetched outside of Raft, and this
+// replica then restarts with that data.
 func (r *Replica) offer(m *raftpb.Message) {
 	c := r.state.lock()
 	c.quiet.wake()
@@ -107,7 +108,7 @@ func (r *Replica) fetchBlobs(m *raftpb.Message) (held bool, err error) {
 	return true, nil
 }
 
-// step passes a message to Raft. The caller must send the answer.
+// step passes a message to Raft. The caller must send the answer that it returns.
 func (c *core) step(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -136,7 +137,7 @@ func (c *core) step(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	return answer, nil
 }
 
-// breakDown marks the replica as failed. The next round answers all waiting callers.
+// breakDown marks the replica as failed, with the error err. The next round answers all waiting callers.
 func (c *core) breakDown(err error) {
 	c.err = err
 	c.seat.Schedule()
@@ -156,8 +157,8 @@ func (c *core) hasLost(m *raftpb.Message) error {
 	return fmt.Errorf("%w: it ends at index %d, and index %d was committed by it", ErrLostEntries, last, m.GetCommit())
 }
 
-// route passes a message to the part of the replica that handles it, or drops it. The result taken is false if the
-// message was dropped.
+// route passes a message to the part of the replica that handles it, or drops it. The result taken is false if it
+// dropped the message.
 func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err error) {
 	switch {
 	case isQuietMark(m):
@@ -173,18 +174,19 @@ func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err
 	case m.GetType() == raftpb.MsgUnreachable:
 		c.node.raft.ReportUnreachable(m.GetFrom())
 	case m.GetType() == raftpb.MsgHeartbeatResp:
-		// An answer to a heartbeat does not wake this replica, because the answers to the last heartbeat before a rest may
-		// arrive during the rest.
+		// A response to a heartbeat does not wake this replica, because the responses to the last heartbeat before a
+		// rest may arrive during the rest.
 		err = c.node.raft.Step(m)
 	case c.isTooEarly(m):
-		return nil, false, nil // dropped; the candidate asks again
+		return nil, false, nil // dropped, because the candidate sends the request again
 	default:
 		err = c.stepOther(m)
 	}
 	return answer, true, err
 }
 
-// stepMark processes a heartbeat with the mark that lets this group rest, or the answer of a member that cannot rest.
+// stepMark processes a heartbeat with the mark that lets this group rest, or the response from a member that cannot
+// rest.
 func (c *core) stepMark(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	switch {
 	case m.GetType() == raftpb.MsgHeartbeatResp:
@@ -203,14 +205,14 @@ func (c *core) stepMark(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	}
 	c.observe()
 	if m.GetTerm() != c.node.term {
-		return nil, nil // Raft itself answers this message
+		return nil, nil // Raft itself responds to this message
 	}
 	return &raftpb.Message{
 		Type: raftpb.MsgHeartbeatResp.Enum(), From: m.To, To: m.From, Term: m.Term, Context: quietMark,
 	}, nil
 }
 
-// stepTimeoutNow processes a request to campaign.
+// stepTimeoutNow processes a MsgTimeoutNow.
 func (c *core) stepTimeoutNow(m *raftpb.Message) error {
 	switch barred := c.barred(); {
 	case c.transfer.keep(m, barred):
@@ -227,8 +229,7 @@ func (c *core) stepTimeoutNow(m *raftpb.Message) error {
 func (c *core) stepOther(m *raftpb.Message) error {
 	c.quiet.wake()
 	if asksForVote(m) && m.GetFrom() == c.node.leaderID && m.GetTerm() > c.node.term && !c.node.leader {
-		// A member that asks for votes in a new term no longer leads, so there is no need to wait until its lease
-		// ends.
+		// A member that requests votes in a new term no longer leads, so there is no need to wait until its lease ends.
 		if err := c.node.raft.ForgetLeader(); err != nil {
 			return err
 		}
@@ -236,7 +237,7 @@ func (c *core) stepOther(m *raftpb.Message) error {
 	return c.node.raft.Step(m)
 }
 
-// followTimeoutNow campaigns if a kept MsgTimeoutNow is due. It is called after entries were applied.
+// followTimeoutNow campaigns if a kept MsgTimeoutNow is due. It must be called after entries were applied.
 func (c *core) followTimeoutNow() {
 	m := c.transfer.due()
 	if m == nil || c.barred() {

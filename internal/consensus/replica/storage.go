@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// storage is the log in the form in which Raft reads it.
+// storage is the log as Raft reads it.
 type storage struct {
 	store
 	commit uint64 // entries up to this index are committed, even if the log's own state has a lower index
@@ -24,15 +24,15 @@ func (s storage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 	return hard, conf, err
 }
 
-// committedByChanges finds entries that are certainly committed although the log's own commit index is lower. A
-// leader proposes a membership change only after it has applied the previous one, so the previous change and
-// everything before it are committed. The result is 0 if there is no such entry.
+// committedByChanges returns the index up to which entries are certainly committed although the log's own commit index
+// is lower, or 0 if there are no such entries. A leader proposes a membership change only after it has applied the
+// previous one, so the previous change and everything before it are committed.
 //
 // Raft relies on the fact that a member that has stored a change knows that the previous change is committed, because
-// one message carries both the entry and the commit index. On the disk they are one write. If a power cut interrupts
-// that write, which was never acknowledged, the entries may be on the disk without the commit index. A member without
-// that commit index would count votes by a membership that is two changes old. A majority of that membership may know
-// nothing about what was committed since then.
+// one message carries both the entry and the commit index. Both are written to the disk in one write. If a power cut
+// interrupts that write, which was never acknowledged, the entries may be on the disk without the commit index. Such a
+// member would count votes by a membership that is two changes old. A majority of that membership may know nothing
+// about what was committed since then.
 func committedByChanges(log store) (uint64, error) {
 	first, err := log.FirstIndex()
 	if err != nil {
@@ -61,12 +61,12 @@ func committedByChanges(log store) (uint64, error) {
 	return before, nil
 }
 
-// changesBytesMax is the number of bytes of entries that committedByChanges reads at a time.
+// changesBytesMax is the maximum number of bytes of entries that committedByChanges reads at a time.
 const changesBytesMax = 4 << 20
 
 // Entries reports damaged entries as compacted, because Raft panics on any other error. A leader then offers the
-// follower a snapshot, which is fetched from a member that has one. The leader also transfers the leadership, because
-// damage prevents it from leading. Entries that are not applied yet are in memory.
+// follower a snapshot, which the follower fetches from a member that has one. The leader also transfers the leadership,
+// because damage prevents it from leading. Entries that are not applied yet are in memory.
 func (s storage) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 	entries, err := s.store.Entries(lo, hi, maxBytes)
 	if _, ok := errors.AsType[*format.DamageError](err); ok {

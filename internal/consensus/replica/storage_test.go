@@ -40,7 +40,7 @@ func TestRaftOffersASnapshotWhereEntriesAreDamaged(t *testing.T) {
 
 // A power cut kept the entries of a write but not the commit index that was written with them. The entries are two
 // membership changes, and the second change was proposed when the first one was applied. The replica must count votes
-// at least by the first change.
+// by the first change, or a later one.
 func TestWhatAChangeFollowsIsCommitted(t *testing.T) {
 	m := newMachine(t, vfstest.NewMem(), "/v")
 	opts := m.logOptions("7")

@@ -32,13 +32,13 @@ type play struct {
 	mu       sync.Mutex // guards the fields below
 	out      *strings.Builder
 	faults   map[string]error // operation of the log -> its error
-	held     chan struct{}    // closed by release; nil: syncs are not held
+	held     chan struct{}    // closed by release; syncs are not delayed if nil
 	waits    []waiting
 	named    int
 	question []byte // the context of the last heartbeat that was sent
 }
 
-// waiting is a call without an answer so far.
+// waiting is a call that has no answer yet.
 type waiting struct {
 	name   string
 	answer func() (string, bool)
@@ -69,14 +69,14 @@ func (p *play) end() {
 	p.c.Close()
 }
 
-// ended returns a context that has ended.
+// ended returns a context that is already cancelled.
 func (p *play) ended() context.Context {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	cancel()
 	return ctx
 }
 
-// input waits until the replica is idle, and then writes down the next input.
+// input waits until the replica is idle, and then writes the next input to the transcript.
 func (p *play) input(format string, args ...any) {
 	synctest.Wait()
 	p.mu.Lock()
@@ -93,7 +93,7 @@ func (p *play) note(format string, args ...any) {
 	fmt.Fprintf(p.out, "    "+format+"\n", args...)
 }
 
-// answers writes down the calls that were answered since the last line.
+// answers writes the calls answered since the last line to the transcript.
 func (p *play) answers() {
 	left := p.waits[:0]
 	for _, w := range p.waits {
@@ -166,7 +166,7 @@ func (p *play) change(changes ...*raftpb.ConfChangeSingle) {
 	})
 }
 
-// hold makes the syncs wait for release.
+// hold makes all syncs wait until release is called.
 func (p *play) hold() {
 	p.input("syncs hang")
 	p.mu.Lock()
@@ -201,7 +201,7 @@ func (p *play) fault(operation string, err error) {
 	p.faults[operation] = err
 }
 
-// did writes down an operation of the log, and returns the error that the script sets for this operation.
+// did writes a log operation to the transcript, and returns the error that the script sets for this operation.
 func (p *play) did(operation, format string, args ...any) error {
 	p.mu.Lock()
 	err := p.faults[operation]
@@ -217,14 +217,14 @@ func (p *play) did(operation, format string, args ...any) error {
 	return err
 }
 
-// again requests a round, as the clock does while there is no space.
+// again requests a round, as the clock does while the log has no space.
 func (p *play) again() {
 	p.input("a round is requested")
 	p.r.seat.Schedule()
 	synctest.Wait()
 }
 
-// step gives the replica a message of its own term.
+// step gives the replica a message from its own term.
 func (p *play) step(kind raftpb.MessageType, from uint64, fill func(m *raftpb.Message)) {
 	m := &raftpb.Message{Type: kind.Enum(), From: new(from), To: new(uint64(1)), Term: new(p.r.Status().Term)}
 	fill(m)
@@ -244,7 +244,7 @@ func (p *play) lead() {
 	p.ack(3, 1)
 }
 
-// leads does the same as lead, but writes no transcript.
+// leads is like lead, but writes no transcript.
 func (p *play) leads() {
 	out := p.out
 	p.out = &strings.Builder{}
@@ -261,7 +261,7 @@ func (p *play) heartbeat(from, term, commit uint64) {
 	p.step(raftpb.MsgHeartbeat, from, func(m *raftpb.Message) { m.Term, m.Commit = new(term), new(commit) })
 }
 
-// append gives the replica empty entries (after, last] of a term.
+// append gives the replica the empty entries (after, last] with the given term.
 func (p *play) append(from, term, after, last, commit uint64) {
 	p.step(raftpb.MsgApp, from, func(m *raftpb.Message) {
 		m.Term, m.Index, m.LogTerm, m.Commit = new(term), new(after), new(uint64(0)), new(commit)
@@ -327,7 +327,7 @@ func describeEntries(entries []*raftpb.Entry) string {
 	return strings.Join(all, " ")
 }
 
-// playRunner writes down when rounds begin and end.
+// playRunner writes to the transcript when rounds begin and end.
 type playRunner struct {
 	*runner
 	play *play
@@ -345,7 +345,7 @@ func (r playRunner) Mark() bool {
 	return written
 }
 
-// playLog is a log in memory that writes a transcript of its operations.
+// playLog is an in-memory log that writes a transcript of its operations.
 type playLog struct {
 	*memoryLog
 	play *play

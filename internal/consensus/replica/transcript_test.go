@@ -17,8 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/rounds.txt anew")
 
-// TestTranscriptOfRounds compares what rounds do for scripted inputs, in order, with testdata/rounds.txt: what is
-// written, synced, applied, sent and answered, and how each round ends.
+// TestTranscriptOfRounds compares what rounds do for scripted inputs, in order, with testdata/rounds.txt. The
+// transcript shows what is written, synced, applied, sent and answered, and how each round ends.
 func TestTranscriptOfRounds(t *testing.T) {
 	var all strings.Builder
 	for _, s := range scripts {

@@ -11,21 +11,22 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 )
 
-// ErrNotTransferred means that the leadership was not transferred: another member leads, or no member leads yet.
+// ErrNotTransferred means that the leadership was not transferred, because another member leads, or no member leads
+// yet.
 var ErrNotTransferred = errors.New("the lead was not handed over")
 
 const (
 	// transferTimeMax bounds the wait for the election after a transfer.
 	transferTimeMax = 3 * electionTimeout
-	// transferLagMax is how many entries a voter may lack when the leadership is transferred to it. Writes are
-	// refused until the voter has these entries.
+	// transferLagMax is the maximum number of entries that a voter may lack when the leadership is transferred to it.
+	// Writes are refused until the voter has these entries.
 	transferLagMax = 1000
-	// timeoutNowTicksMax is how long, in ticks, a MsgTimeoutNow is kept.
+	// timeoutNowTicksMax is for how many ticks a MsgTimeoutNow is kept.
 	timeoutNowTicksMax = electionTicks / 2
 	// yieldTicks is the pause between two attempts to yield, because writes are refused during an attempt.
 	yieldTicks = 5 * electionTicks
-	// barredTicksMax is how long, in ticks, a damaged leader tries to transfer the leadership to a member that has
-	// all entries.
+	// barredTicksMax is for how many ticks a damaged leader tries to transfer the leadership to a member that has all
+	// entries.
 	barredTicksMax = 2 * yieldTicks
 )
 
@@ -36,10 +37,10 @@ type transfer struct {
 	silence *silence
 	logger  *slog.Logger
 
-	timeoutNow  *raftpb.Message // a request to campaign that was received too early; nil if there is none
+	timeoutNow  *raftpb.Message // a MsgTimeoutNow that was received too early, or nil if there is none
 	keptTicks   int             // ticks since timeoutNow was received
-	yieldTicks  int             // ticks until damage may cause the next transfer of the leadership
-	barredTicks int             // ticks for which damage has barred this leader
+	yieldTicks  int             // number of ticks until damage may cause the next leadership transfer
+	barredTicks int             // number of ticks for which damage has barred this leader
 }
 
 // begin begins to transfer the leadership to a voter. If the voter is not ready yet, begin returns false, and the
@@ -57,7 +58,7 @@ func (t *transfer) begin(to uint64) (begun bool, err error) {
 	return true, nil
 }
 
-// failed returns the reason why a transfer that was begun has failed, or nil if it has not failed.
+// failed returns why a transfer to a voter has failed, or nil if it has not failed.
 func (t *transfer) failed(to uint64) error {
 	switch {
 	case t.node.leader && t.node.transferee != to:
@@ -85,8 +86,8 @@ func (t *transfer) isReady(to uint64) (ready bool) {
 }
 
 // keep stores a MsgTimeoutNow until this replica has applied everything that it knows to be committed. Before that,
-// Raft would ignore the message, and writes would be refused for an election timeout. It returns false, and stores
-// nothing, if the message can be followed now, or cannot be followed at all.
+// Raft would ignore the message, and writes would be refused for an election timeout. keep returns false, and stores
+// nothing, if the replica can campaign now, or can never campaign.
 func (t *transfer) keep(m *raftpb.Message, barred bool) bool {
 	if t.canCampaign() || !t.node.isFromLeader(m) || !t.members.isMember || barred {
 		return false
@@ -101,8 +102,8 @@ func (t *transfer) canCampaign() bool {
 	return t.members.isVoter() && status.Applied >= status.GetCommit()
 }
 
-// due returns the kept MsgTimeoutNow when it can be followed, otherwise nil. It must be called after entries were
-// applied.
+// due returns the kept MsgTimeoutNow if this replica can campaign now, otherwise nil. It must be called after entries
+// were applied.
 func (t *transfer) due() *raftpb.Message {
 	m := t.timeoutNow
 	if m == nil || !t.canCampaign() {
@@ -126,12 +127,12 @@ func (t *transfer) tick() {
 }
 
 // yield transfers the leadership to the most advanced member if the log has damage (rule 4), or if the leader is no
-// longer a voter. It is called by the clock of a leader that has other members.
+// longer a voter. The clock calls it on a leader that has other members.
 //
 // Raft transfers the leadership only to a member that has all entries. If the damaged entries are among those that no
-// other member has, and that are therefore not committed, no member will ever have all of them. In that case yield
-// asks one member to campaign without these entries, provided that the other voters can elect it. The returned
-// request must be sent after observe has ended the leases.
+// other member has, and that are therefore not committed, no member will ever have all of them. In that case yield asks
+// one member to campaign without these entries, provided that the other voters can elect it. The returned MsgTimeoutNow
+// must be sent after observe has ended the leases.
 func (t *transfer) yield(barred bool) (call *raftpb.Message) {
 	if t.barredTicks++; !barred {
 		t.barredTicks = 0
@@ -154,9 +155,9 @@ func (t *transfer) yield(barred bool) (call *raftpb.Message) {
 	return &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(t.node.id), To: new(to), Term: new(t.node.term)}
 }
 
-// transferTarget returns the live voter that is known to have the most entries; 0 if there is none. If waits is
-// false, the target cannot wait for more entries; 0 then also means that too few voters are alive to elect the target
-// without this leader, whose log is longer.
+// transferTarget returns the live voter that is known to have the most entries, or 0 if there is none. If waits is
+// false, the target cannot wait for more entries. In that case, transferTarget also returns 0 if too few voters are
+// alive to elect the target without this leader, whose log is longer.
 func (t *transfer) transferTarget(waits bool) (to uint64) {
 	var match uint64
 	there := map[uint64]bool{}

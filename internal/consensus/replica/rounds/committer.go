@@ -1,6 +1,5 @@
-// Package rounds runs the rounds of the replicas of one volume. It decides which replica is next and how many
-// replicas write and sync at a time, and runs the clock of the replicas. It depends neither on Raft nor on the
-// content of a round.
+// Package rounds runs the rounds of all replicas on one volume. It decides which replica is next and how many replicas
+// write and sync at a time, and runs the replicas' clock. It depends neither on Raft nor on what a round does.
 package rounds
 
 import (
@@ -23,11 +22,11 @@ const (
 	roundsMax = 64
 	// syncsMax is how many segments are synced in parallel.
 	syncsMax = 16
-	// sharedFrom is the number of concurrent rounds at which rounds begin to share syncs. For a single group, a sync
-	// of its own is cheaper.
+	// sharedFrom is the number of concurrent rounds from which rounds share syncs. For a single group, a separate sync
+	// is cheaper.
 	sharedFrom = 3
 	// Interval is the period of the committer's clock. A group that was not synced between two ticks is idle. The
-	// committer then writes the local synced mark of the group, so at most 100 ms after the last sync.
+	// committer then writes the group's local synced mark, which happens at most 100 ms after the last sync.
 	Interval = 50 * time.Millisecond
 	// Tick is the period of the replicas' clock (Runner.Tick).
 	Tick      = tickEvery * Interval
@@ -41,21 +40,21 @@ const (
 // Log is a log that a Committer syncs.
 type Log interface {
 	Sync() error
-	SyncShared() bool // false means that nothing was done, and that Sync must be called
+	SyncShared() bool // returns false if it did nothing, so that Sync must be called
 }
 
-// Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time; the
-// others queue in order. Small writes of several groups share a sync (group.Log.SyncShared). At most 16 segments are
-// synced at a time. A round of a group serves all writes of the group that wait when the round begins; the next round
-// serves the writes that arrive meanwhile. No group waits for a round of another group to end, so a slow group does
-// not delay others. The Committer also makes each group that has become idle write its local synced mark, and runs
-// the clock of the replicas. It is safe for concurrent use.
+// Committer makes the entries of all groups on one volume durable. At most 64 groups are written at a time; the others
+// queue in order. Small writes of several groups share a sync (group.Log.SyncShared). At most 16 segments are synced at
+// a time. A group's round serves all of its writes that wait when the round begins, and the next round serves those
+// that arrive meanwhile. No group waits for another group's round to end, so a slow group does not delay others. The
+// Committer also makes each group that has become idle write its local synced mark, and runs the clock of the replicas.
+// It is safe for concurrent use.
 type Committer struct {
 	stop  chan struct{}  // closed by Close
 	woken chan struct{}  // wakes the clock
 	group sync.WaitGroup // waits for all goroutines of the committer
 	syncs chan struct{}  // holds a token for each segment that is being synced
-	// waiting is the number of syncs that wait for a token of the channel syncs.
+	// waiting is the number of syncs that wait for a token from the channel syncs.
 	waiting atomic.Int32
 	busy    atomic.Int32  // number of rounds in progress
 	synced  atomic.Uint64 // see Synced
@@ -65,9 +64,9 @@ type Committer struct {
 	list    []*Seat    // seats that wait for a round, in order
 	head    int        // index of the first seat in list
 	seats   map[*Seat]struct{}
-	clocked map[*Seat]struct{} // seats that the clock looks at; all others rest
+	clocked map[*Seat]struct{} // seats of replicas whose clock runs; all others rest
 	closed  bool
-	marking bool // marks of an earlier tick are still being written
+	marking bool // whether marks of an earlier tick are still being written
 }
 
 // NewCommitter starts a committer.
@@ -122,7 +121,7 @@ func (c *Committer) SpaceFreed() {
 	}
 }
 
-// watch makes the clock look at a replica until the replica rests. It is called with mu held.
+// watch makes the clock include a replica until the replica rests. It is called with mu held.
 func (c *Committer) watch(s *Seat) {
 	if _, there := c.seats[s]; !there || !s.clocked.CompareAndSwap(false, true) {
 		return
@@ -203,7 +202,7 @@ func (c *Committer) next() *Seat {
 	return s
 }
 
-// roundOver ends a round of a replica, which next() has begun. If again is set, the replica wants another round.
+// roundOver ends a replica's round, which next has begun. If again is set, the replica wants another round.
 func (c *Committer) roundOver(s *Seat, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,7 +223,7 @@ func (c *Committer) run() {
 		if s.begin() {
 			s.runner.Round()
 			if again = s.end(); again {
-				runtime.Gosched() // an answered caller can then write again, and join the next round
+				runtime.Gosched() // lets the answered callers write again, and join the next round
 			}
 		}
 		c.roundOver(s, again)

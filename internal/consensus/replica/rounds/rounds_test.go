@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }
 
-// fake is a replica whose rounds a test can hold up.
+// fake is a replica whose rounds a test can delay.
 type fake struct {
 	round   func() // called in each round; may be nil
 	rounds  atomic.Int32

@@ -2,7 +2,7 @@ package rounds
 
 import "sync/atomic"
 
-// Runner is a replica in the form in which the Committer sees it.
+// Runner is a replica as the Committer sees it.
 type Runner interface {
 	// Round writes, syncs and applies pending work, and wakes its waiters. It is called by one goroutine at a time.
 	Round()
@@ -34,28 +34,28 @@ const (
 	markDue            // no sync since the last tick, so the mark must be written
 )
 
-// Seat is the place of one replica in its Committer: it records whether the replica waits for a round or is in one.
-// It is safe for concurrent use.
+// Seat is one replica's place in its Committer. It records whether the replica waits for a round or is in one. It is
+// safe for concurrent use.
 type Seat struct {
 	committer *Committer
 	runner    Runner
 	state     atomic.Uint32
 	detached  chan struct{} // closed when the committer has released the seat
-	clocked   atomic.Bool   // the seat is in Committer.clocked; written with Committer.mu held
+	clocked   atomic.Bool   // whether Committer.clocked contains the seat; written with Committer.mu held
 	marks     atomic.Uint32 // markWritten, markBehind or markDue
 }
 
-// Init initializes the seat of a replica. The seat should be a field of the replica, because the clock reads both.
-// The committer runs rounds of the replica after Enter.
+// Init initializes a replica's seat. The seat should be a field of the replica, because the clock reads both. The
+// committer runs the replica's rounds after Enter.
 func (s *Seat) Init(c *Committer, runner Runner) {
 	s.committer, s.runner, s.detached = c, runner, make(chan struct{})
 	s.state.Store(busy) // busy until Enter has run the first round
 	s.Synced()          // the load has synced bytes after the mark
 }
 
-// Enter calls first in place of the first round, in the caller's goroutine. From then on, the committer runs rounds of
-// the replica. A round that is requested earlier, for example by the clock, begins when first returns. Enter returns
-// ErrClosed, and does not call first, if the committer is closed.
+// Enter calls first instead of the first round, in the caller's goroutine. From then on, the committer runs the
+// replica's rounds. A round that is requested earlier, for example by the clock, begins when first returns. Enter
+// returns ErrClosed, and does not call first, if the committer is closed.
 func (s *Seat) Enter(first func()) error {
 	if !s.admit() {
 		return ErrClosed
@@ -100,7 +100,7 @@ func (s *Seat) Synced() { s.marks.Store(markBehind) }
 // IsMarked reports whether the local synced mark is up to date on disk.
 func (s *Seat) IsMarked() bool { return s.marks.Load() == markWritten }
 
-// Watch makes the clock look at the replica until the replica rests.
+// Watch makes the clock include the replica until the replica rests.
 func (s *Seat) Watch() {
 	if s.clocked.Load() {
 		return
@@ -110,8 +110,8 @@ func (s *Seat) Watch() {
 	s.committer.watch(s)
 }
 
-// Leave releases the replica. No further round of the replica begins, and Detached is closed when none is in
-// progress. It returns false if it was called before.
+// Leave releases the replica, so that no further round begins. Detached is closed when none is in progress. Leave
+// returns false if it was called before.
 func (s *Seat) Leave() bool {
 	s.committer.remove(s)
 	old := s.state.Or(gone)
@@ -124,7 +124,7 @@ func (s *Seat) Leave() bool {
 	return true
 }
 
-// begin enters a round. A request after this call causes another round. begin returns false if the replica has left.
+// begin starts a round. A request after this call causes another round. begin returns false if the replica has left.
 func (s *Seat) begin() bool {
 	for {
 		old := s.state.Load()
@@ -137,7 +137,7 @@ func (s *Seat) begin() bool {
 	}
 }
 
-// end leaves a round. If it returns true, another round was requested meanwhile, and the caller must schedule it.
+// end finishes a round. If it returns true, another round was requested meanwhile, and the caller must schedule it.
 func (s *Seat) end() (again bool) {
 	old := s.state.And(^busy)
 	if old&gone != 0 {
@@ -147,7 +147,8 @@ func (s *Seat) end() (again bool) {
 	return old&dirty != 0
 }
 
-// endAndPush leaves a round that the committer did not run.
+// endAndPush finishes a round that the committer did not run, and schedules another round if one was requested
+// meanwhile.
 func (s *Seat) endAndPush() {
 	if s.end() {
 		s.committer.push(s)
@@ -157,7 +158,7 @@ func (s *Seat) endAndPush() {
 // rests reports whether the clock has nothing to do for the replica until the replica is scheduled or wakes up.
 func (s *Seat) rests() bool { return !s.runner.NeedsTick() && s.IsMarked() && !s.IsScheduled() }
 
-// isIdle reports, once per tick, whether the mark must be written now.
+// isIdle reports whether the mark must be written now. It must be called once per tick.
 func (s *Seat) isIdle() bool {
 	if s.marks.CompareAndSwap(markBehind, markDue) {
 		return false

@@ -22,8 +22,8 @@ type head struct {
 	err     error
 }
 
-// Prepare looks up the facts about a write in the log, and may read the disk. The replica need not be locked. w must
-// have passed Check.
+// Prepare looks up what Accept needs to know about a write. It reads the log, and possibly the disk. The replica need
+// not be locked. w must have passed Check.
 func Prepare(w *Write, log Log) Draft {
 	return Draft{request: requestOf(w), head: lookUp(w, log)}
 }
@@ -41,10 +41,10 @@ func lookUp(w *Write, log Log) head {
 type Lead struct {
 	Sole    bool            // no other member can lead, so the newest committed version is the newest of the group
 	NoSpace error           // why the log accepts nothing now; nil if the log accepts writes
-	Hangs   <-chan struct{} // closed when the leadership was lost and no round ends
+	Hangs   <-chan struct{} // closed when the leadership was lost while no round finishes
 }
 
-// Accept admits, declines or refuses a write. The order of its calls is the order of all writes of the group. It
+// Accept admits, declines or refuses a write. The order of calls to Accept is the order of the group's writes. Accept
 // evaluates the condition against all writes that were accepted earlier.
 func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 	request := d.request
@@ -57,7 +57,7 @@ func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 	if d.head.known {
 		before, h := q.newest[w.ID], d.head
 		if before == nil && h.applied != q.opts.Log.AppliedIndex() {
-			h = lookUp(w, q.opts.Log) // the head was just read, so it is in memory
+			h = lookUp(w, q.opts.Log) // the head was just read, so reading it again needs no disk access
 		}
 		if before == nil && h.err != nil {
 			return Failed(h.err)
@@ -73,7 +73,7 @@ func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 	return p
 }
 
-// known answers a write whose request id is in progress or remembered. It returns nil if the write is a new one.
+// known answers a write whose request id is in progress or remembered. It returns nil if the write is new.
 func (q *Queue) known(w *Write, request *format.Request, lead Lead) *Pending {
 	reuse := !q.opts.Off.Keeps(rules.Reuse)
 	if first := q.requests[w.RequestID]; first != nil {
@@ -100,9 +100,9 @@ func (q *Queue) remembered(requestID [16]byte) *windowSlot {
 	return s
 }
 
-// evaluate decides the role of a delete or of a write with a condition. If before is not nil, it is a write in
-// progress, and the newest version of the record is the version that this write makes. If before is nil, the newest
-// version is the committed one: current is its index, or 0 if there is no record.
+// evaluate decides the role of a delete or of a write with a condition. If before is not nil, it is a write in progress
+// that will create the record's newest version. If before is nil, the newest version is the committed one, and current
+// is its index, or 0 if there is no record.
 func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 	exists := current != 0
 	if before != nil {
@@ -119,8 +119,8 @@ func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 	return written, nil
 }
 
-// decline answers a write that makes no entry. It waits until the state that the answer depends on is committed (rule
-// 2) and is certainly the newest (rules.Decline).
+// decline answers a write that creates no entry. It waits until the state on which the answer depends is committed
+// (rule 2) and is certainly the newest (rules.Decline).
 func (q *Queue) decline(p *Pending, before *Pending, current uint64, sole bool) *Pending {
 	if before == nil && sole {
 		q.decided(p, current)
@@ -153,7 +153,7 @@ func (q *Queue) admit(w *Write, p *Pending, diskFull error) error {
 	return nil
 }
 
-// enqueue makes the entry of an accepted write, and adds the write to the queue.
+// enqueue creates the entry for an accepted write, and adds the write to the queue.
 func (q *Queue) enqueue(w *Write, p *Pending) {
 	q.lastCommitTime = max(q.lastCommitTime, q.opts.Now().UnixNano())
 	p.done = make(chan struct{})

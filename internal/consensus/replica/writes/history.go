@@ -9,22 +9,22 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// History reads the part of a queue's window that is older than the start of the process from the log. A start must
+// History reads, from the log, the part of a queue's window that is older than the start of the process. A start must
 // not wait for that, so the first write with a request id triggers it. It is safe for concurrent use.
 type History struct {
 	log     Log
 	now     func() time.Time
 	window  format.RequestWindow
 	rules   rules.Off
-	applied uint64 // index at the start: entries up to it are read from the log; this process saw all later ones
+	applied uint64 // index at the start; entries up to it are read from the log, and this process saw all later ones
 	started int64  // time of the start, by windowClock
 
 	whole atomic.Bool
 	mu    sync.Mutex
-	part  bool // the log was read while it had damage, so writes may be missing. Guarded by mu
+	part  bool // whether the log was read while it had damage, so that writes may be missing; guarded by mu
 }
 
-// NewHistory makes a History. It must be called before the first entry is applied.
+// NewHistory creates a History. It must be called before the first entry is applied.
 func NewHistory(opts *Options) *History {
 	return &History{
 		log: opts.Log, now: opts.Now, window: opts.Window, rules: opts.Off,
@@ -36,8 +36,8 @@ func NewHistory(opts *Options) *History {
 type Older []windowSlot
 
 // Read reads the writes that were applied before the start, and passes them to put, which passes them to
-// Queue.PutBefore. Further calls do nothing, with one exception: if the log has damage, Read passes the writes again
-// after the repair. Until the repair, other members can lead.
+// Queue.PutBefore. Further calls do nothing unless the log had damage. In that case Read passes the writes again after
+// the repair, because until then other members can lead.
 func (h *History) Read(put func(Older)) {
 	if h.whole.Load() {
 		return
@@ -69,5 +69,5 @@ func (h *History) read() (older Older) {
 // PutBefore adds the writes that History has read.
 func (q *Queue) PutBefore(older Older) { q.window.putBefore(older) }
 
-// Trim forgets some request ids that are too old or too many. It returns true if there may be more to forget.
+// Trim forgets some request ids that are too old or too many. It returns true if it may have more to forget.
 func (q *Queue) Trim() (more bool) { return q.window.trim(windowNow()) }

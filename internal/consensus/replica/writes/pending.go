@@ -8,10 +8,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Pending is a write in progress. A caller may wait for it; all other fields belong to the Queue.
+// Pending is a write in progress, for which a caller may wait. Only the Queue uses the other fields.
 type Pending struct {
 	done   chan struct{}   // closed when result and err are set
-	hangs  <-chan struct{} // closed when the leadership was lost and no round ends; may be nil
+	hangs  <-chan struct{} // closed when the leadership was lost while no round finishes; may be nil
 	result Result
 	err    error
 
@@ -26,21 +26,21 @@ type Pending struct {
 	condition  Condition
 	request    format.Request // distinguishes the write from other writes with the same request id
 	bytes      int64
-	payload    []byte     // kept until the entry in the log has the payload
-	after      []*Pending // writes that are answered together with this write
+	payload    []byte     // kept until the log's entry has the payload
+	after      []*Pending // writes answered together with this write
 }
 
 // role determines when and how a Pending is answered.
 type role uint8
 
 const (
-	written  role = iota // the write made an entry, and is answered when the entry is applied
+	written  role = iota // the write created an entry, and is answered when the entry is applied
 	refused              // a condition refused the write, which is answered when the cause of the refusal is applied
 	nothing              // the write deletes a missing record, and is answered when the delete before it is applied
-	repeated             // the request id is in progress: the write is answered with the first write's result
+	repeated             // the request id is in progress, and the write gets the first write's result
 )
 
-// atOnce is the done channel of all writes that are answered immediately.
+// atOnce is the done channel shared by all writes that are answered immediately.
 var atOnce = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -64,13 +64,13 @@ func (p *Pending) Refused() error {
 // IsQueued reports whether Accept has put the write into the queue.
 func (p *Pending) IsQueued() bool { return p.role == written && p.done != atOnce }
 
-// Done returns a channel that is closed when the write is answered: Wait then returns immediately.
+// Done returns a channel that is closed when the write is answered. Wait then returns immediately.
 func (p *Pending) Done() <-chan struct{} { return p.done }
 
 // Payload returns the payload of the entry. It must be called before Index, which releases the payload.
 func (p *Pending) Payload() []byte { return p.payload }
 
-// Wait returns when the write is committed, durable and visible, or refused. If ctx ends first, or if the leadership
+// Wait returns when the write is committed, durable and visible, or refused. If ctx is done first, or if the leadership
 // is lost while the disk hangs, the error wraps ErrOutcomeUnknown, unless the write was refused.
 func (p *Pending) Wait(ctx context.Context) (Result, error) {
 	select {
@@ -102,7 +102,7 @@ func (p *Pending) Wait(ctx context.Context) (Result, error) {
 	return Result{}, fmt.Errorf("nothing was written, and what that depends on is not committed yet: %w", why)
 }
 
-// newest returns the newest version of the record after a write.
+// newest returns the index of the record's newest version after a write.
 func (p *Pending) newest() uint64 {
 	if p.delete {
 		return 0
@@ -118,7 +118,7 @@ func Wake(answered []*Pending) {
 	}
 }
 
-// fifo holds the writes whose position in the log is known, in the order of the log.
+// fifo holds the writes whose position in the log is known, in log order.
 type fifo struct {
 	items []*Pending
 	head  int
@@ -145,5 +145,5 @@ func (f *fifo) pop() *Pending {
 	return p
 }
 
-// last returns the i-th write from the end; 1 is the last one.
+// last returns the i-th write from the end, where 1 is the last one.
 func (f *fifo) last(i int) *Pending { return f.items[len(f.items)-i] }

@@ -14,16 +14,16 @@ type Options struct {
 	Log    Log
 	Now    func() time.Time
 	Window format.RequestWindow // how long request ids are remembered
-	// InFlightBytesMax bounds the bytes that are accepted and not yet applied; above it, writes get ErrOverloaded. A
-	// single write is always admitted.
+	// InFlightBytesMax limits the bytes that are accepted and not yet applied. Above this limit, writes are refused
+	// with ErrOverloaded. A single write is always admitted.
 	InFlightBytesMax int64
 	// Admit is called before each write with the number of bytes that the write will store. If it is nil, every write
 	// is admitted. It must not call the Queue.
 	Admit func(bytes int64, delete bool) error
-	// Declined is called for a write that makes no entry because of the newest committed version of its record. This
-	// means that the condition of the write is not met, or that the write deletes a record that does not exist.
-	// current is the index of that version. Once it is known whether this replica still leads, the caller must call
-	// Answer if the replica leads, because the version was then the newest one, and Refuse otherwise.
+	// Declined is called for a write that creates no entry because of its record's newest committed version, whose
+	// index is current. Either the write's condition is not met, or the write deletes a record that does not exist. The
+	// caller must then find out whether this replica still leads. If it does, that version was the newest one, and the
+	// caller must call Answer. Otherwise it must call Refuse.
 	Declined func(p *Pending, current uint64)
 	Off      rules.Off // rules that a test switches off
 }
@@ -32,7 +32,7 @@ type Options struct {
 type Log interface {
 	AppliedIndex() uint64
 	LastCommitTime() int64
-	// Head returns the newest committed version of a record; 0 if there is no record. It may read the disk.
+	// Head returns the index of a record's newest committed version, or 0 if there is no record. It may read the disk.
 	Head(id int64) (index uint64, err error)
 	// RecentRequests returns the applied writes that had a request id, oldest first, as far back as the window reaches.
 	RecentRequests(window format.RequestWindow, now int64) iter.Seq[format.Request]
@@ -40,29 +40,29 @@ type Log interface {
 	Damaged() bool
 }
 
-// Queue holds the unanswered writes of a group. Accept adds a write. Take returns the writes for the log; Taken or
-// TurnedDown then reports whether the log got them. Index assigns each write its index. Commit and AbandonAll answer
-// writes.
+// Queue holds the unanswered writes of a group. Accept adds a write. Take returns the writes for the log, and the
+// caller then reports with Taken or TurnedDown whether the log accepted them. Index assigns each write its index.
+// Commit and AbandonAll answer writes.
 //
-// A Queue is not safe for concurrent use, because the mutex of its replica orders all calls.
+// A Queue is not safe for concurrent use, because its replica's mutex orders all calls.
 type Queue struct {
 	opts Options
 
 	queued    []*Pending // accepted writes that are not in the log yet, in order
 	logged    fifo       // writes in the log that are not answered yet, in order
-	unindexed int        // number of writes at the end of logged whose real index is not known yet
+	unindexed int        // number of writes at the end of logged whose actual index is not known yet
 	nextIndex uint64     // expected index of the next accepted write
 
-	newest   map[int64]*Pending    // record -> its last write that is not applied yet
-	requests map[[16]byte]*Pending // request id -> its write that is not answered yet
-	window   window                // remembers the answered writes
+	newest   map[int64]*Pending    // last unapplied write to each record
+	requests map[[16]byte]*Pending // unanswered write with each request id
+	window   window                // the answered writes
 
 	lastCommitTime int64
 	inFlightBytes  int64
 	answered       []*Pending // writes whose answer is set, and whose callers have not been woken yet
 }
 
-// New makes an empty queue.
+// New creates an empty queue.
 func New(opts Options) *Queue {
 	return &Queue{
 		opts: opts, newest: make(map[int64]*Pending), requests: make(map[[16]byte]*Pending),
@@ -79,7 +79,7 @@ func (q *Queue) Logged() int { return q.logged.len() }
 // InFlightBytes returns the bytes that Options.InFlightBytesMax bounds.
 func (q *Queue) InFlightBytes() int64 { return q.inFlightBytes }
 
-// Serve begins to accept writes as a new leader. It returns how far the last commit time is ahead of the clock,
+// Serve makes the queue accept writes as a new leader. It returns how far the last commit time is ahead of the clock,
 // because commit times never decrease.
 func (q *Queue) Serve() (ahead time.Duration) {
 	q.lastCommitTime = max(q.lastCommitTime, q.opts.Log.LastCommitTime())
@@ -93,20 +93,20 @@ func (q *Queue) Take() []*Pending {
 	return writes
 }
 
-// Taken records that the writes go into the log, in this order.
+// Taken records that the log has accepted the writes, in this order.
 func (q *Queue) Taken(writes []*Pending) {
 	q.logged.push(writes)
 	q.unindexed += len(writes)
 }
 
-// TurnedDown answers writes that do not go into the log.
+// TurnedDown answers writes that the log has not accepted.
 func (q *Queue) TurnedDown(writes []*Pending, err error) {
 	for _, p := range writes {
 		q.Refuse(p, err)
 	}
 }
 
-// Awaits reports whether the index of some write is not known yet.
+// Awaits reports whether any write's index is not known yet.
 func (q *Queue) Awaits() bool { return q.unindexed > 0 }
 
 // Index sets the entry that the next write in order has become, and returns the write's payload.
@@ -118,14 +118,14 @@ func (q *Queue) Index(index, term uint64) (payload []byte) {
 	return payload
 }
 
-// Extends records that the last entry of the log has the index last. Writes that are accepted after this call come
-// after that entry.
+// Extends records that the index of the log's last entry is last. Writes accepted after this call come after that
+// entry.
 func (q *Queue) Extends(last uint64) {
 	q.nextIndex = max(q.nextIndex, last+1+uint64(q.unindexed+len(q.queued)))
 }
 
-// Remember adds applied entries with request ids to the answered requests. It must be called before Commit is called
-// for these entries.
+// Remember adds the request ids of applied entries to the answered ones. It must be called before Commit is called for
+// these entries.
 func (q *Queue) Remember(applied []format.Request) {
 	now := windowNow()
 	for i := range applied {
@@ -133,8 +133,8 @@ func (q *Queue) Remember(applied []format.Request) {
 	}
 }
 
-// Commit answers the write that has become the entry with this index and term, which is applied now. It does nothing
-// if no write of this queue has become that entry.
+// Commit answers the write that has become the entry with this index and term, which is applied now. It does nothing if
+// the entry is not one of this queue's writes.
 func (q *Queue) Commit(index, term uint64, syncs *SyncLog) {
 	if q.logged.len() == 0 || q.logged.front().index != index || q.logged.front().term != term {
 		return
@@ -147,8 +147,8 @@ func (q *Queue) Commit(index, term uint64, syncs *SyncLog) {
 	q.markAnswered(p)
 }
 
-// AbandonAll answers all writes. Writes in the log may yet be applied, and are answered with the first error. Queued
-// writes will certainly not be applied, and are answered with the second error.
+// AbandonAll answers all writes. Writes in the log may yet be applied, and fail with the error logged. Queued writes
+// will certainly not be applied, and fail with the error queued.
 func (q *Queue) AbandonAll(logged, queued error) {
 	for q.logged.len() > 0 {
 		q.Refuse(q.logged.pop(), logged)
@@ -157,7 +157,7 @@ func (q *Queue) AbandonAll(logged, queued error) {
 	q.TurnedDown(q.Take(), queued)
 }
 
-// Answer answers a declined write; current is the index of the newest version of its record.
+// Answer answers a declined write. The argument current is the index of the record's newest version.
 func (q *Queue) Answer(p *Pending, current uint64) {
 	q.decided(p, current)
 	q.markAnswered(p)
@@ -169,14 +169,15 @@ func (q *Queue) Refuse(p *Pending, err error) {
 	q.markAnswered(p)
 }
 
-// Answered returns the writes whose callers must be woken by Wake. The queue collects the next ones in scratch.
+// Answered returns the writes whose callers the caller must wake with Wake. The queue collects the next ones in
+// scratch.
 func (q *Queue) Answered(scratch []*Pending) []*Pending {
 	answered := q.answered
 	q.answered = scratch[:0]
 	return answered
 }
 
-// markAnswered records that the answer of a write is set, and answers the writes that wait for it.
+// markAnswered records that a write has an answer, and answers the writes that wait for it.
 func (q *Queue) markAnswered(p *Pending) {
 	q.inFlightBytes -= p.bytes
 	if q.newest[p.id] == p {
@@ -201,8 +202,8 @@ func (q *Queue) markAnswered(p *Pending) {
 	p.after = nil
 }
 
-// decided sets the answer of a declined write, and remembers the write. A duplicate of the write that arrives after
-// the record has changed must not be done (rules.Forget).
+// decided sets the answer of a declined write, and remembers the write. A duplicate that arrives after the record has
+// changed must not be applied (rules.Forget).
 func (q *Queue) decided(p *Pending, current uint64) {
 	if p.role == refused {
 		p.err = &ConditionError{Err: p.refusal, Current: current}

@@ -39,7 +39,7 @@ type leader struct {
 	*Queue
 	log      *fakeLog
 	lead     Lead
-	entries  []entry // entries in the log that are not applied
+	entries  []entry // the log's unapplied entries
 	next     uint64  // index of the next entry
 	declined map[*Pending]uint64
 	syncs    SyncLog
@@ -203,8 +203,8 @@ func TestAConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	wantRefusal(t, l.Accept(&w, draft, l.lead), ErrExists, 100)
 }
 
-// TestWhatIsDeclinedIsAnsweredByTheCallerWhereOthersCanLead is about a committed version that may be outdated,
-// because other members can lead. The caller answers once it knows that the version is current.
+// TestWhatIsDeclinedIsAnsweredByTheCallerWhereOthersCanLead covers a committed version that may be outdated, because
+// other members can lead. The caller answers the write once it knows that the version is current.
 func TestWhatIsDeclinedIsAnsweredByTheCallerWhereOthersCanLead(t *testing.T) {
 	l := newLeader(nil)
 	l.lead.Sole = false
@@ -367,9 +367,9 @@ func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
 	}
 }
 
-// TestAnswersAreThoseOfOneOrder compares a queue with a model, in which the newest version of a record follows the
-// order in which writes were accepted. However storing and applying interleave with the writes, each write gets the
-// answer of the model.
+// TestAnswersAreThoseOfOneOrder compares a queue with a model, in which a record's newest version follows the order in
+// which writes were accepted. However storing and applying interleave with the writes, each write gets the answer that
+// the model gives.
 func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		l := newLeader(nil)

@@ -9,12 +9,12 @@ import (
 
 // window remembers the last writes with a request id and their results, in the order in which this replica applied or
 // declined them. It holds no pointers, so the garbage collector does not have to scan it. Ages are in ns since
-// windowClock, by this process's monotonic clock, because the machine's time may be set. It is not safe for
-// concurrent use.
+// windowClock, measured with this process's monotonic clock, because the machine's clock may be changed. It is not safe
+// for concurrent use.
 type window struct {
 	format.RequestWindow // how long writes are remembered
 
-	at    map[[16]byte]uint32 // request id -> low bits of its sequence number
+	at    map[[16]byte]uint32 // low bits of the sequence number, by request id
 	slots []windowSlot        // a ring; its length is a power of two
 	first uint64              // sequence number of the oldest remembered write
 	next  uint64              // sequence number of the next write; the window holds next-first writes
@@ -30,25 +30,25 @@ type windowSlot struct {
 	requestID [16]byte
 	id        int64
 	index     uint64
-	time      int64 // commit time, Unix ns; for a refused write: IfVersion of its condition
+	time      int64 // commit time, Unix ns; for a refused write, IfVersion of its condition
 	at        int64 // time when this replica applied or declined the write, or read the window from the log
 	crc       uint32
 	delete    bool
-	// role is written, refused or nothing. For the roles refused and nothing, the write made no entry, and index is the
-	// index of the version that was the newest one when the write was declined; 0 if there was no version. No log holds
-	// such a write, so it is forgotten when this process ends.
+	// role is written, refused or nothing. For the roles refused and nothing, the write created no entry, and index is
+	// the index of the version that was the newest one when the write was declined, or 0 if there was no version. No
+	// log holds such a write, so it is forgotten when this process exits.
 	role     role
-	ifAbsent bool // IfAbsent of the condition of a refused write
+	ifAbsent bool // IfAbsent of a refused write's condition
 }
 
-// appliedSlot makes the slot of a write that is in the log.
+// appliedSlot returns the slot for a write that is in the log.
 func appliedSlot(r *format.Request, at int64) windowSlot {
 	return windowSlot{
 		requestID: r.RequestID, id: r.ID, index: r.Index, time: r.CommitTime, at: at, crc: r.CRC32C, delete: r.Delete,
 	}
 }
 
-// declinedSlot makes the slot of a write that made no entry because of the record's newest version.
+// declinedSlot returns the slot for a write that created no entry because of the record's newest version.
 func declinedSlot(p *Pending, current uint64, at int64) windowSlot {
 	r := &p.request
 	return windowSlot{
@@ -57,7 +57,7 @@ func declinedSlot(p *Pending, current uint64, at int64) windowSlot {
 	}
 }
 
-// request returns the fields that distinguish the write from others with the same request id.
+// request returns the fields that distinguish this write from others with the same request id.
 func (s *windowSlot) request() format.Request {
 	return format.Request{RequestID: s.requestID, ID: s.id, Index: s.index, Delete: s.delete, CRC32C: s.crc}
 }
@@ -66,7 +66,7 @@ func (w *window) slot(sequence uint64) *windowSlot {
 	return &w.slots[sequence&uint64(len(w.slots)-1)]
 }
 
-// find returns the remembered write with a request id; nil if there is none. The result must not be kept.
+// find returns the remembered write with a request id, or nil if there is none. The result must not be kept.
 func (w *window) find(requestID [16]byte, now int64) *windowSlot {
 	low, ok := w.at[requestID]
 	if !ok {
@@ -82,7 +82,7 @@ func (w *window) find(requestID [16]byte, now int64) *windowSlot {
 func (w *window) expired(s *windowSlot, now int64) bool { return now-s.at > int64(w.Age) }
 
 // add remembers a write. If the window already has a write with the same request id, that earlier write is kept, unless
-// it made no entry.
+// it created no entry.
 func (w *window) add(s windowSlot) {
 	w.forget(s.at, 1)
 	if low, ok := w.at[s.requestID]; ok && w.slot(uint64(low)).role == written {
@@ -120,8 +120,8 @@ func (w *window) resize(slots int) {
 // forgottenMax is how many writes are dropped at a time, so that no caller has to wait long.
 const forgottenMax = 8192
 
-// forget drops writes that need not be remembered. coming is the number of writes that are about to be added. forget
-// returns true if there may be more writes to drop.
+// forget drops writes that need not be remembered. The argument coming is the number of writes that are about to be
+// added. forget returns true if there may be more writes to drop.
 func (w *window) forget(now int64, coming int) (more bool) {
 	for range forgottenMax {
 		if w.held() == 0 {
@@ -166,8 +166,8 @@ func (w *window) putBefore(older []windowSlot) {
 	*w = all
 }
 
-// answer returns the answer to a write with the slot's request id. It returns nil if the write is a new one, because
-// nothing was written under its request id before.
+// answer returns the answer to a write with the slot's request id, or nil if the write is new, because nothing was
+// written under its request id before.
 func (s *windowSlot) answer(w *Write, request *format.Request, reuse bool) *Pending {
 	first := s.request()
 	same := first.IsSame(request)

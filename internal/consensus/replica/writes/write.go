@@ -1,7 +1,7 @@
-// Package writes holds the writes of one group that are in progress: their order in the log, the writes on which each
-// one depends, the callers that wait for them, and the request ids that were answered. It does not depend on Raft.
-// The replica that owns a Queue orders all calls by one mutex. It takes the queued writes, and reports the index of
-// each write and which writes are committed or lost.
+// Package writes holds one group's writes in progress. It keeps their order in the log, the writes on which each one
+// depends, the callers that wait for them, and the request ids that were answered. It does not depend on Raft. The
+// replica that owns a Queue orders all calls with one mutex. It takes the queued writes, and reports the index of each
+// write and which writes are committed or lost.
 package writes
 
 import (
@@ -24,11 +24,11 @@ var (
 )
 
 // ErrDiskHangs ends a wait if the leadership is lost while the disk hangs, because the round that would answer the
-// write does not end.
+// write does not finish.
 var ErrDiskHangs = errors.New("the leadership was lost, and the disk of this replica does not answer")
 
 // ConditionError is the error of a write that was refused because of its condition. Err is ErrExists or ErrMismatch.
-// Current is the newest version's index; 0 if there is no record. The error is returned only after that version is
+// Current is the newest version's index, or 0 if there is no record. The error is returned only after that version is
 // committed.
 type ConditionError struct {
 	Err     error
@@ -41,7 +41,7 @@ func (e *ConditionError) Unwrap() error { return e.Err }
 // Condition makes a write depend on the record's newest version.
 type Condition struct {
 	IfAbsent  bool
-	IfVersion uint64 // 0 means that there is no such condition
+	IfVersion uint64 // 0 if there is no such condition
 }
 
 // Write is a put or a delete.
@@ -51,7 +51,7 @@ type Write struct {
 	Attributes []byte          // encoded by format.EncodeAttributes
 	Data       []byte          // at most format.DataBytesMax; not changed by the caller after Propose
 	Blob       *format.BlobRef // instead of Data
-	Timestamp  int64           // Unix ns; 0 with HasTime false: the commit time is used
+	Timestamp  int64           // Unix ns; if 0 and HasTime is false, the commit time is used
 	HasTime    bool
 	RequestID  [16]byte // zero if there is none
 	Condition  Condition
@@ -63,8 +63,8 @@ type Result struct {
 	Index      uint64 // 0 if there was nothing to delete
 	CommitTime int64  // Unix ns
 	Repeated   bool   // the request id was known, so nothing was written again
-	Existed    bool   // for a delete: the record existed
-	// Sync holds the times when the leader synced the write; nil if they were not requested or are unknown.
+	Existed    bool   // for a delete, whether the record existed
+	// Sync says when the leader synced the write. It is nil if these times were not requested or are unknown.
 	Sync *SyncTimes
 }
 
@@ -111,7 +111,7 @@ func payload(w *Write, commitTime int64) []byte {
 	return format.EncodePayload(&e)
 }
 
-// entryOf makes the entry of a write, without its commit time.
+// entryOf returns the entry for a write, without its commit time.
 func entryOf(w *Write) format.Entry {
 	e := format.Entry{
 		Kind: format.KindPut, ID: w.ID, Timestamp: w.Timestamp, RequestID: w.RequestID, Attributes: w.Attributes,
@@ -135,18 +135,18 @@ func frameBytes(w *Write) int64 {
 	return format.FrameBytes(len(w.Attributes), dataBytes)
 }
 
-// SyncTimes holds the beginning and the end of the sync by which this replica made a write durable. With several
-// copies, a write needs the syncs of a majority; SyncTimes covers only the leader's own sync.
+// SyncTimes holds the start and the end of the sync with which this replica made a write durable. With several copies,
+// a write needs the syncs of a majority, but SyncTimes covers only the leader's own sync.
 type SyncTimes struct {
 	Began, Ended time.Time
 	first, last  uint64 // indexes of the entries that the sync made durable
 }
 
-// syncsKept is how many syncs are kept. More than one is needed because with several copies a write is committed some
-// rounds after its own sync.
+// syncsKept is how many syncs a SyncLog keeps. More than one is needed because with several copies a write is committed
+// some rounds after its own sync.
 const syncsKept = 16
 
-// SyncLog holds the times of the last syncs of one replica. It is not safe for concurrent use.
+// SyncLog holds the times of one replica's last syncs. It is not safe for concurrent use.
 type SyncLog struct {
 	syncs [syncsKept]SyncTimes
 	next  int
@@ -158,7 +158,8 @@ func (l *SyncLog) Note(began time.Time, first, last uint64) {
 	l.next = (l.next + 1) % syncsKept
 }
 
-// Of returns the sync of an entry. It returns nil if the sync is too long ago, or none was noted for the entry.
+// Of returns the sync that made an entry durable. It returns nil if the sync was too long ago, or if none was noted for
+// the entry.
 func (l *SyncLog) Of(index uint64) *SyncTimes {
 	for i := range l.syncs {
 		if s := l.syncs[i]; s.first <= index && index <= s.last {
