@@ -38,7 +38,7 @@ type PutOutcome struct {
 	Err error
 }
 
-// pendingItem is an item without an answer yet.
+// pendingItem is an item that has no response yet.
 type pendingItem struct {
 	attempts attempts
 	put      *recordv1.PutRequest
@@ -56,13 +56,13 @@ func (p *pendingItem) failed(err error) {
 	p.err, p.verdict = err, routing.Judge(status.Convert(err), p.sent)
 }
 
-// end returns the outcome of an item for which no further attempt follows.
+// end returns the outcome of an item that is not attempted again.
 func (p *pendingItem) end(ctx context.Context) error {
 	return p.attempts.end(ctx, p.err, p.verdict, p.sent)
 }
 
 // BatchPut stores many records and returns one outcome for each, at the same index. Puts of one key are applied in
-// their order, unless one of them has to be retried.
+// order, unless one of them has to be retried.
 func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -91,8 +91,8 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 	return outcomes
 }
 
-// rounds splits the pending items by target and sends them, until all are answered. The function run sends the items of
-// one target, and sets err in each item that has no answer.
+// rounds splits the pending items by target and sends them, until all have an outcome. The function run sends the items
+// of one target, and sets err in each item that it got no response for.
 func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func(context.Context, []*pendingItem)) {
 	for len(pending) > 0 {
 		parts := map[any][]*pendingItem{}
@@ -141,7 +141,7 @@ func remaining(ctx context.Context, pending []*pendingItem) []*pendingItem {
 	return again
 }
 
-// putPart sends puts to one target over one stream, with several messages in flight.
+// putPart sends the puts of a part to their target over one stream, with several messages in flight.
 func putPart(ctx context.Context, part []*pendingItem) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -174,7 +174,7 @@ func putPart(ctx context.Context, part []*pendingItem) {
 			received++
 		}
 	}
-	cancel() // ends a Send that blocks
+	cancel() // aborts a blocked Send
 	sending.Wait()
 	err = notEOF(err)
 	for n, items := range messages[received:] {
@@ -189,7 +189,7 @@ func split(part []*pendingItem, itemsMax, bytesMax int) [][]*pendingItem {
 	var messages [][]*pendingItem
 	begin, bytes := 0, 0
 	for i, p := range part {
-		size := proto.Size(p.put) + proto.Size(p.get) + 16 // one of the two is nil and has no bytes
+		size := proto.Size(p.put) + proto.Size(p.get) + 16 // either put or get is nil, and then has no bytes
 		if i > begin && (i-begin == itemsMax || bytes+size > bytesMax) {
 			messages = append(messages, part[begin:i])
 			begin, bytes = i, 0
@@ -206,7 +206,7 @@ func failAll(items []*pendingItem, err error) {
 	}
 }
 
-// notEOF replaces nil and io.EOF by an error, for a stream that ended too early without an error.
+// notEOF replaces nil or io.EOF with an error, for a stream that ended too early without one.
 func notEOF(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return status.Error(codes.Unavailable, "the server ended the stream without an answer")
@@ -270,7 +270,7 @@ func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 	return outcomes
 }
 
-// getPart reads from one target, one call after another.
+// getPart reads the records of a part from their target, one after another.
 func getPart(ctx context.Context, part []*pendingItem) {
 	for _, items := range split(part, batchGets, batchGetBytes) {
 		getMessage(ctx, items)
@@ -313,8 +313,8 @@ func getMessage(ctx context.Context, items []*pendingItem) {
 	}
 }
 
-// eachLarge calls do(i) for the index of each item that needs a stream of its own, with at most largeAtOnce calls at a
-// time. It returns when all calls have returned.
+// eachLarge calls do(i) for each index in large, with at most largeAtOnce calls at a time. It returns when all calls
+// have returned. A large item needs a stream of its own.
 func eachLarge(large []int, do func(i int)) {
 	var all errgroup.Group
 	all.SetLimit(largeAtOnce)

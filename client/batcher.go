@@ -54,7 +54,7 @@ type Batcher struct {
 
 	mu      sync.Mutex
 	changed *sync.Cond // signalled when bytes, closed, or ended of a lane change
-	bytes   int64      // data that are waiting or in flight
+	bytes   int64      // number of data bytes that are waiting or in flight
 	closed  bool
 }
 
@@ -68,10 +68,10 @@ type batchLane struct {
 	bytes int64
 	full  bool  // the batch is sent immediately
 	added int64 // puts since the start
-	ended int64 // puts with an outcome since the start; they end in the order in which they were added
+	ended int64 // number of puts with an outcome since the start; puts end in the order in which they were added
 }
 
-// NewBatcher makes a batcher. The caller must close it.
+// NewBatcher creates a Batcher. The caller must close it.
 func (c *Client) NewBatcher(cfg BatcherConfig) (*Batcher, error) {
 	if err := cfg.setDefaults(c); err != nil {
 		return nil, err
@@ -88,8 +88,8 @@ func (c *Client) NewBatcher(cfg BatcherConfig) (*Batcher, error) {
 }
 
 // Put adds a put. Another goroutine calls the function done with the outcome. The function may be nil, and must not
-// block. Put waits while BytesMax is reached, at most until ctx ends. ctx does not bound the write itself. The caller
-// must not change the data before done() is called.
+// block. Put waits while BytesMax is reached, but only until ctx is done. ctx does not bound the write itself. The
+// caller must not change the data before done is called.
 func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, error)) error {
 	size := int64(len(item.Data)) + itemBytes
 	defer b.wakeAtEnd(ctx)()
@@ -118,7 +118,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 	return nil
 }
 
-// wakeAtEnd wakes the goroutines that wait for changed when ctx ends, unless stop() was called before.
+// wakeAtEnd wakes the goroutines that wait for changed when ctx is done, unless stop is called before.
 func (b *Batcher) wakeAtEnd(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		b.mu.Lock()
@@ -134,7 +134,7 @@ func (l *batchLane) signal() {
 	}
 }
 
-// hurry makes all lanes send their items without waiting for more. The caller holds b.mu.
+// hurry makes all lanes send their items immediately. The caller holds b.mu.
 func (b *Batcher) hurry() {
 	for _, lane := range b.lanes {
 		if len(lane.items) > 0 {
@@ -144,8 +144,8 @@ func (b *Batcher) hurry() {
 	}
 }
 
-// Flush sends all waiting puts. It returns when every put that was added before the call has its outcome, or when ctx
-// ends.
+// Flush sends all waiting puts. It returns when every put that was added before the call has an outcome, or when ctx is
+// done.
 func (b *Batcher) Flush(ctx context.Context) error {
 	defer b.wakeAtEnd(ctx)()
 	b.mu.Lock()
@@ -166,8 +166,8 @@ func (b *Batcher) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Close refuses further puts, flushes, and ends the batcher. If ctx ends first, puts in flight are aborted. Their
-// outcome is ErrOutcomeUnknown or ErrUnavailable.
+// Close refuses further puts, flushes the waiting ones, and stops the batcher. If ctx is done first, puts in flight are
+// aborted. Their outcome is ErrOutcomeUnknown or ErrUnavailable.
 func (b *Batcher) Close(ctx context.Context) error {
 	b.mu.Lock()
 	if b.closed {
@@ -183,7 +183,7 @@ func (b *Batcher) Close(ctx context.Context) error {
 	return err
 }
 
-// run sends the batches of a lane, one after another.
+// run sends a lane's batches, one after another.
 func (b *Batcher) run(lane *batchLane) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -210,7 +210,7 @@ func (b *Batcher) run(lane *batchLane) {
 	}
 }
 
-// send sends all items of a lane as one batch and reports the outcomes.
+// send sends all items of a lane as one batch and reports their outcomes.
 func (b *Batcher) send(lane *batchLane) {
 	b.mu.Lock()
 	items, done, bytes := lane.items, lane.done, lane.bytes

@@ -1,16 +1,16 @@
-// Package client is the Go client of Sheaf, sharded record storage. It talks to a gateway. With Config.Direct it talks
-// to the shards themselves and uses the routing table of a gateway.
+// Package client is the Go client of Sheaf, sharded record storage. It sends calls to a gateway. With Config.Direct it
+// sends them to the shards themselves, and gets the routing table from a gateway.
 //
 // Every write carries a request id, so that it can be retried safely. The client retries calls that failed because a
 // connection broke, a group was still loading, or the routing changed. It retries until the deadline of the context, or
-// for Config.CallTimeout if the context has no deadline. Data are checked by CRC32C in both directions.
+// for Config.CallTimeout if the context has no deadline. Data are protected by a CRC32C in both directions.
 //
 // All methods are safe for concurrent use. Errors are *Error; use errors.Is with the variables of this package.
 //
 // The package sheaf.dev/sheaf/sheaftest has an example for most calls, and runs a store inside your own tests. That
-// package belongs to the module of the servers. This module needs only gRPC and protobuf. Two of its packages are for
-// programs that use Sheaf: this one and recordv1, the contract as generated Go. The packages below client/call are for
-// Sheaf's own servers, and change without notice.
+// package belongs to the server module, whereas the client module needs only gRPC and protobuf. Two of the client
+// module's packages are for programs that use Sheaf: client, and recordv1, which is the Go code generated from the API.
+// The packages below client/call are for Sheaf's own servers, and change without notice.
 package client
 
 import (
@@ -44,12 +44,12 @@ import (
 // These are limits of the API and of this client: sizes in bytes, and durations.
 const (
 	putBytesMax   = 1 << 20  // data in Put and Get; larger data use Upload and Download
-	messageBytes  = 16 << 20 // largest answer message that the client accepts
+	messageBytes  = 16 << 20 // largest response message that the client accepts
 	routingBytes  = 256 << 20
 	getBytesMax   = 64 << 20
 	pauseFirst    = 5 * time.Millisecond
 	pauseMax      = 500 * time.Millisecond
-	closeAfter    = 2 * time.Minute // for a connection that routing no longer names; calls may still use it
+	closeAfter    = 2 * time.Minute // for a connection that the routing no longer names; calls may still use it
 	timeoutNormal = 30 * time.Second
 )
 
@@ -57,9 +57,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Config configures a Client. Addresses is required.
 type Config struct {
-	// Addresses lists gateways as host:port. The client uses the first one that answers.
+	// Addresses lists gateways as host:port. The client uses the first one that responds.
 	Addresses []string
-	// Direct makes the client send calls directly to the shards, according to the routing table of a gateway. Gateways
+	// Direct makes the client send calls directly to the shards, according to a gateway's routing table. Gateways
 	// remain the fallback.
 	Direct bool
 	// Credentials are used for all connections. If Credentials is nil, the client uses no TLS.
@@ -70,15 +70,15 @@ type Config struct {
 	// is 30 s.
 	CallTimeout time.Duration
 	// FailFast ends calls immediately with ErrUnavailable if no server listens at the addresses, which means that
-	// connections are refused or the name is unknown. It applies until a server has answered. After that, the client waits
-	// as usual for a server that is unavailable. Commands use FailFast, so that they report a mistyped address
-	// immediately, and still wait for a server that restarts.
+	// connections are refused or the name is unknown. It has an effect only until a server has responded. After that,
+	// the client waits as usual for a server that is unavailable. Commands use FailFast, so that they report a mistyped
+	// address immediately, and still wait for a server that restarts.
 	FailFast bool
 	// DialOptions are added to the options of each connection. If they include a dialer, calls to a server that
 	// hangs end by keepalive after up to 25 s, instead of within 3 s. Use Dial for a custom dialer.
 	DialOptions []grpc.DialOption
-	// Dial opens a connection to an address, host:port, and ends with its context. By default the client uses TCP. A
-	// function of your own is for proxies, and for in-memory connections in tests.
+	// Dial opens a connection to an address, host:port, and returns when its context is done. By default the client
+	// uses TCP. Set Dial to use a proxy, or in-memory connections in tests.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
@@ -87,8 +87,8 @@ type Client struct {
 	cfg     Config
 	pace    routing.Pace
 	gateway atomic.Uint32         // index in Addresses of the gateway in use
-	table   atomic.Pointer[table] // nil: none yet
-	heard   atomic.Bool           // a server has answered; only tracked with Config.FailFast
+	table   atomic.Pointer[table] // nil until the first routing message
+	heard   atomic.Bool           // whether a server has responded; only tracked with Config.FailFast
 	cancel  context.CancelFunc
 	watched chan struct{}
 
@@ -98,7 +98,7 @@ type Client struct {
 	closed  bool
 }
 
-// New makes a client. The client connects on first use, or immediately with Direct.
+// New creates a client. The client connects on first use, or immediately with Direct.
 func New(cfg Config) (*Client, error) {
 	if len(cfg.Addresses) == 0 {
 		return nil, errors.New("sheaf: no address: give host:port of a gateway")
@@ -129,8 +129,8 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Dial is like New, but returns once a gateway has answered. ctx bounds only that wait. If ctx has no deadline,
-// Config.CallTimeout bounds the wait. If no gateway answers in that time, the error is both ErrUnavailable and
+// Dial is like New, but returns once a gateway has responded. ctx bounds only that wait. If ctx has no deadline,
+// Config.CallTimeout bounds the wait. If no gateway responds in that time, the error is both ErrUnavailable and
 // context.DeadlineExceeded (or context.Canceled if ctx was cancelled). The error names the addresses, and does not
 // depend on the result of the last attempt.
 func Dial(ctx context.Context, cfg Config) (*Client, error) {
@@ -148,7 +148,7 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// askRouting receives the first routing message.
+// askRouting requests the routing, and returns the first routing message.
 func askRouting(ctx context.Context, to target, options ...grpc.CallOption) (*recordv1.WatchRoutingResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -161,8 +161,8 @@ func askRouting(ctx context.Context, to target, options ...grpc.CallOption) (*re
 	return recordv1.ReceiveRouting(stream)
 }
 
-// unanswered returns the error of a Dial that no gateway answered. It returns the error of a gateway that did answer
-// unchanged.
+// unanswered returns the error of a Dial to which no gateway responded. If a gateway responded with an error,
+// unanswered returns that error unchanged.
 func unanswered(ctx context.Context, addresses []string, err error) error {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -225,7 +225,7 @@ func (s *server) close() error {
 	return s.Close()
 }
 
-// hearing is a stats.Handler that records that a server has answered.
+// hearing is a stats.Handler that records that a server has responded.
 type hearing atomic.Bool
 
 // TagRPC implements stats.Handler.
@@ -245,9 +245,9 @@ func (*hearing) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Conte
 // HandleConn implements stats.Handler.
 func (*hearing) HandleConn(context.Context, stats.ConnStats) {}
 
-// dialTarget returns the gRPC target of an address. The passthrough resolver looks the name up at each attempt to
-// connect. gRPC's own resolver looks it up at most every 30 s, but a restarted server may have a new address behind the
-// same name.
+// dialTarget returns the gRPC target for an address. The passthrough resolver looks the name up at each attempt to
+// connect. gRPC's own resolver looks it up at most every 30 s, which is too slow for a restarted server with a new
+// address behind the same name.
 func dialTarget(address string) string {
 	if strings.Contains(address, "://") || strings.HasPrefix(address, "unix:") {
 		return address // the caller chose the scheme
@@ -255,7 +255,7 @@ func dialTarget(address string) string {
 	return "passthrough:///" + address
 }
 
-// conn returns the connection to an address. The first call makes it.
+// conn returns the connection to an address, and creates it on first use.
 func (c *Client) conn(address string) (*server, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,13 +288,13 @@ func (c *Client) conn(address string) (*server, error) {
 	return s, nil
 }
 
-// call describes a call to be made.
+// call describes one call to a server.
 type call struct {
 	op    string  // names the call in errors
-	key   *Key    // nil: any gateway can serve the call
-	group string  // a group, if key is nil (with Hash routing, by name); empty: none
+	key   *Key    // nil if any gateway can serve the call
+	group string  // a group, if key is nil (with Hash routing, by name), or empty
 	write bool    // the call is a write with a request id
-	epoch *uint64 // the field of the request that holds the epoch of the routing; nil: none
+	epoch *uint64 // the request field for the epoch of the routing, or nil if it has none
 }
 
 // target is the destination of an attempt.
@@ -321,7 +321,7 @@ func (c *Client) target(what call, attempt int) (target, error) {
 	return target{conn: conn, gateway: true, place: place}, err
 }
 
-// unreachable records that a gateway does not answer.
+// unreachable records that a gateway does not respond.
 func (c *Client) unreachable(to target) {
 	if to.gateway {
 		c.gateway.CompareAndSwap(to.place, to.place+1)
@@ -342,9 +342,9 @@ func (c *Client) attempts(what call) attempts {
 	}}
 }
 
-// judge adapts a verdict to this client. The call is retried if the server is overloaded or a rate quota is used up.
-// The call is also retried if a shard could not load its copy of the group, because a gateway can use other copies, if
-// any exist. judge records that a gateway does not answer, so that the next attempt uses another gateway.
+// judge adapts a verdict to this client. The call is retried if the server is overloaded or a rate quota is used up. It
+// is also retried if a shard could not load its copy of the group, because a gateway can use other copies, if any
+// exist. If a gateway does not respond, judge records that, so that the next attempt uses another gateway.
 func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdict {
 	switch {
 	case v.Later(), !to.gateway && v.Reason == reason.GroupFailed:
@@ -360,9 +360,9 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 }
 
 // nobody reports whether err means that no server listens at an address. It returns false without Config.FailFast, and
-// once any server has answered. It also returns false for an attempt that was too slow, because the address may belong
+// once any server has responded. It also returns false for an attempt that was too slow, because the address may belong
 // to a Service, which may route the next connection to another server. A Pulse cancels such a slow attempt, and closes
-// a connection on which nothing was ever answered.
+// a connection on which no response ever arrived.
 func (c *Client) nobody(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
 		return false
@@ -374,8 +374,8 @@ func (c *Client) nobody(err error) bool {
 			"no route to host"}, late)
 }
 
-// failed records a failed attempt and waits until another attempt makes sense. If no attempt may follow, it returns the
-// call's error.
+// failed records a failed attempt and waits until another attempt makes sense. If the call must not be attempted again,
+// it returns the call's error.
 func (a *attempts) failed(ctx context.Context, to target, err error, sent bool) error {
 	v := a.judge(to, err, routing.Judge(status.Convert(err), sent))
 	if a.Failed(err, v, sent) && a.Pause(ctx, v.Wait, nil, nil) {
@@ -384,7 +384,7 @@ func (a *attempts) failed(ctx context.Context, to target, err error, sent bool) 
 	return a.end(ctx, err, v, sent)
 }
 
-// end returns the error of the call when no attempt follows a failed one.
+// end returns the call's error when a failed attempt is not retried.
 func (a *attempts) end(ctx context.Context, err error, v routing.Verdict, sent bool) error {
 	e := a.newError(a.Report(err, v, sent))
 	if v.Fate != routing.Final || v.TimedOut {
@@ -393,7 +393,7 @@ func (a *attempts) end(ctx context.Context, err error, v routing.Verdict, sent b
 	return e
 }
 
-// newError returns the error that describes the failure of the call.
+// newError returns an error that says that the call failed, and why.
 func (a *attempts) newError(err error) *Error {
 	return newError(a.what.op, err, a.Doubtful(routing.Judge(status.Convert(err), true)))
 }
@@ -406,7 +406,8 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, c.cfg.CallTimeout)
 }
 
-// do makes a unary call, and returns its answer. It retries the call until it is answered or the deadline is near.
+// do makes a unary call, and returns the response. It retries the call until it succeeds, fails for good, or the
+// deadline is near.
 func do[A any](ctx context.Context, c *Client, what call, do func(ctx context.Context, to target,
 	options ...grpc.CallOption) (A, error)) (answer A, err error) {
 	ctx, cancel := c.bounded(ctx)
@@ -437,7 +438,7 @@ func do[A any](ctx context.Context, c *Client, what call, do func(ctx context.Co
 	}
 }
 
-// unary makes a unary call by a method of the generated client of a service.
+// unary makes a unary call, using a method of a service's generated client.
 func unary[C, Q, A any](ctx context.Context, c *Client, what call, service func(grpc.ClientConnInterface) C,
 	method func(C, context.Context, Q, ...grpc.CallOption) (A, error), request Q, more ...grpc.CallOption) (A, error) {
 	return do(ctx, c, what, func(ctx context.Context, to target, options ...grpc.CallOption) (A, error) {

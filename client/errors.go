@@ -16,9 +16,10 @@ import (
 
 // These variables are for errors.Is. Every error of a call is an *Error.
 var (
-	// ErrNotFound means that the record, version or group does not exist. Error.Reason tells them apart.
+	// ErrNotFound means that the record, version or group does not exist. Error.Reason says which of them.
 	ErrNotFound = errors.New("not found")
-	// ErrGroupNotFound means that the group of Named routing does not exist. The error is also ErrNotFound.
+	// ErrGroupNotFound means that the group does not exist, in a store with Named routing. The error is also
+	// ErrNotFound.
 	ErrGroupNotFound = errors.New("group not found")
 	// ErrVersionNotFound means that the record has no such version, or that the version is no longer retained. The
 	// error is also ErrNotFound.
@@ -32,7 +33,7 @@ var (
 	ErrInvalid = errors.New("invalid argument")
 	// ErrTooLarge means that the record has more bytes than GetOptions.BytesMax. Use Download.
 	ErrTooLarge = errors.New("record too large")
-	// ErrDiskFull means that the volume has only its reserve left. Reads and deletes work.
+	// ErrDiskFull means that the volume has only its reserved space left. Reads and deletes still work.
 	ErrDiskFull = errors.New("disk full")
 	// ErrOverloaded means that the server is at one of its limits, which include memory and the number of groups.
 	ErrOverloaded = errors.New("overloaded")
@@ -49,26 +50,27 @@ var (
 	ErrHashRouting = errors.New("hash routing")
 	// ErrGroupNotEmpty means that the group was not deleted, because it is not empty.
 	ErrGroupNotEmpty = errors.New("group not empty")
-	// ErrUnavailable means that no server could answer before the deadline. The call also fails with ErrUnavailable if the
-	// last answer named another server (Error.Reason NOT_LEADER or WRONG_SHARD). A write was certainly not applied.
+	// ErrUnavailable means that no server could answer before the deadline. The call also fails with ErrUnavailable if
+	// the last response referred to another server (Error.Reason NOT_LEADER or WRONG_SHARD). A write was certainly not
+	// applied.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrGroupFailed means that the group cannot be loaded on its shard, and that no majority of its other copies is left.
+	// ErrGroupFailed means that the group cannot be loaded on its shard, and that its other copies are not a majority.
 	// The message names the group, the shard and the reason. Waiting does not help, because a person has to repair the
 	// group. A write was certainly not applied. The error is not also ErrUnavailable.
 	ErrGroupFailed = errors.New("group failed")
-	// ErrOutcomeUnknown means that the write may or may not have been applied. To find out, repeat the write with the same
-	// RequestID. An error can match both this variable and one of the others. For example, if the first attempt got no
-	// answer and the next one got ErrOverloaded or ErrDiskFull, the error matches both, because that answer is not about
-	// the first attempt.
+	// ErrOutcomeUnknown means that the write may or may not have been applied. To find out, repeat the write with the
+	// same RequestID. An error can match both this variable and one of the others. For example, if the first attempt
+	// got no response and the next one failed with ErrOverloaded, the error matches both variables, because the second
+	// failure says nothing about the first attempt.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrRequestIDReused means that the RequestID belongs to another write (of another record or other data, or a
-	// delete). Nothing was written.
+	// ErrRequestIDReused means that the RequestID was used for a different write, which may be a put to another record,
+	// a put with other data, or a delete. Nothing was written.
 	ErrRequestIDReused = errors.New("request id reused")
-	// ErrDataLoss means that stored bytes are damaged, or bytes were changed in transit.
+	// ErrDataLoss means that stored bytes are damaged, or that bytes were changed in transit.
 	ErrDataLoss = errors.New("data loss")
 	// ErrCursorExpired means that the snapshot of a scan no longer exists. Start the scan again.
 	ErrCursorExpired = errors.New("cursor expired")
-	// ErrBadRange means that the offset of a download is beyond the end of the record.
+	// ErrBadRange means that a download's offset is beyond the end of the record.
 	ErrBadRange = errors.New("bad range")
 	// ErrPermissionDenied means that the caller may not use the operation in the group. The error does not reveal
 	// whether the group exists.
@@ -85,7 +87,7 @@ type Error struct {
 	Op string
 	// Code is the canonical gRPC code.
 	Code codes.Code
-	// Reason is one of the reasons that are listed with RecordService in record.proto. It is empty if none was given.
+	// Reason is one of the reasons listed with RecordService in record.proto. It is empty if the server gave none.
 	Reason string
 	// Message is the server's message.
 	Message string
@@ -97,9 +99,9 @@ type Error struct {
 	// Metadata belongs to the reason. Examples are the group, segment and offset of damage.
 	Metadata map[string]string
 
-	doubtful bool // the write may have been applied
+	doubtful bool // whether the write may have been applied
 	err      error
-	ended    error // reason why no attempt follows: the error of the context that ended; nil: it has not ended
+	ended    error // error of the context that ended the call, or nil if the context had not ended
 }
 
 // Error implements error.
@@ -129,11 +131,11 @@ func (e *Error) GRPCStatus() *status.Status {
 	return full
 }
 
-// matches lists the variables that an error matches because of its reason or its code alone.
+// matches lists the variables that an error matches because of its reason or code alone.
 var matches = []struct {
 	target error
-	reason string     // empty: any reason
-	code   codes.Code // OK: any code
+	reason string     // empty matches any reason
+	code   codes.Code // OK matches any code
 }{
 	{target: ErrNotFound, code: codes.NotFound},
 	{target: ErrGroupNotFound, reason: reason.GroupNotFound},
@@ -156,7 +158,7 @@ var matches = []struct {
 	{target: ErrUnauthenticated, code: codes.Unauthenticated},
 }
 
-// Is reports whether the error matches one of the variables above.
+// Is reports whether the error matches target, which is one of the variables above.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrOutcomeUnknown:
@@ -183,8 +185,8 @@ func (e *Error) Is(target error) bool {
 
 const reasonChecksum = "CHECKSUM"
 
-// newError returns the error that describes the failure of a call. doubtful means that the call is a write that may
-// have been applied.
+// newError returns an error that says that a call failed, and why. The argument doubtful means that the call is a write
+// that may have been applied.
 func newError(op string, err error, doubtful bool) *Error {
 	if made, ok := errors.AsType[*Error](err); ok {
 		return made
@@ -204,7 +206,7 @@ func newError(op string, err error, doubtful bool) *Error {
 	}
 }
 
-// checksumError returns the error for bytes that differ from those that were sent.
+// checksumError returns the error for received bytes whose checksum differs from that of the bytes sent.
 func checksumError(op string, got, want uint32) *Error {
 	return &Error{
 		Op: op, Code: codes.DataLoss, Reason: reasonChecksum,

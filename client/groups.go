@@ -16,23 +16,22 @@ const groupsPage = 1000
 type Group struct {
 	// Name is the value of Key.Group in Named routing. In Hash routing it is a decimal number.
 	Name string
-	// Records is the number of records, and StoredBytes is the size of one copy on disk, as reported by the leader of the
-	// group. If no leader answers, they are the largest known values of any copy.
+	// Records is the number of records, and StoredBytes is the size in bytes of one copy on disk, as reported by the
+	// group's leader. If no leader responds, they are the largest known values of any copy.
 	Records, StoredBytes int64
-	// Copies is the number of copies. It is 0 if no shard has created the group yet. Serving is the number of copies that
-	// answer calls.
+	// Copies is the number of copies. It is 0 if no shard has created the group yet. Serving is the number of copies
+	// that serve calls.
 	Copies, Serving int
 }
 
 // Groups yields each group of a store once. In Hash routing the groups are sorted by number. In Named routing they are
 // sorted by name, but numbers are sorted by value and come before other names. Groups requests pages of 1,000 groups as
 // the iteration proceeds. A group that is created or deleted during the iteration may or may not be yielded. An error
-// ends the sequence. The caller needs the right to read the state of all groups. Without it the error is
-// ErrPermissionDenied.
+// ends the sequence. Without permission to read the state of all groups, the error is ErrPermissionDenied.
 func (c *Client) Groups(ctx context.Context) iter.Seq2[Group, error] {
 	return func(yield func(Group, error) bool) {
 		request := &recordv1.ListGroupsRequest{PageSize: groupsPage}
-		yielded := map[string]bool{} // a gateway older than pages always answers with all groups
+		yielded := map[string]bool{} // a gateway that is too old for pages returns all groups each time
 		for {
 			answer, err := unary(ctx, c, call{op: "list groups"}, recordv1.NewAdminServiceClient,
 				recordv1.AdminServiceClient.ListGroups, request, grpc.MaxCallRecvMsgSize(routingBytes))
@@ -59,7 +58,7 @@ func (c *Client) Groups(ctx context.Context) iter.Seq2[Group, error] {
 	}
 }
 
-// toGroup summarizes the rows of one group. Each row describes a copy.
+// toGroup combines the rows of one group, each of which describes one copy.
 func toGroup(rows []*recordv1.Group) Group {
 	g := Group{Name: rows[0].GetGroup()}
 	led := false

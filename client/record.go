@@ -34,7 +34,7 @@ func (k Key) proto() *recordv1.RecordKey { return &recordv1.RecordKey{Id: k.ID, 
 // Record is one version of a record.
 type Record struct {
 	Key        Key
-	Version    string // opaque: compare only for equality
+	Version    string // opaque; compare only for equality
 	Timestamp  time.Time
 	CommitTime time.Time
 	Attributes map[string][]byte
@@ -57,7 +57,7 @@ func toRecord(r *recordv1.Record) Record {
 	}
 }
 
-// checked is like toRecord, and also compares the data with its CRC, if the message has one.
+// checked is like toRecord, and also checks the data against the message's CRC, if it has one.
 func checked(op string, r *recordv1.Record) (Record, error) {
 	if r.DataCrc32C != nil && (len(r.GetData()) > 0 || r.GetSizeBytes() == 0) {
 		if got := crc32.Checksum(r.GetData(), castagnoli); got != r.GetDataCrc32C() {
@@ -78,8 +78,8 @@ type PutOptions struct {
 	Timestamp time.Time
 	// Attributes have at most 64 KiB in total.
 	Attributes map[string][]byte
-	// RequestID has 16 bytes. If the caller repeats a write, the RequestID must be the same each time. If it is nil,
-	// the client makes a new one for this call.
+	// RequestID has 16 bytes. If the caller repeats a write, it must pass the same RequestID each time. If it is nil,
+	// the client creates a new one for this call.
 	RequestID []byte
 }
 
@@ -87,23 +87,22 @@ type PutOptions struct {
 type PutResult struct {
 	Version    string
 	CommitTime time.Time
-	// Size is the length of the data in bytes. CRC32C (Castagnoli) is the checksum of the data, confirmed by
-	// the server.
+	// Size is the length of the data in bytes. CRC32C is the CRC-32C (Castagnoli) of the data, confirmed by the server.
 	Size   int64
 	CRC32C uint32
 	// Repeated means that an earlier attempt with the same request id was applied. Version is then the version that the
-	// earlier attempt made.
+	// earlier attempt created.
 	Repeated bool
 }
 
-// NewRequestID makes a request id: 16 random bytes.
+// NewRequestID creates a request id from 16 random bytes.
 func NewRequestID() []byte {
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // never returns an error, see its documentation
 	return id
 }
 
-// orZero returns the options that a caller gave, or the zero value if the caller gave none.
+// orZero returns the caller's options, or the zero value if options is nil.
 func orZero[T any](options *T) (o T) {
 	if options != nil {
 		o = *options
@@ -156,7 +155,7 @@ func toPutResult(op string, r *recordv1.PutResponse, sum uint32, size int64) (Pu
 	return result, nil
 }
 
-// check returns an error that names an invalid option.
+// check returns an error that names the first invalid option, or nil if all options are valid.
 func (o *PutOptions) check(op string) error {
 	if t := o.Timestamp; !t.IsZero() && !time.Unix(0, t.UnixNano()).Equal(t) {
 		return invalid(op, "Timestamp is "+t.String()+", it must lie between the years 1678 and 2262")
@@ -194,7 +193,7 @@ func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOpti
 type GetOptions struct {
 	// Version is the version to read. The default is the newest version.
 	Version string
-	// MetadataOnly leaves the data out.
+	// MetadataOnly omits the data.
 	MetadataOnly bool
 	// BytesMax is the size of the largest record that Get reads into memory. The default is 64 MiB. For a larger record
 	// the error is ErrTooLarge. Get always reads records up to 1 MiB.
@@ -283,7 +282,7 @@ func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error]
 }
 
 // Find looks for an id in all groups. It returns one record without data for each group that holds the id. It fails
-// with ErrUnavailable if any group that could hold it does not answer.
+// with ErrUnavailable if any group that could hold it does not respond.
 func (c *Client) Find(ctx context.Context, id int64) ([]Record, error) {
 	answer, err := unary(ctx, c, call{op: "find " + strconv.FormatInt(id, 10)}, recordv1.NewRecordServiceClient,
 		recordv1.RecordServiceClient.Find, &recordv1.FindRequest{Id: id})
@@ -311,15 +310,15 @@ func (c *Client) CreateGroup(ctx context.Context, group string) error {
 	return err
 }
 
-// DeleteGroup deletes a group of Named routing that holds nothing. It returns ErrGroupNotEmpty if the group holds
-// something, which includes tombstones that are not yet compacted and request ids of the last minutes. It returns
+// DeleteGroup deletes an empty group in a store with Named routing. It returns ErrGroupNotEmpty if the group is not
+// empty. Tombstones that are not yet compacted also count, and so do request ids from the last minutes. It returns
 // ErrGroupNotFound if there is no such group. It needs the verb admin-write. After any other error the group may be
 // deleted.
 //
-// DeleteGroup first asks for the UUID of the group that has the name, and then deletes only that group, even if the
-// call has to be repeated. It returns nil once that group no longer exists, even if another client has deleted it. A
-// later group of the same name is a different group, which DeleteGroup does not touch. A new call of DeleteGroup may
-// delete it.
+// DeleteGroup first queries the UUID of the group that has the name, and then deletes only that group, even if the call
+// has to be repeated. It returns nil once that group no longer exists, even if another client has deleted it. A later
+// group of the same name is a different group, which DeleteGroup does not touch. A new call of DeleteGroup may delete
+// it.
 func (c *Client) DeleteGroup(ctx context.Context, group string) error {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -328,12 +327,12 @@ func (c *Client) DeleteGroup(ctx context.Context, group string) error {
 			recordv1.AdminServiceClient.DeleteGroup, request)
 	}
 	found, err := ask(&recordv1.DeleteGroupRequest{Group: group, ResolveOnly: true})
-	// There is no UUID, because a server older than this field has deleted the group.
+	// The response has no UUID, because a server that is too old for this field has deleted the group.
 	if err != nil || found.GetGroupUuid() == "" {
 		return err
 	}
 	_, err = ask(&recordv1.DeleteGroupRequest{Group: group, GroupUuid: found.GetGroupUuid()})
-	if errors.Is(err, ErrGroupNotFound) { // an attempt without an answer has deleted the group, or another client has
+	if errors.Is(err, ErrGroupNotFound) { // an attempt without a response has deleted the group, or another client has
 		return nil
 	}
 	return err

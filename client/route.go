@@ -18,7 +18,7 @@ import (
 // table is the routing table received from a gateway. It is immutable.
 type table struct {
 	epoch uint64
-	hash  []*shardRoute // sorted by first key; nil in Named routing
+	hash  []*shardRoute // sorted by first key; nil with Named routing
 	named map[string]*shardRoute
 }
 
@@ -26,13 +26,14 @@ type table struct {
 type shardRoute struct {
 	first, last uint64
 	server      *server
-	tenure      *liveness.Tenure // the time for which server leads
+	tenure      *liveness.Tenure // the time during which server leads
 }
 
-// supersededPatience bounds the wait of calls at a shard after another shard has become leader of their group.
+// supersededPatience limits how long a call may still wait for a shard after another shard has become the group's
+// leader.
 const supersededPatience = 2 * time.Second
 
-// find returns the route of a call, or nil if the table has none.
+// find returns the route for a call, or nil if the table has none.
 func (t *table) find(what call) *shardRoute {
 	switch {
 	case what.key == nil && what.group == "":
@@ -50,7 +51,7 @@ func (t *table) find(what call) *shardRoute {
 	return t.hash[i]
 }
 
-// route returns the route of a group, or nil if there is none.
+// route returns a group's route, or nil if there is none.
 func (t *table) route(group string) *shardRoute {
 	if t == nil {
 		return nil
@@ -103,7 +104,8 @@ func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 	c.forget(inUse)
 }
 
-// forget closes connections that neither the table nor the configuration names, after giving calls time to end.
+// forget closes connections that neither the table nor the configuration names, but leaves the calls on them some time
+// to finish.
 func (c *Client) forget(inUse map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +122,7 @@ func (c *Client) forget(inUse map[string]bool) {
 	}
 }
 
-// watchRouting keeps the table current until ctx ends.
+// watchRouting keeps the table up to date until ctx is done.
 func (c *Client) watchRouting(ctx context.Context) {
 	defer close(c.watched)
 	n := 0

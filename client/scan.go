@@ -20,20 +20,22 @@ type ScanOptions struct {
 	// Cursor is a cursor of an earlier scan. This scan resumes after it. Cursor cannot be combined with Group, Split or
 	// Parallel.
 	Cursor []byte
-	// Split is the part to scan, as returned by PlanScan. Split cannot be combined with Group, Cursor or Parallel.
+	// Split, if not nil, is the part to scan, as returned by PlanScan. Split cannot be combined with Group, Cursor or
+	// Parallel.
 	Split *Split
-	// MetadataOnly leaves the data out.
+	// MetadataOnly omits the data.
 	MetadataOnly bool
-	// Parallel is the number of splits scanned at a time. With 0 or 1, there are no splits, and records are yielded in
-	// log order.
+	// Parallel is the number of splits scanned at a time. With 0 or 1, the scan is not split, and records are yielded
+	// in log order.
 	Parallel int
 	// SplitBytes is the target size of a split, with Parallel. The default is 256 MiB.
 	SplitBytes int64
-	// OnCursor is called with a cursor that points after all records yielded so far. It is not called with Parallel.
+	// OnCursor is called with a cursor from which a scan resumes after all records yielded so far. It is not called
+	// with Parallel.
 	OnCursor func(cursor []byte)
 }
 
-// Split is a part of a snapshot of a group. Any process may scan it independently. It can be sent to other processes as
+// Split is a part of a group's snapshot. Any process may scan it independently. It can be sent to other processes as
 // JSON.
 type Split struct {
 	// Group is the group to which the split belongs.
@@ -134,7 +136,7 @@ type scanning struct {
 	addresses []string
 }
 
-// run passes the records of each message to take. If take returns false, run ends and returns nil.
+// run passes each message's records to take. If take returns false, run stops and returns nil.
 func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
 	for {
 		to, err := s.target()
@@ -151,8 +153,8 @@ func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
 	}
 }
 
-// target returns the destination of the next attempt. With Direct, every second attempt, beginning with the first, goes
-// to the best shard of a split.
+// target returns the destination of the next attempt. With Direct, the first attempt and every second one after it go
+// to the best shard for the split.
 func (s *scanning) target() (target, error) {
 	if s.client.cfg.Direct && len(s.addresses) > 0 && s.attempts.N()%2 == 0 {
 		if to, err := s.client.conn(s.addresses[0]); err == nil && !to.pulse.Silent() {
@@ -195,13 +197,13 @@ func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool
 	}
 }
 
-// scanned is a message of one split, or the error that ended it.
+// scanned is a message from one split's scan, or the error that ended the scan.
 type scanned struct {
 	records []Record
 	err     error
 }
 
-// scanEach scans splits, o.Parallel at a time, and returns when all have ended.
+// scanEach scans splits, o.Parallel at a time, and returns when all scans have ended.
 func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []Split, results chan<- scanned) {
 	give := func(r scanned) bool {
 		select {
@@ -231,8 +233,8 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []Split, re
 	_ = workers.Wait() // the workers return no errors
 }
 
-// scanSplits scans several splits at a time. Memory is bounded, because the scan of each split waits until its last
-// message was consumed.
+// scanSplits scans several splits at a time. Memory is bounded, because each split's scan waits until its last message
+// has been consumed.
 func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Record, error) bool) {
 	options := &PlanScanOptions{SplitBytes: o.SplitBytes}
 	if o.Group != "" {

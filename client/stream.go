@@ -51,8 +51,8 @@ type uploading struct {
 	key     Key
 	options PutOptions
 	from    io.Reader
-	sum     *uint32 // the checksum of the data; nil: not known in advance
-	size    *int64  // the size of the data; nil: not known in advance
+	sum     *uint32 // checksum of the data, or nil if not known in advance
+	size    *int64  // size of the data, or nil if not known in advance
 	read    int64
 	readErr error
 }
@@ -100,8 +100,8 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 	}
 }
 
-// unreadable returns the error of an upload whose data cannot be read. doubtful means that an earlier attempt had sent
-// all data.
+// unreadable returns the error for an upload whose data cannot be read. The argument doubtful means that an earlier
+// attempt had sent all data.
 func (u *uploading) unreadable(doubtful bool) *Error {
 	message := "nothing was stored, the data cannot be read: "
 	if doubtful {
@@ -110,7 +110,7 @@ func (u *uploading) unreadable(doubtful bool) *Error {
 	return &Error{Op: u.op, Code: codes.Aborted, Message: message + u.readErr.Error(), doubtful: doubtful, err: u.readErr}
 }
 
-// measure finds the offset at which the data begin, and their size.
+// measure determines the offset at which the data begin, and their size.
 func (u *uploading) measure(seeker io.Seeker) (start int64, err error) {
 	if seeker == nil {
 		return 0, nil
@@ -127,10 +127,10 @@ func (u *uploading) measure(seeker io.Seeker) (start int64, err error) {
 	return start, err
 }
 
-// once makes one attempt.
+// once attempts the upload once.
 func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // without a half-close nothing is stored
+	defer cancel() // aborts the stream, which stores nothing without a half-close
 	stream, err := recordv1.NewRecordServiceClient(to.conn).Upload(ctx, grpc.Peer(at))
 	if err != nil {
 		return PutResult{}, err
@@ -156,7 +156,7 @@ func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResu
 	return toPutResult(u.op, answer.GetPut(), sum, size)
 }
 
-// send sends the header and all data. It returns io.EOF if the server has already answered.
+// send sends the header and all data. It returns io.EOF if the server has already sent its response.
 func (u *uploading) send(stream recordv1.RecordService_UploadClient, header *recordv1.UploadHeader) (sum uint32,
 	size int64, err error) {
 	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}}); err != nil {
@@ -223,7 +223,7 @@ func (c *Client) Open(ctx context.Context, key Key, options *DownloadOptions) (*
 	return r, nil
 }
 
-// Reader reads the data of one version. It is not safe for concurrent use by several goroutines.
+// Reader reads the data of one version. Several goroutines must not use a Reader concurrently.
 type Reader struct {
 	client   *Client
 	op       string
@@ -232,7 +232,7 @@ type Reader struct {
 	attempts attempts
 	version  string
 	offset   int64 // offset of the next byte
-	end      int64 // offset after the last byte; known from the first message on
+	end      int64 // offset after the last byte; known once the first message has arrived
 	left     int64 // number of bytes still to read; used only if limited
 	limited  bool
 	record   Record
@@ -286,7 +286,7 @@ func (r *Reader) connectOnce() (err error) {
 	return nil
 }
 
-// next receives the next chunk. io.EOF marks the end.
+// next receives the next chunk. It returns io.EOF after the last one.
 func (r *Reader) next() error {
 	for {
 		message, err := r.stream.Recv()
@@ -367,7 +367,7 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// getLarge reads a record that is too large for the Get call.
+// getLarge downloads a record that is too large for the Get RPC.
 func (c *Client) getLarge(ctx context.Context, op string, key Key, o GetOptions) (Record, error) {
 	limit := cmp.Or(o.BytesMax, getBytesMax)
 	ctx, cancel := c.bounded(ctx)

@@ -12,16 +12,16 @@ import (
 	"sheaf.dev/sheaf/client/call/reload"
 )
 
-// TLSFiles names the files with which a caller and a store authenticate each other. All are in PEM.
+// TLSFiles names the files with which a caller and a store authenticate each other, in PEM format.
 type TLSFiles struct {
 	CA        string // authorities of the store
-	Cert, Key string // certificate and key of the caller; both or none
+	Cert, Key string // certificate and key of the caller; set both or none
 }
 
-// TLS returns credentials for Config.Credentials. The files are read now, and again for each connection, so that
-// certificates can be renewed while a process runs. If the files cannot be read for a connection, the last content
-// remains in use, and the error of a failed connection includes that error. Servers must present a certificate for the
-// dialled host.
+// TLS returns credentials for Config.Credentials. TLS reads the files immediately, and again for each connection, so
+// that certificates can be renewed while a process runs. If the files cannot be read for a connection, the last content
+// remains in use, and if that connection fails, its error includes the read error. Servers must present a certificate
+// for the dialled host.
 func TLS(files TLSFiles) (credentials.TransportCredentials, error) {
 	return reload.Credentials(files.config, nil)
 }
@@ -47,8 +47,8 @@ func (f *TLSFiles) config() (*tls.Config, error) {
 		if err != nil {
 			return fail(err)
 		}
-		// The certificate is sent even if the server lists only authorities that have not signed it. Otherwise the server's
-		// answer would not show the real problem.
+		// The certificate is sent even if the server lists only authorities that have not signed it. Otherwise the
+		// server's error would not show the real problem.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	return cfg, nil

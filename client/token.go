@@ -15,9 +15,9 @@ import (
 // tokenBytesMax bounds the size of a token file.
 const tokenBytesMax = 64 << 10
 
-// Token returns credentials for Config.CallCredentials. The token in a file, for example in a projected volume of a
-// pod, identifies the caller. The file is read again when it changes. Calls fail if the file cannot be read or holds no
-// token, or if the connection is not TLS. A caller with a certificate (TLSFiles.Cert) sends no token.
+// Token returns credentials for Config.CallCredentials, with which the token in a file, for example in a pod's
+// projected volume, identifies the caller. The file is read again when it changes. Calls fail if the file cannot be
+// read or holds no token, or if the connection is not TLS. A caller with a certificate (TLSFiles.Cert) sends no token.
 func Token(file string) credentials.PerRPCCredentials { return &tokenFile{path: file} }
 
 // tokenFile implements credentials.PerRPCCredentials. tokenFile is safe for concurrent use.
@@ -25,11 +25,11 @@ type tokenFile struct {
 	path string
 
 	mu    sync.Mutex
-	seen  fs.FileInfo // the file that was read last; nil: none
+	seen  fs.FileInfo // the file that was read last, or nil if none
 	token string
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials. TLS is required because anyone who reads a token
+// RequireTransportSecurity implements credentials.PerRPCCredentials. TLS is required, because anyone who sees a token
 // can use it.
 func (*tokenFile) RequireTransportSecurity() bool { return true }
 

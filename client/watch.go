@@ -14,7 +14,7 @@ import (
 
 // WatchOptions are the options of Watch. The zero value watches from now on.
 type WatchOptions struct {
-	// Cursor is a cursor of an earlier watch of this group. This watch resumes after it.
+	// Cursor is a cursor from an earlier watch of this group. This watch resumes after it.
 	Cursor []byte
 	// OnCursor is called with a cursor that points after all changes yielded so far. The first call occurs immediately,
 	// before any change.
@@ -23,11 +23,12 @@ type WatchOptions struct {
 
 // Watch yields the changes of a group as they are committed: the latest state of each record that was put or deleted
 // (Record.Deleted), at least once, in the order of the group's log. The sequence does not end unless the caller stops
-// it, ctx ends, or an error occurs. A broken stream resumes from its cursor, even after the group has moved to another
-// shard. Records above 1 MiB are yielded without data (HasData is false).
+// it, ctx is done, or an error occurs. A broken stream resumes from its cursor, even after the group has moved to
+// another shard. Records above 1 MiB are yielded without data (HasData is false).
 //
-// To start with all existing records, save the first cursor of a watch, Scan the group, then watch from that cursor.
-// ErrCursorExpired requires the same steps, because deletes after the cursor were forgotten.
+// To start with all existing records, save the first cursor of a watch, Scan the group, then watch from that cursor. If
+// a watch fails with ErrCursorExpired, repeat these steps, because the server no longer knows which records were
+// deleted after the cursor.
 func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions) iter.Seq2[Record, error] {
 	o := orZero(options)
 	return func(yield func(Record, error) bool) {
@@ -55,7 +56,7 @@ type watching struct {
 	yield    func(Record, error) bool
 }
 
-// run returns nil if the caller stops the iteration.
+// run receives changes until an error occurs. It returns nil if the caller stops the iteration.
 func (w *watching) run(ctx context.Context) error {
 	for {
 		to, err := w.client.target(w.attempts.what, w.attempts.N())

@@ -11,20 +11,20 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// The messages about shards and groups are written as JSON in one way: at /status, by sheaf status -o json, and by
-// json.Marshal. It is the JSON of protobuf with default values (protojson, EmitDefaultValues), so that names are in
-// lowerCamelCase, and only fields that can be absent are left out. The format differs from protojson in three points:
+// Messages about shards and groups have the same JSON format at /status, in the output of sheaf status -o json, and
+// with json.Marshal. It is protojson with default values (EmitDefaultValues), so names are in lowerCamelCase, and only
+// fields that can be absent are omitted. The format differs from protojson in three points:
 //
-//   - 64-bit integers are numbers, because scripts compare and add them. Ids of records (sfixed64) are strings, as in
+//   - 64-bit integers are numbers, because scripts compare and add them. Record ids (sfixed64) are strings, as in
 //     protojson, because a program that reads numbers as doubles would change them.
 //   - Enums are written as words, such as Serving for GROUP_STATE_SERVING.
-//   - Numbers that are zero are left out of the row of a shard that does not answer, and of a replica that does not
+//   - Zeros are omitted from the row of a shard that does not respond, and of a replica that does not
 //     serve, because they are not known.
 
-// hasFigures reports whether the numbers of the row are known. If the numbers are not known, they are zero.
+// hasFigures reports whether the row's numbers are known. Unknown numbers are zero.
 func (x *Shard) hasFigures() bool { return x.GetAlive() }
 
-// hasFigures is like the method hasFigures of Shard.
+// hasFigures does for a Group what it does for a Shard.
 func (x *Group) hasFigures() bool { return x.GetState().Serves() }
 
 // MarshalJSON implements json.Marshaler.
@@ -185,7 +185,7 @@ func listOf(text []byte, f protoreflect.FieldDescriptor, to protoreflect.List) e
 	return nil
 }
 
-// valueOf reads one value. empty returns a new value of the field's type.
+// valueOf parses one field's JSON value. The function empty returns a new value of the field's type.
 func valueOf(text []byte, f protoreflect.FieldDescriptor, empty func() protoreflect.Value) (protoreflect.Value, error) {
 	v := empty()
 	switch zero := v.Interface().(type) {

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// filled sets every field of a message. It puts two elements into lists, and sets enums to their second value.
+// filled sets every field of a message. It puts two elements into each list, and sets each enum to its second value.
 func filled(m protoreflect.Message, depth int) {
 	number := int32(0)
 	fields := m.Descriptor().Fields()
@@ -54,7 +54,7 @@ func filled(m protoreflect.Message, depth int) {
 }
 
 // TestJSONIsReadAsItWasWritten checks that messages with their own JSON format lose nothing in a round trip, that their
-// names are those of protojson, and that protojson reads everything except the names of enum values.
+// field names are those of protojson, and that protojson can read everything except enum values.
 func TestJSONIsReadAsItWasWritten(t *testing.T) {
 	for _, empty := range []interface {
 		proto.Message
@@ -100,8 +100,8 @@ func TestJSONIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// TestJSONOfWhatIsNotKnown checks which unknown values are left out of the JSON, and how numbers, names of enum values
-// and strings are written.
+// TestJSONOfWhatIsNotKnown checks which unknown values the JSON omits, and how numbers, enum values and strings are
+// written.
 func TestJSONOfWhatIsNotKnown(t *testing.T) {
 	for _, c := range []struct {
 		of  json.Marshaler

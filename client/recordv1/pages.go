@@ -6,12 +6,11 @@ import (
 	"google.golang.org/grpc"
 )
 
-// pageSize is the number of groups or shards that AllGroups and AllShards request at a time. It is the limit of the
-// servers.
+// pageSize is the number of groups or shards that AllGroups and AllShards request at a time. It is the servers' limit.
 const pageSize = 1000
 
-// all requests all pages of a listing, beginning with the page of a token. The function ask requests one page, and
-// returns the token of the next one.
+// all requests all pages of a listing, beginning with the page that token identifies. The function ask requests one
+// page, and returns the next page's token.
 func all[R any](token string, name func(R) string, ask func(token string) (rows []R, next string, err error)) ([]R,
 	error) {
 	var out []R
@@ -23,8 +22,8 @@ func all[R any](token string, name func(R) string, ask func(token string) (rows 
 		}
 		before := len(out)
 		for _, row := range rows {
-			// A server that is too old for pages answers with all rows. Such a server may answer after a newer server, which
-			// sent the earlier pages, has stopped.
+			// A server that is too old for pages returns all rows. Such a server may respond after a newer server,
+			// which sent the earlier pages, has stopped.
 			if !listed[name(row)] {
 				out = append(out, row)
 			}
@@ -38,9 +37,9 @@ func all[R any](token string, name func(R) string, ask func(token string) (rows 
 	}
 }
 
-// AllGroups requests all pages of a listing of groups, beginning with in.PageToken. It ignores the page size of the
-// request and uses its own. It returns all rows in one answer, whose size is not limited. If any page has an error,
-// AllGroups returns the error and no rows.
+// AllGroups requests all pages of a group listing, beginning with in.PageToken. It uses its own page size instead of
+// the request's. It returns all rows in one response of unlimited size. If the request for any page fails, AllGroups
+// returns the error and no rows.
 func AllGroups(ctx context.Context, from AdminServiceClient, in *ListGroupsRequest, options ...grpc.CallOption) (
 	*ListGroupsResponse, error) {
 	groups, err := all(in.GetPageToken(), (*Group).GetGroup, func(token string) ([]*Group, string, error) {
@@ -83,8 +82,8 @@ func AllMoves(ctx context.Context, from AdminServiceClient, options ...grpc.Call
 	return &PlanMovesResponse{Moves: moves}, nil
 }
 
-// ReceiveRouting receives one whole table of WatchRouting, in one part or several. If an error occurs in the middle of
-// a table, it returns no table.
+// ReceiveRouting receives one whole routing table from WatchRouting, in one part or several. If an error occurs in the
+// middle of a table, it returns no table.
 func ReceiveRouting(stream RoutingService_WatchRoutingClient) (*WatchRoutingResponse, error) {
 	table, err := stream.Recv()
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// listed is a store whose listing is read page by page. A token is the number of the next page.
+// listed is a store whose listing is read page by page. A token is the next page's number.
 type listed struct {
 	recordv1.AdminServiceClient
 	pages [][]string
-	older int // the first page that is answered by a server without pages; 0: none
-	fails int // the page that fails; 0: none
+	older int // the first page for which a server without pages responds, or 0 if none
+	fails int // the page whose request fails, or 0 if none
 }
 
 func (l *listed) page(token string) (names []string, next string, err error) {

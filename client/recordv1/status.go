@@ -1,18 +1,18 @@
 package recordv1
 
-// Serves reports whether a replica in this state answers calls. A damaged replica does, and answers DATA_LOSS only for
+// Serves reports whether a replica in this state serves calls. A damaged replica does, and returns DATA_LOSS only for
 // its damaged records.
 func (x GroupState) Serves() bool {
 	return x == GroupState_GROUP_STATE_SERVING || x == GroupState_GROUP_STATE_DAMAGED
 }
 
-// Serves reports whether a shard in this state answers calls for those of its groups that are loaded.
+// Serves reports whether a shard in this state serves calls for those of its groups that are loaded.
 func (x ShardState) Serves() bool {
 	return x == ShardState_SHARD_STATE_LOADING || x == ShardState_SHARD_STATE_SERVING ||
 		x == ShardState_SHARD_STATE_DRAINING
 }
 
-// Add adds the progress of another shard, which loads at the same time. Add does not change the rates, because only the
+// Add adds the progress of another shard, which loads at the same time. It leaves the rates unchanged, because only the
 // caller knows whether the shards share a device.
 func (x *Load) Add(one *Load) {
 	x.GroupsTotal += one.GetGroupsTotal()
@@ -26,7 +26,7 @@ func (x *Load) Add(one *Load) {
 	x.Done = x.GetDone() && one.GetDone()
 }
 
-// PercentOfDevice returns the rate of the load in percent of the rate of its device. It is 0 if the device was not
+// PercentOfDevice returns the load rate as a percentage of the device's rate. It returns 0 if the device was not
 // measured.
 func (x *Load) PercentOfDevice() float64 {
 	if x.GetDeviceBytesPerSecond() <= 0 {

@@ -23,7 +23,7 @@ type Tries struct {
 	failed int
 }
 
-// Wait waits before the next attempt, longer each time. It returns false if ctx ends first.
+// Wait waits before the next attempt, longer each time. It returns false if ctx is done first.
 func (t *Tries) Wait(ctx context.Context) bool {
 	t.failed++
 	return Sleep(ctx, t.After(t.failed-1))
@@ -39,7 +39,7 @@ func (t *Tries) AtMost(d time.Duration) {
 	}
 }
 
-// Sleep waits for d. It returns false if ctx ended first.
+// Sleep waits for d. It returns false if ctx is done first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

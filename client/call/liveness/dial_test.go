@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// attempts are dials under the control of a test. Each dial waits until the test answers it or its context ends.
+// attempts are dials that a test controls. Each dial waits until the test responds or its context is done.
 type attempts struct {
-	// One channel for each attempt, which ends the attempt with an error, or with a connection for nil.
+	// began has one channel for each attempt. Sending an error on it makes the attempt fail, and sending nil makes it
+	// connect.
 	began   chan chan error
-	conns   chan net.Conn // the other ends of the connections
-	stopped chan struct{} // one element for each attempt whose context has ended
+	conns   chan net.Conn // the peers' ends of the connections
+	stopped chan struct{} // one element for each attempt whose context was done
 }
 
 func newAttempts() *attempts {

@@ -10,8 +10,8 @@ import (
 )
 
 // These settings detect a failed machine, which sends nothing. The kernel sends a keepalive probe each second. It
-// breaks a connection if nothing that it sent, including these probes, is acknowledged for silenceMax. A server process
-// that hangs does not break its connections, because its kernel acknowledges the data.
+// breaks a connection if the peer acknowledges nothing, including these probes, for silenceMax. A hanging server
+// process does not break its connections, because its kernel still acknowledges data.
 const (
 	askEvery   = time.Second
 	silenceMax = 2 * time.Second

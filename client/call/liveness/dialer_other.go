@@ -4,5 +4,6 @@ package liveness
 
 import "net"
 
-// dialer is for systems without the kernel settings of dialer_linux.go. There, only a Pulse detects failed machines.
+// dialer is for systems without the kernel settings in dialer_linux.go. On such systems, only a Pulse detects failed
+// machines.
 var dialer net.Dialer

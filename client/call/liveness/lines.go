@@ -21,7 +21,7 @@ type line struct {
 	all *lines
 }
 
-// dial opens a connection to the server, and keeps it in lines until it is closed.
+// dial opens a connection to the server, and adds it to lines until it is closed.
 func (l *lines) dial(ctx context.Context, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -51,7 +51,7 @@ func (l *line) Close() error {
 	return l.Conn.Close()
 }
 
-// hangUp closes all connections, including those being made.
+// hangUp closes all connections, including those that are being opened.
 func (l *lines) hangUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

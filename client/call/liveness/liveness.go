@@ -1,10 +1,10 @@
 // Package liveness detects that a server hangs. A server that hangs accepts calls and answers none, because its process
-// was stopped, its machine failed, or the network drops what is sent. gRPC detects this only by its keepalive, which
-// takes at least 10 s. Calls without a deadline of their own would wait that long, although other servers could answer
+// was stopped, its machine failed, or the network drops its packets. gRPC detects this only by its keepalive, which
+// takes at least 10 s. Calls without a deadline of their own would wait that long, even if other servers could answer
 // them.
 //
-// While calls wait and the server answers nothing, the Pulse checks the server's health. A server that answers anything
-// at all is considered slow, and calls wait for it. If it answers nothing, the Pulse closes its connections, which ends
+// While calls wait and the server sends no response, the Pulse checks the server's health. A server that responds at
+// all is considered slow, and calls wait for it. If it does not respond, the Pulse closes its connections, which aborts
 // the calls on them.
 package liveness
 
@@ -26,13 +26,13 @@ import (
 )
 
 const (
-	// After is how long a server may give no answer before it is probed.
+	// After is how long a server may send no response before it is probed.
 	After = 500 * time.Millisecond
-	// Patience is how long a server may take to answer the probe.
+	// Patience is how long a server may take to respond to the probe.
 	Patience = 1500 * time.Millisecond
-	// looksPerAfter is the number of times that answers are counted within After.
+	// looksPerAfter is how many times within After the Pulse checks for responses.
 	looksPerAfter = 2
-	// tick is the interval between two checks for answers.
+	// tick is the interval between two checks for responses.
 	tick = After / looksPerAfter
 )
 
@@ -47,13 +47,13 @@ const (
 
 // Options configures a Pulse. The zero value is usable.
 type Options struct {
-	// May reports whether the connections may be closed. If May is nil, they may always be closed. Closing them gains
-	// nothing if no other server can answer the calls.
+	// May reports whether the connections may be closed. If May is nil, they may always be closed. Closing them is
+	// useless if no other server can answer the calls.
 	May func() bool
 	// Hung, if not nil, is called when the connections are closed.
 	Hung func()
-	// Dial opens a connection to HOST:PORT, and ends with its context. The default is the Dial of this package, which
-	// uses TCP.
+	// Dial opens a connection to HOST:PORT, and returns when its context is done. The default is this package's Dial,
+	// which uses TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
@@ -66,16 +66,16 @@ type Pulse struct {
 	wait   sync.WaitGroup
 
 	underWay atomic.Int64  // calls in progress
-	answers  atomic.Uint64 // number of answers of any kind
+	answers  atomic.Uint64 // number of responses of any kind
 	watching atomic.Bool   // the watch goroutine is running
-	silent   atomic.Bool   // the server was found to hang, and has not answered since
+	silent   atomic.Bool   // whether the server was found to hang, and has not responded since
 
 	mu     sync.Mutex
-	conn   grpc.ClientConnInterface // for health checks; nil: none yet
+	conn   grpc.ClientConnInterface // for health checks; nil until Ask is called
 	closed bool
 }
 
-// New makes a Pulse. It is idle while no call is in progress.
+// New creates a Pulse. It is idle while no call is in progress.
 func New(opts Options) *Pulse {
 	if opts.Dial == nil {
 		opts.Dial = Dial
@@ -100,21 +100,21 @@ func (p *Pulse) DialOptions() []grpc.DialOption {
 	}
 }
 
-// Ask sets the connection for health checks, which must have been made with DialOptions.
+// Ask sets the connection used for health checks, which must have been created with DialOptions.
 func (p *Pulse) Ask(conn grpc.ClientConnInterface) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.conn = conn
 }
 
-// Silent reports whether the server was found to hang and has not answered since. If so, use another server if one can
+// Silent reports whether the server was found to hang and has not responded since. If so, use another server if one can
 // answer.
 func (p *Pulse) Silent() bool { return p.silent.Load() }
 
-// HangUp closes all connections. gRPC ends the calls on them, and reconnects.
+// HangUp closes all connections. gRPC aborts the calls on them, and reconnects.
 func (p *Pulse) HangUp() { p.lines.hangUp() }
 
-// Close ends the watch. The connections stay open.
+// Close stops the Pulse. The connections stay open.
 func (p *Pulse) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -123,7 +123,7 @@ func (p *Pulse) Close() {
 	p.wait.Wait()
 }
 
-// begin counts a call, and starts the watch goroutine if needed.
+// begin counts a call that starts, and starts the watch goroutine if needed.
 func (p *Pulse) begin() {
 	p.underWay.Add(1)
 	if !p.watching.Load() && p.watching.CompareAndSwap(false, true) {
@@ -135,7 +135,7 @@ func (p *Pulse) begin() {
 	}
 }
 
-// answered records an answer.
+// answered records a response.
 func (p *Pulse) answered() {
 	p.answers.Add(1)
 	if p.silent.Load() {
@@ -166,12 +166,12 @@ func (p *Pulse) unary(ctx context.Context, method string, in, out any, conn *grp
 	return err
 }
 
-// stream is a call with several messages, each of which counts as an answer.
+// stream is a streaming call, in which each message received counts as a response.
 type stream struct {
 	grpc.ClientStream
 	pulse *Pulse
-	one   bool        // the server sends a single answer
-	leave func() bool // stops the function that ends the stream with its context
+	one   bool        // whether the server sends a single response
+	leave func() bool // stops waiting for the context that ends the stream
 	once  sync.Once
 }
 
@@ -203,7 +203,7 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// watch checks for answers until no call is in progress.
+// watch checks for responses until no call is in progress.
 func (p *Pulse) watch() {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -218,7 +218,7 @@ func (p *Pulse) watch() {
 		switch looks++; {
 		case p.silent.Load():
 			ctx, cancel := context.WithTimeout(p.ctx, Patience)
-			p.ask(ctx) // until the server answers again
+			p.ask(ctx) // until the server responds again
 			cancel()
 		case answers != seen:
 			looks = 0
@@ -237,15 +237,15 @@ func (p *Pulse) watch() {
 	}
 }
 
-// rest ends the watch, unless a call has started since the last check.
+// rest stops the watch goroutine, unless a call has started since the last check.
 func (p *Pulse) rest() bool {
 	p.watching.Store(false)
 	return p.underWay.Load() == 0 || !p.watching.CompareAndSwap(false, true)
 }
 
-// hangs probes the server, which has given the given number of answers so far. It returns true if the server gave no
-// answer in time. The time is counted in ticks, because no tick occurs while this process itself is suspended. When the
-// process resumes, the remaining ticks leave time to read an answer that arrived in the meantime.
+// hangs probes the server, which has sent the given number of responses so far. It returns true if the server sends no
+// response in time. The time is counted in ticks, because no tick occurs while this process itself is suspended. When
+// the process resumes, the remaining ticks leave time to read a response that arrived in the meantime.
 func (p *Pulse) hangs(answers uint64) bool {
 	ctx, cancel := context.WithCancel(p.ctx)
 	asked := make(chan struct{})
@@ -263,13 +263,13 @@ func (p *Pulse) hangs(answers uint64) bool {
 		select {
 		case <-ticker.C:
 		case <-asked:
-			return false // the server is alive, or it has ended and gRPC ends the calls
+			return false // either the server is alive, or it has stopped and gRPC aborts the calls
 		}
 	}
 	return p.ctx.Err() == nil && p.answers.Load() == answers && p.underWay.Load() > 0
 }
 
-// ask probes the server and records its answer.
+// ask probes the server and records its response.
 func (p *Pulse) ask(ctx context.Context) {
 	p.mu.Lock()
 	conn := p.conn

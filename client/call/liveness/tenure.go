@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Tenure is the time for which a server is responsible for something, such as a group that it leads. After the tenure
-// is over, a call that the server accepted earlier may never be answered. For example, a disk that hangs makes a read
-// wait without an error, while the server answers everything else and does not look silent. The zero value and nil
-// count nothing. Tenure is safe for concurrent use.
+// Tenure is the time for which a server is responsible for something, such as a group that it leads. After the tenure,
+// a call that the server accepted earlier may never be answered. For example, a hanging disk makes a read wait without
+// an error, while the server answers everything else and does not look silent. The zero value and nil count nothing.
+// Tenure is safe for concurrent use.
 type Tenure struct {
 	pulse   *Pulse
 	over    atomic.Bool
@@ -18,8 +18,9 @@ type Tenure struct {
 // Tenure starts a tenure of this server.
 func (p *Pulse) Tenure() *Tenure { return &Tenure{pulse: p} }
 
-// Begin counts a call, or a stream, that waits for its next answer. End must follow, with the result of Begin. A wait
-// that begins when the tenure is over is not counted, because a stream that continues at the server is answered there.
+// Begin counts a call or a stream that starts to wait for its next response. When the wait ends, the caller must pass
+// Begin's result to End. A wait that begins after the tenure is not counted, because the server still answers a stream
+// that continues.
 func (t *Tenure) Begin() (counted bool) {
 	if t == nil || t.over.Load() {
 		return false
@@ -36,7 +37,7 @@ func (t *Tenure) End(counted bool) {
 }
 
 // Over ends the tenure, because another server is responsible now. If a wait that started before does not end within
-// the time patience, Over closes the connections to this server, which ends the calls on them. Then it calls the
+// the duration patience, Over closes the connections to this server, which aborts the calls on them. Then it calls the
 // function cut.
 func (t *Tenure) Over(patience time.Duration, cut func()) {
 	if t == nil || t.pulse == nil {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// After a tenure has ended, a call that began to wait during the tenure is ended. A stream whose messages all arrive is
-// not ended.
+// After a tenure, a call that began to wait during the tenure is aborted. A stream whose messages all arrive is not
+// aborted.
 func TestOnlyWhatStillWaitsIsDisconnected(t *testing.T) {
 	p := New(Options{})
 	defer p.Close()

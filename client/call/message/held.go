@@ -9,18 +9,19 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Allowance bounds the bytes that all calls of a process hold for their answers. Allowance is safe for concurrent use.
+// Allowance limits the bytes that all calls of a process hold for their responses. Allowance is safe for concurrent
+// use.
 type Allowance interface {
-	// Take takes n more bytes for a call that has already taken the number of bytes given by the argument have. n may be
-	// negative. If Take refuses the bytes, the caller of the gRPC method receives the returned error. Take never refuses
-	// bytes to the only call.
+	// Take takes n more bytes for a call that has already taken the number of bytes given by the argument have. n may
+	// be negative. If Take returns an error, the bytes are refused, and the gRPC caller receives that error. Take never
+	// refuses bytes to the only call.
 	Take(n, have int64) error
 	// Add takes n bytes without a check, for bytes that are already held. A negative n returns bytes to the allowance.
 	Add(n int64)
 }
 
-// Held counts the bytes that one call holds for its answers. It counts the greater of two values: the working memory
-// that the call asked for, which should cover its messages until gRPC has written them, and the bytes of messages that
+// Held counts the bytes that one call holds for its responses. It counts the greater of two values: the working memory
+// that the call requested, which should cover its messages until gRPC has written them, and the bytes of messages that
 // gRPC really holds. Bytes that gRPC still holds when the call has ended stay counted until they are written or the
 // stream is dropped. Held is safe for concurrent use.
 type Held struct {
@@ -29,11 +30,11 @@ type Held struct {
 	mu      sync.Mutex
 	asked   int64
 	encoded int64 // bytes of messages that gRPC has not released
-	taken   int64 // taken from the allowance: the greater of asked and encoded
+	taken   int64 // bytes taken from the allowance: the greater of asked and encoded
 	dropped bool  // gRPC has dropped the stream, or is about to
 }
 
-// Ask asks for n bytes in total, which replaces the previous request. If an increase is refused, the previous grant
+// Ask requests n bytes in total, which replaces the previous request. If an increase is refused, the previous grant
 // remains. A reduction is never refused.
 func (h *Held) Ask(n int64) error {
 	h.mu.Lock()
@@ -69,7 +70,7 @@ func (h *Held) adjust() {
 }
 
 // encode counts n bytes of messages that gRPC holds from now on. A negative n counts bytes that gRPC has released. The
-// bytes cannot be refused, because their message already exists.
+// bytes cannot be refused, because the message already exists.
 func (h *Held) encode(n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,7 +80,8 @@ func (h *Held) encode(n int64) {
 	}
 }
 
-// end returns the requested bytes to the allowance. If dropped is true, gRPC drops the stream with all queued messages.
+// end returns the requested bytes to the allowance. If dropped is true, gRPC drops the stream with all queued messages,
+// and end returns their bytes, too.
 func (h *Held) end(dropped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,7 +96,7 @@ func (h *Held) end(dropped bool) {
 // messages.
 const heldBytesMin = 16 << 10
 
-// counted is a message that is counted from its encoding until gRPC releases it.
+// counted is a message whose bytes are counted from its encoding until gRPC releases it.
 type counted struct {
 	message any
 	codec   encoding.CodecV2
@@ -125,18 +127,18 @@ func RoundUp(n int64) int64 {
 	return max(size, n)
 }
 
-// freedBytes is large enough that gRPC returns the buffer to its pool when it is freed.
+// freedBytes is large enough for gRPC to return the buffer to its pool when it is freed.
 const freedBytes = 2 << 10
 
 var freedSpace [freedBytes]byte
 
-// freed is a pool that only observes the return of its one buffer.
+// freed is a pool that only detects the return of its one buffer.
 type freed struct {
 	done atomic.Bool
 	tell func()
 }
 
-// Get implements mem.BufferPool. No code asks it for a buffer.
+// Get implements mem.BufferPool. Nothing calls it.
 func (f *freed) Get(length int) *[]byte { return Pool.Get(length) }
 
 // Put implements mem.BufferPool.
@@ -146,10 +148,10 @@ func (f *freed) Put(*[]byte) {
 	}
 }
 
-// whenFreed returns an empty buffer to append to the buffers of a message. tell() is called once, when the message's
-// buffers are released. gRPC frees the messages that it has written, and those queued in a stream that is reset. If a
-// connection ends, gRPC leaves the messages that are queued in it to the garbage collector. In this case tell() is
-// called after a collection.
+// whenFreed returns an empty buffer to append to a message's buffers. It calls tell once, when the message's buffers
+// are released. gRPC frees the messages that it has written, and those queued in a stream that is reset. If a
+// connection breaks, gRPC leaves the messages queued in it to the garbage collector. In this case tell is called after
+// a collection.
 func whenFreed(tell func()) mem.Buffer {
 	empty := freedSpace[:0:freedBytes]
 	f := &freed{tell: tell}

@@ -36,7 +36,7 @@ func (l *limited) is(t *testing.T, n int64) {
 	}
 }
 
-// encode returns a message of about n bytes in the form that gRPC holds before it is written.
+// encode returns a message of about n bytes in the form that gRPC holds until it is written.
 func encode(t *testing.T, h *Held, n int) mem.BufferSlice {
 	t.Helper()
 	bufs, err := (&counted{message: &wrapperspb.BytesValue{Value: make([]byte, n)}, codec: Codec{}, held: h}).Encode()
@@ -91,7 +91,7 @@ func TestHeldGivesBackWhatADroppedStreamHasOnce(t *testing.T) {
 	l.is(t, 0)
 }
 
-// If gRPC forgets a message, as it does when a connection ends, the garbage collector returns the message's bytes to
+// If gRPC forgets a message, as it does when a connection breaks, the garbage collector returns the message's bytes to
 // the allowance.
 func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
 	l := &limited{limit: 10 << 20}
@@ -107,7 +107,7 @@ func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
 	}
 }
 
-// The buffer that reports the release does not change the message. A reader such as gRPC's frees it together with the
+// The buffer that detects the release does not change the message. A reader such as gRPC's frees it together with the
 // message.
 func TestACountedMessageIsTheSameOnTheWire(t *testing.T) {
 	l := &limited{limit: 10 << 20}

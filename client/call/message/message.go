@@ -18,8 +18,8 @@ import (
 )
 
 // Pool holds message buffers. gRPC's own pool has no size between 32 KiB and 1 MiB, and clears a whole buffer before
-// use. Clearing is most of the cost of a batch, because for a message of 100 KiB that pool clears 1 MiB. This pool has
-// every power of two and clears nothing, so the user of a buffer must write all of it before it is read.
+// use. Clearing is most of a batch's cost, because for a message of 100 KiB that pool clears 1 MiB. Pool has a size for
+// every power of two and clears nothing, so a buffer must be written completely before it is read.
 var Pool mem.BufferPool = &pool{}
 
 const (
@@ -28,10 +28,10 @@ const (
 )
 
 type pool struct {
-	sizes [sizeBitsMax + 1]sync.Pool // pool i holds *[]byte with a capacity of 1<<i
+	sizes [sizeBitsMax + 1]sync.Pool // sizes[i] holds *[]byte with a capacity of 1<<i
 }
 
-// Get implements mem.BufferPool. The buffer contains bytes of its previous user.
+// Get implements mem.BufferPool. The buffer still contains its previous user's bytes.
 func (p *pool) Get(length int) *[]byte {
 	size := bits.Len(uint(max(length-1, 0)))
 	if size > sizeBitsMax {
@@ -54,20 +54,20 @@ func (p *pool) Put(b *[]byte) {
 	p.sizes[size].Put(b)
 }
 
-// Encoder is a message that encodes itself in protobuf format, because it is so large that its bytes should not be
-// copied.
+// Encoder is a message that encodes itself in protobuf format. It is for messages so large that their bytes should not
+// be copied.
 type Encoder interface {
 	// Encode returns the encoded message. gRPC frees its buffers when they are sent.
 	Encode() (mem.BufferSlice, error)
 }
 
-// Decoder is a message that decodes itself, because it is so large that its bytes should not be copied.
+// Decoder is a message that decodes itself. It is for messages so large that their bytes should not be copied.
 type Decoder interface {
 	// Decode decodes a message. Afterwards it keeps no reference to data, except to buffers that it has referenced itself.
 	Decode(data mem.BufferSlice) error
 }
 
-// Undecoded is a request that is not decoded, because its handler forwards its bytes. Interceptors receive the
+// Undecoded is a request that remains encoded, because its handler forwards its bytes. Interceptors receive the
 // Undecoded instead of the message.
 type Undecoded interface {
 	// DecodeInto decodes the request into a message of the method's request type. Afterwards the message has no reference
@@ -108,7 +108,8 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return Appended(buffer, encoded), nil // encoded outgrows the buffer only if other code changed the message
 }
 
-// Appended returns the buffers of a message that was appended to an empty buffer of Pool, and may have outgrown it.
+// Appended returns the buffers of a message that was appended to an empty buffer from Pool, and may have outgrown that
+// buffer.
 func Appended(buffer *[]byte, encoded []byte) mem.BufferSlice {
 	if cap(encoded) != cap(*buffer) {
 		Pool.Put(buffer)
@@ -118,38 +119,38 @@ func Appended(buffer *[]byte, encoded []byte) mem.BufferSlice {
 	return mem.BufferSlice{mem.NewBuffer(buffer, Pool)}
 }
 
-// BytesMax is the size of the largest message that a gRPC server of records decodes. It is twice the 4 MiB of data that
-// the contract allows in one message, so that callers need not count keys and metadata exactly.
+// BytesMax is the size of the largest message that a gRPC server for records decodes. It is twice the 4 MiB of data
+// that the API allows in one message, so that callers need not count keys and metadata exactly.
 const BytesMax = 8 << 20
 
-// RefusedBytesMax is the receive limit of a gRPC server. It is a little above BytesMax. Therefore the server itself
-// refuses a message that is slightly too long, and its answer can contain advice for the caller. gRPC refuses longer
-// messages, with an answer that cannot be extended. The limit is not higher, because a message is held in memory as a
-// whole before the server can refuse it.
+// RefusedBytesMax is a gRPC server's receive limit. It is a little above BytesMax, so that the server itself refuses a
+// message that is slightly too long, with a response that contains advice for the caller. gRPC refuses longer messages,
+// with a response that cannot contain advice. The limit is not higher, because a whole message is held in memory before
+// the server can refuse it.
 const RefusedBytesMax = BytesMax + BytesMax/4
 
-// ServerWorkers is the number of goroutines that a gRPC server of records keeps for its calls. Each further concurrent
-// call gets a new goroutine, which has to grow its stack. Growing the stack takes a fifteenth of a server's time for a
-// durable put.
+// ServerWorkers is the number of goroutines that a gRPC server for records keeps for its calls. Each further concurrent
+// call gets a new goroutine, which has to grow its stack. In a durable put, growing the stack takes a fifteenth of the
+// server's time.
 const ServerWorkers = 64
 
-// These limits bound the cost of an unauthenticated peer to a server: the header bytes of a call, as HTTP/2 counts
-// them, and the time from a connection to the end of its handshake.
+// These limits bound what an unauthenticated peer costs a server: the header bytes of a call, as HTTP/2 counts them,
+// and the time from a connection to the end of its handshake.
 const (
 	HeaderBytesMax = 16 << 10
 	HandshakeTime  = 20 * time.Second
 )
 
 // RefuseCompressed returns the option that makes a server refuse compressed messages. Without this option, a library
-// that registers an encoding for its own calls makes each gRPC server of the process accept that encoding. The exporter
-// of traces does this with gzip. 24 KiB of compressed zeros would then take 24 MiB of memory before the caller is
+// that registers an encoding for its own calls makes each gRPC server of the process accept that encoding. The trace
+// exporter does this with gzip. 24 KiB of compressed zeros would then take 24 MiB of memory before the caller is
 // authenticated. gRPC refuses encodings that no library registers.
 func RefuseCompressed() grpc.ServerOption {
 	//nolint:staticcheck // RegisterCompressor would change the encoding for the exporter of traces, too
 	return grpc.RPCDecompressor(refused{})
 }
 
-// refused decompresses nothing.
+// refused is a compressor that only fails.
 type refused struct{}
 
 // Type implements grpc.Decompressor.
@@ -160,16 +161,16 @@ func (refused) Do(io.Reader) ([]byte, error) {
 	return nil, errors.New("compressed messages are not taken: send them without grpc-encoding")
 }
 
-// Bounded receives a message that is decoded only if its size is within a limit. If the message is longer, Bounded
-// holds only those first fields that lie completely within the first headBytes.
+// Bounded receives a message, and decodes it only if its size is within a limit. From a longer message, Bounded decodes
+// only those first fields that lie completely within the first headBytes.
 type Bounded struct {
 	Message  proto.Message
-	Decoder  Decoder // decodes a message within the limit in place of Message; may be nil
+	Decoder  Decoder // decodes a message within the limit, instead of Message; may be nil
 	BytesMax int
 	Bytes    int // size of the received message
 }
 
-// headBytes is the length of the part at the start of a message that holds the key of a record, but not its data.
+// headBytes is the number of bytes at the start of a message that contain a record's key, but not its data.
 const headBytes = 2 << 10
 
 // decodeHead decodes the first fields of a message. Bytes that cannot be decoded are skipped, because no code needs

@@ -24,7 +24,7 @@ func TestPoolGivesTheLengthAskedForAndKeepsPowersOfTwo(t *testing.T) {
 		}
 		Pool.Put(b)
 	}
-	// Get would return a buffer with a different capacity too short.
+	// For a buffer with such a capacity, Get could return one that is too short.
 	odd := make([]byte, 3000)
 	Pool.Put(&odd)
 	for range 100 {
@@ -121,7 +121,7 @@ func TestCodecLetsMessagesEncodeAndDecodeThemselves(t *testing.T) {
 	}
 }
 
-// If a message is too long, the complete fields at its beginning are decoded, regardless of the bytes that follow.
+// If a message is too long, the complete fields at its beginning are decoded, regardless of the bytes that follow them.
 func TestBoundedDecodesTheBeginningOfALongMessage(t *testing.T) {
 	long := &apipb.Api{Name: "api", Methods: []*apipb.Method{{Name: string(make([]byte, 10_000))}}, Version: "v1"}
 	encoded, err := proto.Marshal(long)

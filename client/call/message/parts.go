@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// partsMax bounds the number of parts of one request, which are its fields and the fields of its nested messages. The
-	// largest requests of well-behaved clients, full batches with attributes, have a fraction of this number.
+	// partsMax limits the number of parts in one request, which are its fields and those of its nested messages. The
+	// largest requests from well-behaved clients, full batches with attributes, have a fraction of this number.
 	partsMax = 1 << 18
 	// countedBytesMin is the smallest request, in bytes, whose parts are counted. A part has at least two bytes, so
 	// smaller requests have too few parts to matter.
@@ -38,8 +38,8 @@ func CheckParts(encoded []byte, m proto.Message) error {
 	return nil
 }
 
-// countParts subtracts the number of parts of a message from the argument left, and returns the rest. It ends early if
-// the rest is negative. It also ends early at bytes that cannot be parsed, because the decoder reports them.
+// countParts subtracts the number of a message's parts from left, and returns the difference. It returns early if the
+// difference becomes negative. It also returns early at bytes that cannot be parsed, because the decoder reports them.
 func countParts(b []byte, d protoreflect.MessageDescriptor, left int) int {
 	for len(b) > 0 && left >= 0 {
 		number, kind, n := protowire.ConsumeTag(b)

@@ -13,7 +13,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// A request of very many empty parts is not decoded, because it would take a hundred times the memory of its bytes.
+// A request with very many empty parts is not decoded, because it would take a hundred times as much memory as it has
+// bytes.
 func TestRequestsOfTooManyPartsAreNotDecoded(t *testing.T) {
 	empty := bytes.Repeat([]byte{0x0a, 0}, 4<<20) // field 1 with no bytes, repeated
 	within := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), empty)

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/encoding"
 )
 
-// Stream is the stream of a call whose answers are counted, and whose caller must receive each message within a time
-// limit. Otherwise a caller that does not read could hold the call's memory forever. Keepalive does not detect such a
-// caller, because its connection answers.
+// Stream is the stream of a call whose response bytes are counted, and whose caller must receive each message within a
+// time limit. Without the limit, a caller that does not read could hold the call's memory forever. Keepalive does not
+// detect such a caller, because its connection still responds.
 type Stream struct {
 	grpc.ServerStream
 	held    *Held
@@ -25,7 +25,7 @@ type Stream struct {
 	once    sync.Once
 	slow    chan struct{} // closed when a message took too long
 	aborted atomic.Bool
-	refused chan error // the error given to AbortOf's function
+	refused chan error // the error passed to AbortOf's function
 
 	waits atomic.Int64 // number of SendMsg and RecvMsg calls in progress
 	moved atomic.Int64 // number of messages sent and received
@@ -35,17 +35,17 @@ type Stream struct {
 var (
 	// ErrSlow means that the caller did not receive a message within the time limit.
 	ErrSlow = errors.New("a message was not taken in time")
-	// ErrStopping means that the process is stopping, and that the caller neither receives nor sends a message.
+	// ErrStopping means that the process is stopping while the caller neither receives nor sends a message.
 	ErrStopping = errors.New("stopping")
 )
 
-// stoppingPatience is how long a stopping process waits for the next message of a caller. It is far longer than an
-// active caller takes for a message.
+// stoppingPatience is how long a stopping process waits for a caller's next message. An active caller takes far less
+// time.
 const stoppingPatience = 2 * time.Second
 
 type streamKey struct{}
 
-// NewStream makes a Stream whose messages codec encodes.
+// NewStream creates a Stream that encodes its messages with codec.
 func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance, most time.Duration) *Stream {
 	s := &Stream{ServerStream: stream, held: &Held{from: from}, most: most, slow: make(chan struct{}),
 		refused: make(chan error, 1)}
@@ -60,8 +60,8 @@ func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance,
 	return s
 }
 
-// HeldOf returns the Held of a call. The context must be the context of a Stream, or derive from it. For other contexts
-// it returns a Held without a bound.
+// HeldOf returns a call's Held. The context must be that of a Stream, or derive from it. For other contexts HeldOf
+// returns a Held without a limit.
 func HeldOf(ctx context.Context) *Held {
 	s, ok := ctx.Value(streamKey{}).(*Stream)
 	if !ok {
@@ -70,7 +70,7 @@ func HeldOf(ctx context.Context) *Held {
 	return s.held
 }
 
-// AbortOf returns the function that ends the Stream of a context, or of its ancestor, with an error. It returns nil if
+// AbortOf returns a function that aborts, with an error, the Stream to whose context ctx belongs. It returns nil if
 // there is no Stream. The caller receives the error, while the handler continues until the stream has ended.
 func AbortOf(ctx context.Context) func(error) {
 	if s, ok := ctx.Value(streamKey{}).(*Stream); ok {
@@ -79,7 +79,7 @@ func AbortOf(ctx context.Context) func(error) {
 	return nil
 }
 
-// refuse makes Await return an error. If it is called more than once, the first error counts.
+// refuse makes Await return an error. If refuse is called more than once, Await returns the first error.
 func (s *Stream) refuse(err error) {
 	select {
 	case s.refused <- err:
@@ -120,9 +120,9 @@ func (s *Stream) RecvMsg(m any) error {
 }
 
 // Await returns the error with which the handler ended. It returns earlier with ErrSlow, with ErrStopping (only after
-// stopping is closed), or with the error given to AbortOf's function. In these cases the caller is answered while the
-// handler still runs. The handler continues until the stream has ended, because messages that gRPC holds remain until
-// the caller reads them. Call Await once.
+// stopping is closed), or with the error given to AbortOf's function. In these cases the caller receives the response
+// while the handler still runs. The handler continues until the stream has ended, because messages that gRPC holds
+// remain until the caller reads them. Call Await once.
 func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	var look <-chan time.Time
 	moved := int64(0)
@@ -152,8 +152,8 @@ func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	}
 }
 
-// End returns the held bytes to the allowance. Call it when the handler has ended, before the stream ends.
+// End returns the held bytes to the allowance. Call it when the handler has returned, before the stream ends.
 func (s *Stream) End() {
-	// If a stream's context ended before its handler, the stream was reset or has lost its connection.
+	// If a stream's context was done before its handler returned, the stream was reset or has lost its connection.
 	s.held.end(!s.aborted.Load() && s.ServerStream.Context().Err() != nil)
 }

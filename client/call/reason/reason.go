@@ -1,5 +1,5 @@
 // Package reason defines the reasons of google.rpc.ErrorInfo that shards and gateways send and clients act on.
-// record.proto documents for callers what each reason means and which gRPC code it has.
+// record.proto documents the meaning and the gRPC code of each reason.
 package reason
 
 // Domain is the domain in the ErrorInfo of these reasons.
@@ -17,9 +17,9 @@ const (
 	Overloaded       = "OVERLOADED"
 )
 
-// EtcdUnavailable is the reason of a call that needs etcd, when etcd did not answer or refused the request. No record
-// was written. If "outcome" in the metadata is "unknown", the change that an administrative call asked for may have
-// been made.
+// EtcdUnavailable is the reason of a call that needs etcd, if etcd did not respond or refused the request. No record
+// was written. If "outcome" in the metadata is "unknown", the change that an administrative call requested may have
+// been applied.
 const EtcdUnavailable = "ETCD_UNAVAILABLE"
 
 // These reasons are about a record or a group.

@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials returns credentials of a client. They call read() for the configuration, now and before each handshake.
-// The returned error is the error of the first read(). If read() fails later, for example while files are being
-// replaced, the last configuration remains in use. The function told, if not nil, receives each new error of read(),
-// and the error of a handshake that fails includes that error. Both functions must be safe for concurrent use.
+// Credentials returns client credentials. They call read for the configuration, now and before each handshake.
+// Credentials returns an error if the first read fails. If read fails later, for example while files are being
+// replaced, the last configuration remains in use. If told is not nil, it receives each new error of read, and the
+// error of a failed handshake includes that error. Both functions must be safe for concurrent use.
 func Credentials(read func() (*tls.Config, error), told func(error)) (credentials.TransportCredentials, error) {
 	now, err := read()
 	if err != nil {
@@ -37,18 +37,18 @@ func Pair(certFile, keyFile string) (tls.Certificate, error) {
 	return pair, nil
 }
 
-// source holds the configuration as last read.
+// source holds the configuration that was last read.
 type source struct {
 	read func() (*tls.Config, error)
 	told func(error)
 
 	mu     sync.Mutex
 	last   *tls.Config
-	failed string // the last error passed to told; empty: the last read did not fail
+	failed string // the last error passed to told; empty if the last read succeeded
 }
 
 // now returns the configuration to use. If it could not read the current configuration, it returns the last one, and
-// the reason as the error.
+// the error.
 func (s *source) now() (*tls.Config, error) {
 	cfg, err := s.read()
 	s.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 )
 
-// failure returns a status with the given reason of Sheaf. If why is empty, it returns a status without a reason, as
+// failure returns a status with the given ErrorInfo reason. If why is empty, it returns a status without a reason, as
 // the transport or gRPC would.
 func failure(t *testing.T, code codes.Code, why string) *status.Status {
 	t.Helper()
@@ -53,7 +53,7 @@ func TestWhatFailuresMeanForACall(t *testing.T) {
 	for name, c := range map[string]struct {
 		effect   Effect
 		failures []failed
-		again    bool // whether another attempt may follow the last failure
+		again    bool // whether the call may be attempted again after the last failure
 		doubtful bool
 		told     int // the index of the failure that the caller receives
 	}{
@@ -113,7 +113,7 @@ func TestPausesGrow(t *testing.T) {
 
 func TestPausesEndWithTheTime(t *testing.T) {
 	for name, c := range map[string]struct {
-		deadline time.Duration // the deadline of the context; 0: none
+		deadline time.Duration // deadline of the context, or 0 if it has none
 		reserve  time.Duration
 		least    time.Duration
 		from, to time.Duration // the range of times at which the call gives up
@@ -190,8 +190,8 @@ func TestWhatEndsAPause(t *testing.T) {
 	})
 }
 
-// If a rate quota is used up, the client waits as long as the server asks, and a change of the routing does not end
-// that wait. If a quota of stored data is used up, the client does not wait.
+// If a rate quota is used up, the client waits as long as the server asks, and a routing change does not shorten that
+// wait. If a storage quota is used up, the client does not wait.
 func TestRatesAreWaitedOff(t *testing.T) {
 	exceeded := func(after time.Duration) Verdict {
 		st := failure(t, codes.ResourceExhausted, reason.QuotaExceeded)

@@ -1,5 +1,5 @@
 // Package routing decides which group holds a record, and whether a failed call may be retried. The gateway and the Go
-// client share it. Its only dependency is gRPC's status. docs/placement.md describes the same in prose.
+// client share it. Its only dependency is gRPC's status. docs/placement.md describes the same rules.
 package routing
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// Mode is the way in which an id maps to its group.
+// Mode is how a record's id maps to its group.
 type Mode string
 
 // These are the modes.
@@ -22,7 +22,7 @@ const (
 const (
 	// HashGroupsMax is the maximum number of groups in Hash routing.
 	HashGroupsMax = 65536
-	// NameBytesMax is the maximum length of a name of a group, shard or store.
+	// NameBytesMax is the maximum length of the name of a group, shard or store.
 	NameBytesMax = 253
 	// GroupsMaxDefault is the limit of groups created by first writes if Meta.GroupsMax is 0.
 	GroupsMaxDefault = 100_000
@@ -43,7 +43,7 @@ func Key(id int64) uint64 {
 // Routing is the routing of a store. It is immutable once the store exists.
 type Routing struct {
 	Mode   Mode `json:"mode"`
-	Groups int  `json:"groups"` // Hash: number of groups, 1 to 65,536; Named: 0
+	Groups int  `json:"groups"` // with Hash, the number of groups, 1 to 65,536; with Named, 0
 }
 
 // Validate returns an error that describes what is wrong with the routing and what to do. It returns nil if the routing
@@ -75,8 +75,8 @@ func (r Routing) GroupOf(id int64) int {
 	return int(high)
 }
 
-// KeyRange returns the range of keys that a group owns in Hash routing, both ends included. The ranges divide 2^64
-// evenly, so that their sizes differ by at most one. A group outside [0, Groups) owns the empty range (1, 0).
+// KeyRange returns the range of keys, inclusive at both ends, that a group owns in Hash routing. The ranges divide 2^64
+// evenly, so their sizes differ by at most one. A group outside [0, Groups) owns the empty range (1, 0).
 func (r Routing) KeyRange(group int) (first, last uint64) {
 	if group < 0 || group >= r.Groups {
 		return 1, 0
@@ -121,7 +121,7 @@ func ValidateGroupName(name string) error {
 // digit.
 func ValidateShardName(name string) error { return ValidateName("shard", name) }
 
-// ValidateName checks a name as ValidateShardName does. The argument what names the kind of object in the error.
+// ValidateName checks a name as ValidateShardName does. Errors use the argument what to name the kind of object.
 func ValidateName(what, name string) error {
 	if err := validateLength(what, name); err != nil {
 		return err

@@ -15,7 +15,7 @@ type Fate int
 
 // These are the fates.
 const (
-	Final   Fate = iota // the answer is final
+	Final   Fate = iota // the call must not be retried
 	Refused             // certainly not applied, and may succeed later or at another server
 	Unknown             // may have been applied
 )
@@ -25,16 +25,16 @@ type Verdict struct {
 	Fate   Fate
 	Reason string            // the reason in our ErrorInfo; SHARD_UNREACHABLE for a transport error
 	Info   map[string]string // metadata of our ErrorInfo
-	Wait   time.Duration     // the minimum wait that the server asks for; 0: none
-	// EndsDoubt means that the group's leader gave this answer to a write after it had looked for the request id.
+	Wait   time.Duration     // minimum wait that the server asks for, or 0 if none
+	// EndsDoubt means that the group's leader sent this response to a write after it had looked for the request id.
 	// Therefore no earlier attempt with that id was applied. All other failures leave open whether an earlier attempt
 	// was applied.
 	EndsDoubt bool
-	// TimedOut is true if the attempt ended because the call's time was over, and not by an answer of a server.
+	// TimedOut is true if the attempt failed because the call's time ran out, rather than because a server responded.
 	TimedOut bool
 }
 
-// Later reports whether the server was overloaded, or a rate quota is used up. In both cases the call was not applied,
+// Later reports whether the server was overloaded, or a rate quota is used up. In both cases the call had no effect,
 // and may be retried later. A used-up storage quota has no Wait, because a retry does not help.
 func (v Verdict) Later() bool {
 	return v.Fate == Final && (v.Reason == reason.Overloaded || v.Reason == reason.QuotaExceeded && v.Wait > 0)
@@ -77,9 +77,10 @@ func Judge(st *status.Status, sent bool) Verdict {
 	return v
 }
 
-// JudgeStream is like Judge, for a message whose stream of writes ended before the message was answered. If first is
-// true, the message is the first such message of the stream. The stream's status can refer only to the first such
-// message. A message that was sent may have been applied, unless it is the first one and the status is a final refusal.
+// JudgeStream is like Judge, for a message whose write stream ended before the message was answered. The argument first
+// says whether the message is the stream's first unanswered one, which is the only one that the stream's status can
+// refer to. A message that was sent may have been applied, unless it is the first one and the status is a final
+// refusal.
 func JudgeStream(st *status.Status, first, sent bool) Verdict {
 	v := Judge(st, sent)
 	switch {
