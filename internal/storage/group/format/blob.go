@@ -44,8 +44,8 @@ func (b BlobRef) Encode() []byte {
 	return out
 }
 
-// BlobRef returns the reference to the blob that holds the data of a put. It returns nil if the entry holds its data
-// itself, or is not a put.
+// BlobRef returns the reference to the blob that holds a put's data. It returns nil if the entry holds its data itself,
+// or is not a put.
 func (e *Entry) BlobRef() (*BlobRef, error) {
 	if e.Kind != KindPut || e.Codec != CodecBlob {
 		return nil, nil
@@ -71,7 +71,7 @@ func DecodeBlobRef(data []byte) (BlobRef, error) {
 	return ref, nil
 }
 
-// BlobFileBytes returns the exact size of the file of a blob whose data has the given number of bytes.
+// BlobFileBytes returns the exact file size of a blob whose data has the given number of bytes.
 func BlobFileBytes(size int64) int64 {
 	chunks := size / BlobChunkBytes
 	if size%BlobChunkBytes != 0 {
@@ -106,8 +106,7 @@ func DecodeBlobHeader(b []byte) (BlobRef, error) {
 	return ref, nil
 }
 
-// blobChunkChecksum returns the checksum of a chunk. It covers the data, then the blob's id and the number of the
-// chunk.
+// blobChunkChecksum returns a chunk's checksum. It covers the data, then the blob's id and the chunk's number.
 func blobChunkChecksum(data []byte, id uuid.UUID, chunk int64) uint32 {
 	crc := Checksum(data)
 	crc = checksumWord(crc, binary.LittleEndian.Uint64(id[:]))
@@ -115,30 +114,30 @@ func blobChunkChecksum(data []byte, id uuid.UUID, chunk int64) uint32 {
 	return checksumWord(crc, uint64(chunk))
 }
 
-// BlobChunk returns the offset of a chunk in a blob file, and the length of the chunk including its checksum. The
-// argument size is the number of bytes of the blob's data.
+// BlobChunk returns a chunk's offset in a blob file, and its length including the checksum. The argument size is the
+// number of bytes of the blob's data.
 func BlobChunk(size, number int64) (offset, length int64) {
 	return BlobHeaderBytes + number*(BlobChunkBytes+BlobCRCBytes),
 		min(BlobChunkBytes, size-number*BlobChunkBytes) + BlobCRCBytes
 }
 
-// IsBlobChunk reports whether b is the chunk of a blob with the given number, followed by a valid checksum.
+// IsBlobChunk reports whether b is the blob chunk with the given number, followed by a valid checksum.
 func IsBlobChunk(b []byte, id uuid.UUID, number int64) bool {
 	n := len(b) - BlobCRCBytes
 	return binary.LittleEndian.Uint32(b[n:]) == blobChunkChecksum(b[:n], id, number)
 }
 
-// blobFileWriter implements BlobWriter with one chunk of memory. It must be used by one goroutine at a time.
+// blobFileWriter implements BlobWriter with one chunk of memory. Not safe for concurrent use.
 type blobFileWriter struct {
 	fs     vfs.FS
 	dir    string
 	tmp    string   // name of the file until Commit
 	file   vfs.File // nil once it is closed
 	ref    BlobRef  // reference to the data received so far
-	want   *BlobRef // the expected reference; nil if any data is accepted
+	want   *BlobRef // the expected reference, or nil if any data is accepted
 	chunk  []byte   // data that is not in the file yet
 	number int64    // number of that chunk
-	err    error    // the first failure, which all later calls return
+	err    error    // the first error, which all later calls return
 }
 
 // CreateBlob creates a blob file in the folder of a group. Close without Commit removes it.
@@ -151,8 +150,7 @@ func CreateBlob(fs vfs.FS, dir string) (BlobWriter, error) {
 }
 
 // ReceiveBlob is like CreateBlob, for a copy of an existing blob. Commit returns ErrCorrupt unless the received data
-// has the size and the checksum in ref. Until Commit, the name of the file has the given suffix, which ends in
-// TmpSuffix.
+// has the size and the checksum in ref. Until Commit, the file's name has the given suffix, which ends in TmpSuffix.
 func ReceiveBlob(fs vfs.FS, dir string, ref BlobRef, suffix string) (BlobWriter, error) {
 	w, err := createBlob(fs, dir, ref.ID, suffix)
 	if err != nil {
@@ -270,12 +268,12 @@ type blobReader struct {
 
 	mu     sync.Mutex
 	chunk  []byte // verified data of the chunk; guarded by mu
-	number int64  // number of the chunk; -1 if there is none; guarded by mu
+	number int64  // number of the chunk, or -1 if there is none; guarded by mu
 }
 
-// OpenBlob opens the data of a blob in the folder of a group. The argument group is the group's name, for messages.
-// OpenBlob compares the header and the size of the file with the reference. Each chunk is checked when it is read. If
-// the file is damaged or missing, OpenBlob returns a *DamageError.
+// OpenBlob opens a blob's data in a group's folder. The argument group is the group's name, for messages. OpenBlob
+// compares the header and the size of the file with the reference. Each chunk is checked when it is read. If the file
+// is damaged or missing, OpenBlob returns a *DamageError.
 func OpenBlob(fs vfs.FS, dir, group string, ref BlobRef) (BlobReader, error) {
 	r := &blobReader{group: group, ref: ref, number: -1}
 	f, err := fs.Open(path.Join(dir, BlobName(ref.ID)))
@@ -372,7 +370,7 @@ func (r *blobReader) load(number int64) error {
 
 func (r *blobReader) Close() error { return r.file.Close() }
 
-// BlobReader reads the data of a blob. ReadAt returns a *DamageError if it needs a chunk that is damaged.
+// BlobReader reads a blob's data. ReadAt returns a *DamageError if it needs a damaged chunk.
 type BlobReader interface {
 	io.ReaderAt
 	io.Closer

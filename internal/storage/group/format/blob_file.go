@@ -6,10 +6,10 @@ import (
 	"io"
 )
 
-// BlobFileReader returns a reader of the blob file that holds a record's data, for data that was received without its
-// file. The checksums in the file are computed from data, so they do not show whether data is correct. Only the
-// checksum in the reference does. The reader keeps one chunk of 1 MiB in memory. If data has fewer bytes than the
-// reference says, the reader returns io.ErrUnexpectedEOF.
+// BlobFileReader returns a reader that produces the blob file for data that was received without its file. The
+// checksums in the file are computed from data, so they do not show whether data is correct. Only the checksum in the
+// reference does. The reader keeps one chunk of 1 MiB in memory. If data has fewer bytes than the reference says, the
+// reader returns io.ErrUnexpectedEOF.
 func BlobFileReader(ref BlobRef, data io.Reader) io.Reader {
 	return &blobFileReader{ref: ref, data: data, left: ref.Size, ready: encodeBlobHeader(ref)}
 }
@@ -18,7 +18,7 @@ func BlobFileReader(ref BlobRef, data io.Reader) io.Reader {
 type blobFileReader struct {
 	ref    BlobRef
 	data   io.Reader
-	left   int64  // number of bytes of data that were not read yet
+	left   int64  // number of data bytes that have not been read yet
 	number int64  // number of the next chunk
 	chunk  []byte // memory for one chunk
 	ready  []byte // bytes of the file that Read returns next

@@ -94,7 +94,7 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 		}
 	}()
 	size := BlobFileBytes(ref.Size)
-	// bits are the numbers of all bits of the header and of the checksums, and of a sample of the bits of the data.
+	// bits are the numbers of all bits in the header and the checksums, and of a sample of the data bits.
 	var bits []int64
 	for at := range size {
 		inChunk := (at - BlobHeaderBytes) % (BlobChunkBytes + BlobCRCBytes)
@@ -135,8 +135,8 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 	}
 }
 
-// readBlobAt opens the blob and reads the chunk that contains the given byte of the file. It fails if it reads a wrong
-// byte without an error.
+// readBlobAt opens the blob and reads the chunk that contains the given byte of the file. It fails the test if it reads
+// a wrong byte without an error.
 func readBlobAt(fs vfs.FS, dir string, ref BlobRef, data []byte, fileOffset int64) (n int, err error) {
 	r, err := OpenBlob(fs, dir, "g", ref)
 	if err != nil {

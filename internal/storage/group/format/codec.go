@@ -22,10 +22,10 @@ const (
 	BlockBytes = 4096 // copies of a structure that is stored twice never share a block of this size
 )
 
-// These are the errors of decoding. errFrameHeader says that the marker, the lengths or the header of a frame are bad,
-// because of a hole or of a torn or stale block. ErrFrameContent says that the attributes, the data or the padding of a
-// frame are bad, while its header is valid, so that id, index and length are known. ErrCorrupt says that any other
-// structure is not as it was written.
+// These are the decoding errors. errFrameHeader means that a frame's marker, lengths or header are bad, because of a
+// hole or a torn or stale block. ErrFrameContent means that a frame's attributes, data or padding are bad, while its
+// header is valid, so that id, index and length are known. ErrCorrupt means that any other structure differs from what
+// was written.
 var (
 	errFrameHeader  = errors.New("frame header is bad")
 	ErrFrameContent = errors.New("entry content is bad")
@@ -36,21 +36,21 @@ var (
 // *DamageError.
 var (
 	ErrNoSpace = errors.New("no free space on the volume")
-	// ErrShortage says that the system lacked file descriptors or memory, so that a file could not be opened, created or
-	// renamed. Nothing was written.
+	// ErrShortage means that the system lacked file descriptors or memory, so that a file could not be opened, created
+	// or renamed. Nothing was written.
 	ErrShortage      = errors.New("the system lacks file descriptors or memory for now")
 	ErrFormatVersion = errors.New("format version is newer than this program")
 	ErrForeign       = errors.New("file belongs to another store or group")
-	// ErrClosed says that a log, or the reader or writer of a blob, is closed.
+	// ErrClosed means that a log, or a blob's reader or writer, is closed.
 	ErrClosed = errors.New("log is closed")
 )
 
 var slicing = makeSlicing()
 
-// Checksum returns the CRC-32C of b. It is the same function as crc32c.Of.
+// Checksum returns the CRC-32C of b, as crc32c.Of does.
 func Checksum(b []byte) uint32 { return crc32.Update(0, crc32c.Table, b) }
 
-// makeSlicing makes the eight tables of the slicing-by-8 method (Kounavis and Berry, 2005).
+// makeSlicing creates the eight tables for the slicing-by-8 method (Kounavis and Berry, 2005).
 func makeSlicing() *[8]crc32.Table {
 	var t [8]crc32.Table
 	t[0] = *crc32c.Table
@@ -64,8 +64,8 @@ func makeSlicing() *[8]crc32.Table {
 	return &t
 }
 
-// checksumWord continues a CRC with the 8 bytes of a little-endian number. It takes a number instead of a slice
-// because package crc32 would move a slice of a local array to the heap, once for each frame.
+// checksumWord continues a CRC with the 8 bytes of a little-endian number. It takes a number instead of a slice because
+// package crc32 would make a slice of a local array escape to the heap, once for each frame.
 func checksumWord(crc uint32, word uint64) uint32 {
 	w := word ^ uint64(^crc)
 	return ^(slicing[7][w&0xff] ^ slicing[6][w>>8&0xff] ^ slicing[5][w>>16&0xff] ^ slicing[4][w>>24&0xff] ^
@@ -88,14 +88,14 @@ func headChecksum(b []byte) uint32 {
 	return crc32.Update(Checksum(b[:12]), crc32c.Table, b[headBytes:])
 }
 
-// checkHead checks magic, CRC and version, in this order, of a structure that fills b.
+// checkHead checks the magic, the CRC and the version, in this order, of a structure that fills b.
 func checkHead(b []byte, magic string) error {
 	_, err := checkHeadOf(b, magic, FormatVersion)
 	return err
 }
 
-// checkHeadOf is like checkHead for a structure of which this program can read all versions up to known. It returns the
-// version of the structure.
+// checkHeadOf is like checkHead, for a structure whose versions up to known are readable. It returns the structure's
+// version.
 func checkHeadOf(b []byte, magic string, known uint32) (version uint32, err error) {
 	if len(b) < headBytes {
 		return 0, fmt.Errorf("%w: %d bytes are too few", ErrCorrupt, len(b))
@@ -110,9 +110,9 @@ func checkHeadOf(b []byte, magic string, known uint32) (version uint32, err erro
 	return version, checkVersion(version, known)
 }
 
-// checkVersion returns ErrFormatVersion for a version above known, the newest version that this program can read. It
-// must be called only if the checksum is right, because an unknown version would otherwise mean damage. The oldest
-// version is 1.
+// checkVersion returns ErrFormatVersion for a version above known, the newest version that this code can read. It must
+// be called only if the checksum is right, because otherwise a wrong version would mean damage. The oldest version is
+// 1.
 func checkVersion(version, known uint32) error {
 	switch {
 	case version > known:

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// sampleEntries returns entries of each kind, with the smallest and the greatest values of each field.
+// sampleEntries returns entries of each kind, with the smallest and the greatest value of each field.
 func sampleEntries() []Entry {
 	attributes, err := EncodeAttributes(map[string][]byte{"path": []byte("a/b"), "mode": {0, 1}, "empty": {}})
 	if err != nil {
@@ -278,7 +278,7 @@ func sampleManifest() *Manifest {
 	}
 }
 
-// sampleHistory returns a manifest of version 2.
+// sampleHistory returns a version 2 manifest.
 func sampleHistory() *Manifest {
 	m := sampleManifest()
 	m.HistoryKnown, m.HistoryFloor = true, 77

@@ -24,12 +24,12 @@ func (d Damage) String() string {
 	return b.String()
 }
 
-// place describes the damage without ids of records, by group, file, offset, length and what is wrong.
+// place describes the damage without record ids, by group, file, offset, length and problem.
 func (d Damage) place() string {
 	return fmt.Sprintf("group %s: %s: %s at offset %d, %d bytes", d.Group, d.File, d.What, d.Offset, d.Length)
 }
 
-// CopyDamages returns the damage of a file that holds two copies of its content: one Damage for each copy that is bad.
+// CopyDamages returns the damage to a file that holds two copies of its content, with one Damage for each bad copy.
 // Each copy has the given number of bytes.
 func CopyDamages(file string, bytes int64, bad [2]error) (out []Damage) {
 	for i, why := range bad {
@@ -41,7 +41,7 @@ func CopyDamages(file string, bytes int64, bad [2]error) (out []Damage) {
 	return out
 }
 
-// DamageError says that stored bytes are bad. A request that needs these bytes fails with DATA_LOSS.
+// DamageError means that stored bytes are bad. A request that needs these bytes fails with DATA_LOSS.
 type DamageError struct {
 	Damage Damage
 	ID     int64 // the requested record
@@ -63,12 +63,12 @@ type Damage struct {
 	IndexLast  uint64
 }
 
-// MayVoid reports whether the damage may hide a frame that has made an entry void. The argument at is the index of that
-// entry, and offset is the offset of the entry's frame in the file.
+// MayVoid reports whether the damage may hide a frame that has made an entry void. The argument at is that entry's
+// index, and offset is the offset of its frame in the file.
 func (d *Damage) MayVoid(file string, offset int64, at uint64) bool {
 	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
 }
 
-// LossJump is the distance of the next index from all indexes that a client may have seen, after a loss was accepted
-// (rule 8).
+// LossJump is the distance between the next index and all indexes that a client may have seen, after a loss was
+// accepted (rule 8).
 const LossJump = 1 << 32

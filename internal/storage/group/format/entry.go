@@ -9,24 +9,24 @@ import (
 // Kind is the type of an entry.
 type Kind uint8
 
-// These are the kinds of entries. The numbers are part of the format.
+// These are the kinds of entries. Their numbers are part of the format.
 const (
-	KindPut    Kind = 1 // a put, which makes a version of a record
-	KindDelete Kind = 2 // a delete, which makes a version without data
-	KindEmpty  Kind = 3 // an internal entry of Raft without content, which a new leader appends first
+	KindPut    Kind = 1 // a put, which creates a version of a record
+	KindDelete Kind = 2 // a delete, which creates a version without data
+	KindEmpty  Kind = 3 // an internal Raft entry without content, which a new leader appends first
 	KindConf   Kind = 4 // an internal entry for a change of the membership; Data is a raftpb.ConfChangeV2
 	KindState  Kind = 5 // term, vote, commit and synced mark; it is not part of the Raft log, and has no index
-	// KindRequest is the entry that compaction keeps in place of a put or delete while a repeated write may still use
-	// the request id of that put or delete. It has the id, index, term, commit time and request id of the write, and
-	// its data holds the other fields that RequestOf needs. It is not a version of the record. It is never above the
-	// compaction floor of a log, so Raft never sees it.
+	// KindRequest is the entry with which compaction replaces a put or delete whose request id a repeated write may
+	// still use. It has the id, index, term, commit time and request id of the write, and its data holds the other
+	// fields that RequestOf needs. It is not a version of the record. It is never above the compaction floor of a log,
+	// so Raft never sees it.
 	KindRequest Kind = 6
 )
 
-// Codec says how the data of an entry is stored.
+// Codec says how an entry's data is stored.
 type Codec uint8
 
-// These are the codecs. The numbers are part of the format.
+// These are the codecs. Their numbers are part of the format.
 const (
 	CodecPlain Codec = 0 // the data itself
 	CodecBlob  Codec = 1 // the data is a BlobRef, and the bytes are in a blob file
@@ -36,11 +36,11 @@ const (
 const (
 	DataBytesMax       = 1 << 20  // data in the entry itself; more data needs a blob file
 	AttributesBytesMax = 64 << 10 // encoded attributes
-	BlobChunkBytes     = 1 << 20  // data in one chunk of a blob, which has a checksum of its own
+	BlobChunkBytes     = 1 << 20  // data in one chunk of a blob, which has a separate checksum
 )
 
-// SegmentID is the random identity of a segment. The CRC of each frame covers it, so that a block from another segment
-// never passes the check.
+// SegmentID is a segment's random identity. The CRC of each frame covers it, so that a block from another segment never
+// passes the check.
 type SegmentID [8]byte
 
 // Entry is one item of a group's log. Attributes and Data may alias a buffer or a mapping. A reader that has pinned the
@@ -48,13 +48,13 @@ type SegmentID [8]byte
 type Entry struct {
 	Kind  Kind
 	Codec Codec
-	// Used says that the entry was the newest version of its record when the frame was written. The entry CRC does not
-	// cover it.
+	// Used says that the entry was its record's newest version when the frame was written. The entry CRC does not cover
+	// it.
 	Used       bool
 	ID         int64
-	Index      uint64 // Raft index, which is the version of the record; 0 only for KindState
+	Index      uint64 // Raft index, which is the record's version; 0 only for KindState
 	Term       uint64
-	CommitTime int64    // Unix time in ns, set by the leader; never decreases in a group
+	CommitTime int64    // Unix time in ns, set by the leader; never decreases within a group
 	Timestamp  int64    // Unix time in ns, set by the caller
 	RequestID  [16]byte // zero if the caller gave none
 	Attributes []byte   // result of EncodeAttributes
@@ -68,10 +68,9 @@ type Identity struct {
 	Name  string // name of the group, 1 to 253 bytes; in Hash routing a decimal number
 }
 
-// BlobRef refers to the blob that holds the data of an entry. In its encoding of 40 bytes it is the Data of an entry
-// with CodecBlob.
+// BlobRef refers to the blob that holds an entry's data. Its 40-byte encoding is the Data of an entry with CodecBlob.
 type BlobRef struct {
-	ID     uuid.UUID // part of the name of the blob's file
+	ID     uuid.UUID // part of the blob's file name
 	Size   int64     // number of bytes of the record's data
 	CRC32C uint32    // checksum of the record's whole data
 }
@@ -85,7 +84,7 @@ func TruncateTerms(runs []TermRun, from uint64) []TermRun {
 	return runs[:n]
 }
 
-// AddTerm appends the term of an entry that directly follows the entries of the runs.
+// AddTerm adds the term of an entry that directly follows those that the runs cover.
 func AddTerm(runs []TermRun, at, term uint64) []TermRun {
 	if n := len(runs); n > 0 && runs[n-1].Term >= term {
 		return runs

@@ -60,8 +60,8 @@ func CheckFreeSpace(fs vfs.FS, dir string, bytes int64, what string) error {
 	return err
 }
 
-// MarkShortage makes the error of a full disk an ErrNoSpace, and the error of a temporary lack of descriptors or memory
-// an ErrShortage. It returns other errors unchanged.
+// MarkShortage converts the error for a full disk to an ErrNoSpace, and the error for a temporary lack of descriptors
+// or memory to an ErrShortage. It returns other errors unchanged.
 func MarkShortage(err error) error {
 	switch {
 	case Passes(err):

@@ -20,7 +20,7 @@ import (
 // The frame CRC covers bytes 8 to 79, then the segment id and the offset of the frame. The entry CRC covers the bytes
 // from 14 to the end of the data. They are contiguous, so that one call computes the CRC.
 const (
-	FrameMarker = 0xe66853f5 // bytes F5 53 68 E6; the byte F5 never occurs in UTF-8 text
+	FrameMarker = 0xe66853f5 // bytes F5 53 68 E6; the byte F5 never occurs in UTF-8
 
 	atFrameCRC   = 4
 	AtEntryCRC   = 8
@@ -80,7 +80,7 @@ func AppendStateFrame(dst []byte, segment SegmentID, offset int64, s StateRecord
 }
 
 // MoveFrame changes a frame in place, for a new offset and used flag. It updates the frame CRC and keeps the entry CRC.
-// DecodeFrame must have accepted the frame at its old offset.
+// The frame must be one that DecodeFrame accepts at its old offset.
 func MoveFrame(frame []byte, segment SegmentID, offset int64, used bool) {
 	frame[atUsed] = 0
 	if used && Kind(frame[AtKind]).IsVersion() {
@@ -96,8 +96,8 @@ func frameChecksum(frame []byte, segment SegmentID, offset int64) uint32 {
 }
 
 // DecodeHeader checks the frame CRC of the header at the beginning of buf, which has at least FrameHeaderBytes bytes.
-// It returns the entry without attributes and data, their lengths, and the length of the frame in the file. The only
-// error is errFrameHeader, which is not wrapped.
+// It returns the entry without attributes and data, their lengths, and the length of the frame in the file. It returns
+// no error other than an unwrapped errFrameHeader.
 func DecodeHeader(buf []byte, segment SegmentID, offset int64) (e Entry, attributesBytes, dataBytes int,
 	frameBytes int64, err error) {
 	le := binary.LittleEndian
@@ -124,9 +124,9 @@ func DecodeHeader(buf []byte, segment SegmentID, offset int64) (e Entry, attribu
 	return e, attributesBytes, dataBytes, FrameBytes(attributesBytes, dataBytes), nil
 }
 
-// DecodeFrame checks the whole frame at the beginning of buf: both CRCs and the padding. Attributes and Data of the
-// entry alias buf. If the error is ErrFrameContent, frameBytes is valid and the entry has the fields of the header.
-// DecodeFrame allocates no memory.
+// DecodeFrame checks the whole frame at the beginning of buf, including both CRCs and the padding. The entry's
+// Attributes and Data alias buf. If the error is ErrFrameContent, frameBytes is valid and the entry has the fields of
+// the header. DecodeFrame allocates no memory.
 func DecodeFrame(buf []byte, segment SegmentID, offset int64) (e Entry, frameBytes int64, err error) {
 	e, attributesBytes, dataBytes, frameBytes, err := DecodeHeader(buf, segment, offset)
 	if err != nil {
@@ -160,7 +160,7 @@ func (e *Entry) DecodeContent(buf []byte, attributesBytes, dataBytes int, frameB
 	return nil
 }
 
-// IsVersion reports whether an entry is a version of a record: a put or a delete.
+// IsVersion reports whether an entry of this kind is a version of a record, that is, a put or a delete.
 func (k Kind) IsVersion() bool { return k == KindPut || k == KindDelete }
 
 // Check returns an error if the entry cannot be stored. It checks the sizes of the attributes, but not their content.
@@ -171,7 +171,7 @@ func (e *Entry) Check() error {
 	return nil
 }
 
-// refusal returns a rule of the entry's kind that the entry violates. It returns an empty string if there is none.
+// refusal returns a rule for the entry's kind that the entry violates, or an empty string if there is none.
 func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 	switch e.Kind {
 	case KindPut:

@@ -40,7 +40,7 @@ func sampleHeader() SegmentHeader {
 		Created: 1700000000123456789}
 }
 
-// orderRows puts rows and their used flags into the order of a hint.
+// orderRows sorts rows and their used flags as a hint requires.
 func orderRows(h *Hint) {
 	rows := make([]int, len(h.IDs))
 	for i := range rows {
@@ -88,7 +88,7 @@ func flipEveryBit(t *testing.T, b []byte, decode func() error) {
 
 var testSegment = SegmentID{1, 2, 3, 4, 5, 6, 7, 8}
 
-// repair corrects the checksum in b, so that the fuzzer reaches the checks behind that of the checksum.
+// repair corrects the checksum in b, so that the fuzzer reaches the checks that follow it.
 func repair(b []byte) []byte {
 	if len(b) < headBytes {
 		return b

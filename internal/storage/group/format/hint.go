@@ -24,21 +24,20 @@ const (
 	HintBytesMax    = 2 << 30
 )
 
-// Hint is the sidecar file of a sealed segment. It has one row for each put and delete. The rows are sorted by
-// index.Hash(id), then by place. This order lets a start fill the table of package index from the beginning of the
-// table's memory to its end.
+// Hint is a sealed segment's sidecar file. It has one row for each put and delete. The rows are sorted by
+// index.Hash(id), then by place. This order lets a start fill package index's table in memory order.
 type Hint struct {
 	Segment    SegmentID
 	FirstIndex uint64
-	LastIndex  uint64    // index of the last entry that was ever in the segment
-	LastCommit int64     // commit time of the last put, delete or remembered request; 0 if there is none
+	LastIndex  uint64    // index of the last entry that the segment ever held
+	LastCommit int64     // commit time of the last put, delete or remembered request, or 0 if there is none
 	Bytes      int64     // size of the segment
 	Requests   uint32    // number of entries of KindRequest, which have no row
-	IDs        []int64   // id of the record of each row
-	Places     []uint64  // place of the frame of each row: an index.Loc with ordinal 0 (offset, length, tombstone)
-	Indexes    []uint32  // index of the entry of each row, minus FirstIndex
-	Used       []uint64  // one bit for each row. 1: the newest version, as far as is known; 0: certainly superseded
-	Terms      []TermRun // terms of all entries of the segment, including internal ones
+	IDs        []int64   // record id of each row
+	Places     []uint64  // location of each row's frame: an index.Loc with ordinal 0 (offset, length, tombstone)
+	Indexes    []uint32  // index of each row's entry, minus FirstIndex
+	Used       []uint64  // one bit for each row; 1: the newest version, as far as is known, 0: certainly superseded
+	Terms      []TermRun // terms of all entries in the segment, including internal ones
 	Blobs      []HintBlob
 }
 
@@ -63,8 +62,8 @@ func (h *Hint) SetUsed(row int, used bool) {
 	}
 }
 
-// ReadHint reads and checks the hint of a segment. After any error the caller has to work without the hint. The columns
-// of the hint alias one buffer, which belongs to the caller.
+// ReadHint reads and checks a segment's hint. After any error the caller has to work without the hint. The hint's
+// columns alias one buffer, which belongs to the caller.
 func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (*Hint, error) {
 	name := path.Join(dir, HintName(segment.Number))
 	b, err := ReadAll(fs, name, HintBytesMax)
@@ -106,7 +105,7 @@ func layoutHint(rows, terms, blobs int64) hintLayout {
 	return l
 }
 
-// HintBytes returns the file size of a hint with these numbers of rows, term runs and blobs.
+// HintBytes returns the file size of a hint with the given numbers of rows, term runs and blobs.
 func HintBytes(rows, terms, blobs int64) int64 { return layoutHint(rows, terms, blobs).end }
 
 // Encode returns the content of a hint file.
@@ -172,7 +171,7 @@ func DecodeHint(b []byte) (*Hint, error) {
 	return h, nil
 }
 
-// hintHead decodes the fields of the header that describe the segment, without checking them.
+// hintHead decodes the header fields that describe the segment, without checking them.
 func hintHead(b []byte) *Hint {
 	le := binary.LittleEndian
 	h := &Hint{
@@ -183,7 +182,7 @@ func hintHead(b []byte) *Hint {
 	return h
 }
 
-// Check validates the fields of the hint. Every start calls Check, so it makes only one pass over the rows.
+// Check validates the hint's fields. Every start calls Check, so it makes only one pass over the rows.
 func (h *Hint) Check() error {
 	if h.FirstIndex == 0 || h.LastIndex < h.FirstIndex-1 || h.Bytes < SegmentHeaderBytes || h.Bytes > index.OffsetMax ||
 		int64(h.Requests) > h.Bytes/RequestFrameBytes {
@@ -200,8 +199,8 @@ func (h *Hint) Check() error {
 		before = hash
 		loc := index.Loc(place)
 		offset := loc.Offset()
-		// The length in a place is an upper bound of the frame's length, and at most 63 bytes too great. No frame is shorter
-		// than its header.
+		// The length in a place is an upper bound on the frame's length, and at most 63 bytes too great. No frame is
+		// shorter than its header.
 		if loc.Ordinal() != 0 || uint64(h.Indexes[i]) >= span || offset < SegmentHeaderBytes ||
 			place&extra>>1 < FrameHeaderBytes/64+1 || offset+loc.LengthBound()-63 > h.Bytes {
 			return fmt.Errorf("%w: row %d is impossible", ErrCorrupt, i)
@@ -213,7 +212,7 @@ func (h *Hint) Check() error {
 	return checkTermsAndBlobs(h.Terms, h.Blobs, h.FirstIndex, h.LastIndex)
 }
 
-// appendTermsAndBlobs appends term runs and blobs in the encoding that hints and pieces of hints share.
+// appendTermsAndBlobs appends term runs and blobs in the encoding that hints and hint pieces share.
 func appendTermsAndBlobs(b []byte, terms []TermRun, blobs []HintBlob) []byte {
 	le := binary.LittleEndian
 	for _, run := range terms {

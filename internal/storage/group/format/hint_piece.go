@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// The hint of the active segment is a file of pieces. Each piece covers the part of the segment that follows the part
-// of the previous piece. All lengths are multiples of 8:
+// The active segment's hint is a file of pieces. Each piece covers the part of the segment that follows the previous
+// piece's part. All lengths are multiples of 8:
 //
 //	0       8         12    16           24            32      40    48            56
 //	├ magic ┼ version ┼ CRC ┼ segment id ┼ first index ┼ begin ┼ end ┼ last before ┼ last index ┤
@@ -27,27 +27,27 @@ const (
 	pieceHeaderBytes = 96
 	pieceTrailBytes  = 8
 	pieceRowBytesMin = 8 + 3 // minimum size of a row
-	// pieceGuessBytes is the number of bytes that are read first, from the end of the file. They usually contain the whole
+	// pieceGuessBytes is the number of bytes at the end of the file that are read first. They usually contain the whole
 	// last piece.
 	pieceGuessBytes = 8 << 10
 )
 
-// HintPart is the part of the active segment that the pieces cover: everything before a certain state frame.
+// HintPart is the part of the active segment that the pieces cover, which is everything before a certain state frame.
 type HintPart struct {
-	End   int64  // offset of that frame; 0 if there are no pieces
+	End   int64  // offset of that frame, or 0 if there are no pieces
 	Last  uint64 // index of the last entry before that frame
 	Rows  int64  // number of rows in all pieces
 	Bytes int64  // size of all pieces in their file
 }
 
-// ActiveHint is the content of all pieces of an active segment.
+// ActiveHint is the content of all pieces for an active segment.
 type ActiveHint struct {
 	HintPart
 	Table Rows
 	Terms []TermRun
 }
 
-// HintPiece is one piece of the hint of an active segment. It covers the bytes from Begin to End.
+// HintPiece is one piece of an active segment's hint. It covers the bytes from Begin to End.
 type HintPiece struct {
 	Segment    SegmentID
 	First      uint64 // index of the first entry of the segment
@@ -56,12 +56,12 @@ type HintPiece struct {
 	LastBefore uint64 // index of the last entry before Begin
 	Last       uint64 // index of the last entry before End
 	RowsBefore int64  // number of rows in the pieces before this one
-	Table      Rows   // rows and blobs of this piece, and the greatest commit time of the segment so far
+	Table      Rows   // rows and blobs of this piece, and the segment's greatest commit time so far
 	Terms      []TermRun
 }
 
-// MakePiece returns the piece that extends a part up to a state frame. It selects the rows and terms of the piece from
-// those of the whole segment.
+// MakePiece returns the piece that extends a part up to a state frame. It selects the piece's rows and terms from those
+// of the whole segment.
 func MakePiece(s ManifestSegment, from HintPart, to StateFrame, rows *Rows, terms []TermRun) *HintPiece {
 	p := &HintPiece{Segment: s.ID, First: s.FirstIndex, Begin: from.End, End: to.Offset, LastBefore: from.Last,
 		Last: to.Last, RowsBefore: from.Rows}
@@ -134,8 +134,8 @@ func pieceHead(b []byte) (p HintPiece, length, rows, runs, blobs int64) {
 	return p, int64(le.Uint32(b[80:])), int64(le.Uint32(b[84:])), int64(le.Uint32(b[88:])), int64(le.Uint32(b[92:]))
 }
 
-// DecodePiece decodes the piece at the beginning of b, and returns the length of that piece. It returns an error if b
-// does not begin with a whole piece.
+// DecodePiece decodes the piece at the beginning of b, and returns the piece's length. It returns an error if b does
+// not begin with a whole piece.
 func DecodePiece(b []byte) (p *HintPiece, length int64, err error) {
 	if len(b) < pieceHeaderBytes+pieceTrailBytes {
 		return nil, 0, fmt.Errorf("piece of a hint: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -212,7 +212,7 @@ func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
 			return nil, errPieceRow
 		}
 		offset, at = offset+8*int64(numbers[0]), at+numbers[2]
-		// The length in a place is an upper bound of the frame's length, and at most 63 bytes too great.
+		// The length in a place is an upper bound on the frame's length, and at most 63 bytes too great.
 		if offset+int64(numbers[1]>>1)*64-63 > p.End || at > p.Last {
 			return nil, errPieceRow
 		}
@@ -221,8 +221,8 @@ func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
 	return b, nil
 }
 
-// add appends the next piece of a segment, which has the given number of bytes in the file. It returns false if the
-// piece does not continue the previous ones.
+// add appends a segment's next piece, which has the given number of bytes in the file. It returns false if the piece
+// does not continue the previous ones.
 func (h *ActiveHint) add(p *HintPiece, s ManifestSegment, bytes int64) bool {
 	begin, last := h.End, h.Last
 	if begin == 0 {
@@ -247,9 +247,9 @@ func (h *ActiveHint) add(p *HintPiece, s ManifestSegment, bytes int64) bool {
 	return true
 }
 
-// ReadPieces reads the hint of the active segment. Bytes after the last whole piece are ignored, because a crash has
-// torn them, or they are still being written. The result is nil if there is no whole piece of this segment. The error
-// is that of reading the file.
+// ReadPieces reads the active segment's hint. It ignores bytes after the last whole piece, because a crash has torn
+// them, or they are still being written. It returns nil if there is no whole piece for this segment, and an error only
+// if it cannot read the file.
 func ReadPieces(fs vfs.FS, dir string, s ManifestSegment) (*ActiveHint, error) {
 	name := path.Join(dir, ActiveHintName)
 	b, err := ReadAll(fs, name, HintBytesMax)
@@ -306,7 +306,7 @@ func LastPiece(fs vfs.FS, dir string, s ManifestSegment) (h HintPart, ok bool) {
 }
 
 // WritePiece writes a piece at the given offset, which is the end of the existing pieces, and truncates a torn piece
-// that follows the offset. It does not sync the file, because the loss of a hint in a power cut does no harm.
+// that follows the offset. It does not sync the file, because losing a hint in a power cut does no harm.
 func WritePiece(fs vfs.FS, dir string, at int64, b []byte) (err error) {
 	name := path.Join(dir, ActiveHintName)
 	f, err := fs.OpenWrite(name)
@@ -332,8 +332,8 @@ func WritePiece(fs vfs.FS, dir string, at int64, b []byte) (err error) {
 	return err
 }
 
-// SyncPieces makes the hint of the active segment durable, so that the next start finds it even if a power cut follows
-// an orderly stop.
+// SyncPieces makes the active segment's hint durable, so that the next start finds it even if a power cut follows an
+// orderly stop.
 func SyncPieces(fs vfs.FS, dir string) (err error) {
 	f, err := fs.OpenWrite(path.Join(dir, ActiveHintName))
 	if err != nil {
@@ -342,7 +342,7 @@ func SyncPieces(fs vfs.FS, dir string) (err error) {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// StateFrame is the place of a state frame in the active segment.
+// StateFrame locates a state frame in the active segment.
 type StateFrame struct {
 	Offset int64  // 0 if there is no state frame
 	Last   uint64 // index of the last entry before the state frame

@@ -68,8 +68,8 @@ func TestPieceWithARightChecksumAndWrongContentIsRefused(t *testing.T) {
 	}
 }
 
-// TestLastPieceOfAHint checks that a plan reads only the last piece of a hint, however long that piece is. If the plan
-// cannot use the piece, it plans as if there were no hint.
+// TestLastPieceOfAHint checks that a plan reads only a hint's last piece, however long that piece is. If the plan
+// cannot use the piece, it is the same as the plan without a hint.
 func TestLastPieceOfAHint(t *testing.T) {
 	fs, m := vfstest.NewMem(), ManifestSegment{Number: 3, ID: testSegment, FirstIndex: 10}
 	must.OK(t, fs.MkdirAll("/g"))

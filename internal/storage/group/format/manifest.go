@@ -27,22 +27,22 @@ const (
 	manifestFixedBytes   = 176
 	manifestHistoryBytes = 8
 	manifestSegmentBytes = 40
-	// manifestVersionHistory is the version of manifests with a history floor. An older program reports such a manifest
-	// as newer than it can read. A manifest without a history floor has FormatVersion.
+	// manifestVersionHistory is the version of manifests that have a history floor. An older version of Sheaf reports
+	// that it cannot read such a manifest, because it is too new. A manifest without a history floor has FormatVersion.
 	manifestVersionHistory = 2
-	// ManifestBytesMax is the greatest size of a manifest file. It is more than 2^20 segments need, and bounds the memory
-	// that reading the file takes.
+	// ManifestBytesMax is the greatest size of a manifest file. It is more than 2^20 segments need, and limits the
+	// memory needed to read the file.
 	ManifestBytesMax = 256 << 20
 	nameBytesMax     = 253
 )
 
 // Manifest lists a group's live segments and its floors. A file of the group that the manifest does not list is
-// garbage. The manifest is stored twice in its file. Each copy has a CRC and 4 KiB blocks of its own, so that one bad
-// sector loses nothing.
+// garbage. The manifest is stored twice in its file. Each copy has a separate CRC and separate 4 KiB blocks, so that
+// one bad sector loses nothing.
 type Manifest struct {
 	Identity         Identity
 	Sequence         uint64            // grows with each write of the manifest
-	Segments         []ManifestSegment // in the order of the log; the last one is active
+	Segments         []ManifestSegment // in log order; the last one is active
 	CompactedThrough uint64            // Raft's log begins after this index
 	CompactedTerm    uint64
 	TombstoneFloor   uint64 // tombstones at or below this index may be dropped
@@ -54,7 +54,7 @@ type Manifest struct {
 	// HistoryFloor is the lowest index for which the state of all records is still stored. For each index from
 	// HistoryFloor on, each record's newest version at or below that index is stored. It is 0 unless HistoryKnown is set.
 	HistoryFloor uint64
-	HistoryKnown bool // the manifest has version 2, which includes HistoryFloor
+	HistoryKnown bool // whether the manifest has version 2, which includes HistoryFloor
 }
 
 // Version returns the format version with which the manifest is stored.
@@ -80,8 +80,8 @@ type ManifestSegment struct {
 func (s ManifestSegment) Sealed() bool { return s.Bytes != 0 }
 
 // ReadManifest reads the manifest of a group's folder. It ignores a damaged copy if the other one is valid, because the
-// next write repairs the copy and VerifyDir reports it. The errors are fs.ErrNotExist, ErrCorrupt, ErrFormatVersion,
-// and those of reading the file.
+// next write repairs the copy and VerifyDir reports it. It returns fs.ErrNotExist, ErrCorrupt, ErrFormatVersion, or an
+// error from reading the file.
 func ReadManifest(fs vfs.FS, dir string) (*Manifest, error) {
 	b, err := ReadAll(fs, path.Join(dir, ManifestName), ManifestBytesMax)
 	if err != nil {
@@ -94,9 +94,9 @@ func ReadManifest(fs vfs.FS, dir string) (*Manifest, error) {
 	return m, nil
 }
 
-// WriteManifest writes a new file, syncs and renames it, and syncs the folder. If the content of the manifest is
-// invalid, WriteManifest returns an error and writes nothing. After any other error, either the old or the new manifest
-// is in place.
+// WriteManifest writes a new file, syncs and renames it, and syncs the folder. If the manifest's content is invalid,
+// WriteManifest returns an error and writes nothing. After any other error, either the old or the new manifest is in
+// place.
 func WriteManifest(fs vfs.FS, dir string, m *Manifest) error {
 	b, err := m.Encode()
 	if err != nil {
@@ -157,8 +157,8 @@ func (m *Manifest) Encode() ([]byte, error) {
 	return file, nil
 }
 
-// DecodeManifest is the inverse of Encode. It returns the newer one of the valid copies. The result bad says why each
-// copy is not valid. Both of its elements are nil if the file is as it was written.
+// DecodeManifest is the inverse of Encode. It returns the newer of the valid copies. The result bad says why each copy
+// is invalid. Both of its elements are nil if the file is intact.
 func DecodeManifest(file []byte) (m *Manifest, bad [2]error, err error) {
 	half := len(file) / 2
 	var copies [2]*Manifest
@@ -334,7 +334,7 @@ func CheckIdentity(is, want Identity) error {
 // group has always had a single voter.
 func (m *Manifest) MayBeTruncated() bool { return m.ConfIndex > 0 || len(VotersOf(m.Conf)) > 1 }
 
-// VotersOf returns the ids of all voters, including the outgoing ones of a joint membership.
+// VotersOf returns the ids of all voters, including the outgoing ones in a joint membership.
 func VotersOf(conf *raftpb.ConfState) map[uint64]bool {
 	ids := make(map[uint64]bool)
 	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing()) {
@@ -357,7 +357,7 @@ func (m *Manifest) ActiveSegment() (ManifestSegment, bool) {
 // like any other. It is in the manifest of each copy, and in the files that a new copy receives.
 const EndedID uint64 = 0x73686561_665f656e
 
-// IsEnded reports whether a membership means that its group has ended.
+// IsEnded reports whether a membership says that its group has ended.
 func IsEnded(conf *raftpb.ConfState) bool {
 	return slices.Contains(conf.GetLearners(), EndedID) || slices.Contains(conf.GetLearnersNext(), EndedID)
 }

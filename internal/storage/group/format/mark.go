@@ -23,9 +23,9 @@ const (
 	MarkFileBytes = MarkSlots * BlockBytes
 )
 
-// Mark is the local synced mark of a group. Everything before the mark was synced. The mark file has two slots, which
-// are overwritten in turn. The newer one of the valid slots counts. For idle groups the mark file is at most 100 ms
-// old. Busy groups have a newer mark in their StateRecord.
+// Mark is a group's local synced mark. Everything before the mark was synced. The mark file has two slots, which are
+// overwritten in turn. The newer valid slot is the current one. For idle groups the mark file is at most 100 ms old.
+// Busy groups have a newer mark in their StateRecord.
 type Mark struct {
 	Sequence uint64 // grows with each write, and selects the slot
 	Segment  SegmentID
@@ -63,10 +63,10 @@ func DecodeMark(b []byte, slot int) (Mark, error) {
 	return m, nil
 }
 
-// ReadMark reads the newer one of the valid slots of a group's mark file. The result found is false if no mark was ever
-// written. The result bad says why each slot is not valid, which is because a crash tore the slot or because it is
-// damaged. The element of bad is nil for a slot that is valid or was never written. The error reports a failed read or
-// a newer format.
+// ReadMark reads the newer valid slot of a group's mark file. The result found is false if no mark was ever written.
+// The result bad says why each slot is invalid, either because a crash tore the slot or because it is damaged. The
+// element of bad is nil for a slot that is valid or was never written. ReadMark returns an error if the read fails or
+// the format is newer.
 func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, err error) {
 	b, err := ReadAll(fs, path.Join(dir, MarkName), 1<<20)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -84,9 +84,8 @@ func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, 
 	return m, found, bad, nil
 }
 
-// DecodeMarkFile returns the newer one of the valid slots of a mark file. The result found is false if no slot was ever
-// written. The result bad says why each slot is not valid. Its element is nil for a slot that is valid or was never
-// written.
+// DecodeMarkFile returns the newer valid slot of a mark file. The result found is false if no slot was ever written.
+// The result bad says why each slot is invalid. Its element is nil for a slot that is valid or was never written.
 func DecodeMarkFile(b []byte) (m Mark, found bool, bad [MarkSlots]error) {
 	for slot := range MarkSlots {
 		at := slot * BlockBytes
@@ -113,7 +112,7 @@ func DecodeMarkFile(b []byte) (m Mark, found bool, bad [MarkSlots]error) {
 	return m, found, bad
 }
 
-// CreateMark durably creates a mark file that holds no mark. It replaces an existing mark file.
+// CreateMark durably creates a mark file without a mark. It replaces an existing mark file.
 func CreateMark(fs vfs.FS, dir string) error {
 	return WriteReplace(fs, dir, MarkName, make([]byte, MarkFileBytes))
 }

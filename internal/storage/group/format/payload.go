@@ -10,7 +10,7 @@ import (
 )
 
 // PayloadHeaderBytes is the length of the header of a payload. A payload is the Data of a raftpb.Entry that is a put or
-// delete. In an answer of ReadRange it may also be a KindRequest. A payload has this layout:
+// delete. In a result of ReadRange it may also be a KindRequest. A payload has this layout:
 //
 //	0      1       2      4                  8    16            24          32            48
 //	├ kind ┼ codec ┼ zero ┼ attributes length ┼ id ┼ commit time ┼ timestamp ┼ request id ┼ attributes ┼ data ┤
@@ -38,7 +38,7 @@ func EncodePayload(e *Entry) []byte {
 }
 
 // DecodePayload is the inverse of EncodePayload, and takes index and term from the raftpb.Entry. The result aliases
-// Data. A membership change of Raft's first kind becomes one of the second kind, which has the same effect. The
+// Data. It converts a membership change from Raft's first format to the second one, which has the same effect. The
 // returned entry passes Check, and its Used is false.
 func DecodePayload(r *raftpb.Entry) (Entry, error) {
 	e := Entry{Index: r.GetIndex(), Term: r.GetTerm()}

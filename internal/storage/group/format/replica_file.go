@@ -28,7 +28,7 @@ const (
 	ReplicaFileBytes = 2 * BlockBytes
 )
 
-// ReplicaFile identifies the incarnation of a replica that a group's folder holds.
+// ReplicaFile identifies the incarnation of a replica in a group's folder.
 type ReplicaFile struct {
 	RaftID uint64 // never zero, and never used again for another incarnation
 	// Volume is the volume on which the file was created. If the file is found on another volume, it is a copy, and the
@@ -36,7 +36,7 @@ type ReplicaFile struct {
 	Volume uuid.UUID
 	Store  uuid.UUID
 	Group  uuid.UUID
-	// Joining says that the folder holds no valid data yet. The replica becomes a member by an Install.
+	// Joining says that the folder holds no valid data yet. An Install makes the replica a member.
 	Joining bool
 }
 
@@ -65,8 +65,8 @@ func (f ReplicaFile) Encode() ([]byte, error) {
 	return append(b, b...), nil
 }
 
-// DecodeReplicaFile is the inverse of Encode. The result bad says why each copy is not valid. Both of its elements are
-// nil if the file is as it was written. The error is ErrCorrupt or ErrFormatVersion.
+// DecodeReplicaFile is the inverse of Encode. The result bad says why each copy is invalid. Both of its elements are
+// nil if the file is intact. The error is ErrCorrupt or ErrFormatVersion.
 func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
 	var copies [2]ReplicaFile
 	for i := range copies {
@@ -107,10 +107,10 @@ func decodeReplicaCopy(b []byte) (ReplicaFile, error) {
 }
 
 // ReadReplicaFile reads the replica file of a group's folder. The result found is false if there is no such file, as in
-// all folders that were created before groups had copies. The replica is then the sole voter of the manifest. If the
-// file says that the replica is joining, but the folder has a manifest, the replica counts as a member, because a crash
-// happened between the writes of the two files. ReadReplicaFile ignores a damaged copy if the other one is valid,
-// because VerifyDir reports it. The error is ErrCorrupt, ErrFormatVersion, or that of reading the file.
+// all folders that were created before groups had copies. The replica is then the manifest's sole voter. If the file
+// says that the replica is joining, but the folder has a manifest, the replica counts as a member, because a crash
+// happened between writing the two files. ReadReplicaFile ignores a damaged copy if the other one is valid, because
+// VerifyDir reports it. It returns ErrCorrupt, ErrFormatVersion, or an error from reading the file.
 func ReadReplicaFile(fs vfs.FS, dir string) (f ReplicaFile, found bool, err error) {
 	b, err := ReadAll(fs, path.Join(dir, ReplicaName), 2*ReplicaFileBytes)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -143,7 +143,7 @@ func WriteReplicaFile(fs vfs.FS, dir string, f ReplicaFile) error {
 		return fmt.Errorf("%s: %w", path.Join(dir, ReplicaName), MarkShortage(err))
 	}
 	if old, err := ReadAll(fs, path.Join(dir, ReplicaName), 2*ReplicaFileBytes); err == nil && bytes.Equal(old, b) {
-		return fs.SyncDir(dir) // the name of the file may not be durable yet
+		return fs.SyncDir(dir) // the file's name may not be durable yet
 	}
 	if err := WriteReplace(fs, dir, ReplicaName, b); err != nil {
 		return fmt.Errorf("%s: %w", path.Join(dir, ReplicaName), err)

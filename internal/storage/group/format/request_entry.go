@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Request is the data that a group remembers about a put or delete with a request id: the result, and the fields by
+// Request is what a group remembers about a put or delete with a request id. It holds the result, and the fields by
 // which a later write is recognised as a repetition.
 type Request struct {
 	RequestID  [16]byte
@@ -16,8 +16,8 @@ type Request struct {
 	CRC32C     uint32 // checksum of the record's whole data, even if a blob holds the data; 0 for a delete
 }
 
-// RequestOf returns the Request of an applied put or delete. The argument is the entry of the write, or the KindRequest
-// that compaction has put in its place.
+// RequestOf returns the Request for an applied put or delete. The argument is the write's entry, or the KindRequest
+// with which compaction has replaced it.
 func RequestOf(e *Entry) Request {
 	r := Request{RequestID: e.RequestID, ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Delete: e.Kind == KindDelete}
 	switch {
@@ -42,10 +42,10 @@ func RequestOf(e *Entry) Request {
 // The kind is that of the write. The CRC is the checksum of the record's whole data, or 0 for a delete.
 const requestDataBytes = 8
 
-// RequestFrameBytes is the length of the frame of a KindRequest.
+// RequestFrameBytes is the length of a KindRequest frame.
 const RequestFrameBytes = FrameHeaderBytes + requestDataBytes
 
-// RequestEntry returns the entry that compaction keeps in place of a put or delete with a request id. All copies of the
+// RequestEntry returns the entry with which compaction replaces a put or delete with a request id. All copies of the
 // group compute the same entry.
 func RequestEntry(e *Entry) Entry {
 	r := RequestOf(e)
@@ -58,7 +58,7 @@ func RequestEntry(e *Entry) Entry {
 		RequestID: e.RequestID, Data: data}
 }
 
-// isRequestData reports whether b is valid data of an entry of KindRequest.
+// isRequestData reports whether b is valid data for an entry of KindRequest.
 func isRequestData(b []byte) bool {
 	return len(b) == requestDataBytes && IsZero(b[1:4]) && (Kind(b[0]) == KindPut || Kind(b[0]) == KindDelete &&
 		IsZero(b[4:]))
@@ -71,9 +71,9 @@ func (r *Request) IsSame(other *Request) bool {
 
 // RequestWindow says how long the request id of a write is remembered. The id may be forgotten when the write is older
 // than Age or when Writes further writes of the group have followed. However, it is remembered until the write is older
-// than AgeMin or WritesMax further writes have followed. The age of a write is counted from the time at which this
-// process applied it or, for an older write, from the start of this process. It is measured by the monotonic clock, so
-// changes of the machine's time do not affect it.
+// than AgeMin or WritesMax further writes have followed. A write's age is counted from the time at which this process
+// applied it or, for an older write, from the start of this process. It is measured with the monotonic clock, so
+// changes to the machine's clock do not affect it.
 type RequestWindow struct {
 	Age       time.Duration
 	Writes    int

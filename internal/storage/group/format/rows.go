@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// Rows holds the puts and deletes of a segment in order of place, column by column, without pointers. Existing rows
-// never change, so later additions do not affect a copy of the struct.
+// Rows holds a segment's puts and deletes in order of place, column by column, without pointers. Existing rows never
+// change, so later additions do not affect a copy of the struct.
 type Rows struct {
 	IDs     []int64
 	Places  []uint64 // an index.Loc with ordinal 0 for each row
@@ -22,7 +22,7 @@ type Rows struct {
 	Requests uint32
 }
 
-// Hint returns the hint of a sealed segment. The used flags of all its rows are set.
+// Hint returns a sealed segment's hint, in which the used flags of all rows are set.
 func (r *Rows) Hint(m ManifestSegment, terms []TermRun) *Hint {
 	n := len(r.IDs)
 	type key struct {
@@ -67,7 +67,7 @@ func (r *Rows) AddRequest(e *Entry) {
 	r.LastCommit = max(r.LastCommit, e.CommitTime)
 }
 
-// Add appends the row of a put or delete whose frame is at an offset. The segment begins with index first.
+// Add appends a row for a put or delete whose frame is at an offset. The segment's first index is first.
 func (r *Rows) Add(first uint64, e *Entry, offset, length int64) {
 	r.IDs = append(r.IDs, e.ID)
 	r.Places = append(r.Places, uint64(index.MakeLoc(0, offset, length, e.Kind == KindDelete)))
@@ -106,12 +106,12 @@ func (r *Rows) TruncateUnsynced(first uint64, offset int64) {
 	}
 }
 
-// MemoryBytes returns the number of bytes of memory that the columns take.
+// MemoryBytes returns how many bytes of memory the columns take.
 func (r *Rows) MemoryBytes() int64 {
 	return 8*int64(cap(r.IDs)+cap(r.Places)) + 4*int64(cap(r.Indexes)) + 48*int64(cap(r.Blobs))
 }
 
-// AtOrBelow returns the last row whose index is at or below the given index. It returns -1 if there is none.
+// AtOrBelow returns the last row whose index is at or below the given index, or -1 if there is none.
 func (r *Rows) AtOrBelow(first, at uint64) int {
 	if at < first {
 		return -1
@@ -119,7 +119,7 @@ func (r *Rows) AtOrBelow(first, at uint64) int {
 	return sort.Search(len(r.Indexes), func(i int) bool { return first+uint64(r.Indexes[i]) > at }) - 1
 }
 
-// AtOffset returns the row of the frame at an offset. It returns -1 if there is none.
+// AtOffset returns the row whose frame is at an offset, or -1 if there is none.
 func (r *Rows) AtOffset(offset int64) int {
 	i := sort.Search(len(r.Places), func(i int) bool { return index.Loc(r.Places[i]).Offset() >= offset })
 	if i == len(r.Places) || index.Loc(r.Places[i]).Offset() != offset {

@@ -17,8 +17,8 @@ import (
 const SegmentMagic = "SHEAFSEG"
 
 // segmentVersionRequests is the version of segments that may hold entries of KindRequest. Compaction and repair write
-// such segments. An older program reports such a segment as newer than it can read. Segments that were only appended
-// to have FormatVersion.
+// such segments. An older version of Sheaf reports that it cannot read such a segment, because it is too new. Segments
+// that were only appended to have FormatVersion.
 const segmentVersionRequests = 2
 
 // SegmentHeader is the header of a segment. It takes SegmentHeaderBytes bytes:
@@ -52,8 +52,8 @@ func (h SegmentHeader) Encode() []byte {
 	return b
 }
 
-// DecodeSegmentHeader decodes the header at the beginning of b. It returns ErrCorrupt or ErrFormatVersion if there is
-// no valid header.
+// DecodeSegmentHeader decodes the header at the beginning of b. It returns ErrCorrupt or ErrFormatVersion if the header
+// is invalid.
 func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
 	if len(b) < SegmentHeaderBytes {
 		return SegmentHeader{}, fmt.Errorf("segment header: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -82,7 +82,7 @@ func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
 
 // CheckSegmentHeader compares the header at the beginning of b with the manifest. If the header is damaged or differs
 // from the manifest, it returns ErrCorrupt. The frames can then still be read, because the manifest takes precedence.
-// The other errors are ErrFormatVersion and ErrForeign.
+// It can also return ErrFormatVersion and ErrForeign.
 func CheckSegmentHeader(b []byte, identity Identity, segment ManifestSegment) error {
 	h, err := DecodeSegmentHeader(b)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 // StateRecordBytes is the length of an encoded StateRecord.
 const StateRecordBytes = 40
 
-// StateRecord is the data of a KindState frame. A state record is written with each batch that changes one of its
-// fields. The last whole record of a log is the current one.
+// StateRecord is the data in a KindState frame. A state record is written with each batch that changes one of its
+// fields. The last whole record in a log is the current one.
 type StateRecord struct {
 	Term         uint64
 	Vote         uint64
@@ -55,7 +55,7 @@ func DecodeStateRecord(b []byte) (StateRecord, error) {
 
 // MergeHardState combines term, vote and commit with those of another record, which may be older or newer. The result
 // has the greater commit, and the greater term with its vote. If the terms are equal, it has the vote of the record
-// that has one. Synced offset and index are those of other, because they refer to the segment of that record.
+// that has one. Synced offset and index come from other, because they refer to that record's segment.
 func (s *StateRecord) MergeHardState(other StateRecord) {
 	switch {
 	case other.Term > s.Term:
