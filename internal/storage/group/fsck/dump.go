@@ -17,9 +17,9 @@ import (
 )
 
 // Dump writes a segment, hint, manifest, mark, blob or replica file as text, with one line for each frame, row, slot or
-// chunk. The line of a damaged part says what is damaged. Dump determines the type by the magic or, if the magic is
-// damaged, by the name. Dump returns an error if the file cannot be read, has none of these types, or has no part that
-// can be decoded.
+// chunk. The line for a damaged part describes the damage. Dump determines the file's type from the magic or, if the
+// magic is damaged, from the name. Dump returns an error if the file cannot be read, has none of these types, or has no
+// part that can be decoded.
 func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 	f, err := fs.Open(name)
 	if err != nil {
@@ -58,9 +58,9 @@ func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 // fileType describes one type of a group's files.
 type fileType struct {
 	magic  string
-	prefix string // prefix of the names of files of this type
-	// bytesMax is the maximum size of a file of this type, which is read as a whole. If it is 0, the function dump reads
-	// the file itself, piece by piece.
+	prefix string // file name prefix for this type
+	// bytesMax is the maximum size in bytes of a file of this type, which is read as a whole. If it is 0, the function
+	// dump reads the file itself, piece by piece.
 	bytesMax int64
 	dump     func(d *dumper, all []byte) error
 }
@@ -75,7 +75,7 @@ var fileTypes = []fileType{
 	{format.ReplicaMagic, format.ReplicaName, 1 << 20, (*dumper).replica},
 }
 
-// fileTypeOf determines the type of a file by its magic or else by its name. It returns nil if the file has none of
+// fileTypeOf determines a file's type from its magic, or else from its name. It returns nil if the file has none of
 // these types.
 func fileTypeOf(magic, base string) *fileType {
 	i := slices.IndexFunc(fileTypes, func(t fileType) bool { return t.magic == magic })
@@ -88,7 +88,7 @@ func fileTypeOf(magic, base string) *fileType {
 	return &fileTypes[i]
 }
 
-// dumper writes the text. Its buffer keeps the first error of a write until Flush returns it.
+// dumper writes the text. Its buffer keeps the first write error until Flush returns it.
 type dumper struct {
 	*bufio.Writer
 	file vfs.File
@@ -259,7 +259,7 @@ func dumpRow(row int, id int64, place, at uint64) string {
 		loc.LengthBound())
 }
 
-// activeHint writes the pieces in the hint of an active segment. It ignores bytes after the last whole piece.
+// activeHint writes the pieces of an active segment's hint. It ignores bytes after the last whole piece.
 func (d *dumper) activeHint(b []byte) error {
 	row := 0
 	for at := int64(0); at < int64(len(b)); {

@@ -31,7 +31,7 @@ func TestDumpHasALineForEveryFrame(t *testing.T) {
 		lines := dumped(t, g, name)
 		extra := 1
 		if name == g.Active() {
-			extra = 2 // the line of the free space at the end of the active segment
+			extra = 2 // the line for the unused space at the end of the active segment
 		}
 		if len(lines) != len(g.Frames[name])+extra {
 			t.Fatalf("%d lines for %d frames", len(lines), len(g.Frames[name]))

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
-// repair corrects the checksum in b, so that the fuzzer reaches the checks behind that of the checksum.
+// repair corrects the checksum in b, so that the fuzzer reaches the checks that follow it.
 func repair(b []byte) []byte {
 	const head = 16 // magic, version, and the checksum of everything else
 	if len(b) < head {

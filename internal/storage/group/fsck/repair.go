@@ -21,12 +21,12 @@ type RepairReport struct {
 	Quarantined []string     // names of the copied files in the group's quarantine folder
 	Rewritten   []string     // names of the segments that were replaced
 	Dropped     int64        // number of valid entries that were dropped because their blob is damaged
-	NextIndex   uint64       // index of the next entry if entries were given up; 0 if none were
+	NextIndex   uint64       // index of the next entry if entries were given up, or 0 if none were
 }
 
 // RepairDir gives up the damaged parts of a group that no log has open, so that the rest loads without damage. It may
 // run only if an administrator requests it, because data should be restored from a peer or a backup if one of them
-// still has it. RepairDir first copies the damaged ranges and their files to the folder quarantine/ of the group.
+// still has it. RepairDir first copies the damaged ranges and their files to the group's folder quarantine/.
 // docs/format.md lists the steps. The argument progress is as in VerifyDir. If nothing is damaged, nothing is changed.
 //
 // RepairDir refuses, without a change, if there is no manifest, if the manifest belongs to a different group than the
@@ -63,16 +63,16 @@ type repairer struct {
 	*verifier
 	report RepairReport
 
-	newest   map[int64]uint64      // for each id: the greatest index of the entries that are kept
+	newest   map[int64]uint64      // for each id, the greatest index among the entries that are kept
 	rewrite  map[*segmentScan]bool // the segments that must be replaced
-	greatest uint64                // the greatest index that an entry has or had, as far as is known
+	greatest uint64                // the greatest index that any entry has or had, as far as is known
 	term     uint64                // the greatest term that was found
 	next     format.Manifest       // the new manifest
 	garbage  []string              // names of the files to remove after the commit point
 }
 
-// repair performs the steps in docs/format.md, "Accepted loss and repair". The numbers in the comments of the function
-// are those of the steps.
+// repair performs the steps in docs/format.md, "Accepted loss and repair". The numbers in this function's comments are
+// the numbers of those steps.
 func (r *repairer) repair() error {
 	if r.manifest == nil {
 		return errors.New("without a manifest it is not known which segments live: restore the group from a peer or a backup")
@@ -135,8 +135,8 @@ func (r *repairer) plan() {
 	r.term = max(r.term, r.hard.Term, m.CompactedTerm)
 	r.rewrite = make(map[*segmentScan]bool)
 	for _, s := range r.scans {
-		// A later segment may have made entries of this segment void. They must not become valid again if the repair leaves
-		// nothing of the later segment.
+		// A later segment may have made entries of this segment void. They must not become valid again if the repair
+		// removes the later segment.
 		void := s.Last > s.through
 		if len(s.Bad) > 0 || len(s.faults) > 0 || s.header != nil || s.fileBytes < 0 || s.dropped > 0 || void ||
 			r.falseFrameFlag(s) {
@@ -146,7 +146,7 @@ func (r *repairer) plan() {
 	r.lost = r.lost || r.report.Dropped > 0
 }
 
-// drop gives up the entry of a row, if the entry still counts.
+// drop gives up a row's entry, if the entry is still valid.
 func (r *repairer) drop(s *segmentScan, row int) {
 	if s.counts(row) {
 		s.gone[s.index(row)] = true
@@ -169,7 +169,7 @@ func (r *repairer) dropBlobs(s *segmentScan) {
 
 // dropDoubtful drops the entries that a frame in later bad bytes may have made void. They are given up together with
 // the bad bytes, because a version that was never acknowledged must not take the place of a lost one. A segment with a
-// valid hint has no such entries, because the hint lists exactly the entries that count.
+// valid hint has no such entries, because the hint lists exactly the valid entries.
 func (r *repairer) dropDoubtful(s *segmentScan) {
 	for _, d := range r.damages(s) {
 		for row := range s.Rows.IDs {
@@ -180,16 +180,16 @@ func (r *repairer) dropDoubtful(s *segmentScan) {
 	}
 }
 
-// falseFrameFlag reports whether the used byte of any frame says "superseded" although the entry of the frame is now
-// the newest one of its record.
+// falseFrameFlag reports whether the used byte of any frame says "superseded" although the frame's entry is now the
+// newest one of its record.
 func (r *repairer) falseFrameFlag(s *segmentScan) bool {
 	return slices.ContainsFunc(s.unusedRows(s.frameUnused), func(row int) bool {
 		return r.newest[s.Rows.IDs[row]] == s.index(row)
 	})
 }
 
-// checkSpace checks, before anything is written, whether there is enough free space for the copies and the new
-// segments.
+// checkSpace returns an error if there is not enough free space for the copies and the new segments. It must be called
+// before anything is written.
 func (r *repairer) checkSpace() error {
 	var need int64
 	for name, damages := range r.damagedFiles() {
@@ -217,7 +217,7 @@ func (r *repairer) damagedFiles() map[string][]format.Damage {
 	return files
 }
 
-// quarantine copies each damaged file, and also copies each bad range into a file of its own.
+// quarantine copies each damaged file, and also copies each bad range into a separate file.
 func (r *repairer) quarantine() error {
 	folder := path.Join(r.dir, format.QuarantineName)
 	if err := r.fs.MkdirAll(folder); err != nil {
@@ -247,7 +247,7 @@ func (r *repairer) quarantine() error {
 }
 
 // quarantineFile copies one file and its bad ranges. It does nothing if the file is missing. The function free returns
-// an unused name that is like a given one.
+// an unused name similar to a given one.
 func (r *repairer) quarantineFile(name, folder string, damages []format.Damage, free func(string) string) (err error) {
 	f, err := r.fs.Open(path.Join(r.dir, name))
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -275,8 +275,8 @@ func (r *repairer) quarantineFile(name, folder string, damages []format.Damage, 
 	return nil
 }
 
-// copyRange copies a range of a file into a new file and syncs it. The copy has bytes 0xff in place of sectors that
-// cannot be read.
+// copyRange copies a range of a file into a new file and syncs it. In the copy, sectors that cannot be read are filled
+// with bytes 0xff.
 func (r *repairer) copyRange(f vfs.File, offset, length int64, name string) (err error) {
 	out, err := vfs.CreateReplacing(r.fs, name)
 	if err != nil {
@@ -320,7 +320,7 @@ func (r *repairer) finish() error {
 	return r.fs.SyncDir(r.dir)
 }
 
-// rewriteMark writes a new mark file with the content of the valid slot in both slots.
+// rewriteMark writes a new mark file in which both slots have the content of the valid slot.
 func (r *repairer) rewriteMark() error {
 	if r.mark.Sequence == 0 {
 		return format.CreateMark(r.fs, r.dir)

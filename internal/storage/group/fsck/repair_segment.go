@@ -20,7 +20,7 @@ func (r *repairer) writeSegments() error {
 	r.next.HardState.SyncedOffset, r.next.HardState.SyncedIndex = 0, 0
 	last := uint64(0)
 	for _, s := range r.scans {
-		// This segment makes entries of earlier segments void if their indexes are not below its first index.
+		// This segment makes those entries of earlier segments void whose indexes are not below its first index.
 		last = max(min(last, s.manifest.FirstIndex-1), s.Last)
 		if err := r.writeSegment(s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -62,8 +62,8 @@ func (r *repairer) writeActive(first uint64) error {
 	return nil
 }
 
-// writeSegment decides what happens to one segment. It keeps, seals or replaces the segment, or drops it because none
-// of its entries is left.
+// writeSegment decides what happens to one segment. It keeps, seals or replaces the segment, or drops it because it has
+// no remaining entries.
 func (r *repairer) writeSegment(s *segmentScan) error {
 	m := s.manifest
 	if !r.rewrite[s] && !m.Sealed() && !r.lost {
@@ -120,7 +120,7 @@ func (r *repairer) replaceSegment(s *segmentScan) error {
 	return r.writeSegmentHint(s, m, to.Rows)
 }
 
-// copyEntries durably copies the remaining entries into a new segment. Each entry is read again, and is verified again.
+// copyEntries durably copies the remaining entries into a new segment. It reads and verifies each entry again.
 func (r *repairer) copyEntries(s *segmentScan, to *segio.Writer) (err error) {
 	in, err := r.fs.OpenDirect(path.Join(r.dir, s.name))
 	if err != nil {
@@ -145,14 +145,14 @@ func (r *repairer) copyEntries(s *segmentScan, to *segio.Writer) (err error) {
 	return to.Finish()
 }
 
-// stays reports whether the repair keeps the frame of a step.
+// stays reports whether the repair keeps a step's frame.
 func (s *segmentScan) stays(step *segio.FrameStep) bool {
 	e := &step.Entry
 	return step.Status == segio.FrameWhole && e.Kind != format.KindState && s.Counts(e.Kind.IsVersion(), step.Offset) &&
 		!s.gone[e.Index]
 }
 
-// hasRows reports whether the repair keeps any row of the segment.
+// hasRows reports whether the repair keeps any of the segment's rows.
 func (s *segmentScan) hasRows() bool {
 	for row := range s.Rows.IDs {
 		if s.counts(row) {
@@ -162,8 +162,7 @@ func (s *segmentScan) hasRows() bool {
 	return false
 }
 
-// writeSegmentHint writes the hint of a repaired segment. The used flags in the hint are correct for the remaining
-// entries.
+// writeSegmentHint writes a repaired segment's hint. The used flags in the hint are correct for the remaining entries.
 func (r *repairer) writeSegmentHint(s *segmentScan, m format.ManifestSegment, table *format.Rows) error {
 	h := table.Hint(m, s.Terms)
 	for i, id := range h.IDs {

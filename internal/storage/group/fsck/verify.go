@@ -20,7 +20,7 @@ import (
 )
 
 // verifyWorkers is the number of goroutines that read segments and blobs. It is enough to keep an SSD busy, and to
-// compute checksums at the rate of the SSD.
+// compute checksums as fast as the SSD reads.
 const verifyWorkers = 4
 
 // VerifyReport is the result of VerifyDir and VerifyFiles.
@@ -31,7 +31,7 @@ type VerifyReport struct {
 	Blobs     int64 // number of blobs that entries refer to
 	Damages   []format.Damage
 	TornBytes int64 // size of a torn tail above the synced mark; it is not damage, and the next load truncates it
-	Joining   bool  // the replica is still joining, so its folder holds no valid data yet
+	Joining   bool  // whether the replica is still joining, so that its folder holds no valid data yet
 	// Exchanged says that the manifest belongs to a different group than the folder, and what to do. It is empty if both
 	// belong to the same group. If it is not empty, nothing else was checked.
 	Exchanged string
@@ -39,9 +39,10 @@ type VerifyReport struct {
 
 // VerifyOptions holds the options of VerifyFiles.
 type VerifyOptions struct {
-	// Manifest is the manifest in memory. If it is nil, the manifest is read from its file, which is also checked.
+	// Manifest is the open log's manifest in memory. If it is nil, the manifest is read from its file, which is also
+	// checked.
 	Manifest *format.Manifest
-	// ActiveBytes is the end of the synced part of the active segment. The bytes after it are not checked. 0 means the end
+	// ActiveBytes is the end of the active segment's synced part. The bytes after it are not checked. 0 means the end
 	// of the file.
 	ActiveBytes int64
 	// ActiveIndex is the index of the last entry before ActiveBytes.
@@ -49,18 +50,17 @@ type VerifyOptions struct {
 	// BlobGone is called for a blob whose file is missing. It reports whether compaction has dropped the blob, together
 	// with the entry that referred to it, during the check. If BlobGone is nil, a missing blob is always damage.
 	BlobGone func(id uuid.UUID) bool
-	// RateBytesPerSecond limits the read rate. 0 means that there is no limit.
+	// RateBytesPerSecond limits the read rate. 0 means no limit.
 	RateBytesPerSecond int64
-	// Progress is called with the number of bytes that were read since the last call. Calls do not overlap. Progress may
-	// be nil.
+	// Progress is called with the number of bytes read since the last call. Calls do not overlap. Progress may be nil.
 	Progress func(bytes int64)
 }
 
-// VerifyDir checks every byte of a group that no log has open: manifest, segment headers, all frames, padding and
-// preallocated space, the order of indexes, hints against the segments, used flags, blobs against the entries that
-// refer to them, and the mark. The function progress is called with the number of bytes that were read since its last
-// call. The report lists the damage. The error says why something could not be checked, for example because ctx has
-// ended, the format is newer, or the folder does not exist.
+// VerifyDir checks every byte of a group that no log has open. It checks the manifest, segment headers, all frames,
+// padding and preallocated space, the order of indexes, hints against the segments, used flags, blobs against the
+// entries that refer to them, and the mark. The function progress is called with the number of bytes read since its
+// last call. The report lists the damage. The error says why something could not be checked, for example because ctx is
+// done, the format is newer, or the folder does not exist.
 func VerifyDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes int64)) (VerifyReport, error) {
 	return VerifyFiles(ctx, fs, dir, VerifyOptions{Progress: progress})
 }
@@ -80,14 +80,14 @@ type verifier struct {
 	dir      string
 	opts     VerifyOptions
 	manifest *format.Manifest
-	replica  *format.ReplicaFile // nil if there is no replica file, or if it cannot be read
+	replica  *format.ReplicaFile // nil if the replica file is missing or cannot be read
 	mark     format.Mark
 	scans    []*segmentScan // in the order of the manifest
 	report   VerifyReport
 	hard     format.StateRecord // the hard state, combined from the manifest and the state frames
-	lost     bool               // entries are or may be lost for a reason other than a bad blob
+	lost     bool               // whether entries are or may be lost for a reason other than a bad blob
 	badMark  bool
-	// badReplica says that a copy of the replica file is not valid.
+	// badReplica says that a copy of the replica file is invalid.
 	badReplica bool
 	started    time.Time
 
@@ -142,8 +142,8 @@ func (v *verifier) run() error {
 	return nil
 }
 
-// readManifest reads the manifest. It returns false if there is no valid manifest, so that the names of the other files
-// are not known.
+// readManifest reads the manifest. It returns false if there is no valid manifest, so that the other files' names are
+// not known.
 func (v *verifier) readManifest() (bool, error) {
 	b, err := format.ReadAll(v.fs, path.Join(v.dir, format.ManifestName), format.ManifestBytesMax)
 	switch {
@@ -228,7 +228,7 @@ func (v *verifier) readMark() error {
 
 // neighbourOf returns the name of the group in a sibling folder whose manifest lists the segment. It returns an empty
 // string if no sibling lists the segment, or if this group does. A mark may refer to a segment that no manifest lists,
-// because compaction has replaced the segment by a new one.
+// because compaction has replaced the segment with a new one.
 func (v *verifier) neighbourOf(id format.SegmentID) string {
 	has := func(m *format.Manifest) bool {
 		return slices.ContainsFunc(m.Segments, func(s format.ManifestSegment) bool { return s.ID == id })
@@ -258,7 +258,7 @@ func (v *verifier) damage(damages ...format.Damage) {
 	}
 }
 
-// count reports bytes that were read to Progress, and limits the read rate.
+// count reports the number of bytes read to Progress, and limits the read rate.
 func (v *verifier) count(bytes int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -279,8 +279,7 @@ func (v *verifier) count(bytes int64) {
 	}
 }
 
-// countingFile is a file that reports the bytes that are read from it to a verifier. Its reads fail when the context
-// has ended.
+// countingFile is a file that reports the bytes read from it to a verifier. Its reads fail when the context is done.
 type countingFile struct {
 	vfs.File
 	v *verifier
@@ -295,7 +294,7 @@ func (f countingFile) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// each calls work for each number from 0 to n - 1, on several goroutines. Each goroutine has a buffer of its own.
+// each calls work for each number from 0 to n - 1, on several goroutines. Each goroutine has a separate buffer.
 func (v *verifier) each(n int, work func(i int, buffer []byte) error) error {
 	all, ctx := errgroup.WithContext(v.ctx)
 	all.SetLimit(verifyWorkers)

@@ -51,7 +51,7 @@ func (v *verifier) checkBlobs() error {
 	})
 }
 
-// checkBlob reads one blob and returns the damage in it.
+// checkBlob reads one blob and returns the damage to it.
 func (v *verifier) checkBlob(ref format.BlobRef, buffer []byte) (bad []format.Damage, err error) {
 	name := format.BlobName(ref.ID)
 	f, err := v.fs.OpenDirect(path.Join(v.dir, name))

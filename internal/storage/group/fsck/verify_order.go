@@ -39,7 +39,7 @@ func (v *verifier) checkOrder() {
 	}
 }
 
-// checkBoundary checks the first entry of a segment against the last entry of the earlier segments.
+// checkBoundary compares a segment's first entry with the last entry of the earlier segments.
 func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
 	d := format.Damage{File: s.name, Offset: s.firstOffset}
 	through := max(last, v.manifest.CompactedThrough)
@@ -54,7 +54,7 @@ func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
 	}
 }
 
-// truncateBefore makes the entries of earlier segments void whose index is at or above the first index of segment i,
+// truncateBefore makes those entries of earlier segments void whose index is at or above the first index of segment i,
 // because the log was truncated at that index. The argument commit is the greatest commit index in the state records
 // before segment i.
 func (v *verifier) truncateBefore(i int, commit uint64) {
@@ -68,8 +68,8 @@ func (v *verifier) truncateBefore(i int, commit uint64) {
 	}
 }
 
-// termBefore returns the term of the last entry before segment i that the segment does not make void. It returns 0 if
-// there is no such entry.
+// termBefore returns the term of the last entry before segment i that the segment does not make void, or 0 if there is
+// no such entry.
 func (v *verifier) termBefore(i int) uint64 {
 	at := v.scans[i].manifest.FirstIndex - 1
 	for k := i - 1; k >= 0; k-- {
@@ -81,8 +81,8 @@ func (v *verifier) termBefore(i int) uint64 {
 	return 0
 }
 
-// dropVoid drops the rows that a later segment made void. It must be called after the comparison with the hints,
-// because hints may still have these rows.
+// dropVoid drops the rows that a later segment made void. It must be called after the hints have been compared, because
+// hints may still have these rows.
 func (v *verifier) dropVoid() {
 	for _, s := range v.scans {
 		if s.through != math.MaxUint64 {
@@ -91,7 +91,7 @@ func (v *verifier) dropVoid() {
 	}
 }
 
-// reportRanges adds the bad ranges that the scans have found to the damage in the report.
+// reportRanges reports the bad ranges that the scans have found as damage.
 func (v *verifier) reportRanges() {
 	for _, s := range v.scans {
 		v.lost = v.lost || s.hidden
@@ -126,8 +126,9 @@ func (v *verifier) checkHints() error {
 	})
 }
 
-// checkHintEarly checks the hint of segment i right after its scan, while other segments are still being read. It
-// does so only if no later result matters for the hint: neither a truncation by a later segment nor damage.
+// checkHintEarly checks the hint of segment i right after its scan, while other segments are still being read. It does
+// so only if no later result matters for the hint, because no later segment can truncate this one and nothing is
+// damaged.
 func (v *verifier) checkHintEarly(i int, s *segmentScan) error {
 	if !s.manifest.Sealed() || len(s.Bad)+len(s.faults) > 0 || s.fileBytes < s.manifest.Bytes {
 		return nil
@@ -161,8 +162,8 @@ func (v *verifier) checkHint(s *segmentScan) error {
 	return v.ctx.Err()
 }
 
-// checkActiveHint compares the hint of the active segment with the segment. It ignores incomplete pieces, because they
-// may be torn by a power cut, or may still be being written.
+// checkActiveHint compares the active segment's hint with the segment. It ignores incomplete pieces, because a power
+// cut may have torn them, or they may still be being written.
 func (v *verifier) checkActiveHint(s *segmentScan) error {
 	h, err := format.ReadPieces(v.fs, v.dir, s.manifest)
 	if h != nil {
@@ -185,8 +186,8 @@ func (s *segmentScan) compareRow(i int, id int64, at, place uint64, row int) err
 		s.index(row), s.offset(row))
 }
 
-// compareActiveHint returns an error if the hint of the active segment differs from the part of the segment that was
-// read. It ignores rows of the hint for frames after that part.
+// compareActiveHint returns an error if the active segment's hint differs from the part of the segment that was read.
+// It ignores the hint's rows for frames after that part.
 func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 	end := min(h.End, s.end)
 	find := s.finder()
@@ -203,7 +204,7 @@ func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 				return err
 			}
 			seen++
-		case len(s.Bad) == 0: // with bad bytes, the entry may be in them, or they may hold an entry that made it void
+		case len(s.Bad) == 0: // the bad bytes may contain the entry, or an entry that made it void
 			return fmt.Errorf("row %d: there is no entry of id %d at offset %d", i, h.Table.IDs[i], offset)
 		}
 	}
@@ -217,8 +218,8 @@ func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 }
 
 // compareHint returns an error if a hint differs from the segment. Rows that only the hint has must lie in bad bytes.
-// Entries without a row in the hint do not count, because an entry in bad bytes has made them void. If there is no
-// difference, the segment takes over the used flags of the hint.
+// Entries without a row in the hint are ignored, because an entry in bad bytes has made them void. If there is no
+// difference, the segment takes over the hint's used flags.
 func (s *segmentScan) compareHint(h *format.Hint) error {
 	used, told := make([]bool, len(s.Rows.IDs)), make([]bool, len(s.Rows.IDs))
 	find := s.finder()
@@ -268,9 +269,9 @@ func (s *segmentScan) compareHint(h *format.Hint) error {
 	return nil
 }
 
-// finder returns a function that finds the row at an offset. The rows of a hint are not sorted by offset, and a binary
-// search through all rows of the segment for each of them would be slow. So finder divides the file into about as many
-// parts as there are rows, and each search only looks at the rows of one part.
+// finder returns a function that finds the row at an offset. A hint's rows are not sorted by offset, and a binary
+// search through all of the segment's rows for each of them would be slow. So finder divides the file into about as
+// many parts as there are rows, and each search only looks at one part's rows.
 func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	shift := 0
 	for s.end>>shift > int64(len(s.Rows.IDs)) {
@@ -299,10 +300,10 @@ func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	}
 }
 
-// compareHintRest compares the blobs, terms and commit time of a hint with those of the segment. The hint may or may
-// not have entries that a later segment made void. Because terms only increase, it is enough to compare the terms of
-// the first entry of each run and of the last entry. Runs of a compacted segment may begin at entries that compaction
-// has dropped.
+// compareHintRest compares a hint's blobs, terms and commit time with those of the segment. The hint may or may not
+// have entries that a later segment made void. Because terms never decrease, it is enough to compare the terms of each
+// run's first entry and of the last entry. Runs of a compacted segment may begin at entries that compaction has
+// dropped.
 func (s *segmentScan) compareHintRest(h *format.Hint) error {
 	lasting := func(blobs []format.HintBlob) []format.HintBlob {
 		n := sort.Search(len(blobs), func(i int) bool { return blobs[i].Index > s.through })
@@ -326,11 +327,11 @@ func (s *segmentScan) compareHintRest(h *format.Hint) error {
 	return nil
 }
 
-// checkUsed finds flags that say "superseded" although no newer version exists, because a load would lose the record of
-// such an entry. If there are bad bytes with unknown ids, the flag may be right, because the newer version may have
-// been in these bytes.
+// checkUsed finds flags that say "superseded" although no newer version exists, because a load would lose such an
+// entry's record. If there are bad bytes with unknown ids, the flag may be right, because these bytes may have
+// contained the newer version.
 func (v *verifier) checkUsed() {
-	newest := make(map[int64]uint64) // for each id of which a flag is unset: the greatest index among its entries
+	newest := make(map[int64]uint64) // for each id with an unset flag, the greatest index among its entries
 	for _, s := range v.scans {
 		for _, row := range s.unusedRows(s.unused) {
 			newest[s.Rows.IDs[row]] = 0

@@ -11,10 +11,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Exchanged returns a sentence about a folder that has the UUID of one group as its name but holds the manifest of
-// another group. The sentence says so, and says what to do. It is empty if folder and manifest belong to the same
-// group, or if this cannot be determined. No file in an exchanged folder is damaged, because all files are whole, but
-// in the wrong place.
+// Exchanged returns a message if a folder's name is the UUID of one group but the folder holds another group's
+// manifest. The message says so, and says what to do. Exchanged returns an empty string if folder and manifest belong
+// to the same group, or if this cannot be determined. The files in an exchanged folder are intact, but in the wrong
+// place.
 func Exchanged(fs vfs.FS, dir string) string {
 	m, err := format.ReadManifest(fs, dir)
 	if err != nil {
@@ -42,8 +42,8 @@ func exchanged(fs vfs.FS, dir string, m *format.Manifest) string {
 	return is + ": were two folders or their manifests exchanged? Put them back"
 }
 
-// ownerOf returns the group to which the other files of a folder belong: the group that the replica file names, or else
-// the group that the first readable segment names.
+// ownerOf returns the group to which a folder's other files belong. This is the group that the replica file names, or
+// else the group that the first readable segment names.
 func ownerOf(fs vfs.FS, dir string, m *format.Manifest) uuid.UUID {
 	if f, found, err := format.ReadReplicaFile(fs, dir); err == nil && found {
 		return f.Group

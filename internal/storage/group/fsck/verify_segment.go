@@ -13,13 +13,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// segmentScan is the content of a segment's file. The embedded walk has the entries that count, and the ranges of bad
-// bytes.
+// segmentScan is the content of a segment's file. The embedded walk has the valid entries, and the ranges of bad bytes.
 type segmentScan struct {
 	manifest  format.ManifestSegment
 	name      string
 	fileBytes int64 // -1 if the file is missing
-	header    error // why the header is not valid; nil if it is
+	header    error // why the header is invalid, or nil if it is valid
 
 	*replay.Walk
 	recovered *replay.Recovered // set only for an active segment that no log has open
@@ -31,12 +30,12 @@ type segmentScan struct {
 	frameUnused []int64 // offsets of frames whose used byte says "superseded"
 	unused      []int64 // the same offsets according to the hint, if the hint is valid
 
-	first       uint64 // index of the first entry; 0 if there is none
+	first       uint64 // index of the first entry, or 0 if there is none
 	firstTerm   uint64
 	firstOffset int64
 
 	through uint64 // entries above this index are void because a later segment truncated the log
-	// gone holds the indexes of whole entries that do not count, or that a repair gives up because of their blobs.
+	// gone holds the indexes of whole entries that are not valid, or that a repair gives up because of their blobs.
 	gone    map[uint64]bool
 	dropped int64 // number of entries that a repair gives up
 
@@ -55,10 +54,10 @@ func (s *segmentScan) index(row int) uint64 {
 // offset returns the offset of a row's frame.
 func (s *segmentScan) offset(row int) int64 { return index.Loc(s.Rows.Places[row]).Offset() }
 
-// counts reports whether the entry of a row counts.
+// counts reports whether a row's entry is valid.
 func (s *segmentScan) counts(row int) bool { return !s.gone[s.index(row)] }
 
-// rowOf returns the row of the entry with an index. The entry must have a row.
+// rowOf returns the row for the entry with the given index, which must have a row.
 func (s *segmentScan) rowOf(at uint64) int { return s.Rows.AtOrBelow(s.manifest.FirstIndex, at) }
 
 func (v *verifier) scanSegments() error {
@@ -78,8 +77,8 @@ func (v *verifier) scanSegments() error {
 	for _, s := range v.scans {
 		hard := s.State
 		if s.manifest.Sealed() {
-			// The vote of a sealed segment is also in the manifest, and the vote in an installed segment is that of another
-			// replica.
+			// The vote of a sealed segment is also in the manifest, and the vote in an installed segment belongs to
+			// another replica.
 			hard.Vote = 0
 		}
 		v.hard.MergeHardState(hard)
@@ -94,7 +93,7 @@ func (v *verifier) scanSegments() error {
 func (v *verifier) scanSegment(m format.ManifestSegment, buffer []byte) (s *segmentScan, err error) {
 	s = &segmentScan{manifest: m, name: format.SegmentName(m.Number), fileBytes: -1, through: math.MaxUint64,
 		gone: make(map[uint64]bool)}
-	bytes := m.Bytes // expected size of the file; 0 if it is not known
+	bytes := m.Bytes // expected file size, or 0 if it is not known
 	if !m.Sealed() {
 		bytes = v.opts.ActiveBytes
 	}
@@ -135,7 +134,7 @@ func (v *verifier) scanSegment(m format.ManifestSegment, buffer []byte) (s *segm
 	return s, err
 }
 
-// readHeader reads and checks the header of a segment's file.
+// readHeader reads and checks the header in a segment's file.
 func (s *segmentScan) readHeader(f countingFile, m *format.Manifest, buffer []byte) error {
 	w := segio.OpenWindow(f, 0, min(format.SegmentHeaderBytes, s.fileBytes))
 	w.UseBuffer(buffer)
@@ -149,7 +148,7 @@ func (s *segmentScan) readHeader(f countingFile, m *format.Manifest, buffer []by
 	return nil
 }
 
-// begin begins a walk of the segment.
+// begin starts walking the segment.
 func (s *segmentScan) begin(m *format.Manifest) {
 	if s.Walk = replay.New(s.manifest.FirstIndex, true); !s.manifest.Sealed() {
 		s.Walk = replay.NewActive(s.manifest.FirstIndex)
@@ -171,7 +170,7 @@ func (s *segmentScan) begin(m *format.Manifest) {
 	}
 }
 
-// take records facts about an entry that the walk does not record.
+// take records facts about an entry that the walk itself does not record.
 func (s *segmentScan) take(step *segio.FrameStep) {
 	e := &step.Entry
 	if s.first == 0 {
@@ -199,8 +198,8 @@ func (s *segmentScan) checkState(step *segio.FrameStep) bool {
 	return true
 }
 
-// checkOrder checks an entry's position in the log. It returns false if the entry cannot be at this position, and
-// therefore does not count. A gap between indexes means missing entries only above the compacted index.
+// checkOrder checks an entry's position in the log. It returns false if the entry cannot be at this position, and is
+// therefore not valid. A gap between indexes means missing entries only above the compacted index.
 func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool {
 	e := &step.Entry
 	fault := format.Damage{File: s.name, Offset: step.Offset, Length: step.Bytes}
@@ -231,7 +230,7 @@ func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool
 	return true
 }
 
-// damages returns the damage that follows from the bad bytes of a segment.
+// damages returns the damage that follows from a segment's bad bytes.
 func (v *verifier) damages(s *segmentScan) []*format.Damage {
 	if s.recovered != nil {
 		return s.recovered.Damages
@@ -244,7 +243,7 @@ func (v *verifier) damages(s *segmentScan) []*format.Damage {
 	return out
 }
 
-// unusedRows returns the rows at the given offsets whose entries count. The offsets must be sorted.
+// unusedRows returns the rows at the given offsets whose entries are valid. The offsets must be sorted.
 func (s *segmentScan) unusedRows(offsets []int64) (rows []int) {
 	for _, offset := range offsets {
 		if row := s.Rows.AtOffset(offset); row >= 0 && s.counts(row) {

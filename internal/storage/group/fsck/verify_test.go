@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overlapping returns those damages in a report that overlap a range of a file.
+// overlapping returns the damages in a report that overlap a range of a file.
 func overlapping(report VerifyReport, name string, offset, length int64) []format.Damage {
 	var hit []format.Damage
 	for _, d := range report.Damages {
@@ -90,7 +90,7 @@ func TestVerifyNamesTheIdsThatWereHit(t *testing.T) {
 			if f.Entry.Kind == format.KindState {
 				continue
 			}
-			// If the content of a frame is damaged, its header still identifies the entry.
+			// If a frame's content is damaged, its header still identifies the entry.
 			if len(f.Entry.Data) > 0 {
 				undo := g.Change(t, name, f.Offset+format.FrameHeaderBytes, func(b []byte) { b[0]++ }, 1)
 				d := verifyFolder(t, g).Damages
@@ -100,8 +100,8 @@ func TestVerifyNamesTheIdsThatWereHit(t *testing.T) {
 				}
 				undo()
 			}
-			// If the header of a frame is damaged, the hint identifies the entry, if there is one, and the entries before and
-			// after it determine its index.
+			// If a frame's header is damaged, the hint identifies the entry, if there is one, and the entries before
+			// and after it determine its index.
 			undo := g.Change(t, name, f.Offset+8, func(b []byte) { b[0]++ }, 1)
 			d := verifyFolder(t, g).Damages
 			if len(d) != 1 || d[0].Offset != f.Offset || d[0].Length != f.Bytes {
@@ -247,7 +247,7 @@ func truncateFolder(t *testing.T, g *foldertest.Folder, name string, size int64)
 func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(g *foldertest.Folder, e *format.Entry)
-		says   string // part of the expected report; empty if nothing is wrong
+		says   string // substring of the expected report; empty if nothing is wrong
 	}{
 		"the next entry": {func(*foldertest.Folder, *format.Entry) {}, ""},
 		"a new term cuts above the commit": {func(_ *foldertest.Folder, e *format.Entry) {
@@ -256,7 +256,7 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 		"a new term cuts below the commit": {func(g *foldertest.Folder, e *format.Entry) {
 			e.Index, e.Term = g.Manifest.Segments[2].FirstIndex+1, 9
 		}, "behind index"},
-		// This entry replaces the one of another leader, which becomes void.
+		// This entry replaces another leader's entry, which becomes void.
 		"the same index and term again": {func(_ *foldertest.Folder, e *format.Entry) { e.Index-- }, ""},
 		"an older term cuts": {func(_ *foldertest.Folder, e *format.Entry) {
 			e.Index--
@@ -420,7 +420,7 @@ func readRaw(b *testing.B, g *foldertest.Folder) int64 {
 			for {
 				block := next.Add(1) - 1
 				f := files[block%int64(len(files))]
-				n, _ := f.ReadAt(buffer, block/int64(len(files))<<20) // the only error is that of the end of the file
+				n, _ := f.ReadAt(buffer, block/int64(len(files))<<20) // the only possible error is the end of the file
 				total.Add(int64(n))
 				if n == 0 {
 					return
