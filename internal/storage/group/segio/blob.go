@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// CheckBlob reads the file of a blob, as many bytes at a time as the buffer has, and returns the damage in the order of
-// offsets. The argument want is the expected blob. If it is nil, the blob is the one that the header names. The error
-// says why the file could not be read.
+// CheckBlob reads a blob's file, as many bytes at a time as the buffer has, and returns the damage in the order of
+// offsets. The argument want is the expected blob. If it is nil, the header determines the blob. CheckBlob returns an
+// error if the file could not be read.
 func CheckBlob(src io.ReaderAt, size int64, want *format.BlobRef, buffer []byte) (bad []format.Damage, err error) {
 	add := func(offset, length int64, what string) {
 		bad = append(bad, format.Damage{Offset: offset, Length: length, What: what})
@@ -62,8 +62,8 @@ func CheckBlob(src io.ReaderAt, size int64, want *format.BlobRef, buffer []byte)
 	return bad, nil
 }
 
-// WholeBlob returns the offset of the first damaged chunk in a blob's file. It returns the size of the file if nothing
-// is damaged, and 0 if the header or the checksum of the whole data is wrong. The argument bad is the damage that
+// WholeBlob returns the offset of the first damaged chunk in a blob's file. It returns the file's size if nothing is
+// damaged, and 0 if the header or the checksum of the whole data is wrong. The argument bad is the damage that
 // CheckBlob found.
 func WholeBlob(size int64, bad []format.Damage) int64 {
 	if len(bad) == 0 {

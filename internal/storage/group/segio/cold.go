@@ -14,9 +14,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// A record that is read only once should not take space in the page cache. Besides, a read through the cache blocks a
-// processor of the runtime while the device works. Therefore the first read of a block bypasses the page cache. A block
-// that is read again goes through the cache and remains there. See docs/adr/0008-cold-reads.md.
+// A record that is read only once should not occupy the page cache. In addition, a read through the cache blocks one of
+// the Go runtime's processors while the device works. Therefore the first read of a block bypasses the page cache. A
+// block that is read again goes through the cache and remains there. See docs/adr/0008-cold-reads.md.
 
 const (
 	coldBlocksPerWord = 32 // each block has two bits: the first read was done, and later reads go through the page cache
@@ -28,10 +28,9 @@ const (
 // FrameBuffers.
 var coldBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(coldBufferBytes); return &b }}
 
-// pageCache estimates the content of the kernel's page cache for all segments of a volume. It counts rounds. When as
-// many bytes were read through the cache as the cache can hold, a new round begins, and all blocks count as cold again.
-// So a hot block costs one read of the device in each round, and a block that the kernel has dropped from the cache
-// becomes cold again.
+// pageCache estimates what the kernel's page cache holds of a volume's segments. It counts rounds. When as many bytes
+// were read through the cache as the cache can hold, a new round begins, and all blocks count as cold again. So a hot
+// block costs one device read in each round, and a block that the kernel has dropped from the cache becomes cold again.
 type pageCache struct {
 	bytesMax int64
 	bytes    atomic.Int64 // bytes read into the cache in this round
@@ -57,8 +56,8 @@ func (c *pageCache) fill(bytes int64) {
 	}
 }
 
-// ColdFile is the file of a sealed segment. The page cache is assumed not to hold the file, because this process did
-// not write it.
+// ColdFile is a sealed segment's file. The page cache is assumed not to hold the file, because this process did not
+// write it.
 type ColdFile struct {
 	fs     vfs.FS
 	name   string
@@ -80,7 +79,7 @@ type coldBlocks struct {
 	words []atomic.Uint64
 }
 
-// direct decides whether the read of a frame bypasses the page cache, and records the read.
+// direct decides whether reading a frame bypasses the page cache, and records the read.
 func (f *ColdFile) direct(offset, length int64) bool {
 	if f.refuse.Load() {
 		return false
@@ -115,7 +114,7 @@ func (f *ColdFile) direct(offset, length int64) bool {
 	}
 }
 
-// open returns the file, opened with O_DIRECT. It returns nil if that is not possible.
+// open returns the file, opened with O_DIRECT, or nil if that is not possible.
 func (f *ColdFile) open() vfs.File {
 	if file := f.file.Load(); file != nil {
 		return file
@@ -130,7 +129,7 @@ func (f *ColdFile) open() vfs.File {
 	}
 	file, err := f.fs.OpenDirect(f.name)
 	if err != nil {
-		return nil // too many files may be open, which the read through the page cache will report
+		return nil // too many files may be open, and the read through the page cache will report that
 	}
 	if !file.Direct() {
 		f.refuse.Store(true)
@@ -148,7 +147,7 @@ func (f *ColdFile) Close() {
 	}
 }
 
-// Read reads a frame past the page cache if that is useful, and returns the bytes of the frame. The caller must call
+// Read reads a frame, bypassing the page cache, if that is useful, and returns the frame's bytes. The caller must call
 // done when it no longer needs them. If ok is false, the caller has to read the frame through the page cache.
 func (f *ColdFile) Read(loc index.Loc) (frame []byte, done func(), ok bool, err error) {
 	if !f.direct(loc.Offset(), loc.LengthBound()) {
@@ -175,9 +174,9 @@ func (f *ColdFile) Read(loc index.Loc) (frame []byte, done func(), ok bool, err 
 	return frame, func() { pool.Put(buffer) }, true, nil
 }
 
-// ReadInOrder returns a reader for a part of the file, which reads past the page cache and keeps several reads in
-// flight. It returns nil unless the part is long, cold, and read for the first time. The caller then reads the file
-// itself.
+// ReadInOrder returns a reader for a part of the file, which bypasses the page cache and keeps several reads in flight.
+// It returns nil unless the part is long, cold, and read for the first time. If it returns nil, the caller reads the
+// file itself.
 func (f *ColdFile) ReadInOrder(from, to int64) *ReadAhead {
 	if to-from < aheadBytes || !f.direct(from, to-from) {
 		return nil

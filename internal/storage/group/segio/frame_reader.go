@@ -25,7 +25,7 @@ const (
 var frameStatusWords = [...]string{FrameWhole: "whole frame", FrameContent: "entry content is bad",
 	FrameBad: "no frame can be read", FrameZeros: "zeros where frames should be", FramePassed: "not looked at"}
 
-// String returns the description of the status for Damage.What.
+// String returns a description of the status for Damage.What.
 func (s FrameStatus) String() string { return frameStatusWords[s] }
 
 // FrameStep is one range of a walk. The ranges of a walk are adjacent.
@@ -33,14 +33,14 @@ type FrameStep struct {
 	Status     FrameStatus
 	Offset     int64 // offset in the segment, in bytes
 	Bytes      int64
-	Unreadable bool         // the device failed to read a part of the range
+	Unreadable bool         // whether the device failed to read a part of the range
 	Entry      format.Entry // FrameWhole: the whole entry; FrameContent and FramePassed: no attributes and no data
-	Raw        []byte       // FrameWhole: the bytes of the frame
+	Raw        []byte       // with FrameWhole, the frame's bytes
 }
 
 // FrameReader walks the frames of a segment from an offset to its end. After bad bytes it continues at the next marker
-// with a valid header. It holds at most one window of memory, and never allocates according to a length in the file. A
-// FrameReader is not safe for concurrent use.
+// with a valid header. It holds at most one window of memory, and never allocates as much as a length in the file says.
+// A FrameReader is not safe for concurrent use.
 //
 //	for r.Next() { step := r.Step() ... }
 //	err := r.Err()
@@ -52,25 +52,25 @@ type FrameReader struct {
 	segment format.SegmentID
 	offset  int64 // offset of the next step
 	step    FrameStep
-	// Pass, if it is not nil, is called for each frame with a valid header. If it returns true, the content of the frame
-	// is not read.
+	// Pass, if not nil, is called for each frame with a valid header. If it returns true, the frame's content is not
+	// read.
 	Pass func(step *FrameStep) bool
 }
 
 // NewFrameReader returns a reader of src, the file of the segment, between two offsets. The argument from is a multiple
 // of 8, at which a frame must begin or must have begun before it was damaged. Reads are large and aligned, so src may
-// be a file opened by OpenDirect. Entries are valid until the next step.
+// be a file opened with OpenDirect. Entries must not be used after the next step.
 func NewFrameReader(src io.ReaderAt, segment format.SegmentID, from, to int64) *FrameReader {
 	return &FrameReader{Window: OpenWindow(src, from, to), segment: segment, offset: from}
 }
 
-// NewFrameReaderBytes returns a reader of the image of a segment's file. The image begins with the first byte of the
-// file. Entries alias the image.
+// NewFrameReaderBytes returns a reader for the image of a segment's file. The image begins with the file's first byte.
+// Entries alias the image.
 func NewFrameReaderBytes(image []byte, segment format.SegmentID, from int64) *FrameReader {
 	return &FrameReader{Window: Window{bytes: image, end: int64(len(image))}, segment: segment, offset: from}
 }
 
-// Step returns the range to which the last call of Next moved.
+// Step returns the range to which the last call to Next moved.
 func (r *FrameReader) Step() *FrameStep { return &r.step }
 
 // Next moves to the next range. It returns false at the end, and after an error, which Err returns.
@@ -109,7 +109,7 @@ func (r *FrameReader) Next() bool {
 }
 
 // skip makes one step of all bytes before the next valid header. If there is no further valid header, the zeros at the
-// end become a step of their own.
+// end become a separate step.
 func (r *FrameReader) skip() {
 	begin, at := r.offset, r.offset
 	dirty := begin // end of the last word that is not zero, so far
@@ -151,8 +151,8 @@ func (r *FrameReader) skip() {
 	r.offset += r.step.Bytes
 }
 
-// Unreadable returns text for the description of a step. It returns an empty string unless the device failed to read
-// the range.
+// Unreadable returns a phrase for a step's description. It returns an empty string unless the device failed to read the
+// range.
 func Unreadable(s *FrameStep) string {
 	if s.Unreadable {
 		return ", and the device cannot read it"
@@ -160,5 +160,5 @@ func Unreadable(s *FrameStep) string {
 	return ""
 }
 
-// FrameBuffers holds buffers made by FrameBuffer, as *[]byte. All readers of the process share them.
+// FrameBuffers holds buffers created by FrameBuffer, as *[]byte. All readers in the process share them.
 var FrameBuffers = sync.Pool{New: func() any { b := FrameBuffer(); return &b }}

@@ -117,8 +117,8 @@ func TestFrameReaderReadsAheadOfAFrameOverThreeReads(t *testing.T) {
 	}
 }
 
-// TestFrameReaderReadsAhead checks that a walk with read-ahead takes the same steps as a walk of the file. The file
-// has frames that span several reads, unreadable blocks, and unwanted frames.
+// TestFrameReaderReadsAhead checks that a walk with read-ahead takes the same steps as a walk without it. The file has
+// frames that span several reads, unreadable blocks, and unwanted frames.
 func TestFrameReaderReadsAhead(t *testing.T) {
 	rnd, rounds := rand.New(rand.NewPCG(5, 6)), 40
 	if testing.Short() {
@@ -225,7 +225,7 @@ func TestFrameReaderNamesASegmentCutShort(t *testing.T) {
 	image, frames := buildImage(rand.New(rand.NewPCG(7, 8)), 3, 300)
 	for n := int(frames[2]) + 1; n < len(image); n++ {
 		steps := walkBoth(t, image[:n])
-		last := steps[2] // the zeros at the end of the damaged header may be a step of their own
+		last := steps[2] // the zeros at the end of the damaged header may be a separate step
 		want := FrameBad
 		if n >= int(frames[2])+format.FrameHeaderBytes {
 			want = FrameContent
@@ -238,7 +238,7 @@ func TestFrameReaderNamesASegmentCutShort(t *testing.T) {
 
 func TestFrameReaderLooksAtNothingBehindItsEnd(t *testing.T) {
 	image, frames := buildImage(rand.New(rand.NewPCG(7, 9)), 6, 300)
-	image[frames[3]]++ // a damaged frame starts a search for the next frame, which must end, too
+	image[frames[3]]++ // a damaged frame starts a search for the next frame, which must also end
 	buffer := FrameBuffer()
 	for to := frames[2]; to < int64(len(image)); to++ {
 		want := walk(t, NewFrameReaderBytes(image[:to], testSegment, format.SegmentHeaderBytes), format.SegmentHeaderBytes,

@@ -24,7 +24,7 @@ type LoaderOptions struct {
 	Reads int
 	// Rotational says that seeks are expensive, so that segments are read one after another.
 	Rotational bool
-	// KeepBytes is the maximum number of bytes of freed images that the loader keeps for later images. The use of such
+	// KeepBytes is the maximum number of bytes of freed images that the loader keeps for later images. Reusing such
 	// memory causes no page faults. If KeepBytes is 0, the loader keeps none.
 	KeepBytes int64
 	// CacheBytes is the number of bytes that the page cache is expected to hold. 0 means half of the machine's memory.
@@ -32,7 +32,7 @@ type LoaderOptions struct {
 }
 
 // Loader reads segment files into anonymous mappings. Its reads have 1 MiB each and bypass the page cache. All groups
-// of a volume share one Loader, so that the device gets requests from one bounded queue. A Loader is safe for
+// of a volume share one Loader, so that the device receives requests from one bounded queue. A Loader is safe for
 // concurrent use.
 type Loader struct {
 	opts  LoaderOptions
@@ -66,8 +66,8 @@ func (l *Loader) ColdFile(fs vfs.FS, name string, bytes int64) *ColdFile {
 	return &ColdFile{fs: fs, name: name, bytes: bytes, cache: l.cache}
 }
 
-// CacheRound returns the number of the current round of the page cache. A round ends when CacheBytes bytes were read
-// into the cache. Then all files count as cold again.
+// CacheRound returns the number of the page cache's current round. A round ends when CacheBytes bytes were read into
+// the cache. After that, all files count as cold again.
 func (l *Loader) CacheRound() uint32 { return l.cache.round.Load() }
 
 // ForgetCache makes all files count as cold again.
@@ -85,7 +85,7 @@ func (l *Loader) Close() {
 }
 
 // Allocate returns memory for the given number of bytes. Its capacity is a multiple of 4 KiB. If fresh is false, the
-// memory may be kept memory with old content. If fresh is true, the memory is zero, and is backed by physical memory
+// memory may be reused and have old content. If fresh is true, the memory is zero, and is backed by physical memory
 // only where it was written to. Memory that is filled slowly should be fresh.
 func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	size := (max(bytes, 1) + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
@@ -98,13 +98,14 @@ func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes for a segment: %w", size, err)
 	}
-	// ADR 13 says why huge pages are not wanted. The error is ignored, because it means that the kernel has none.
+	// ADR 13 says why huge pages are not wanted. The error is ignored, because it means that the kernel has no huge
+	// pages.
 	_ = unix.Madvise(buffer, unix.MADV_NOHUGEPAGE)
 	return buffer[:bytes], nil
 }
 
-// takeKept returns the smallest kept memory that is large enough, unless it is much larger than requested. It returns
-// nil if there is none.
+// takeKept returns the smallest kept memory that is large enough, unless it is much larger than requested, or nil if
+// there is none.
 func (l *Loader) takeKept(size int64) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,11 +141,11 @@ func (l *Loader) Release(buffer []byte, touched int64) {
 	_ = unix.Munmap(unsafe.Slice(unsafe.SliceData(buffer), len(buffer))) // fails only for memory that is not mapped
 }
 
-// ImageRead is a read of one file into memory. While it is in progress, the bytes before a growing offset can already
-// be used.
+// ImageRead reads one file into memory. While it is in progress, the bytes before an increasing offset can already be
+// used.
 type ImageRead struct {
 	file  vfs.File
-	into  []byte // length: the number of bytes to read; capacity: a multiple of 4 KiB
+	into  []byte // length is the number of bytes to read; capacity is a multiple of 4 KiB
 	ctx   context.Context
 	onto  func(bytes int64) // called with the size of each chunk, in bytes
 	after sync.WaitGroup    // waits for the goroutines that read
@@ -153,7 +154,7 @@ type ImageRead struct {
 	moved      sync.Cond
 	next       int    // number of the next chunk to read; guarded by mu
 	whole      []bool // which chunks have arrived; guarded by mu
-	prefix     int    // number of chunks at the beginning that have all arrived; guarded by mu
+	prefix     int    // number of chunks at the start of the file that have all arrived; guarded by mu
 	unreadable []byteRange
 	err        error // guarded by mu
 }
@@ -194,7 +195,7 @@ func (l *Loader) readNext(r *ImageRead) bool {
 		return false
 	}
 	defer func() { <-l.reads }()
-	if err := r.ctx.Err(); err != nil { // the select above may take a token even if the context has ended
+	if err := r.ctx.Err(); err != nil { // the select above may take a token even if the context is done
 		r.fail(err)
 		return false
 	}
@@ -221,8 +222,8 @@ func (l *Loader) readNext(r *ImageRead) bool {
 }
 
 // readChunk reads a chunk. The file must have at least the wanted bytes, which are the beginning of the chunk. If the
-// device fails the read, readChunk reads block by block, and replaces unreadable blocks by bytes that no checksum
-// passes.
+// device fails to read them, readChunk reads block by block, and replaces unreadable blocks with bytes that pass no
+// checksum.
 func readChunk(file vfs.File, into []byte, offset int64, wanted int) ([]byteRange, error) {
 	n, err := file.ReadAt(into, offset)
 	if n >= min(wanted, len(into)) {
@@ -272,7 +273,7 @@ func (r *ImageRead) fail(err error) {
 }
 
 // await waits until the bytes before the offset through have arrived. It returns the offset before which all bytes have
-// arrived by then.
+// arrived.
 func (r *ImageRead) await(through int64) (int64, error) {
 	through = min(through, int64(len(r.into)))
 	r.mu.Lock()
@@ -286,7 +287,7 @@ func (r *ImageRead) await(through int64) (int64, error) {
 	}
 }
 
-// Finish waits until all reads have ended, so that no goroutine writes into the memory. It returns the first error.
+// Finish waits until all reads have finished, so that no goroutine writes into the memory. It returns the first error.
 func (r *ImageRead) Finish() error {
 	r.after.Wait()
 	r.mu.Lock()

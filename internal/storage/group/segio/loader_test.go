@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// loaderFile creates a file of random bytes in a file system in memory.
+// loaderFile creates a file with random bytes in an in-memory file system.
 func loaderFile(t *testing.T, fs vfs.FS, bytes int) []byte {
 	t.Helper()
 	content := make([]byte, bytes)
@@ -34,7 +34,7 @@ func loaderFile(t *testing.T, fs vfs.FS, bytes int) []byte {
 }
 
 // TestLoaderReadsInOrder checks that bytes that await has reported as arrived can be used while the reads continue. The
-// sizes of the files are around that of a chunk.
+// file sizes are close to the chunk size.
 func TestLoaderReadsInOrder(t *testing.T) {
 	for _, opts := range []LoaderOptions{{}, {Reads: 1}, {Rotational: true}} {
 		for _, size := range []int{1, 4095, 4096, 4097, loadChunkBytes - 1, loadChunkBytes, loadChunkBytes + 1,
@@ -107,8 +107,8 @@ func TestLoaderUnreadableBlock(t *testing.T) {
 	}
 }
 
-// TestLoaderErrors checks that the load of a file that cannot be read, or that has become shorter, ends with an error,
-// and leaves no goroutine behind.
+// TestLoaderErrors checks that loading a file that cannot be read, or that has become shorter, fails with an error, and
+// leaves no goroutine behind.
 func TestLoaderErrors(t *testing.T) {
 	mem := vfstest.NewMem()
 	loaderFile(t, mem, 3*loadChunkBytes)
@@ -191,7 +191,7 @@ func TestLoaderKeepsMemory(t *testing.T) {
 	}
 }
 
-// TestImagesTakeWhatIsWritten checks that memory of which little was written takes little physical memory, because the
+// TestImagesTakeWhatIsWritten checks that memory that is mostly unwritten takes little physical memory, because the
 // memory budget counts bytes and not huge pages.
 func TestImagesTakeWhatIsWritten(t *testing.T) {
 	for _, c := range []struct {

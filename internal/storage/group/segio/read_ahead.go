@@ -12,11 +12,11 @@ import (
 const (
 	aheadBytes = 1 << 20 // bytes of one read
 	aheadDepth = 3       // number of concurrent reads
-	// carryBytes is the free space before the bytes of each read. The end of the previous piece is copied to this space,
-	// so that a frame that spans both pieces is contiguous.
+	// carryBytes is the unused space before the bytes of each read. The end of the previous piece is copied into this
+	// space, so that a frame that spans both pieces is contiguous.
 	carryBytes = WindowBytes
-	// ScanBufferBytes is the maximum size of the buffers of a Scan that reads a cold log: the bytes read ahead, the
-	// current piece, and a window.
+	// ScanBufferBytes is the maximum total size of the buffers for a Scan that reads a cold log: the bytes read ahead,
+	// the current piece, and a window.
 	ScanBufferBytes = (aheadDepth+1)*(carryBytes+aheadBytes) + WindowBytes
 )
 
@@ -24,22 +24,22 @@ var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(carryBytes 
 
 // ReadAhead is the source of a Window. It reads a file sequentially and keeps several reads in flight, so that the
 // device works while checksums are computed. The window uses the bytes without copying them. If the window requests an
-// unexpected offset, ReadAhead starts again at that offset. A ReadAhead must be used by one goroutine.
+// unexpected offset, ReadAhead starts again at that offset. A ReadAhead is not safe for concurrent use.
 type ReadAhead struct {
 	src   io.ReaderAt
 	end   int64 // offset at which the reads end
 	at    int64 // offset that next is expected to be called with; -1 after a failed read
 	asked int64 // offset up to which reads were started
 	queue []*aheadRead
-	lent  []*aheadRead // pieces that next has returned and that were not taken back
+	lent  []*aheadRead // pieces that next has returned and that were not released
 }
 
 type aheadRead struct {
 	offset int64
-	buffer *[]byte // carryBytes bytes of free space, then the bytes of the read
+	buffer *[]byte // carryBytes of unused space, then the bytes that were read
 	n      int
 	err    error
-	done   chan struct{} // closed when the read has ended and n and err are set
+	done   chan struct{} // closed when the read has finished and n and err are set
 }
 
 // NewReadAhead returns a ReadAhead that reads src up to the offset end.

@@ -57,7 +57,7 @@ func TestReadAheadContinuesBehindABadSector(t *testing.T) {
 	}
 }
 
-// TestReadAheadEndsWithAFileThatIsShorterThanItWas checks that the reading ends at the end of a file that was truncated
+// TestReadAheadEndsWithAFileThatIsShorterThanItWas checks that reading stops at the end of a file that was truncated
 // after its size was read, wherever that end is.
 func TestReadAheadEndsWithAFileThatIsShorterThanItWas(t *testing.T) {
 	for _, size := range []int64{format.BlockBytes, aheadBytes, aheadBytes + format.BlockBytes} {

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// WindowBytes is the size of a window. The largest frame, and a chunk of a blob, fit into it at any offset in a block.
+// WindowBytes is the size of a window. The largest frame, and a blob chunk, fit into it at any offset in a block.
 const WindowBytes = 2 << 20
 
 // Window reads a file sequentially in large, aligned pieces, and returns contiguous parts of the file. It replaces
@@ -17,23 +17,23 @@ const WindowBytes = 2 << 20
 type Window struct {
 	src        io.ReaderAt // nil if bytes holds the whole file
 	ahead      *ReadAhead  // equal to src if that is a ReadAhead
-	end        int64       // offset at which the part of the file that is read ends
+	end        int64       // offset at which the range to read ends
 	bytes      []byte      // content of the file from offset at on
 	at         int64
 	space      []byte // the memory that contains bytes; aligned for O_DIRECT
 	unreadable []byteRange
-	failed     error      // the error with which reading the file failed as a whole
+	failed     error      // the error because of which the file as a whole cannot be read
 	read       *ImageRead // fills bytes concurrently; nil if bytes is complete
 	arrived    int64      // offset before which all bytes have arrived
 }
 
-// ErrStop ends the reading when the source returns it. Any other error of the source counts as a bad sector.
+// ErrStop stops the reading when the source returns it. Any other error from the source counts as a bad sector.
 var ErrStop = errors.New("stopped")
 
 type byteRange struct{ offset, bytes int64 }
 
 // OpenWindow returns a window that reads src between two offsets. Reads are large and aligned, so src may be a file
-// that was opened by OpenDirect.
+// opened with OpenDirect.
 func OpenWindow(src io.ReaderAt, from, to int64) Window {
 	ahead, _ := src.(*ReadAhead)
 	return Window{src: src, ahead: ahead, end: to, at: from &^ (format.BlockBytes - 1)}
@@ -42,11 +42,11 @@ func OpenWindow(src io.ReaderAt, from, to int64) Window {
 // FrameBuffer returns a buffer for FrameReader.UseBuffer.
 func FrameBuffer() []byte { return vfs.AlignedBytes(WindowBytes) }
 
-// UseBuffer sets the memory of the window, which FrameBuffer must have made. So one buffer can serve many windows, one
+// UseBuffer sets the window's memory, which FrameBuffer must have created. So one buffer can serve many windows, one
 // after another. UseBuffer must be called before the first read.
 func (w *Window) UseBuffer(buffer []byte) { w.space = buffer }
 
-// Await makes the window wait for the bytes that it needs of an ImageRead, which fills the memory of the window
+// Await makes the window wait for the bytes that it needs from an ImageRead, which fills the window's memory
 // concurrently. Await must be called before the first read.
 func (w *Window) Await(read *ImageRead) { w.read = read }
 
@@ -67,8 +67,9 @@ func (w *Window) Fill(offset, n int64) []byte {
 	return w.bytes[offset-w.at : min(have, w.end)-w.at]
 }
 
-// slideAhead moves the window to offset. It uses reads that were started already until the window has n bytes from
-// offset on, and copies only the bytes that it keeps of the previous piece. It returns false if a piece cannot be read.
+// slideAhead moves the window to offset. It consumes reads that are already in flight until the window has n bytes from
+// offset on, and copies only the bytes that it keeps from the previous piece. It returns false if a piece cannot be
+// read.
 func (w *Window) slideAhead(offset, n int64) bool {
 	for {
 		have := w.at + int64(len(w.bytes))
@@ -130,8 +131,8 @@ func (w *Window) slide(offset, want int64) {
 // and then succeed.
 const BlockTries = 3
 
-// readBlocks reads block by block after a large read has failed. It replaces unreadable blocks by bytes that no
-// checksum passes. If it cannot read any block, and offset is 0, it returns the error of the last read.
+// readBlocks reads block by block after a large read has failed. It replaces unreadable blocks with bytes that pass no
+// checksum. If it cannot read any block, and offset is 0, it returns the last read's error.
 func (w *Window) readBlocks(b []byte, offset int64) (n int, err error) {
 	var last error
 	good := false

@@ -20,12 +20,12 @@ type Writer struct {
 	buf   []byte // the last bytes of the file, which are not written yet
 }
 
-// NewWriter returns a writer that continues after the header of a segment. It adds rows to the given table.
+// NewWriter returns a writer that continues after a segment's header. It adds rows to the given table.
 func NewWriter(f vfs.File, s format.ManifestSegment, rows *format.Rows) *Writer {
 	return &Writer{Rows: rows, Bytes: format.SegmentHeaderBytes, file: f, id: s.ID, first: s.FirstIndex}
 }
 
-// Copy appends the entry of a whole frame without computing its checksum again, and returns the offset of the new
+// Copy appends the entry in a whole frame without computing its checksum again, and returns the offset of the new
 // frame.
 func (w *Writer) Copy(step *FrameStep, used bool) (offset int64, err error) {
 	at := len(w.buf)
@@ -41,7 +41,7 @@ func (w *Writer) Append(e *format.Entry) (offset int64, err error) {
 	return w.wrote(e, at)
 }
 
-// wrote adds a frame to Rows and Bytes. The frame is in buf, from the position at on. If buf is large enough, wrote
+// wrote adds a frame to Rows and Bytes. The frame is in buf, starting at the position at. If buf is large enough, wrote
 // writes it to the file.
 func (w *Writer) wrote(e *format.Entry, at int) (offset int64, err error) {
 	offset = w.Bytes
