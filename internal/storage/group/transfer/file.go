@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// File returns a writer for one of the missing files. The writer expects the bytes of the file from offset Have on.
+// File returns a writer for one of the missing files. The writer expects the file's bytes from offset Have on.
 func (i *Install) File(f File) (*InstallFile, error) {
 	in, err := i.reserve(f.Name)
 	if err == nil {
@@ -32,8 +32,8 @@ func (i *Install) File(f File) (*InstallFile, error) {
 	return nil, fmt.Errorf("install group %s: %s: %w", i.opts.Identity.Name, f.Name, format.MarkShortage(err))
 }
 
-// reserve marks a missing file as being received, so that only one caller writes it. The argument name is the name of
-// the file in the export.
+// reserve marks a missing file as being received, so that only one caller writes it. The argument name is the file's
+// name in the export.
 func (i *Install) reserve(name string) (*incomingFile, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -51,8 +51,8 @@ func (i *Install) reserve(name string) (*incomingFile, error) {
 }
 
 // InstallFile is a file that is being received. The receiver calls Commit when all bytes were written. Close without
-// Commit keeps the bytes that were written, for the next attempt. The error of a full disk is an ErrNoSpace. An
-// InstallFile must be used by one goroutine at a time.
+// Commit keeps the bytes that were written, for the next attempt. If the disk is full, its methods return an
+// ErrNoSpace. An InstallFile is not safe for concurrent use.
 type InstallFile struct {
 	install *Install
 	in      *incomingFile
@@ -62,18 +62,17 @@ type InstallFile struct {
 	err     error    // the first error of Write or Commit, which later calls return
 
 	arrivals *arrivals // checks the bytes while further bytes arrive; nil if only few bytes are missing
-	started  int64     // offset up to which the kernel was told to write the bytes
+	started  int64     // offset up to which the kernel was asked to write the bytes
 	written  int64     // offset up to which the kernel has written the bytes
-	dropped  int64     // offset up to which the kernel was told to drop the bytes from the page cache
-	// unwritten says that the device has failed to write, so that the content of the page cache differs from that of the
-	// disk.
+	dropped  int64     // offset up to which the kernel was asked to drop the bytes from the page cache
+	// unwritten says that the device has failed to write, so that the page cache differs from the disk.
 	unwritten bool
 }
 
-// While more bytes arrive, the kernel is told in small steps to write the received bytes. So little remains for the
+// While more bytes arrive, the kernel is asked in small steps to write the received bytes. So little remains for the
 // final sync, and other writers to the device wait for one step and not for a whole file. The number of unwritten bytes
 // is limited, so that the sender has to wait if the device is slow. Bytes that are written and checked are dropped from
-// the page cache, because other files need the cache, and a log is read past it.
+// the page cache, because other files need the cache, and logs are read bypassing it.
 const (
 	writeOutBytes    = 1 << 20
 	writeBehindBytes = 8 << 20
@@ -124,7 +123,7 @@ func (w *InstallFile) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-// writeOut tells the kernel to write the received bytes, as described at writeOutBytes. The argument read is the offset
+// writeOut asks the kernel to write the received bytes, as described at writeOutBytes. The argument read is the offset
 // up to which the bytes have been checked.
 func (w *InstallFile) writeOut(read int64) error {
 	if w.at-w.started < writeOutBytes {
@@ -234,7 +233,7 @@ func (w *InstallFile) check(f io.ReaderAt) (*format.Hint, error) {
 	return nil, err
 }
 
-// checkSegment reads a sealed segment and makes its hint. It returns ErrCorrupt if the segment differs from its
+// checkSegment reads a sealed segment and creates its hint. It returns ErrCorrupt if the segment differs from its
 // description in the manifest.
 func checkSegment(f io.ReaderAt, identity format.Identity, m format.ManifestSegment) (*format.Hint, error) {
 	header := make([]byte, format.SegmentHeaderBytes)
@@ -267,11 +266,11 @@ func checkSegment(f io.ReaderAt, identity format.Identity, m format.ManifestSegm
 	return hint, nil
 }
 
-// Close ends the writing. It keeps the bytes of a file that was not committed, unless the device failed to write them.
+// Close stops writing. It keeps the bytes of a file that was not committed, unless the device failed to write them.
 func (w *InstallFile) Close() error {
 	i := w.install
 	if w.arrivals != nil {
-		_, _ = w.arrivals.end() // Commit has already used the result, or nobody needs it
+		_, _ = w.arrivals.end() // Commit has already used the result, or it is not needed
 	}
 	var err error
 	if w.unwritten {
@@ -291,8 +290,8 @@ func (w *InstallFile) Close() error {
 }
 
 // FollowBytesMin is the minimum number of missing bytes for which a file is checked while it arrives. The check of a
-// large file is then almost finished when its last byte arrives, and its processor time is spread over the transfer. A
-// file with fewer missing bytes is checked when it is complete.
+// large file is then almost finished when its last byte arrives, and its CPU time is spread over the transfer. A file
+// with fewer missing bytes is checked when it is complete.
 const FollowBytesMin = 4 << 20
 
 // arrivals lets one goroutine read a file while another goroutine writes it. A read waits until its bytes are written.
@@ -347,8 +346,8 @@ func (f *arrivals) advance(at int64) (read int64) {
 	return f.read
 }
 
-// end waits for the end of the check and returns its results. If the whole file was written, the check reads it to its
-// end.
+// end waits until the check has finished and returns its results. If the whole file was written, the check reads it to
+// its end.
 func (f *arrivals) end() (*format.Hint, error) {
 	f.mu.Lock()
 	f.ended = true

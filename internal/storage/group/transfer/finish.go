@@ -14,7 +14,7 @@ import (
 // time, the folder is either in its old or in its new state. No log may be open on the folder. The new term is the
 // greater one of the folder's and the export's, and a vote in that term is kept. Finish returns ErrBehind under the
 // same conditions as NewInstall. After an error, the caller can resume with NewInstall. After success, Load loads the
-// new state. The numbers in the comments of the function are those of the steps in docs/format.md.
+// new state. The numbers in this function's comments are the numbers of the steps in docs/format.md.
 func (i *Install) Finish(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -103,7 +103,7 @@ func (i *Install) lookAgain() error {
 	return nil
 }
 
-// lastTerm returns the term of the last entry in the export.
+// lastTerm returns the term of the export's last entry.
 func (i *Install) lastTerm() (uint64, error) {
 	at := i.manifest.HardState.Commit
 	if at == i.manifest.CompactedThrough {
@@ -121,7 +121,7 @@ func (i *Install) lastTerm() (uint64, error) {
 	return 0, fmt.Errorf("%w: the export has no entry with index %d", format.ErrCorrupt, at)
 }
 
-// makeActive creates a mark file and an empty active segment, whose first index follows the last index of the export.
+// makeActive creates a mark file and an empty active segment, whose first index follows the export's last index.
 func (i *Install) makeActive(next *format.Manifest) error {
 	active := format.ManifestSegment{Number: next.NextSegment, ID: format.NewSegmentID(),
 		FirstIndex: i.manifest.HardState.Commit + 1}
@@ -136,7 +136,7 @@ func (i *Install) makeActive(next *format.Manifest) error {
 	return nil
 }
 
-// moveIn durably moves the files to their final names in the group's folder. At that time no manifest lists the files.
+// moveIn durably moves the files to their final names in the group's folder. No manifest lists these files yet.
 func (i *Install) moveIn(next *format.Manifest) error {
 	fs := i.opts.FS
 	move := func(from, to string) error {

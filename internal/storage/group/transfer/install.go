@@ -24,8 +24,8 @@ import (
 // FileKind is the type of a File's content.
 type FileKind int
 
-// These are the kinds of files that are sent. Hints are not sent, because the receiver reads every frame and makes the
-// hints itself.
+// These are the kinds of files that are sent. Hints are not sent, because the receiver reads every frame and creates
+// the hints itself.
 const (
 	SegmentFile FileKind = iota + 1
 	BlobFile
@@ -36,13 +36,13 @@ type File struct {
 	Kind  FileKind
 	Name  string
 	Bytes int64 // size of the whole file
-	Have  int64 // number of bytes at the beginning of the file that the receiver already has; 0 in an Export
+	Have  int64 // number of bytes at the start of the file that the receiver already has; 0 in an Export
 }
 
-// ErrNotWanted says that a file is not one of the missing files of the install.
+// ErrNotWanted means that a file is not one of the install's missing files.
 var ErrNotWanted = errors.New("it is not wanted")
 
-// ErrBehind says that the folder holds, or may hold, entries after the end of the export that must not be lost. The
+// ErrBehind means that the folder holds, or may hold, entries after the end of the export that must not be lost. The
 // caller needs a newer export. If there is none, the replica must be removed and must join again with another Raft id.
 var ErrBehind = errors.New("the log holds more than what is to be installed")
 
@@ -51,21 +51,21 @@ type Options struct {
 	FS       vfs.FS
 	Dir      string // folder of the group
 	Identity format.Identity
-	Now      func() time.Time // nil: time.Now
-	Logger   *slog.Logger     // nil: messages are discarded
+	Now      func() time.Time // time.Now if nil
+	Logger   *slog.Logger     // messages are discarded if nil
 	// Damaged says that a load has refused the log in the folder. If Damaged is set, the install replaces the log even if
 	// its sealed segments are already those of the export, because bytes after these segments are bad.
 	Damaged bool
 }
 
-// Install builds the folder of a replica from the files of an Export. The files are gathered in the folder
-// IncomingName, next to a log that may remain open until Finish. The gathering of the files may take several attempts,
-// with restarts between them and with files from several Exports. An Install is not safe for concurrent use, except
-// that several goroutines may write files.
+// Install builds a replica's folder from the files of an Export. The files are collected in the folder IncomingName,
+// next to a log that may remain open until Finish. Collecting the files may take several attempts, with restarts
+// between them and with files from several Exports. An Install is not safe for concurrent use, except that several
+// goroutines may write files.
 //
 // In the folder IncomingName, the name of a segment's file contains the segment's id, so that the segment is never
 // mistaken for a segment of another Export. The hint of a segment exists only if every byte of the segment was checked
-// and synced. A blob gets its final name when every byte of the blob was checked and synced, and not before.
+// and synced. A blob gets its final name only when every byte of the blob was checked and synced.
 type Install struct {
 	opts     Options
 	replica  format.ReplicaFile
@@ -73,21 +73,21 @@ type Install struct {
 	incoming string
 
 	mu       sync.Mutex
-	segments []*incomingFile // in the order of the manifest; guarded by mu
+	segments []*incomingFile // in manifest order; guarded by mu
 	blobs    []*incomingFile // nil until all segments are complete; guarded by mu
 }
 
-// incomingFile is a file that is being gathered.
+// incomingFile is a file that is being collected.
 type incomingFile struct {
 	File
 	segment format.ManifestSegment // its Number is the one in the file's name in the incoming folder
 	ref     format.BlobRef
 	whole   bool
-	inPlace bool // the file is a blob that is already in the group's folder
+	inPlace bool // whether the file is a blob that is already in the group's folder
 	busy    bool // the file is being received
 }
 
-// name returns the name of the file in the incoming folder.
+// name returns the file's name in the incoming folder.
 func (f *incomingFile) name() string {
 	if f.Kind == SegmentFile {
 		return format.SegmentName(f.segment.Number)
@@ -95,15 +95,15 @@ func (f *incomingFile) name() string {
 	return format.BlobName(f.ref.ID)
 }
 
-// incomingNumber returns the number that a segment's file has in the incoming folder, which is made from the segment's
-// id.
+// incomingNumber returns the number that a segment's file has in the incoming folder, which is derived from the
+// segment's id.
 func incomingNumber(id format.SegmentID) uint64 { return binary.LittleEndian.Uint64(id[:]) }
 
 // NewInstall begins or resumes an install. The argument manifest is the result of Export.Manifest. The argument replica
-// becomes the content of the replica file when the install is complete (its field Joining is ignored). NewInstall uses
-// the files of earlier attempts. An Identity without a name takes the name in the manifest. The error may be
-// ErrForeign, ErrCorrupt, ErrFormatVersion, ErrBehind, or ErrNoSpace if there is not enough free space for all missing
-// segments.
+// becomes the content of the replica file when the install is complete, and its field Joining is ignored. NewInstall
+// uses the files of earlier attempts. If the Identity has no name, NewInstall uses the name in the manifest. It may
+// return ErrForeign, ErrCorrupt, ErrFormatVersion, ErrBehind, or ErrNoSpace if there is not enough free space for all
+// missing segments.
 func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, manifest []byte) (*Install, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -158,7 +158,7 @@ func checkExported(m *format.Manifest, identity format.Identity) error {
 	return nil
 }
 
-// gather finds out which parts of the needed files already exist.
+// gather determines which parts of the needed files already exist.
 func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	fs := i.opts.FS
 	if err := fs.MkdirAll(i.incoming); err != nil {
@@ -175,7 +175,7 @@ func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	if err := i.removeOthers(); err != nil {
 		return err
 	}
-	// With this manifest, a later load can decide whether the gathered files may still be useful.
+	// With this manifest, a later load can decide whether the collected files may still be useful.
 	if err := format.WriteManifest(fs, i.incoming, i.manifest); err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (e *SpaceError) Error() string {
 // Is makes errors.Is(err, ErrNoSpace) true.
 func (e *SpaceError) Is(target error) bool { return target == format.ErrNoSpace }
 
-// takeBack undoes an unfinished Finish, by moving the files from the group's folder back to the incoming folder.
+// takeBack undoes an unfinished Finish, by moving files from the group's folder back to the incoming folder.
 func (i *Install) takeBack(own *ownLog) error {
 	names, err := i.opts.FS.List(i.opts.Dir)
 	if err != nil {
@@ -253,8 +253,8 @@ func (i *Install) takeBack(own *ownLog) error {
 	return errors.Join(i.opts.FS.SyncDir(i.incoming), i.opts.FS.SyncDir(i.opts.Dir))
 }
 
-// segmentOf returns the position in the manifest of the segment in a file. It returns -1 if the manifest does not list
-// the segment.
+// segmentOf returns the position, in the manifest, of the segment that a file holds, or -1 if the manifest does not
+// list the segment.
 func (i *Install) segmentOf(name string) (int, error) {
 	f, err := i.opts.FS.Open(name)
 	if err != nil {
@@ -273,7 +273,7 @@ func (i *Install) segmentOf(name string) (int, error) {
 	}), nil
 }
 
-// removeOthers removes the files from the incoming folder that the install does not need. It keeps all blobs.
+// removeOthers removes files that the install does not need from the incoming folder. It keeps all blobs.
 func (i *Install) removeOthers() error {
 	wanted := make(map[string]bool)
 	for _, f := range i.segments {
@@ -294,8 +294,8 @@ func (i *Install) removeOthers() error {
 	return nil
 }
 
-// lookAtSegment finds out how much of a segment exists. This is the whole segment if its hint exists, and otherwise the
-// whole frames at its beginning.
+// lookAtSegment determines how much of a segment exists. This is the whole segment if its hint exists, and otherwise
+// the whole frames at its beginning.
 func (i *Install) lookAtSegment(f *incomingFile) error {
 	fs, name := i.opts.FS, path.Join(i.incoming, f.name())
 	info, err := fs.Stat(name)
@@ -340,8 +340,7 @@ func wholeFrames(fs vfs.FS, name string, identity format.Identity, m format.Mani
 	return end, r.Err()
 }
 
-// learnBlobs finds out which blobs are needed. It does so when all segments are complete. The caller holds mu, or is
-// NewInstall.
+// learnBlobs determines which blobs are needed, once all segments are complete. The caller holds mu, or is NewInstall.
 func (i *Install) learnBlobs() error {
 	if i.blobs != nil || slices.ContainsFunc(i.segments, func(f *incomingFile) bool { return !f.whole }) {
 		return nil
@@ -373,7 +372,7 @@ func (i *Install) learnBlobs() error {
 	return nil
 }
 
-// lookAtBlob finds out how much of a blob exists. This is the whole blob if it was gathered, or if the group has it,
+// lookAtBlob determines how much of a blob exists. This is the whole blob if it was collected, or if the group has it,
 // and otherwise the whole chunks at its beginning.
 func (i *Install) lookAtBlob(f *incomingFile) error {
 	fs, name := i.opts.FS, format.BlobName(f.ref.ID)

@@ -13,20 +13,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ownLog is the log that the folder already holds before the install.
+// ownLog is the log that was in the folder before the install.
 type ownLog struct {
 	fs       vfs.FS
 	dir      string
-	manifest *format.Manifest // nil if there is no manifest, in which case nothing in the folder counts
+	manifest *format.Manifest // nil if there is no manifest, in which case the folder's other files are ignored
 	// hard state in the manifest, which readTail combines with the state records of the active segment
 	hard format.StateRecord
 
-	// The method readTail sets last and walk. An entry that may exist counts as existing.
+	// The method readTail sets last and walk. An entry that may exist is assumed to exist.
 	last uint64       // index of the last entry
-	walk *replay.Walk // result of the walk of the active segment; nil if there is none
+	walk *replay.Walk // result of walking the active segment, or nil if there is none
 }
 
-// readOwn reads the manifest and the replica file of the folder, and checks that the folder belongs to the replica.
+// readOwn reads the folder's manifest and replica file, and checks that the folder belongs to the replica.
 func readOwn(fs vfs.FS, dir string, identity format.Identity, replica format.ReplicaFile) (*ownLog, error) {
 	own := &ownLog{fs: fs, dir: dir}
 	was, found, err := format.ReadReplicaFile(fs, dir)
@@ -89,7 +89,7 @@ func (o *ownLog) checkCommit(m *format.Manifest) error {
 	return nil
 }
 
-// readTail finds the hard state and the last entry of the log.
+// readTail determines the log's hard state and last entry.
 func (o *ownLog) readTail() error {
 	m := o.manifest
 	if m == nil {
@@ -141,8 +141,8 @@ func (o *ownLog) readTail() error {
 }
 
 // checkTail returns ErrBehind if entries may be lost that this replica has acknowledged to a leader. These are the
-// entries after the end of the export, if the log has the last entry of the export. If the log does not have that
-// entry, the later entries are void, because the committed log has it.
+// entries after the end of the export, if the log has the export's last entry. If the log does not have that entry, the
+// later entries are void, because the committed log has it.
 func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
 	if o.manifest == nil {
 		return nil
