@@ -2,20 +2,20 @@ package replay
 
 import "sheaf.dev/sheaf/internal/storage/group/format"
 
-// Recovered is the result of the recovery of the last segment.
+// Recovered is the result of recovering the last segment.
 type Recovered struct {
 	*Walk
 	End           int64  // offset at which the log continues
 	VoteMissing   bool   // result of Walk.StateMissing
 	HasTornTail   bool   // a torn tail begins at End, and must be removed
 	TornTailBytes int64  // size of the torn tail, without the zeros at its end
-	reach         uint64 // greatest possible index of an entry that counts, according to whole entries after bad bytes
+	reach         uint64 // greatest possible index of a valid entry, according to whole entries after bad bytes
 	Damages       []*format.Damage
 	IDs           []DamagedID
 }
 
-// Recover performs step 6 of the recovery in docs/format.md. The argument size is the offset at which the data of the
-// file ends. The function walk reads the segment up to a given offset.
+// Recover performs step 6 of the recovery in docs/format.md. The argument size is the offset at which the file's data
+// ends. The function walk reads the segment up to a given offset.
 func Recover(group string, m *format.Manifest, s format.ManifestSegment, size int64, mark format.Mark,
 	walk func(through int64) (*Walk, error),
 ) (*Recovered, error) {
@@ -39,7 +39,7 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 		}
 	}
 	last := max(out.Last, syncedIndex, out.mayReach())
-	if out.End < synced { // synced bytes are missing: the file has zeros in their place, or ends before them
+	if out.End < synced { // synced bytes are missing, because the file has zeros in their place, or ends before them
 		out.Unknown(out.End, synced-out.End, "what was synced is gone", true)
 		out.End = synced
 	}
@@ -52,8 +52,8 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 	return out, nil
 }
 
-// LastIndex returns the greatest index of an entry that counts, or that counted before it was damaged. The index range
-// of a damage may include greater indexes, of entries that were made void.
+// LastIndex returns the greatest index of an entry that is valid, or was valid before it was damaged. A damage's index
+// range may include greater indexes, of entries that were made void.
 func (r *Recovered) LastIndex() uint64 {
 	last := r.Last
 	for _, d := range r.Damages {

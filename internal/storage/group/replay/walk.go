@@ -11,14 +11,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// DamagedID is the id of a record, and the index of one of its entries that is damaged.
+// DamagedID is the index of a damaged entry, and the id of its record.
 type DamagedID struct {
 	ID     int64
 	Index  uint64
 	Damage *format.Damage
 }
 
-// badRange is a range of bad bytes in a segment, with all facts that are known about it.
+// badRange is a range of bad bytes in a segment, with all known facts about it.
 type badRange struct {
 	Offset, Bytes int64
 	What          string
@@ -33,9 +33,8 @@ type badRange struct {
 	truncatedFrom uint64
 }
 
-// mayHideTruncation reports whether bad bytes may hide entries of a leader that truncated the log. This is possible if
-// the bytes are long enough for an entry and the term changes there, to a greater or a smaller one. A term of 0 is
-// unknown.
+// mayHideTruncation reports whether bad bytes may hide entries of a leader that truncated the log. They may if they are
+// long enough for an entry and the term before them differs from the term after them. A term of 0 is unknown.
 func mayHideTruncation(bytes int64, before, after uint64) bool {
 	return bytes >= format.FrameHeaderBytes && before != 0 && after != 0 && after != before
 }
@@ -44,11 +43,11 @@ func mayHideTruncation(bytes int64, before, after uint64) bool {
 type Walk struct {
 	Rows    format.Rows
 	Terms   []format.TermRun
-	Last    uint64 // index of the last entry by position; FirstIndex - 1 if there is none
+	Last    uint64 // index of the last entry by position, or FirstIndex - 1 if there is none
 	Entries int64
 	State   format.StateRecord
 	States  bool  // a state record was seen
-	StateAt int64 // offset of the last state record; 0 if there is none
+	StateAt int64 // offset of the last state record, or 0 if there is none
 	// StateFirst is the offset of the first state record; 0 if there is none. StateLast is the index of the last
 	// entry before the last state record.
 	StateFirst int64
@@ -59,12 +58,12 @@ type Walk struct {
 	SyncedIndex uint64
 	Confs       []uint64 // indexes of membership changes
 	Bad         []badRange
-	Zeros       int64 // offset of the zeros at the end of the file, or of the end of the file if there are none
-	// Check, if it is not nil, is called with each frame before the walk processes the frame. If Check returns false, the
-	// frame does not count.
+	Zeros       int64 // offset of the zeros at the end of the file, or the file's end if there are none
+	// Check, if not nil, is called with each frame before the walk processes the frame. If Check returns false, the
+	// walk ignores the frame.
 	Check func(*segio.FrameStep) bool
-	// If KeepOthers is set, Others collects the whole entries without a row, and Headers collects the entries of which
-	// only the header is valid.
+	// If KeepOthers is set, Others collects the whole entries without a row, and Headers collects the entries that have
+	// only a valid header.
 	Others      []Other
 	Headers     []Other
 	KeepOthers  bool
@@ -75,15 +74,15 @@ type Walk struct {
 	Gapless bool
 }
 
-// Other is an entry that is not a version of a record.
+// Other is an entry that is not a record's version.
 type Other struct {
 	Index  uint64
 	Offset int64
 }
 
-// Segment reads and checks all frames of the reader. It applies each frame to the result, and so drops the rows and
-// terms of entries that a frame makes void. If rows is false, Segment gathers no rows, because the caller has them from
-// a hint.
+// Segment reads and checks all frames that the reader returns. It applies each frame to the result, and so drops the
+// rows and terms of entries that a frame makes void. If rows is false, Segment collects no rows, because the caller has
+// them from a hint.
 func Segment(r *segio.FrameReader, first uint64, end int64, rows bool) (*Walk, error) {
 	w := New(first, rows)
 	return w, w.GoOn(r, first, end)
@@ -111,7 +110,7 @@ func Behind(h *format.ActiveHint, first uint64) *Walk {
 	}
 }
 
-// GoOn continues a walk. It does with the frames of the reader what Segment does.
+// GoOn continues a walk. It processes the reader's frames as Segment does.
 func (w *Walk) GoOn(r *segio.FrameReader, first uint64, end int64) error {
 	w.Zeros = end
 	for r.Next() {
@@ -120,7 +119,7 @@ func (w *Walk) GoOn(r *segio.FrameReader, first uint64, end int64) error {
 	return r.Err()
 }
 
-// Take processes one step of a reader. GoOn calls it for each step.
+// Take processes one step of a reader. GoOn calls Take for each step.
 func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 	if w.Check != nil && !w.Check(step) {
 		return
@@ -221,8 +220,8 @@ func (w *Walk) whole(first uint64, step *segio.FrameStep) {
 	}
 }
 
-// follow drops the entries that e makes void, and records index and term of e. Because terms never decrease in a log,
-// an entry before e with a greater term is void, even if bad bytes hide the entry that made it void.
+// follow drops the entries that e makes void, and records the index and term of e. Because terms never decrease in a
+// log, an entry before e with a greater term is void, even if bad bytes hide the entry that made it void.
 func (w *Walk) follow(first uint64, e *format.Entry) {
 	if from := w.voidFrom(e); from <= w.Last {
 		w.Truncate(first, from)
@@ -231,7 +230,7 @@ func (w *Walk) follow(first uint64, e *format.Entry) {
 	w.Terms = format.AddTerm(w.Terms, e.Index, e.Term)
 }
 
-// voidFrom returns the first index that e shows to be void.
+// voidFrom returns the lowest index that e shows to be void.
 func (w *Walk) voidFrom(e *format.Entry) uint64 {
 	from := e.Index
 	for n := len(w.Terms); n > 0 && (w.Terms[n-1].FirstIndex >= e.Index || w.Terms[n-1].Term > e.Term); n-- {
@@ -255,8 +254,8 @@ func truncateOthers(others []Other, from uint64) []Other {
 	return others[:n]
 }
 
-// Counts reports whether the entry whose whole frame is at the given offset counts. The argument version says whether
-// the entry is a version of a record. Other entries must have been kept in Others.
+// Counts reports whether the whole entry at the given offset is valid. The argument version says whether the entry is a
+// record's version. Other entries must have been kept in Others.
 func (w *Walk) Counts(version bool, offset int64) bool {
 	if version {
 		return w.Rows.AtOffset(offset) >= 0
@@ -286,7 +285,7 @@ func (w *Walk) closeRanges(e *format.Entry) {
 
 // Explain converts the bad ranges of a walk to damage. The argument lastIndex is the index of the last entry that was
 // ever written before the end of the walked range. The hint supplies the ids, and may be nil. No entry is lost in a
-// range between two entries with consecutive indexes, unless a new leader may have truncated the log there. The
+// range between two entries with consecutive indexes, unless a new leader may have truncated the log in that range. The
 // argument cuts says whether a truncation is possible.
 func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64, hint *format.Hint,
 	cuts bool) (out []*format.Damage, ids []DamagedID) {
@@ -305,7 +304,7 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 		after := b.After
 		if after == 0 {
 			after = lastIndex + 1
-			// No later term is known, so every change of the term is possible.
+			// No later term is known, so the term may have changed in any way.
 			if mayHideTruncation(b.Bytes, w.Term, math.MaxUint64) {
 				b.truncatedFrom = b.commit + 1
 			}
@@ -327,8 +326,8 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 					at := hint.FirstIndex + uint64(hint.Indexes[i])
 					d.IDs = append(d.IDs, hint.IDs[i])
 					ids = append(ids, DamagedID{hint.IDs[i], at, d})
-					// This index may be outside of the range of indexes so far, because an entry before the bad bytes may be whole but
-					// void.
+					// This index may be outside the range of indexes found so far, because an entry before the bad
+					// bytes may be whole but void.
 					d.IndexFirst, d.IndexLast = min(d.IndexFirst, at), max(d.IndexLast, at)
 				}
 			}
@@ -356,8 +355,8 @@ func (w *Walk) mayEnd(lastIndex uint64) uint64 {
 	return w.Last
 }
 
-// StateMissing reports whether bad bytes may have held a state frame that counts. Such bytes are below the synced mark,
-// or are unreadable and after the last whole state frame.
+// StateMissing reports whether bad bytes may have held a valid state frame. Such bytes are below the synced mark, or
+// are unreadable and after the last whole state frame.
 func (w *Walk) StateMissing(synced int64) bool {
 	for _, b := range w.Bad {
 		if (b.known == nil || b.known.Kind == format.KindState) && b.Offset+b.Bytes > w.StateAt &&
@@ -368,8 +367,8 @@ func (w *Walk) StateMissing(synced int64) bool {
 	return w.Zeros < synced
 }
 
-// mayReach returns the greatest index of an entry that unreadable bytes at the end may have held. It returns 0 if there
-// are no such bytes.
+// mayReach returns the greatest index of an entry that unreadable bytes at the end may have held, or 0 if there are no
+// such bytes.
 func (w *Walk) mayReach() uint64 {
 	n := len(w.Bad)
 	if n == 0 || !w.Bad[n-1].doubt || w.Bad[n-1].After != 0 {
@@ -378,9 +377,9 @@ func (w *Walk) mayReach() uint64 {
 	return w.Bad[n-1].before + uint64(w.Bad[n-1].Bytes/format.FrameHeaderBytes)
 }
 
-// firstHole returns the offset at which the log ends: that of the first bytes at or above the synced mark that a torn
-// write may have left. A range that begins below the mark is damage up to the mark. Unreadable bytes are not a hole,
-// because the bytes that a torn write leaves can be read.
+// firstHole returns the offset at which the log ends, which is that of the first bytes at or above the synced mark that
+// a torn write may have left. A range that begins below the mark is damage up to the mark. Unreadable bytes are not a
+// hole, because a torn write leaves readable bytes.
 func (w *Walk) firstHole(synced int64) (offset int64, found bool) {
 	for _, b := range w.Bad {
 		if b.Offset+b.Bytes > synced && !b.doubt {
