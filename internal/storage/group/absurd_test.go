@@ -46,7 +46,7 @@ var absurdFields = map[string]func(m *format.Manifest, v uint64){
 
 // TestAbsurdNumbersOfAGroup sets each number of a manifest or mark, with a correct checksum, to an absurd value. No
 // operation may panic, run indefinitely, or take more memory than the sizes of the files justify. The log has to
-// compare each size in a file with the size of the file before it uses that size. The test takes 6 s.
+// compare each size in a file with the file's own size before it uses it. The test takes 6 s.
 func TestAbsurdNumbersOfAGroup(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 16<<10))

@@ -10,10 +10,10 @@ import (
 )
 
 // AcceptLoss declares the damaged data of a group lost, and returns the log that replaces this one. It closes this log,
-// repairs the folder by fsck.RepairDir, and loads the folder again. If entries were lost, the next index jumps ahead by
-// 2^32 (rule 8). No Raft node may use the log during the call. The next node starts from InitialState of the returned
-// log. Open scans end. AcceptLoss is allowed only for a group with one voter, because in other groups peers supply the
-// lost data.
+// repairs the folder with fsck.RepairDir, and loads the folder again. If entries were lost, the next index jumps ahead
+// by 2^32 (rule 8). No Raft node may use the log during the call. The next node starts from InitialState of the
+// returned log. Open scans fail. AcceptLoss is allowed only for a group with one voter, because in other groups peers
+// supply the lost data.
 //
 // If no damage is known, or if an error occurs before the log is closed, AcceptLoss changes nothing and returns this
 // log. After a later error, AcceptLoss loads the group in its state at that time. The returned log is nil if the group
@@ -40,7 +40,8 @@ func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	report, err := fsck.RepairDir(ctx, l.folder.fs, l.folder.dir, nil)
 	opts := l.opts
 	opts.Durable = nil // Durable covers only data that was written before this process started
-	// The load does not use the caller's context. If that context ended, the group would remain out of service.
+	// The load does not use the caller's context, because the group would remain out of service if that context were
+	// cancelled.
 	next, _, loadErr := Load(context.WithoutCancel(ctx), opts, nil)
 	if err := errors.Join(err, loadErr); err != nil {
 		return fail(next, err)

@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// activeFile describes the file of the active segment before a start reads it: its size, and the offset at which its
-// data ends.
+// activeFile describes the active segment's file before a start reads it. It holds the file's size, and the offset at
+// which its data ends.
 type activeFile struct {
 	mark foundMark
 	file vfs.File // nil if there is no active segment, or its file is missing
@@ -19,11 +19,11 @@ type activeFile struct {
 	// end is the offset at which the data ends. The bytes between end and size were allocated, but never written, and
 	// read as zeros.
 	end    int64
-	synced chan error // receives the result of the sync of the file; nil if no sync is running
+	synced chan error // receives the result of syncing the file; nil if no sync is running
 }
 
-// openActiveFile opens the active segment of a group for writing, and starts to make its content durable. Nothing in
-// the file counts before awaitSync has returned (rule 3). The preallocated space at the end is not read, because it can
+// openActiveFile opens a group's active segment for writing, and starts to make its content durable. Nothing in the
+// file is valid before awaitSync has returned (rule 3). The preallocated space at the end is not read, because it can
 // be as large as the rest of the file.
 func openActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	a, err := findActiveFile(opts, m, opts.FS.OpenWrite)
@@ -45,7 +45,7 @@ func openActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 // slot is valid.
 type foundMark struct {
 	format.Mark
-	bad [format.MarkSlots]error // why each slot is not valid; nil for a valid slot
+	bad [format.MarkSlots]error // why each slot is invalid; nil for a valid slot
 }
 
 // findActiveFile opens the active segment, and finds the offset at which its data ends. It also reads the mark file,
@@ -86,7 +86,7 @@ func (a *activeFile) awaitSync() error {
 	return err
 }
 
-// dataEnd returns the size of a file, and the offset at which its data ends. That offset is never below from.
+// dataEnd returns a file's size, and the offset at which its data ends. That offset is never below from.
 func dataEnd(f vfs.File, from int64) (size, end int64, err error) {
 	if size, err = f.Size(); err != nil || from >= size {
 		return size, size, err

@@ -8,12 +8,12 @@ import (
 const (
 	allocateBytesMin = 256 << 10
 	allocateBytesMax = 16 << 20
-	// allocateShare limits how much space is allocated in one step: at most the volume's spare bytes divided by
-	// allocateShare. There is a limit because many groups allocate space in advance.
+	// allocateShare limits how much space is allocated in one step to the volume's spare bytes divided by
+	// allocateShare. The limit exists because many groups allocate space in advance.
 	allocateShare = 64
 )
 
-// allocation manages the space after the end of the log in the file of the active segment. This space was allocated in
+// allocation manages the space after the end of the log in the active segment's file. This space was allocated in
 // advance, and reads as zeros. The methods of allocation use no other file, and read no frames. Guarded by writer.mu.
 type allocation struct {
 	segmentBytes int64
@@ -21,11 +21,11 @@ type allocation struct {
 
 	allocated int64 // size of the file
 	inherited bool  // the previous process allocated the space after the end
-	opened    int64 // end of the segment when the log was opened; 0 if the segment began later
+	opened    int64 // end of the segment when the log was opened, or 0 if the segment began later
 	ahead     zerosAhead
 }
 
-// begin records that a new file is used. The log ends at the end of the file.
+// begin records that the log now uses a new file, and ends at the file's end.
 func (a *allocation) begin(end int64) { a.allocated, a.opened, a.inherited = end, 0, false }
 
 // allocate extends the file so that it has space for the given number of bytes after end. It extends the file in large
@@ -73,17 +73,17 @@ func (a *allocation) truncate(file vfs.File, end int64) error {
 }
 
 // The first write to space that was only allocated turns its extents into written ones, so that the next sync costs a
-// journal commit of the file system. Therefore the sync of a small write also writes zeros after the data. The next
-// writes overwrite these zeros, so that their syncs write only data. Writes that the journal makes durable do not need
-// zeros. See docs/adr/0009-zeros-ahead.md.
+// file system journal commit. Therefore the sync of a small write also writes zeros after the data. The next writes
+// overwrite these zeros, so that their syncs write only data. Writes that the journal makes durable do not need zeros.
+// See docs/adr/0009-zeros-ahead.md.
 const (
-	aheadWriteMax = 16 << 10 // a larger write is not made much slower by a commit
-	aheadFactor   = 16       // number of writes of the same size for which zeros are written
+	aheadWriteMax = 16 << 10 // a commit does not slow a larger write down much
+	aheadFactor   = 16       // zeros are written for this many writes of the same size
 	aheadMax      = 256 << 10
 	aheadMin      = 16 << 10
 	// aheadShare and aheadShareIndex limit the zeros to the size of the segment's content divided by one of them, or to
-	// aheadMin if that is more. There is a limit because a start after a kill reads the zeros. aheadShareIndex is for
-	// Index residency, in which such a start reads little else.
+	// aheadMin if that is more. The limit exists because a start after a kill reads the zeros. aheadShareIndex is for
+	// Index residency, where such a start reads little else.
 	aheadShare      = 32
 	aheadShareIndex = 256
 )
@@ -91,7 +91,7 @@ const (
 // aheadZeros holds the zeros that are written. It must not be changed.
 var aheadZeros [aheadMax]byte
 
-// zerosAhead records the offset before which the active file was written, with data or with zeros.
+// zerosAhead records up to which offset the active file was written, with data or with zeros.
 type zerosAhead struct {
 	share int64 // aheadShare or aheadShareIndex
 
@@ -100,9 +100,9 @@ type zerosAhead struct {
 	end   int64 // offset before which every byte was written
 }
 
-// zeros is called before a sync of the bytes from begin to end. It writes zeros after these bytes if that is
+// zeros must be called before the bytes from begin to end are synced. It writes zeros after these bytes if that is
 // worthwhile. The number of zeros is at most aheadMin, or the size of the segment's content divided by the field share,
-// whichever is greater. The zeros count as free space, so an error only makes later writes slower.
+// whichever is greater. The zeros are not part of the log, so an error only makes later writes slower.
 func (a *zerosAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	if a.file != file {
 		a.file, a.cheap, a.end = file, file.CheapOverwrite(), 0

@@ -9,12 +9,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// applyChunk is the number of entries that are applied before the lock is released, so that readers can take it.
+// applyChunk is the number of entries that are applied before the lock is released for a moment, so that readers can
+// take it.
 const applyChunk = 256
 
 // Apply makes all entries up to the index through visible. The caller guarantees that these entries are committed. When
-// Apply returns, the index of the group's records includes them. Apply calls each for every entry, in order, unless
-// each is nil. The function each must not change the log.
+// Apply returns, the group's record index includes them. Apply calls each for every entry, in order, unless each is
+// nil. The function each must not change the log.
 func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -77,8 +78,8 @@ func (a applier) chunk(entries []tailEntry) error {
 	return nil
 }
 
-// version records the place of the newest version of a record, and marks the previous place as superseded. The caller
-// holds state.mu.
+// version records where a record's newest version is, and marks the previous version as superseded. The caller holds
+// state.mu.
 func (a applier) version(id int64, loc index.Loc) error {
 	old, won, err := a.places.table.Max(id, loc)
 	if err != nil || old == 0 || !won {
@@ -89,7 +90,7 @@ func (a applier) version(id int64, loc index.Loc) error {
 	return nil
 }
 
-// ages records when entries were applied in this process, by the monotonic clock. It is safe for concurrent use.
+// ages records when this process applied entries, measured with the monotonic clock. It is safe for concurrent use.
 type ages struct {
 	mu sync.Mutex
 	// marks is in ascending order. The last mark is for the last entry. The times of the other marks are at least ageStep
@@ -122,8 +123,8 @@ func (a *ages) note(index uint64) {
 	a.marks = append(a.marks, ageMark{index, now})
 }
 
-// through returns the greatest index up to which all entries were applied at least age ago. It returns 0 if no such
-// index is known.
+// through returns the greatest index up to which all entries were applied at least the duration age ago. It returns 0
+// if no such index is known.
 func (a *ages) through(age time.Duration) uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -25,7 +25,7 @@ func follower(t *testing.T, d *logDriver) *Log {
 	return l
 }
 
-// blobEntry makes a blob on the leader, and returns the reference to it and an entry with that reference.
+// blobEntry creates a blob on the leader, and returns the reference to it and an entry with that reference.
 func blobEntry(t *testing.T, d *logDriver, data []byte) (format.BlobRef, *raftpb.Entry) {
 	t.Helper()
 	w, err := d.log.CreateBlob()

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// blobSet records to which blobs entries refer, and which blobs are being read. A blob to which no entry refers is
+// blobSet records which blobs entries refer to, and which blobs are being read. A blob to which no entry refers is
 // removed when its last reader has closed it.
 type blobSet struct {
 	folder *folder
@@ -32,7 +32,7 @@ type blobSet struct {
 
 type blobState struct {
 	referred bool
-	dropped  bool // true: no entry refers to the blob, so its file must be removed
+	dropped  bool // whether the blob's file must be removed, because no entry refers to the blob
 	readers  int
 	size     int64
 }
@@ -150,8 +150,8 @@ func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	return s.dropped
 }
 
-// isGone reports whether this replica has no such blob and does not need it. Another member may request such a blob,
-// because that member still has an entry that compaction has dropped from this log.
+// isGone reports whether this replica has no such blob and does not need it. Another member may still request such a
+// blob, because it still has an entry that compaction has dropped from this log.
 func (b *blobSet) isGone(id uuid.UUID) bool {
 	if b.isReferred(id) {
 		return false
@@ -160,8 +160,8 @@ func (b *blobSet) isGone(id uuid.UUID) bool {
 	return errors.Is(err, iofs.ErrNotExist)
 }
 
-// has reports whether this replica has the blob. A blob gets its name when all of it is written and synced, so a file
-// with that name is complete.
+// has reports whether this replica has the blob. A blob gets its name once it is completely written and synced, so a
+// file with that name is complete.
 func (b *blobSet) has(ref format.BlobRef) (bool, error) {
 	info, err := b.folder.fs.Stat(path.Join(b.folder.dir, format.BlobName(ref.ID)))
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -211,14 +211,14 @@ func (b *sharedBlob) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// Close ends the use of the file, so that the file can be removed.
+// Close stops using the file, so that it can be removed.
 func (b *sharedBlob) Close() error {
 	err := b.BlobReader.Close()
 	b.closed.Do(func() { b.blobs.close(b.id) })
 	return err
 }
 
-// CreateBlob creates a blob file. Commit of the result makes the file durable. The blob is invisible until an entry
+// CreateBlob creates a blob file. The result's Commit makes the file durable. The blob is invisible until an entry
 // refers to it. The next load removes a blob to which no entry refers as garbage.
 func (l *Log) CreateBlob() (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
@@ -279,13 +279,12 @@ func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
 
 // BlobWriter returns a writer that receives the data of a blob to which an entry of another member refers. Commit
 // returns ErrCorrupt unless the data has the size and the checksum in the reference. It makes the blob durable, which
-// also repairs damage of the blob. Close without Commit removes the file. A load removes the blob if no entry refers to
-// it.
+// also repairs a damaged blob. Close without Commit removes the file. A load removes the blob if no entry refers to it.
 func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
-	// Two callers may receive the same blob at the same time. Each of them writes a file of its own, and either file may
+	// Two callers may receive the same blob at the same time. Each of them writes a separate file, and either file may
 	// become the blob.
 	suffix := "." + strconv.FormatUint(l.received.Add(1), 10) + format.TmpSuffix
 	w, err := format.ReceiveBlob(l.folder.fs, l.folder.dir, ref, suffix)

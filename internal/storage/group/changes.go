@@ -10,11 +10,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// The methods in this file report changes of the log to its followers. An entry is a change while it is the newest
-// version of its record. A follower that continues from its last position therefore receives the latest state of every
-// record that was put or deleted since then.
+// The methods in this file report changes to the log's followers. An entry is a change while it is its record's newest
+// version. A follower that continues from its last position therefore receives the latest state of every record that
+// was put or deleted since then.
 
-// ChangesOptions limits the result of Changes. The result ends after the record with which it reaches one of the
+// ChangesOptions limits what one call to Changes returns. The result ends with the record that reaches one of the
 // limits.
 type ChangesOptions struct {
 	RecordsMax int
@@ -23,7 +23,7 @@ type ChangesOptions struct {
 
 // Changes reads the newest versions, including deletes, with an index above the argument after, in order of the index.
 // It skips superseded versions, and reads nothing above the applied index. It also returns the index up to which it has
-// read. The records are copies, so they do not keep a segment pinned.
+// read. The records are copies, so they do not pin a segment.
 //
 // Changes returns ErrCursorExpired if the changes above the argument after cannot be determined exactly. This is the
 // case if tombstones above it may be gone, if a loss above it was accepted, or if it is greater than all indexes of
@@ -72,14 +72,14 @@ type changes struct {
 	bytes   int64
 	full    bool
 	again   bool  // compaction has swapped the segment during the read, so the read has to look up the segment again
-	damage  error // bad bytes that may hold the next change
+	damage  error // error for bad bytes that may hold the next change
 }
 
 // step reads the segment that holds the next index to its end.
 func (c *changes) step() error {
 	views := c.reader.views(c.next, c.through)
-	// The floor is read after the list of segments. If a listed segment lacks a tombstone because of compaction, the floor
-	// was already raised above that tombstone.
+	// The floor is read after the list of segments. Therefore, if compaction has removed a tombstone from a listed
+	// segment, the floor read here is already above that tombstone.
 	if floor := c.floor.Load(); c.next <= floor {
 		unpinAll(views)
 		return fmt.Errorf("group %s: %w: deletes up to index %d may be forgotten, the cursor is at %d", c.group,
@@ -160,8 +160,8 @@ func (c *changes) take(v view, step *segio.FrameStep) bool {
 	return !c.full && c.next <= c.through
 }
 
-// isNewest reports whether the version that a step has reached is the newest one of its record. The result moved has
-// the same meaning as in places.isNewest.
+// isNewest reports whether the version that a step has reached is its record's newest one. The result moved has the
+// same meaning as in places.isNewest.
 func (c *changes) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
 	e := &step.Entry
 	c.state.mu.RLock()
@@ -176,7 +176,7 @@ func (l *Log) Applied() (uint64, <-chan struct{}) {
 	return l.state.applied.Load(), changed
 }
 
-// signal wakes all goroutines that wait. The method fire costs almost nothing while no goroutine waits.
+// signal wakes all goroutines that wait. Its method fire costs almost nothing while no goroutine waits.
 type signal struct{ c atomic.Pointer[chan struct{}] }
 
 // wait returns a channel that is closed by the next call of fire.

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// copier follows a log by calls of Changes, and keeps the records that it receives.
+// copier follows a log with calls to Changes, and keeps the records that it receives.
 type copier struct {
 	after   uint64
 	records map[int64][]byte
@@ -189,8 +189,8 @@ func TestChangesAreCommitted(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestChangesWakeThoseWhoWait lets many goroutines follow a log while it is written and compacted. They must be woken
-// by applied entries and by the end of the log.
+// TestChangesWakeThoseWhoWait lets many goroutines follow a log while it is written and compacted. Applied entries and
+// closing the log must wake them.
 func TestChangesWakeThoseWhoWait(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	const puts, followers = 300, 8
@@ -253,7 +253,7 @@ func TestChangesReportDamage(t *testing.T) {
 	if got, _, err := d.log.Changes(context.Background(), bad.Index, all); err != nil || len(got) != 5 {
 		t.Fatalf("behind the damage: %d records, %v", len(got), err)
 	}
-	// This put supersedes the damaged version, so that the damage does not matter.
+	// This put supersedes the damaged version, so the damage does not matter.
 	d.put(format.Entry{ID: bad.ID, Data: []byte("anew")})
 	if got, _, err := d.log.Changes(context.Background(), through, all); err != nil || len(got) != 6 {
 		t.Fatalf("the damaged record is superseded: %d records, %v", len(got), err)

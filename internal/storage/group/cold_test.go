@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// coldFS counts the reads that bypass the page cache, and the reads through the page cache. It can refuse reads past
-// the page cache or make them fail.
+// coldFS counts the reads that bypass the page cache, and the reads through it. It can refuse reads that bypass the
+// page cache or make them fail.
 type coldFS struct {
 	vfs.FS
 	direct, cached atomic.Int64
@@ -66,7 +66,7 @@ func coldLog(t *testing.T, cacheBytes int64, sizes ...int) (*logDriver, *coldFS)
 	for i, size := range sizes {
 		d.put(format.Entry{ID: int64(i), Data: coldData(int64(i), size), Attributes: coldAttributes})
 	}
-	d.put(format.Entry{ID: math.MaxInt64}) // the batch of this entry stores that the entries before it are committed
+	d.put(format.Entry{ID: math.MaxInt64}) // this entry's batch stores that the entries before it are committed
 	ok(t, sealAndClose(d.log))
 	d.opts.Loader = segio.NewLoader(segio.LoaderOptions{CacheBytes: cacheBytes})
 	d.load()
@@ -172,7 +172,7 @@ func TestColdReadRefused(t *testing.T) {
 	}
 }
 
-// TestColdReadChecks checks that a frame that was read past the page cache is verified.
+// TestColdReadChecks checks that a frame is verified if its read bypassed the page cache.
 func TestColdReadChecks(t *testing.T) {
 	d, fs := coldLog(t, math.MaxInt64, 5000, 5000)
 	f, err := fs.OpenWrite(path.Join(d.opts.Dir, format.SegmentName(1)))

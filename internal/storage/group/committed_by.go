@@ -8,19 +8,19 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// committed describes the part of the log that was committed at or before a certain time. Commit times never decrease
-// in a group.
+// committed describes the part of the log that was committed at or before a given time. Commit times never decrease
+// within a group.
 type committed struct {
 	// through is an index. Every stored put and delete at or below it was committed at or before the time. There may be
 	// further such entries above it.
 	through uint64
-	// next is the commit time of the first put or delete above through. It is 0 if there is no such entry, or if the time
-	// is not known.
+	// next is the commit time of the first put or delete above through. It is 0 if there is no such entry, or if the
+	// time is unknown.
 	next int64
 }
 
-// committedBy finds the part of the log, up to an applied index, that was committed at or before a time in Unix
-// nanoseconds. It uses the greatest commit times of the segments, and reads some frames of at most one segment.
+// committedBy determines the part of the log, up to the index applied, that was committed at or before a time in Unix
+// nanoseconds. It uses the greatest commit time of each segment, and reads some frames of at most one segment.
 func (r *reader) committedBy(at int64, applied uint64) (committed, error) {
 	views := r.views(0, applied)
 	defer unpinAll(views)
@@ -33,7 +33,7 @@ func (r *reader) committedBy(at int64, applied uint64) (committed, error) {
 	return committed{through: applied}, nil
 }
 
-// greatestCommit returns an upper bound of the commit times in the segment.
+// greatestCommit returns an upper bound for the commit times in the segment.
 func (v view) greatestCommit() int64 {
 	if v.rows != nil {
 		return v.rows.LastCommit
@@ -41,8 +41,8 @@ func (v view) greatestCommit() int64 {
 	return v.lastCommit.Load()
 }
 
-// committedIn is like committedBy, for a segment that holds an entry with a later commit time. All entries before the
-// segment must have been committed at or before the time.
+// committedIn is like committedBy, for a segment that holds an entry with a later commit time. All entries before this
+// segment must have been committed at or before the given time.
 func (r *reader) committedIn(v view, at int64, through uint64) (committed, error) {
 	points := r.checkpointsOf(v)
 	if v.rows != nil {
@@ -86,8 +86,8 @@ func (r *reader) committedIn(v view, at int64, through uint64) (committed, error
 	return out, err
 }
 
-// commitTimeAt returns the commit time of the entry whose frame is at an offset. If the frame is damaged, it returns
-// the latest time, so that the entry counts as committed later.
+// commitTimeAt returns the commit time of the entry whose frame begins at an offset. If the frame is damaged, it
+// returns the latest possible time, so that the entry counts as committed later.
 func (v view) commitTimeAt(offset int64) (int64, error) {
 	header := headers.Get().(*[format.FrameHeaderBytes]byte)
 	defer headers.Put(header)

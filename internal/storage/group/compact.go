@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// rewritePart determines which segments are rewritten: those in which superseded entries and droppable tombstones take
-	// at least the size of the segment divided by rewritePart. CompactOptions.All also rewrites segments with less to
-	// drop.
+	// rewritePart determines which segments are rewritten. These are the segments in which superseded entries and
+	// droppable tombstones take at least the segment's size divided by rewritePart. CompactOptions.All also rewrites
+	// segments with less to drop.
 	rewritePart = 4
 	// paceBytes is the number of bytes that are read between two waits for the rate limit.
 	paceBytes = 1 << 20
 )
 
-// errNothingToDrop and errConfAhead are the reasons for which a segment is not rewritten.
+// errNothingToDrop and errConfAhead mean that a segment is not rewritten, and give the reason.
 var (
 	errNothingToDrop = errors.New("nothing to drop")
 	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
 )
 
-// sealed holds the parts of the log that operations need which rewrite sealed segments.
+// sealed holds the parts of the log that operations which rewrite sealed segments need.
 type sealed struct {
 	group   string // name of the group
 	state   *state
@@ -50,12 +50,12 @@ type compaction struct {
 
 	history *history
 	held    *held
-	// scanned holds the superseded versions that open snapshots see. closedScans is the number of snapshots that had been
-	// closed when scanned was computed.
+	// scanned holds the superseded versions that open snapshots see. closedScans is how many snapshots had been closed
+	// when scanned was computed.
 	scanned     map[index.Loc]struct{}
 	closedScans uint64
-	// hold is the hold during this compaction. It is nil if no hold was ever set. The compaction keeps history above the
-	// index holdThrough, which is everything if it keeps none.
+	// hold is the hold that is in force during this compaction. It is nil if no hold was ever set. The compaction keeps
+	// history above the index holdThrough, which is everything if it keeps none.
 	hold        *Hold
 	holdThrough uint64
 	applied     uint64
@@ -66,24 +66,24 @@ type compaction struct {
 	pace      pace
 	report    CompactReport
 	kept      bytesByOrdinal // superseded bytes that must be kept
-	garbage   bytesByOrdinal // bytes of blobs of superseded entries
+	garbage   bytesByOrdinal // bytes of superseded entries' blobs
 }
 
 // Compact rewrites sealed segments whose entries are committed and applied. It drops the versions that retention and
 // open snapshots no longer need, merges small neighbouring segments, and removes empty segments from the manifest. It
 // first checks the free space (ErrNoSpace). Only one Compact of a Log runs at a time, but reads and writes are possible
-// during a Compact. For a group with damage, Compact returns *DamageError and changes nothing. After any other error,
-// segments that were rewritten before the error remain rewritten, and the report counts them.
+// during a Compact. If the group has damage, Compact returns *DamageError and changes nothing. After any other error,
+// segments that were rewritten before the error remain rewritten, and the report includes them.
 //
 // A superseded version is kept if it is among the newest Retention.Versions of its record, if it was superseded less
-// than Retention.MinAge ago or above the hold, or if an open snapshot sees it. While a hold is on, a version is also
-// kept for ten minutes after it was superseded. A dropped version leaves a small entry if a repeated write may still
-// use its request id. Before a version is dropped, the history floor is raised durably (HistoryFloor).
+// than Retention.MinAge ago or above the hold, or if an open snapshot sees it. While a hold is in force, a version is
+// also kept for ten minutes after it was superseded. A dropped version leaves a small entry if a repeated write may
+// still use its request id. Before a version is dropped, the history floor is raised durably (HistoryFloor).
 //
 // A tombstone is dropped if no older version of its record is stored and no repeated delete can refer to the tombstone.
-// The first condition is true one Compact after the older versions were dropped.
+// The first condition becomes true one Compact after the older versions were dropped.
 func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, error) {
-	l.compacting.Lock() // Close first ends l.ctx, and then waits for this lock
+	l.compacting.Lock() // Close first cancels l.ctx, and then waits for this lock
 	defer l.compacting.Unlock()
 	if err := l.usable(); err != nil {
 		return CompactReport{}, err
@@ -116,7 +116,7 @@ func (l *Log) sealed() sealed {
 	return sealed{l.opts.Identity.Name, &l.state, &l.places, &l.reader, &l.damages, &l.blobs, &l.editor}
 }
 
-// stopped returns the reason why the compaction must stop, or nil if it may continue.
+// stopped returns why the compaction must stop, or nil if it may continue.
 func (c *compaction) stopped() error { return context.Cause(c.ctx) }
 
 func (c *compaction) run() error {
@@ -183,8 +183,8 @@ func (c *compaction) learn() (views []view, err error) {
 	return views, err
 }
 
-// rewriteRuns rewrites the runs for which worth returns true, and unpins the views. If there is no space to rewrite a
-// run, it still tries the other runs, which may free some space.
+// rewriteRuns rewrites the runs for which worth returns true, and unpins the views. If there is not enough space to
+// rewrite a run, it still tries the other runs, which may free some space.
 func (c *compaction) rewriteRuns(views []view) (failed error) {
 	defer func() { unpinAll(views) }()
 	for _, run := range c.runs(views) {
@@ -199,8 +199,8 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 		switch {
 		case errors.Is(err, errNothingToDrop):
 		case errors.Is(err, errConfAhead):
-			// The runs after this one are not compacted, either, because the floor must not pass a membership change that is not
-			// in the manifest.
+			// The runs after this one are not compacted either, because the floor must not pass a membership change
+			// that is not in the manifest.
 			c.editor.folder.logger.Debug("segment is compacted later", "segment", run[0].number, "why", err)
 			return failed
 		case errors.Is(err, format.ErrNoSpace):
@@ -212,7 +212,7 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 	return failed
 }
 
-// compactAlone compacts the segments of a run one by one, as far as there is space.
+// compactAlone compacts a run's segments one by one, as far as there is space.
 func (c *compaction) compactAlone(run []view) error {
 	for i := range run {
 		alone := run[i : i+1]
@@ -226,7 +226,7 @@ func (c *compaction) compactAlone(run []view) error {
 	return nil
 }
 
-// compactable pins the segments that are sealed and completely applied, that is, all segments except the last ones. It
+// compactable pins the segments that are sealed and completely applied, which are all segments except the last ones. It
 // leaves out an empty segment whose first index is not applied, because such a segment may still be removed when the
 // log is truncated.
 func (c *compaction) compactable() []view {
@@ -244,7 +244,7 @@ func (c *compaction) compactable() []view {
 	return views
 }
 
-// compactRun replaces the segments of a run by one segment, or by none if no entry remains. If it fails, nothing has
+// compactRun replaces a run's segments with one segment, or with none if no entry remains. If it fails, nothing has
 // changed.
 func (c *compaction) compactRun(run []view) error {
 	var bytes, superseded, rows int64
@@ -306,12 +306,12 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 
 // pace limits a rate of bytes. It uses the real clock, because Options.Now may stand still in tests.
 type pace struct {
-	bytesPerSecond int64 // 0: no limit
+	bytesPerSecond int64 // no limit if 0
 	began          time.Time
 	bytes          int64
 }
 
-// wait adds a number of bytes to the count, and waits until the rate allows them or the context ends.
+// wait adds a number of bytes to the total, and waits until the rate allows them or the context is done.
 func (p *pace) wait(ctx context.Context, bytes int64) error {
 	p.bytes += bytes
 	if p.bytesPerSecond <= 0 {

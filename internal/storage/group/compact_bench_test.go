@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// BenchmarkCompact compacts a log of 200,000 puts of 100 bytes to 50,000 records on a disk in memory, with and without
-// a hold at the index of the middle one. The metric cpu-ms is the processor time of one compaction.
+// BenchmarkCompact compacts a log of 200,000 puts of 100 bytes to 50,000 records on an in-memory disk, with and without
+// a hold at the middle index. The metric cpu-ms is the CPU time that one compaction takes.
 func BenchmarkCompact(b *testing.B) {
 	mem := vfstest.NewMem()
 	d := newDriver(b, driverOptions(mem, Index, 4<<20))
@@ -49,7 +49,7 @@ func BenchmarkCompact(b *testing.B) {
 	}
 }
 
-// processorTime returns the processor time of this process so far.
+// processorTime returns how much CPU time this process has used so far.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage

@@ -8,15 +8,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// heldAgeMin is how long a compaction keeps a version after it was superseded while a hold is on. This gives a reader
-// that has just read the history floor enough time to read the history above it.
+// heldAgeMin is how long a compaction keeps a version after it was superseded while a hold is in force. This gives a
+// reader that has just read the history floor enough time to read the history above it.
 const heldAgeMin = 10 * time.Minute
 
 // everything is the limit with which no history is kept.
 const everything = math.MaxUint64
 
-// held is the history that a compaction must keep: the versions that were superseded above an index. The compaction
-// determines it from the rows of all segments, up to the applied index at that time.
+// held is the history that a compaction must keep, which consists of the versions superseded above an index. The
+// compaction computes it from the rows of all segments, up to the applied index at that time.
 type held struct {
 	// through is an index. A version may be dropped if the entry that superseded it is at or below through. If through has
 	// the value everything, no superseded version is kept.
@@ -25,31 +25,32 @@ type held struct {
 	// nil if no hold was set, or if the compaction ignores the hold.
 	ageThrough uint64
 	hold       *Hold
-	// first is the place of the first version above through. beyond is the place of the first entry that was not applied
-	// when the rows were read.
+	// first is the location of the first version above through. beyond is the location of the first entry that was not
+	// applied when the rows were read.
 	first, beyond index.Loc
-	// newest contains the records that have a superseded version at or below through and were written above through. The
-	// value is the place of the newest version at or below through, which must be kept. It is 0 until that place is known.
+	// newest contains the records that have a superseded version at or below through and were written above through.
+	// The value is the location of the newest version at or below through, which must be kept. It is 0 until that
+	// location is known.
 	newest map[int64]index.Loc
-	found  int // number of records in newest whose place is known
+	found  int // number of records in newest whose location is known
 	// bytes is the size, by the ordinal of the segment, of the superseded versions that nothing else keeps. aged is the
 	// size of those versions that Retention.MinAge keeps as well.
 	bytes bytesByOrdinal
 	aged  int64
-	// timeThrough is the limit that follows from ages, and therefore rises with time. It does not rise by much before the
+	// timeThrough is the limit that follows from ages, and therefore rises with time. It rises only slightly before the
 	// time until. It is everything if there is no limit by age.
 	timeThrough uint64
 	until       time.Time
 }
 
-// keeps reports whether a superseded version must be kept. The argument newest is the present place of the newest
-// version of its record, which may have been written after the rows were read.
+// keeps reports whether a superseded version must be kept. The argument newest is the current location of its record's
+// newest version, which may have been written after the rows were read.
 func (h *held) keeps(id int64, at uint64, loc, newest index.Loc) bool {
 	if h.through == everything {
 		return false
 	}
 	if at > h.through {
-		return true // the entry that superseded the version is above through, too
+		return true // the entry that superseded the version is also above through
 	}
 	if kept, ok := h.newest[id]; ok {
 		return kept == loc
@@ -84,8 +85,8 @@ func (c *compaction) learnLimit() error {
 		if err != nil {
 			return err
 		}
-		// A leader whose clock was wrong may have set commit times in the future. Therefore entries are also old if they were
-		// applied long ago by the monotonic clock.
+		// A leader whose clock was wrong may have set commit times in the future. Therefore entries that, according to
+		// the monotonic clock, were applied long ago are also old.
 		young.through = max(young.through, c.state.ages.through(heldAgeMin))
 		h.limit(young, c.now, heldAgeMin, c.state)
 	}
@@ -93,13 +94,13 @@ func (c *compaction) learnLimit() error {
 	return nil
 }
 
-// committedBefore finds the entries that were committed at least age ago.
+// committedBefore determines which entries were committed at least the duration age ago.
 func (c *compaction) committedBefore(age time.Duration) (committed, error) {
 	return c.reader.committedBy(c.now.Add(-age).UnixNano(), c.applied)
 }
 
-// limit applies a limit that comes from an age. The limit rises with time. It sets until to the time at which about a
-// quarter of the entries above the limit will be old enough.
+// limit applies a limit that comes from an age. The limit rises with time. The method sets until to the time at which
+// about a quarter of the entries above the limit will be old enough.
 func (h *held) limit(by committed, now time.Time, age time.Duration, st *state) {
 	h.through, h.timeThrough = min(h.through, by.through), by.through
 	h.until = now.Add(age)
@@ -114,7 +115,7 @@ func (h *held) limit(by committed, now time.Time, age time.Duration, st *state) 
 	}
 }
 
-// learnHold reads the hold. It is called once in each compaction.
+// learnHold reads the hold. Each compaction calls it once.
 func (c *compaction) learnHold(history *historyFloor) {
 	c.hold, c.holdThrough = c.state.hold.Load(), everything
 	switch {
@@ -131,12 +132,12 @@ func (h *held) isOlder(at uint64, newest index.Loc) bool {
 	return h.through != everything && at <= h.through && !newest.Less(h.first)
 }
 
-// isEmpty reports whether no version is above through and no record has versions to be found by note.
+// isEmpty reports whether no version is above through and note has no more versions to find.
 func (h *held) isEmpty() bool {
 	return h.through == everything || len(h.newest) == 0 && h.first == h.beyond
 }
 
-// note is called for the rows of all segments, newest first. It reports whether the version must be kept if it is
+// note must be called for the rows of all segments, newest first. It reports whether the version must be kept if it is
 // superseded.
 func (h *held) note(r row) bool {
 	if r.index > h.through {
@@ -150,7 +151,7 @@ func (h *held) note(r row) bool {
 	return true
 }
 
-// isKnown reports whether note needs no rows of the segment v and of the segments before it.
+// isKnown reports whether note needs no rows from the segment v or from segments before it.
 func (h *held) isKnown(v view) bool {
 	return h.through == everything || v.through <= h.through && h.found == len(h.newest)
 }
@@ -163,7 +164,8 @@ func (h *held) count(r row) {
 	}
 }
 
-// firstAbove returns the place of the first applied version above an index. It returns c.held.beyond if there is none.
+// firstAbove returns the location of the first applied version above an index. It returns c.held.beyond if there is
+// none.
 func (c *compaction) firstAbove(at uint64) (index.Loc, error) {
 	if at >= c.applied {
 		return c.held.beyond, nil
@@ -184,8 +186,8 @@ func (c *compaction) firstAbove(at uint64) (index.Loc, error) {
 	return c.held.beyond, nil
 }
 
-// beyond returns the place at which entries begin that are not applied. All applied entries are before it, and all
-// future entries will be written at or after it. The caller holds mu.
+// beyond returns the location after the last applied entry. All applied entries are before it, and all future entries
+// will be written at or after it. The caller holds mu.
 func (st *state) beyond() index.Loc {
 	applied := st.applied.Load()
 	for i := range st.tail.entries {
@@ -202,25 +204,24 @@ type heldBytes struct {
 	at    int64 // superseded bytes of the segment at that time
 }
 
-// of returns how many of the superseded bytes are held. All bytes that were superseded after the examination count as
-// held.
+// of returns how many of the superseded bytes are held. All bytes superseded after the examination count as held.
 func (b heldBytes) of(superseded int64) int64 {
 	return min(superseded, b.bytes+max(0, superseded-b.at))
 }
 
-// heldLook is the size of the held history in the last compaction. The figures are used until about a quarter of the
-// history may be dropped. Guarded by state.mu.
+// heldLook is how much history the last compaction held. Its values are used until about a quarter of the history may
+// be dropped. Guarded by state.mu.
 type heldLook struct {
-	on    bool // some history had to be kept
+	on    bool // whether some history had to be kept
 	hold  *Hold
-	index uint64    // the figures are used while the hold is below this index; 0: the hold does not matter
-	until time.Time // the figures are used before this time
+	index uint64    // the values are used while the hold is below this index; 0 if the hold does not matter
+	until time.Time // the values are used before this time
 	aged  int64     // bytes of entries that Retention.MinAge keeps
-	only  bool      // the hold keeps more than Retention.MinAge does
-	blobs int64     // bytes of blobs of held entries
+	only  bool      // whether the hold keeps more than Retention.MinAge does
+	blobs int64     // bytes of held entries' blobs
 }
 
-// lookHeld returns the figures of a compaction, except those of blobs.
+// lookHeld returns the compaction's heldLook, without the bytes of blobs.
 func (c *compaction) lookHeld() heldLook {
 	h := c.held
 	quarter := h.through + (max(c.applied, h.through)-h.through)/4
@@ -234,7 +235,7 @@ func (c *compaction) lookHeld() heldLook {
 	return k
 }
 
-// counts reports whether the figures may still be used.
+// counts reports whether the values may still be used.
 func (k *heldLook) counts(now time.Time, hold *Hold) bool {
 	switch {
 	case !k.on:

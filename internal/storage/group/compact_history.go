@@ -10,15 +10,15 @@ import (
 // history holds facts about the versions of records that a compaction needs in addition to the used flags. It covers
 // only records with tombstones and, if more than one version is kept, records with superseded versions.
 type history struct {
-	// recent holds the superseded versions that are among the newest Retention.Versions of their record.
+	// recent holds the superseded versions that are among the newest Retention.Versions versions of their record.
 	recent map[index.Loc]struct{}
-	// tombstones holds, by record, the newest versions that are deletes and that have no older version stored.
+	// tombstones holds, by record, the newest versions that are deletes and have no older version stored.
 	tombstones map[int64]row
 	// floor is an index. Tombstones in tombstones at or below it have no older version stored.
 	floor uint64
 	// tombstoneBytes is the size of the tombstones that can be dropped, by the ordinal of their segment.
 	tombstoneBytes bytesByOrdinal
-	// blocked is the size of the newest versions that are deletes and that have an older version stored. blockedThrough is
+	// blocked is the size of the newest versions that are deletes and have an older version stored. blockedThrough is
 	// the greatest index of these deletes.
 	blocked        int64
 	blockedThrough uint64
@@ -31,8 +31,8 @@ type row struct {
 	loc   index.Loc
 }
 
-// mayGo reports whether a delete is the newest version of its record, is at or below the floor, and has no older
-// version stored.
+// mayGo reports whether a delete is its record's newest version, is at or below the floor, and has no older version
+// stored.
 func (h *history) mayGo(e *format.Entry) bool {
 	r, ok := h.tombstones[e.ID]
 	return ok && r.index == e.Index && r.index <= h.floor
@@ -106,8 +106,8 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 }
 
 // tombstoneMax returns the greatest tombstone floor that the members and the hold allow. The hold limits it, because a
-// reader that has read the log up to the hold may have an older version of a record, and must still read the record's
-// delete.
+// reader that has read the log up to the hold may have an older version of a record, and must still read the delete of
+// that record.
 func (c *compaction) tombstoneMax() uint64 {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()
@@ -117,7 +117,8 @@ func (c *compaction) tombstoneMax() uint64 {
 	return min(c.state.tombstoneMax(), c.holdThrough)
 }
 
-// countTombstones adds up the sizes of the tombstones that can be dropped. The floor must be durable before the call.
+// countTombstones adds up the sizes of the tombstones that can be dropped. The floor must be durable before it is
+// called.
 func (h *history) countTombstones() {
 	for _, r := range h.tombstones {
 		if r.index <= h.floor {
@@ -126,7 +127,7 @@ func (h *history) countTombstones() {
 	}
 }
 
-// waitingTombstones returns the size of the tombstones that are kept, and the greatest index of them. Some may be kept
+// waitingTombstones returns the size of the tombstones that are kept, and their greatest index. Some may be kept
 // because a repeated request may refer to them.
 func (h *history) waitingTombstones(forgotten uint64) (bytes int64, through uint64) {
 	for _, r := range h.tombstones {
@@ -138,7 +139,7 @@ func (h *history) waitingTombstones(forgotten uint64) (bytes int64, through uint
 	return bytes, through
 }
 
-// eachRow calls fn for each version in a segment that is applied and not void. The versions of one record are passed
+// eachRow calls fn for each version in a segment that is applied and not void. It passes the versions of a record
 // newest first.
 func (c *compaction) eachRow(v view, fn func(row)) error {
 	if err := c.stopped(); err != nil {

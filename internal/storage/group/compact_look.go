@@ -7,26 +7,26 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// looked describes the data that the last compaction could not drop yet. With these figures, the next compaction begins
-// as soon as enough data can be dropped, and not earlier. A figure is ignored as soon as the reason for keeping the
-// data may have ended. Guarded by state.mu.
+// looked describes the data that the last compaction could not drop yet. With it, the next compaction begins as soon as
+// enough data can be dropped, and not earlier. A value is ignored as soon as the reason for keeping the data may no
+// longer exist. Guarded by state.mu.
 type looked struct {
-	// versions is the number of bytes of superseded entries in sealed segments that Retention.Versions keeps. scans is the
-	// number of those that open snapshots keep.
+	// versions is the number of bytes of superseded entries in sealed segments that Retention.Versions keeps. scans is
+	// the number of bytes that open snapshots keep.
 	versions, scans int64
 	// blobs is the size of the blobs that must be kept. added is the value of blobSet.added at the time of the
 	// compaction.
 	blobs, added int64
-	// scanBlobs is the size of those of these blobs that only open snapshots see.
+	// scanBlobs is the part of blobs that only open snapshots see.
 	scanBlobs int64
-	// tombstones is the size of the tombstones that can be dropped when two indexes are at or above tombstonesThrough:
-	// compaction.forgotten, and the index up to which every member has applied everything.
+	// tombstones is the size of the tombstones that can be dropped when two indexes have reached tombstonesThrough. One
+	// is compaction.forgotten, and the other is the index up to which every member has applied everything.
 	tombstones        int64
 	tombstonesThrough uint64
 	held              heldLook
 	closed            uint64 // number of snapshots that had been closed before that compaction (see state.closed)
 	// unfreed is the number of bytes that a compaction expected to free and could not free. mergeable is the number of
-	// segments that it could not merge. Both figures are valid until the time in the field until.
+	// segments that it could not merge. Both values are valid until the time in the field until.
 	unfreed   int64
 	mergeable int
 	until     time.Time
@@ -36,26 +36,26 @@ type looked struct {
 // superseded.
 const lowSpacePart = 16
 
-// unfreedAgain is how long unfreed counts after a compaction that freed nothing although there seemed to be data to
-// drop.
+// unfreedAgain is for how long unfreed is valid after a compaction that freed nothing although there seemed to be data
+// to drop.
 const unfreedAgain = 5 * time.Minute
 
 // Reclaim describes how much data of a group a compaction could free now, and why it would keep the other superseded
 // data. All values are in bytes.
 type Reclaim struct {
 	// Free is the size of the data that could be freed now. FreeBlobs is the part of Free in blobs. FreeBlobs is an
-	// estimate, because it includes all data that was stored in blobs since the last compaction.
+	// estimate, because it includes all blob data stored since the last compaction.
 	Free, FreeBlobs int64
-	// Unlooked is the part of Free in blobs that were stored since the last compaction. This data makes a compaction
-	// due, although no compaction has determined yet how much of it is superseded.
+	// Unlooked is the part of FreeBlobs in blobs stored since the last compaction. This data makes a compaction due,
+	// although it is not known yet how much of it is superseded.
 	Unlooked int64
 	// Sealed is the size of sealed segments and blobs, without the remembered requests.
 	Sealed int64
-	// Newest, Versions, Age, Held, Scans and Other are the bytes of superseded entries that are kept, by the reason.
-	// Newest counts entries in the newest segment, and Versions those among the newest Retention.Versions of their record.
-	// Age counts entries that were superseded less than Retention.MinAge ago, and Held those that were superseded above
-	// the hold. Scans counts entries that an open snapshot sees. Other counts entries that the last compaction kept for a
-	// different reason.
+	// Newest, Versions, Age, Held, Scans and Other are the bytes of superseded entries that are kept for each reason.
+	// Newest counts entries in the newest segment, and Versions those among the newest Retention.Versions of their
+	// record. Age counts entries that were superseded less than Retention.MinAge ago, and Held those that were
+	// superseded above the hold. Scans counts entries that an open snapshot sees. Other counts entries that the last
+	// compaction kept for any other reason.
 	Newest, Versions, Age, Held, Scans, Other int64
 	// HeldBlobs is the size of the blobs that only the hold keeps.
 	HeldBlobs int64
@@ -70,8 +70,8 @@ type Reclaim struct {
 	NewestEnd, SegmentMax int64
 }
 
-// reclaim returns the present estimate, which it computes from figures in memory. The arguments blobs and added are the
-// values of blobSet.stored and blobSet.added. The caller holds state.mu.
+// reclaim returns the current estimate, computed from values in memory. The arguments blobs and added are the values of
+// blobSet.stored and blobSet.added. The caller holds state.mu.
 func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclaim {
 	k := &st.looked
 	r := Reclaim{NewestEnd: st.end, SegmentMax: segmentBytes, Versions: k.versions}
@@ -136,8 +136,8 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclai
 
 // IsDue reports whether a compaction is due. The compaction must free at least a share of the sealed segments and
 // blobs. It must also free at least bytesMin bytes, or so many that they and the newest segment together reach the size
-// at which a segment is sealed. So a group occupies at most one segment more than the size of the data that it needs,
-// divided by 1 - share.
+// at which a segment is sealed. Therefore a group takes at most the size of the data that it
+// needs, divided by 1 - share, plus one segment.
 func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
 	return r.Free > 0 && float64(r.Free) >= share*float64(r.Sealed) &&
 		(r.Free >= bytesMin || r.Free+r.NewestEnd >= r.SegmentMax)
@@ -146,7 +146,7 @@ func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
 // bytesByOrdinal maps the ordinal of a segment to a number of bytes.
 type bytesByOrdinal map[uint32]int64
 
-// look determines how much data must be kept. The method worth and the later steps use the result.
+// look determines how much data must be kept. The method worth and the later steps use its results.
 func (c *compaction) look(views []view) error {
 	c.kept, c.garbage = bytesByOrdinal{}, bytesByOrdinal{}
 	sealed := make(map[uint32]bool, len(views))
@@ -201,11 +201,11 @@ func (st *state) scanned() map[index.Loc]struct{} {
 	return out
 }
 
-// supersededBlobs has the sizes of blobs whose entries are superseded: scanned of those that only snapshots see, held
-// of those that held history keeps, and garbage of those that can be dropped.
+// supersededBlobs holds the sizes of superseded entries' blobs. scanned is the size of those that only snapshots see,
+// held of those that held history keeps, and garbage of those that can be dropped.
 type supersededBlobs struct{ scanned, held, garbage int64 }
 
-// blobGarbage adds up the blobs in a segment whose entries are superseded.
+// blobGarbage adds up the blobs of a segment's superseded entries.
 func (c *compaction) blobGarbage(v view) (out supersededBlobs, err error) {
 	rows, err := c.reader.rowsOf(v)
 	if err != nil || len(rows.Blobs) == 0 {
@@ -238,7 +238,7 @@ func (c *compaction) blobGarbage(v view) (out supersededBlobs, err error) {
 
 // sealEarly seals the newest segment, so that it can be rewritten, in each of three cases. In the first case, many
 // blobs in the segment are superseded, and would otherwise remain until the segment is full, which may take long. In
-// the second case, free space is low and a part of the segment is superseded. In the third case, the superseded bytes
+// the second case, free space is low and part of the segment is superseded. In the third case, the superseded bytes
 // reach both CompactOptions.SealBytes and half of the segment.
 func (c *compaction) sealEarly() error {
 	views := c.reader.views(c.applied, c.applied)
@@ -274,7 +274,7 @@ func (c *compaction) sealEarly() error {
 	return nil
 }
 
-// noteUnfreed records the size of the data that seemed droppable but is still stored after the compaction.
+// noteUnfreed records how much data seemed droppable but is still stored after the compaction.
 func (c *compaction) noteUnfreed() {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
@@ -290,8 +290,8 @@ func (c *compaction) noteUnfreed() {
 	}
 }
 
-// droppable returns the superseded bytes of a segment that can be dropped, as far as this is known without reading
-// the segment. The bytes of its blobs are not included.
+// droppable returns how many superseded bytes of a segment can be dropped, as far as this is known without reading the
+// segment. Blobs are not included.
 func (c *compaction) droppable(v view) int64 {
 	superseded := v.used.bytes.Load()
 	bytes := max(0, superseded-c.kept[v.ordinal]) + c.history.tombstoneBytes[v.ordinal]

@@ -97,7 +97,7 @@ func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 }
 
 // TestVersionsThatRetentionKeepsMakeNoCompactionDue checks that versions that Retention.Versions keeps do not count as
-// superseded. A compaction is due when the same number of bytes is superseded in addition.
+// superseded. A compaction becomes due when the same number of further bytes is superseded.
 func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	opts := driverOptions(vfstest.NewMem(), Index, 16<<10)
 	opts.Retention.Versions = 3
@@ -155,8 +155,8 @@ func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 	})
 }
 
-// TestOverwrittenBlobsMakeACompactionDue checks that a blob counts with the size of its data, and not with the 40 bytes
-// of its reference.
+// TestOverwrittenBlobsMakeACompactionDue checks that a blob counts with its data's size, and not with the 40 bytes of
+// its reference.
 func TestOverwrittenBlobsMakeACompactionDue(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	for i := range 12 {
@@ -270,7 +270,7 @@ func TestWhatAHoldKeepsMakesNoCompactionDue(t *testing.T) {
 }
 
 // TestWhatAHoldKeepsIsKnownAfterARewrite checks that a compaction that rewrites a segment records how much of it the
-// hold keeps. Blobs count with the size of their data.
+// hold keeps. Blobs count with their data's size.
 func TestWhatAHoldKeepsIsKnownAfterARewrite(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 16<<10), 0)
 	var blob int64
@@ -304,8 +304,8 @@ func TestWhatAHoldKeepsIsKnownAfterARewrite(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestWhatWasJustSupersededMakesNoCompactionDue checks that versions are kept for ten minutes while a hold is on, and
-// that no compaction is due for them before a quarter of them may be dropped.
+// TestWhatWasJustSupersededMakesNoCompactionDue checks that versions are kept for ten minutes while a hold is in force,
+// and that they make no compaction due before a quarter of them may be dropped.
 func TestWhatWasJustSupersededMakesNoCompactionDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 16<<10), everything)

@@ -13,8 +13,8 @@ type rewritten struct {
 	*rewrite
 	dropped int64              // number of dropped versions
 	forgot  int64              // number of dropped requests that no repeated write can use
-	held    heldBytes          // superseded versions that were kept, and those of them that held history keeps
-	blobs   map[uuid.UUID]bool // blobs to which dropped entries refer
+	held    heldBytes          // superseded versions that were kept, and how many of them held history keeps
+	blobs   map[uuid.UUID]bool // blobs to which the dropped entries refer
 }
 
 // rewriter writes the new segment.
@@ -26,8 +26,8 @@ type rewriter struct {
 	conf  uint64 // index up to which all membership changes are in the manifest
 }
 
-// rewrite durably writes the remaining entries of a run into a new segment. It writes no segment if no entry remains
-// and the manifest does not need the segment. If it returns errNothingToDrop or errConfAhead, the segments must not be
+// rewrite durably writes a run's remaining entries into a new segment. It writes no segment if no entry remains and the
+// manifest does not need the segment. If it returns errNothingToDrop or errConfAhead, the segments must not be
 // replaced.
 func (c *compaction) rewrite(run []view) (*rewritten, error) {
 	r, err := c.editor.begin(run[0])
@@ -160,8 +160,8 @@ func (w *rewriter) leave(e *format.Entry) {
 	}
 }
 
-// mayBeAsked reports whether a repeated write may still use the request id of an entry. If so, compaction replaces the
-// entry by a KindRequest instead of dropping it.
+// mayBeAsked reports whether a repeated write may still use an entry's request id. If so, compaction replaces the entry
+// with a KindRequest instead of dropping it.
 func (c *compaction) mayBeAsked(e *format.Entry) bool {
 	return e.RequestID != [16]byte{} && e.Index > c.forgotten
 }
@@ -172,14 +172,14 @@ type fate int
 // These are the possible fates. The fate isHistory means that Retention.Versions or an open snapshot keeps the version.
 const (
 	isGone      fate = iota // superseded
-	isForgotten             // the newest version, but a delete that is not needed any longer
+	isForgotten             // the newest version, but a delete that is no longer needed
 	isNewest
 	isHistory
 	isHeld // kept because it was superseded recently, or above the hold
 )
 
 // decide returns the fate of an applied version. A version that is superseded and not needed can never be needed again.
-// So the decision is still right when the segments are swapped, although the lock is not held until then.
+// So the decision remains right until the segments are swapped, even though the lock is not held until then.
 func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 	c.state.mu.RLock()
 	newest, known := c.places.table.Get(e.ID)

@@ -159,7 +159,7 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 	ok(t, err)
 	_, err = f.WriteAt([]byte{0xff}, format.SegmentHeaderBytes+format.FrameHeaderBytes+200)
 	ok(t, errors.Join(err, f.Sync(), f.Close()))
-	for range 2 { // the first compaction finds the damage, and for the second one it is known
+	for range 2 { // the first compaction finds the damage, and the second one already knows it
 		var damage *format.DamageError
 		if _, err := d.log.Compact(context.Background(), CompactOptions{All: true}); !errors.As(err, &damage) {
 			t.Fatalf("damage: %v", err)
@@ -173,7 +173,7 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 }
 
 // TestVoidEntriesBelowTheFloorStayVoid makes compaction skip a segment from which little can be dropped. Entries in
-// that segment that another leader has truncated must not return as completed writes.
+// that segment that another leader has truncated must not reappear as completed writes.
 func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 1000)})

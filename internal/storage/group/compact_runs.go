@@ -8,20 +8,19 @@ import (
 )
 
 // mergeMin is the minimum number of neighbouring segments that are merged, unless CompactOptions.All is set. The
-// largest of them is at most half of their total. So each time that an entry is copied only because of a merge, its new
+// largest of them must be at most half of their total. So whenever a merge alone causes an entry to be copied, its new
 // segment is at least twice as large as its old one.
 const mergeMin = 4
 
 // lowSpaceMergeBytes is the maximum total size of neighbouring segments that are merged when free space is low. It is
-// small because only the number of files is a problem then, and there can be many files of a few KB before their total
-// size is large.
+// small because only the number of files is a problem then, and many files of a few KB have a small total size.
 const lowSpaceMergeBytes = 4 << 20
 
-// extent describes a sealed segment for the decision whether to merge it.
+// extent holds what mergeRun needs to know about a sealed segment.
 type extent struct {
 	first, through uint64 // first is the first index; through is the last index that is not void
 	bytes          int64  // size of the frames
-	empty          bool   // the segment has no version, and may leave the manifest
+	empty          bool   // whether the segment has no version, and may be removed from the manifest
 }
 
 // mergeRun returns how many segments at the beginning of extents should be merged into one. If it returns 1, the first
@@ -68,7 +67,7 @@ func (c *compaction) isRemovable(run []view) bool {
 	return c.state.removable(slices.Index(c.state.segments, run[0].segment))
 }
 
-// worth reports whether a run should be rewritten. This is so if it has several segments, if enough of it can be
+// worth reports whether a run should be rewritten. It should if it has several segments, if enough of it can be
 // dropped, or if none of its entries must be kept.
 func (c *compaction) worth(run []view) bool {
 	if len(run) > 1 {
@@ -89,7 +88,7 @@ func (c *compaction) worth(run []view) bool {
 	return bytes+blobs > 0 && (bytes*rewritePart >= v.end || blobs*rewritePart >= c.blobs.stored.Load())
 }
 
-// termsOfRun returns the term runs of the entries in a run that remain.
+// termsOfRun returns the term runs of a run's remaining entries.
 func (c *compaction) termsOfRun(run []view) []format.TermRun {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()
@@ -104,8 +103,8 @@ func (c *compaction) termsOfRun(run []view) []format.TermRun {
 	return out
 }
 
-// mergeable returns the number of segments that are sealed and applied and that a compaction would merge with others or
-// remove from the manifest. The caller holds state.mu.
+// mergeable returns how many segments are sealed and applied, and would be merged with others or removed from the
+// manifest by a compaction. The caller holds state.mu.
 func (st *state) mergeable(segmentBytes int64) int {
 	var extents []extent
 	applied := st.applied.Load()
@@ -128,8 +127,8 @@ func (st *state) mergeable(segmentBytes int64) int {
 	return count
 }
 
-// removable reports whether a segment may be removed from the manifest when it is empty. This is allowed unless its
-// first index makes an entry of the segment before it void. The caller holds state.mu.
+// removable reports whether a segment may be removed from the manifest when it is empty. It may be, unless its first
+// index makes an entry in the segment before it void. The caller holds state.mu.
 func (st *state) removable(i int) bool {
 	return i == 0 || st.segments[i-1].last < st.segments[i].first
 }

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/replay"
 )
 
-// damages holds the damage of a log that is known and has neither been repaired nor been accepted as lost. It is safe
-// for concurrent use. Its lock is held only for operations in memory, and no other lock is taken while it is held.
+// damages holds a log's known damage that has neither been repaired nor been accepted as lost. It is safe for
+// concurrent use. Its lock is held only for operations in memory, and no other lock is taken while it is held.
 type damages struct {
 	logger *slog.Logger
 	// count is the number of damages. Readers check the other fields only if it is not 0.
@@ -33,7 +33,7 @@ func (d *damages) list() []*format.Damage {
 	return slices.Clone(d.all)
 }
 
-// first returns a *DamageError for the damage that was found first. It returns nil if no damage is known.
+// first returns a *DamageError for the damage that was found first, or nil if no damage is known.
 func (d *damages) first() error { return d.that(0, func(*format.Damage) bool { return true }) }
 
 // files returns the names of the damaged files, each once.
@@ -47,7 +47,7 @@ func (d *damages) files() []string {
 	return slices.Compact(out)
 }
 
-// note records damage. It records damage of the same bytes only once.
+// note records damage, unless damage of the same bytes is already recorded.
 func (d *damages) note(found format.Damage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,13 +61,13 @@ func (d *damages) note(found format.Damage) {
 	d.count.Store(int32(len(d.all)))
 }
 
-// found records damage of a record, and returns the error for it.
+// found records damage to a record, and returns the error for it.
 func (d *damages) found(damage format.Damage, id int64) error {
 	d.note(damage)
 	return &format.DamageError{Damage: damage, ID: id}
 }
 
-// noteOf records the damage in an error if that is a *DamageError.
+// noteOf records the damage that an error describes, if the error is a *DamageError.
 func (d *damages) noteOf(err error) {
 	if damage, ok := errors.AsType[*format.DamageError](err); ok {
 		d.note(damage.Damage)
@@ -86,7 +86,7 @@ func (d *damages) noteID(hit replay.DamagedID) {
 	}
 }
 
-// forget forgets damage that was repaired.
+// forget removes damage that was repaired.
 func (d *damages) forget(repaired func(*format.Damage) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,8 +99,7 @@ func (d *damages) forget(repaired func(*format.Damage) bool) {
 	d.count.Store(int32(len(d.all)))
 }
 
-// that returns a *DamageError for the first damage for which hits returns true. It returns nil if there is no such
-// damage.
+// that returns a *DamageError for the first damage for which hits returns true, or nil if there is no such damage.
 func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -121,7 +120,7 @@ func (d *damages) inRange(v view, lo, hi uint64) error {
 	})
 }
 
-// absent returns the error for a record that is not in the index. This is *DamageError if damage may have hit the
+// absent returns the error for a record that is not in the index. It returns a *DamageError if damage may have hit the
 // record, and ErrNotFound otherwise.
 func (d *damages) absent(id int64) error {
 	if d.any() {
@@ -145,17 +144,17 @@ func (d *damages) newer(id int64, at uint64) error {
 	return d.that(id, func(d *format.Damage) bool { return d.IDsUnknown && at <= d.IndexLast })
 }
 
-// version returns a *DamageError for a version that was not found, if damage may have hit that version.
+// version returns a *DamageError for a version that was not found if damage may have hit that version, otherwise nil.
 func (d *damages) version(id int64, at uint64) error {
 	return d.that(id, func(d *format.Damage) bool {
 		return mayHit(d, id) && (d.IndexFirst == 0 || at >= d.IndexFirst && at <= d.IndexLast)
 	})
 }
 
-// history returns a *DamageError if the versions of a record may be incomplete because of damage.
+// history returns a *DamageError if damage may have made a record's versions incomplete, otherwise nil.
 func (d *damages) history(id int64) error {
 	return d.that(id, func(d *format.Damage) bool { return mayHit(d, id) })
 }
 
-// mayHit reports whether damage may have hit an entry of a record.
+// mayHit reports whether damage may have hit one of a record's entries.
 func mayHit(d *format.Damage, id int64) bool { return d.IDsUnknown || slices.Contains(d.IDs, id) }

@@ -1,3 +1,3 @@
-// Package group implements the log of one group while it is open: append, sync, apply, read, scan, compact, repair.
-// Package format defines the bytes of its files.
+// Package group implements the log of one group while it is open. It can append, sync, apply, read, scan, compact and
+// repair. Package format defines the bytes in its files.
 package group

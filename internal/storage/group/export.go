@@ -25,7 +25,7 @@ type Export struct {
 
 	group    string
 	gate     *gate
-	folder   *folder // opens the files; its list of files is read only when the export is made
+	folder   *folder // opens the files; its list of files is read only when the export is created
 	reader   *reader
 	blobs    *blobSet
 	manifest []byte
@@ -38,12 +38,12 @@ type Export struct {
 	closed bool        // guarded by mu
 }
 
-// Export returns an export of the log at its applied index, or at the index before a membership change that was not
-// passed to SetConf yet. It holds no lock for long. Compaction is possible during the export, but the files that it
-// removes take disk space until Close. If the log has damage, Export returns *DamageError.
+// Export returns an export of the log at its applied index, or at the index before a membership change that has not
+// been passed to SetConf yet. It holds no lock for long. Compaction is possible during the export, but the files that
+// it removes occupy disk space until Close. If the log has damage, Export returns *DamageError.
 func (l *Log) Export(ctx context.Context) (_ *Export, err error) {
 	defer l.addNames("export", &err)
-	l.blobs.hold() // no blob must be removed before the blobs of the export are known
+	l.blobs.hold() // no blob must be removed before it is known which blobs the export has
 	defer l.blobs.release()
 	e := &Export{
 		group: l.opts.Identity.Name, gate: &l.gate, folder: &l.folder, reader: &l.reader, blobs: &l.blobs,
@@ -74,9 +74,9 @@ func (l *Log) Export(ctx context.Context) (_ *Export, err error) {
 	return e, nil
 }
 
-// pin pins the segments of the export in their present state, and returns a manifest without segments.
+// pin pins the segments of the export in their current state, and returns a manifest without segments.
 func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
-	w.mu.Lock() // so that no entry is applied at the same time
+	w.mu.Lock() // prevents entries from being applied at the same time
 	defer w.mu.Unlock()
 	if err := e.gate.usable(); err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 		CompactedThrough: now.CompactedThrough, CompactedTerm: now.CompactedTerm,
 		TombstoneFloor: now.TombstoneFloor, AcceptedThrough: now.AcceptedThrough,
 		HistoryFloor: now.HistoryFloor, HistoryKnown: now.HistoryKnown,
-		// There is no vote, because the vote is that of this replica.
+		// There is no vote, because the vote belongs to this replica.
 		HardState: format.StateRecord{Term: max(w.hard.Term, term), Commit: e.Index},
 	}
 	st.mu.RUnlock()
@@ -99,7 +99,7 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 	}
 	e.Term = term
 	e.views = e.reader.views(0, e.Index)
-	// An empty segment whose first index is above the index of the export is not part of the export.
+	// An empty segment whose first index is above the export's index is not part of the export.
 	for n := len(e.views); n > 0 && e.views[n-1].first > e.Index; n-- {
 		e.views[n-1].unpin()
 		e.views = e.views[:n-1]
@@ -107,7 +107,7 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 	return m, nil
 }
 
-// addSegments adds the segments to the manifest and to the files. The last segment ends at the index of the export.
+// addSegments adds the segments to the manifest and to the files. The last segment ends at the export's index.
 func (e *Export) addSegments(m *format.Manifest) error {
 	for i, v := range e.views {
 		s := v.m
@@ -131,9 +131,9 @@ func (e *Export) add(f transfer.File) {
 	e.Bytes += f.Bytes
 }
 
-// endOf returns the offset at which the entries of a segment up to an index end, and the index of the last of these
-// entries by position. Void entries are before that last entry or after the returned offset, because committed entries
-// are not truncated.
+// endOf returns the offset at which a segment's entries up to an index end, and the index of the last of these entries
+// by position. Void entries are before that last entry or after the returned offset, because committed entries are not
+// truncated.
 func (r *reader) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
 	end, last = format.SegmentHeaderBytes, v.first-1
 	var damage error
@@ -185,8 +185,8 @@ func (e *Export) addBlobs(ctx context.Context) error {
 // and there is no vote.
 func (e *Export) Manifest() []byte { return e.manifest }
 
-// Open opens a file of the export for reading from an offset to the end of the file. It returns ErrNotFound for a file
-// that is not part of the export, and ErrClosed after Close.
+// Open opens a file of the export for reading from an offset to the file's end. It returns ErrNotFound for a file that
+// is not part of the export, and ErrClosed after Close.
 func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	size, found := e.sizes[name]
 	switch {
@@ -207,15 +207,15 @@ func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	return &exportReader{file: f, at: offset, asked: offset, end: size}, nil
 }
 
-// exportReader reads a part of a file. The file can be removed in the meantime.
+// exportReader reads a range of a file. The file can be removed in the meantime.
 type exportReader struct {
 	file  vfs.File
 	at    int64 // offset of the next read
-	asked int64 // offset up to which the kernel was told to read ahead
+	asked int64 // offset up to which the kernel has been asked to read ahead
 	end   int64
 }
 
-// readAheadBytes is the number of bytes that the kernel is told to read ahead.
+// readAheadBytes is the number of bytes that the kernel is asked to read ahead.
 const readAheadBytes = 4 << 20
 
 // Read implements io.Reader.
@@ -231,7 +231,7 @@ func (r *exportReader) Read(p []byte) (int, error) {
 	n, err := r.file.ReadAt(p[:min(int64(len(p)), r.end-r.at)], r.at)
 	r.at += int64(n)
 	if n > 0 && errors.Is(err, io.EOF) {
-		err = nil // a file that is too short makes the next read fail
+		err = nil // if the file is too short, the next read fails
 	}
 	return n, err
 }

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// folder holds the files of a log. Its manifest lists the segments. The caller of a method, except remove and clear,
-// holds writer.mu.
+// folder holds a log's files. Its manifest lists the segments. The caller of a method, except remove and clear, holds
+// writer.mu.
 type folder struct {
 	fs       vfs.FS
 	dir      string
@@ -26,18 +26,18 @@ type folder struct {
 	logger   *slog.Logger // adds the name of the group
 
 	manifest *format.Manifest // the manifest that is on disk
-	// unsure says that a write of the manifest has failed, so that it is not known which manifest is on disk. The manifest
+	// unsure says that writing the manifest has failed, so that it is not known which manifest is on disk. The manifest
 	// must be written again before anything is acknowledged.
 	unsure     bool
 	nextNumber uint64 // number that the next segment gets
-	sequence   uint64 // sequence number of the last manifest that was passed to a write
+	sequence   uint64 // sequence number of the last manifest that the folder tried to write
 	// changesFloor is an index. Some changes at or below it may be missing (see Log.Changes).
 	changesFloor atomic.Uint64
-	history      atomic.Pointer[historyFloor] // history floor of the manifest on disk; nil if it has none
+	history      atomic.Pointer[historyFloor] // history floor of the manifest on disk, or nil if it has none
 }
 
 // create durably creates the file of a segment with the given ordinal. The argument rewritten says whether the segment
-// replaces others. The result has no image, and is not in the manifest yet.
+// replaces others. The new segment has no image, and is not in the manifest yet.
 func (f *folder) create(first uint64, ordinal uint32, rewritten bool) (*segment, error) {
 	if ordinal > index.OrdinalMax {
 		return nil, fmt.Errorf("the log has used up its %d segment ordinals: load it again", index.OrdinalMax)
@@ -61,8 +61,8 @@ func (f *folder) discard(s *segment) {
 	s.unpin()
 }
 
-// discardUnlessListed removes a segment after the manifest that lists it could not be written. It keeps the segment if
-// that manifest may be on the disk nevertheless.
+// discardUnlessListed removes a segment after writing the manifest that lists it has failed. It keeps the segment if
+// that manifest may nevertheless be on the disk.
 func (f *folder) discardUnlessListed(s *segment) {
 	if f.unsure {
 		s.unpin()
@@ -71,8 +71,7 @@ func (f *folder) discardUnlessListed(s *segment) {
 	f.discard(s)
 }
 
-// remove removes a file that the manifest does not list. If the removal fails, the file takes space until the next
-// load.
+// remove removes a file that the manifest does not list. If that fails, the file occupies space until the next load.
 func (f *folder) remove(name string) {
 	if err := f.fs.Remove(path.Join(f.dir, name)); err != nil && !errors.Is(err, iofs.ErrNotExist) {
 		f.logger.Warn("garbage stays until the next load", "file", name, "error", err)
@@ -92,8 +91,8 @@ func (f *folder) clear(names []string) error {
 	return f.fs.SyncDir(f.dir)
 }
 
-// writeManifest replaces the manifest by a changed copy. After an error the old manifest is still valid, unless unsure
-// is set. If unsure is set, writer.recover writes the manifest again before anything is acknowledged.
+// writeManifest replaces the manifest with a changed copy. After an error the old manifest is still valid, unless
+// unsure is set. If unsure is set, writer.recover writes the manifest again before anything is acknowledged.
 func (f *folder) writeManifest(change func(*format.Manifest)) error {
 	m := *f.manifest
 	m.Segments = append([]format.ManifestSegment(nil), m.Segments...)
@@ -113,7 +112,7 @@ func (f *folder) writeManifest(change func(*format.Manifest)) error {
 	return err
 }
 
-// publishFloors makes the floors of the manifest on disk visible to readers.
+// publishFloors makes the floors in the manifest on disk visible to readers.
 func (f *folder) publishFloors() {
 	f.changesFloor.Store(max(f.manifest.TombstoneFloor, f.manifest.AcceptedThrough))
 	f.history.Store(historyOf(f.manifest))
@@ -160,7 +159,7 @@ func Create(opts Options, conf *raftpb.ConfState) (err error) {
 }
 
 // clearUnfinished removes the files of an unfinished Create. It returns an error if there is any other file in the
-// folder, because a group whose manifest is missing must not be overwritten.
+// folder, because a group with a missing manifest must not be overwritten.
 func clearUnfinished(fs vfs.FS, dir string) error {
 	names, err := fs.List(dir)
 	if err != nil {
@@ -183,7 +182,7 @@ func clearUnfinished(fs vfs.FS, dir string) error {
 	return nil
 }
 
-// isUnfinished reports whether a file in a folder without a manifest remains from an unfinished Create.
+// isUnfinished reports whether a file in a folder without a manifest was left by an unfinished Create.
 func isUnfinished(fs vfs.FS, dir, name string) (bool, error) {
 	switch name {
 	case format.MarkName, format.MarkName + format.TmpSuffix, format.ManifestName + format.TmpSuffix:
@@ -195,8 +194,8 @@ func isUnfinished(fs vfs.FS, dir, name string) (bool, error) {
 	return false, nil
 }
 
-// HoldsNothing reports whether a folder holds no files of a replica, except those that remain if a Create or the start
-// of a learner was killed. Such a folder holds no entry and no vote.
+// HoldsNothing reports whether a folder holds no files of a replica, except those left by a Create, or by the start of
+// a learner, that was killed. Such a folder holds no entry and no vote.
 func HoldsNothing(fs vfs.FS, dir string) (bool, error) {
 	names, err := fs.List(dir)
 	if err != nil {

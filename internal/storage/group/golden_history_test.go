@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// goldenHistory is the folder of a group with a manifest of version 2. Every later program must be able to read it.
+// goldenHistory is the folder of a group with a version 2 manifest. Every later version of Sheaf must be able to read
+// it.
 var goldenHistory = filepath.Join("testdata", "history")
 
 func TestGoldenManifestOfVersion2IsWrittenTheSame(t *testing.T) {

@@ -15,11 +15,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// goldenV2 is the folder of a group with a segment of version 2. Every later program must be able to read it. The
-// segment has the entries with which compaction remembers request ids.
+// goldenV2 is the folder of a group with a version 2 segment. Every later version of Sheaf must be able to read it. The
+// segment has entries with which compaction remembers request ids.
 var goldenV2 = filepath.Join("testdata", "v2")
 
-// goldenRequests returns the content of the segment of version 2. This content must never change.
+// goldenRequests returns the content of the version 2 segment. This content must never change.
 func goldenRequests() []format.Entry {
 	return []format.Entry{
 		{Kind: format.KindRequest, ID: 7, Index: 3, Term: 1, CommitTime: 1700000000000000001, RequestID: [16]byte{1, 15: 4},
@@ -38,8 +38,7 @@ func goldenRequestFiles(t *testing.T) map[string][]byte {
 	return requestFiles(t, func(*format.Manifest) {})
 }
 
-// requestFiles returns the files of a group with a segment of version 2. The function change is applied to the
-// manifest.
+// requestFiles returns the files of a group with a version 2 segment. The function change is applied to the manifest.
 func requestFiles(t *testing.T, change func(*format.Manifest)) map[string][]byte {
 	t.Helper()
 	m := &format.Manifest{
@@ -79,7 +78,7 @@ func TestGoldenFilesOfVersion2AreWrittenTheSame(t *testing.T) {
 	writtenTheSame(t, goldenV2, goldenRequestFiles(t))
 }
 
-// readGolden copies the files of a folder to the folder /g of a disk in memory.
+// readGolden copies a folder's files to the folder /g on an in-memory disk.
 func readGolden(t *testing.T, folder string) *vfstest.Mem {
 	t.Helper()
 	mem := vfstest.NewMem()

@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The flag -update writes the golden files of version 1 again. Every later program must be able to read these files. A
-// change of an existing file is a change of the format, which needs a new version and a new folder.
+// The flag -update rewrites the version 1 golden files. Every later version of Sheaf must be able to read these files.
+// A change to an existing file is a format change, which needs a new version and a new folder.
 var update = flag.Bool("update", false, "rewrite the golden files of the current version")
 
 var goldenV1 = filepath.Join("testdata", "v1")
@@ -106,7 +106,7 @@ func goldenFiles(t *testing.T) map[string][]byte {
 	return files
 }
 
-// goldenBlob returns the content of the file of a blob. The argument ref gives the id of the blob.
+// goldenBlob returns the content of a blob's file. The argument ref gives the blob's id.
 func goldenBlob(t *testing.T, ref format.BlobRef, data []byte) []byte {
 	fs := vfstest.NewMem()
 	must.OK(t, fs.MkdirAll("g"))
@@ -122,8 +122,8 @@ func goldenBlob(t *testing.T, ref format.BlobRef, data []byte) []byte {
 	return b
 }
 
-// goldenHint makes a hint by hand, without the code that makes hints. The order of its rows detects a change of the
-// hash function, which is part of the format.
+// goldenHint builds a hint by hand, without the production code. The order of its rows detects a change to the hash
+// function, which is part of the format.
 func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
 	h := &format.Hint{Segment: s.ID, FirstIndex: s.FirstIndex, LastIndex: s.LastIndex, LastCommit: 1700000000000000004,
 		Bytes: s.Bytes,
@@ -149,8 +149,8 @@ func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
 	return h
 }
 
-// goldenPieces makes pieces by hand, without the code that makes pieces. The first piece contains the put, and the
-// second one covers a part without a put.
+// goldenPieces builds pieces by hand, without the production code. The first piece contains the put, and the second one
+// covers a part without a put.
 func goldenPieces(s format.ManifestSegment, image []byte) []*format.HintPiece {
 	length := format.FrameBytes(0, len("second"))
 	state := format.SegmentHeaderBytes + length
@@ -166,7 +166,7 @@ func TestGoldenFilesOfVersion1AreWrittenTheSame(t *testing.T) {
 	writtenTheSame(t, goldenV1, goldenFiles(t))
 }
 
-// writtenTheSame checks that the codec still produces the golden files of a folder, and no others. With -update it
+// writtenTheSame checks that the codec still produces the golden files in a folder, and no others. With -update it
 // writes them.
 func writtenTheSame(t *testing.T, dir string, files map[string][]byte) {
 	t.Helper()

@@ -7,24 +7,24 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/replay"
 )
 
-// The hint of the active segment has the rows, terms and blobs of all entries before one of the segment's state frames.
-// A load in Index residency takes them from the hint, and walks the segment from that state frame on. The load misses
+// The active segment's hint has the rows, terms and blobs of all entries before one of the segment's state frames. A
+// load in Index residency takes them from the hint, and walks the segment from that state frame on. The load misses
 // nothing, because the frame has the whole hard state, every entry before the frame was applied when the hint was
-// written, and every membership change before it is in the manifest.
+// written, and every membership change before the frame is in the manifest.
 //
 // The hint grows with the segment, piece by piece. A piece is written after the sync of the frames that it covers, and
 // is not synced itself. After a kill the page cache still has the piece. After a power cut some pieces may be missing,
-// torn or zeros, which their checksums show.
+// torn or zeros, which their checksums reveal.
 const (
-	// hintPieceOf is the number of bytes that the segment must have after the end of its hint before a piece is written.
-	// Reading fewer bytes takes no longer than opening a file. Writing a piece for this many bytes costs a hundredth of
-	// writing the bytes themselves.
+	// hintPieceOf is how many bytes the segment must have after the end of its hint before a piece is written. Reading
+	// fewer bytes takes no longer than opening a file. Writing a piece for this many bytes costs a hundredth of writing
+	// the bytes themselves.
 	hintPieceOf    = 256 << 10
 	hintPieceShare = 32 // for small segments, the number is the segment size divided by hintPieceShare
 )
 
-// activeHint maintains the hint of the active segment while the log is open. It writes and removes the file of the
-// hint. It reads the state, and the segment's rows and terms in memory. Guarded by writer.mu.
+// activeHint maintains the active segment's hint while the log is open. It writes and removes the hint's file. It reads
+// the state, and the segment's rows and terms in memory. Guarded by writer.mu.
 type activeHint struct {
 	folder     *folder
 	state      *state
@@ -34,10 +34,10 @@ type activeHint struct {
 	whileOpen bool
 
 	frame format.StateFrame // the last state frame of the active segment
-	// ready is the last state frame of the active segment of which it is known that all entries before it are applied.
+	// ready is the active segment's last state frame for which all entries before it are known to be applied.
 	ready    format.StateFrame
 	covered  format.HintPart // the part of the active segment that the hint covers
-	tried    int64           // offset up to which a piece was last tried; 0: none was tried
+	tried    int64           // offset up to which writing a piece was last attempted, or 0 if it never was
 	unsynced bool            // a piece was written, but not synced
 }
 
@@ -74,7 +74,7 @@ func (w *writer) hintWhileOpen() {
 	}
 }
 
-// growHint extends the hint of the active segment. It does nothing while an earlier failure is not resolved. The caller
+// growHint extends the active segment's hint. It does nothing while an earlier failure is not resolved. The caller
 // holds mu.
 func (w *writer) growHint() {
 	if w.suspect == nil && !w.folder.unsure {
@@ -117,7 +117,7 @@ func (h *activeHint) isSynced(at format.StateFrame) bool {
 	return at.Offset+format.FrameBytes(0, format.StateRecordBytes) <= h.state.syncedEnd
 }
 
-// keep makes the hint durable. It is called when the log is closed.
+// keep makes the hint durable. Closing the log calls it.
 func (h *activeHint) keep() {
 	if !h.unsynced {
 		return
@@ -151,8 +151,8 @@ func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) 
 	return format.HintPart{}, false
 }
 
-// readActiveHint reads the hint of the active segment. The argument end is the offset at which the data of the
-// segment's file ends. The result is nil if there is no usable hint.
+// readActiveHint reads the active segment's hint. The argument end is the offset at which the data in the segment's
+// file ends. It returns nil if there is no usable hint.
 func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	h, err := format.ReadPieces(ld.folder.fs, ld.folder.dir, s.manifest())
 	if err != nil {
@@ -166,7 +166,7 @@ func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 }
 
 // walkBehind walks the active segment from the end of its hint on. It returns false if no state frame begins at the end
-// of the hint. The hint must not be used in that case.
+// of the hint, in which case the hint must not be used.
 func (ld *loading) walkBehind(s *segment, h *format.ActiveHint, through int64) (*replay.Walk, bool, error) {
 	w := replay.Behind(h, s.first)
 	err := s.walkFileOn(w, h.End, through)

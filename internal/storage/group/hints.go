@@ -21,7 +21,7 @@ type hints struct {
 	turn    longlock.Mutex // held by the goroutine that writes a hint
 }
 
-// writeLater writes the hint of a sealed segment in the background. If this fails, the next load reads the segment.
+// writeLater writes a sealed segment's hint in the background. If this fails, the next load reads the segment.
 func (h *hints) writeLater(s *segment) {
 	if !s.pin() {
 		return
@@ -37,8 +37,8 @@ func (h *hints) writeLater(s *segment) {
 	})
 }
 
-// write writes the hint of a sealed segment with the present used flags. It takes the rows from memory or from the
-// hint on disk.
+// write writes a sealed segment's hint with the current used flags. It takes the rows from memory or from the hint on
+// disk.
 func (h *hints) write(s *segment) error {
 	h.state.mu.RLock()
 	rows, m, terms := s.rows, s.manifest(), h.state.termsOf(s)
@@ -74,12 +74,12 @@ func (h *hints) write(s *segment) error {
 	return nil
 }
 
-// hintStalePart determines when Close writes a hint again: if more used flags are outdated than the number of the
-// hint's rows divided by hintStalePart.
+// hintStalePart determines when Close writes a hint again. It does if more used flags are outdated than the number of
+// the hint's rows divided by hintStalePart.
 const hintStalePart = 64
 
-// refresh rewrites hints that have many outdated used flags. It leaves out the active segment, which has a hint of
-// another kind.
+// refresh rewrites hints that have many outdated used flags. It leaves out the active segment, which has a different
+// kind of hint.
 func (h *hints) refresh(active *segment) {
 	h.state.mu.RLock()
 	segments := slices.Clone(h.state.segments)
@@ -92,7 +92,7 @@ func (h *hints) refresh(active *segment) {
 	}
 }
 
-// remake makes the hint of a sealed segment from the segment's bytes. It makes no hint if some of the bytes are bad,
+// remake creates a sealed segment's hint from the segment's bytes. It creates no hint if some of the bytes are bad,
 // because with a hint the next load would not see the damage.
 func (h *hints) remake(s *segment, m format.ManifestSegment) (*format.Hint, error) {
 	w, err := s.walkFile(m.Bytes, true)
@@ -114,8 +114,7 @@ type hintCache struct {
 
 const hintCacheBytesMax = 64 << 20
 
-// of returns the hint of a sealed segment. It takes the hint from memory or from disk, or makes it by reading the
-// segment.
+// of returns a sealed segment's hint. It takes the hint from memory or from disk, or reads the segment to create it.
 func (h *hints) of(v view) (*format.Hint, error) {
 	c := &h.cache
 	c.mu.Lock()
@@ -148,7 +147,7 @@ func (h *hints) of(v view) (*format.Hint, error) {
 	return hint, nil
 }
 
-// hintBytes returns the size of a hint on disk and in memory.
+// hintBytes returns how many bytes a hint takes on disk and in memory.
 func hintBytes(h *format.Hint) int64 {
 	return format.HintBytes(int64(len(h.IDs)), int64(len(h.Terms)), int64(len(h.Blobs)))
 }

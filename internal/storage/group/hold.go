@@ -6,7 +6,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Hold keeps history for a reader that has not read all entries yet, such as an archive. While a hold is on, a
+// Hold keeps history for a reader that has not read all entries yet, such as an archive. While a hold is in force, a
 // compaction keeps a version of a record if the entry that superseded it has an index above Index.
 type Hold struct {
 	Index uint64
@@ -18,10 +18,10 @@ type Hold struct {
 // above its history floor until SetHold is called, because the hold is not known until then.
 func (l *Log) SetHold(h Hold) { l.state.hold.Store(&h) }
 
-// HistoryFloor returns the history floor. Reads of the group's state as of an index at or above the floor are exact:
-// for each record, the newest version at or below that index is still stored, unless the record did not exist. The
-// result known is false if no hold was ever on, or if the floor is not durable yet (BeginHistory). History below the
-// applied index may then be incomplete. The floor never becomes lower, except by an install.
+// HistoryFloor returns the history floor. Reads of the group's state as of an index at or above the floor are exact,
+// because for each record the newest version at or below that index is still stored, unless the record did not exist.
+// The result known is false if no hold was ever in force, or if the floor is not durable yet (BeginHistory). History
+// below the applied index may then be incomplete. The floor never becomes lower, except by an install.
 func (l *Log) HistoryFloor() (floor uint64, known bool) {
 	if h := l.folder.history.Load(); h != nil {
 		return h.floor, true
@@ -32,7 +32,7 @@ func (l *Log) HistoryFloor() (floor uint64, known bool) {
 // historyFloor is the history floor in the manifest on disk.
 type historyFloor struct{ floor uint64 }
 
-// historyOf returns the history floor in a manifest. It returns nil if the manifest has none.
+// historyOf returns a manifest's history floor, or nil if it has none.
 func historyOf(m *format.Manifest) *historyFloor {
 	if !m.HistoryKnown {
 		return nil
@@ -40,9 +40,9 @@ func historyOf(m *format.Manifest) *historyFloor {
 	return &historyFloor{m.HistoryFloor}
 }
 
-// BeginHistory durably sets the history floor to the applied index if a hold is on and the log has no history floor
-// yet. Otherwise BeginHistory does nothing. Without this call, the next write of the manifest by a compaction, a seal
-// or a membership change sets the floor.
+// BeginHistory durably sets the history floor to the applied index if a hold is in force and the log has no history
+// floor yet. Otherwise BeginHistory does nothing. Without this call, the next write of the manifest by a compaction, a
+// seal or a membership change sets the floor.
 func (l *Log) BeginHistory() error {
 	err := l.editor.beginHistory()
 	l.addNames("history", &err)
@@ -61,15 +61,15 @@ func (e *editor) beginHistory() error {
 	return nil
 }
 
-// beginsHistory reports whether a hold is on, so that the manifest must have a history floor.
+// beginsHistory reports whether a hold is in force, so that the manifest must have a history floor.
 func (st *state) beginsHistory() bool {
 	h := st.hold.Load()
 	return h != nil && h.On
 }
 
-// beginHistory sets the history floor in a manifest that is about to be written, if a hold is on and the manifest has
-// no floor yet. The applied index is a correct floor, because each version that was dropped was superseded by an
-// applied entry. The caller holds writer.mu.
+// beginHistory sets the history floor in a manifest that is about to be written, if a hold is in force and the manifest
+// has no floor yet. The applied index is a correct floor, because each dropped version was superseded by an applied
+// entry. The caller holds writer.mu.
 func (st *state) beginHistory(m *format.Manifest) {
 	if !m.HistoryKnown && st.beginsHistory() {
 		m.HistoryKnown, m.HistoryFloor = true, st.applied.Load()

@@ -74,10 +74,10 @@ type holdBed struct {
 	random *rand.Rand
 	now    time.Time
 	model  map[uint64]version
-	hold   *Hold // the hold that this process has set; nil if none
+	hold   *Hold // the hold that this process has set, or nil if none
 	folder int
 	floor  uint64
-	counts map[string]int // counts of the events that the test must cover
+	counts map[string]int // how often each event that the test must cover has happened
 }
 
 func newHoldBed(t testing.TB, seed uint64, counts map[string]int) *holdBed {
@@ -105,7 +105,7 @@ func (b *holdBed) write() {
 	b.model[b.last()] = version{e.ID, b.last(), b.time, e.Kind == format.KindDelete}
 }
 
-// pass lets a random time pass.
+// pass lets a random amount of time pass.
 func (b *holdBed) pass() {
 	b.now = b.now.Add(time.Duration(b.random.IntN(8)) * time.Minute)
 	b.time = max(b.time, b.now.UnixNano())
@@ -140,7 +140,7 @@ func (b *holdBed) reload() {
 	ok(b.t, b.log.Apply(b.last(), nil))
 }
 
-// install continues with another replica, into which the files of this one were installed.
+// install continues with another replica, into which this replica's files were installed.
 func (b *holdBed) install() {
 	to := b.opts
 	b.folder++
@@ -248,9 +248,9 @@ func TestHistoryAboveTheFloorEqualsTheModel(t *testing.T) {
 	t.Log(counts)
 }
 
-// TestHistoryBesideWrites compacts again and again under a hold that follows the writes, like an archive that reads the
-// log a little late. After each compaction, the state as of the hold and the state as of the floor must equal those of
-// the model.
+// TestHistoryBesideWrites compacts again and again under a hold that follows the writes, as if for an archive that
+// reads the log with a small delay. After each compaction, the state as of the hold and the state as of the floor must
+// equal those of the model.
 func TestHistoryBesideWrites(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 8<<10), 0)
 	var mu sync.Mutex // guards model

@@ -9,9 +9,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The tests in this file cover ways other than compaction in which versions leave a log, or are added to it (ADR 59).
+// The tests in this file cover ways other than compaction in which versions are removed from a log, or added to it (ADR
+// 59).
 
-// offsetOf returns the offset in segment 1 of the entry with an index.
+// offsetOf returns the offset in segment 1 of the entry with the given index.
 func offsetOf(t testing.TB, l *Log, at uint64) int64 {
 	t.Helper()
 	views := l.reader.views(0, everything)
@@ -90,7 +91,7 @@ func TestARepairThatLeavesOutVersionsRaisesTheHistoryFloor(t *testing.T) {
 }
 
 // TestAnAcceptedLossRaisesTheHistoryFloor checks that the floor jumps ahead together with the indexes, because lost
-// entries may be versions of any record. So no reader of the log takes the remaining entries for the continuation of
+// entries may be versions of any record. So no reader of the log mistakes the remaining entries for the continuation of
 // those that it has read.
 func TestAnAcceptedLossRaisesTheHistoryFloor(t *testing.T) {
 	d, mem := heldHistory(t)
@@ -108,7 +109,7 @@ func TestAnAcceptedLossRaisesTheHistoryFloor(t *testing.T) {
 }
 
 // TestAnAcceptedLossWithoutAHoldMakesNoHistoryFloor checks that a log that never had a hold has no history floor after
-// an accepted loss, either.
+// an accepted loss.
 func TestAnAcceptedLossWithoutAHoldMakesNoHistoryFloor(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
@@ -150,8 +151,8 @@ func TestRepairsThatLoseNothingKeepTheHistoryFloor(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestAnInstallTakesTheHistoryFloorOfTheFiles checks that a log has the floor of the installed files after an install,
-// even if that floor is lower or not known.
+// TestAnInstallTakesTheHistoryFloorOfTheFiles checks that after an install a log has the floor of the installed files,
+// even if that floor is lower or unknown.
 func TestAnInstallTakesTheHistoryFloorOfTheFiles(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		from := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// indexesOf returns the indexes of the stored versions of a record.
+// indexesOf returns the indexes of a record's stored versions.
 func indexesOf(t testing.TB, l *Log, id int64) []uint64 {
 	t.Helper()
 	all, _ := stored(t, l)
@@ -62,7 +62,7 @@ func TestCompactKeepsWhatWasSupersededAboveTheHold(t *testing.T) {
 		}{
 			{2, 0, []uint64{1, 3, 5}, []uint64{2, 4, 6, 7}},
 			{3, 3, []uint64{3, 5}, []uint64{2, 4, 6, 7}},
-			{1, 3, []uint64{3, 5}, []uint64{2, 4, 6, 7}}, // a lower hold brings no versions back
+			{1, 3, []uint64{3, 5}, []uint64{2, 4, 6, 7}}, // lowering the hold does not restore versions
 			{5, 5, []uint64{5}, []uint64{4, 6, 7}},
 			{9, 7, []uint64{5}, []uint64{7}},
 		} {
@@ -199,7 +199,7 @@ func TestTheFloorIsDurableFirstAtEveryOperation(t *testing.T) {
 }
 
 // TestTheHistoryFloorIsKnownWhenItIsDurable checks that the floor is not known before it is durable, and that the
-// manifest has version 1 until a hold is on.
+// manifest has version 1 until a hold is in force.
 func TestTheHistoryFloorIsKnownWhenItIsDurable(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	d := newDriver(t, driverOptions(faulty, Index, 64<<10))
@@ -307,8 +307,8 @@ func TestDeletesAboveAnIgnoredHoldStay(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestWhatWasJustSupersededStaysWhileAHoldIsOn checks that versions that were superseded in the last ten minutes are
-// kept while a hold is on, unless IgnoreHold is set.
+// TestWhatWasJustSupersededStaysWhileAHoldIsOn checks that versions superseded in the last ten minutes are kept while a
+// hold is in force, unless IgnoreHold is set.
 func TestWhatWasJustSupersededStaysWhileAHoldIsOn(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	opts := driverOptions(vfstest.NewMem(), Index, 64<<10)

@@ -25,8 +25,8 @@ func (m *images) begin(s *segment, bytes int64) error {
 	return m.allocate(s, bytes, true)
 }
 
-// allocate allocates memory for the image of a segment. If grows is true, frames will be added to the image one after
-// the other. Otherwise the segment is read into it as a whole.
+// allocate allocates memory for a segment's image. If grows is true, frames will be added to the image one after the
+// other. Otherwise the segment is read into it as a whole.
 func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	room, err := m.loader.Allocate(bytes, grows)
 	if err != nil {
@@ -61,9 +61,9 @@ func (m *images) load(ctx context.Context, s *segment, size int64) error {
 	return nil
 }
 
-// walk reads the first size bytes of a segment's file past the page cache into a new image with space for room bytes,
-// and walks the frames at the same time. It calls begin after the first reads have started, to get the walk. It calls
-// onto with the size of each part that was read.
+// walk reads the first size bytes of a segment's file, bypassing the page cache, into a new image with space for room
+// bytes, and walks the frames at the same time. It calls begin after the first reads have started, to get the walk. It
+// calls onto with the size of each part that was read.
 func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk,
 	onto func(bytes int64)) error {
 	f, err := s.fs.OpenDirect(s.path)

@@ -16,9 +16,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestInstallSurvivesACrashAtEveryOperation crashes after each operation of an install. The folder is either that of a
-// joining replica, or has an older log of the same replica. Afterwards the folder must be in its old or in its new
-// state, and it must be possible to complete the install.
+// TestInstallSurvivesACrashAtEveryOperation crashes after each operation of an install. The folder belongs to a joining
+// replica, or holds an older log of the same replica. Afterwards the folder must be in its old or in its new state, and
+// it must be possible to complete the install.
 func TestInstallSurvivesACrashAtEveryOperation(t *testing.T) {
 	seeds := soaktest.Pick(uint64(2), 40, 1)
 	for seed := range seeds {

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// largeExporter returns a log with a segment and a blob that are so large that they are checked while they arrive.
+// largeExporter returns a log whose segment and blob are large enough to be checked while they arrive.
 func largeExporter(t *testing.T) *logDriver {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 3*transfer.FollowBytesMin))
 	d.fill(10, 350<<10, payload)

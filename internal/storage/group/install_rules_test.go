@@ -153,7 +153,7 @@ func TestInstallGoesOnWhereItWas(t *testing.T) {
 	}
 	ok(t, errors.Join(w.Close(), r.Close()))
 
-	// The exporter appends entries and makes a new export, in which its last segment is longer.
+	// The exporter appends entries and creates a new export, in which its last segment is longer.
 	d.put(format.Entry{ID: 9, Data: payload(9, 100)})
 	newer := exported(t, d.log)
 	i = begun(t, newer, opts)
@@ -284,8 +284,8 @@ func used(t *testing.T, fs *vfstest.Mem) int64 {
 	return s.TotalBytes - s.FreeBytes
 }
 
-// TestInstallNeverLosesWhatWasAcknowledged tries an install over the log of a replica that has the last entry of the
-// export and also later entries, which the replica has acknowledged to a leader.
+// TestInstallNeverLosesWhatWasAcknowledged attempts an install over the log of a replica that has the export's last
+// entry and also later entries, which the replica has acknowledged to a leader.
 func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	d := exporter(t)
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -328,7 +328,7 @@ func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	refused("committed")
 }
 
-// TestInstallOverAnotherBranch checks that entries of a deposed leader do not prevent an install, however many there
+// TestInstallOverAnotherBranch checks that a deposed leader's entries do not prevent an install, however many there
 // are, because they are void.
 func TestInstallOverAnotherBranch(t *testing.T) {
 	d := exporter(t)
@@ -412,9 +412,9 @@ func TestInstallWhereAVoteMayBeForgotten(t *testing.T) {
 	}
 }
 
-// TestInstallOverADamagedLogThatHasTheExport checks that a log with the segments of the export does not count as
-// installed if a load has refused it. No entry was written to the exporter since the log was installed, so a later
-// export is the same. The mark file shows that there was a vote only if the log had the time to write the mark.
+// TestInstallOverADamagedLogThatHasTheExport checks that a log with the export's segments does not count as installed
+// if a load has refused it. No entry was written to the exporter since the log was installed, so a later export is the
+// same. The mark file shows that there was a vote only if the log had the time to write the mark.
 func TestInstallOverADamagedLogThatHasTheExport(t *testing.T) {
 	for what, damage := range map[string]struct {
 		marks bool

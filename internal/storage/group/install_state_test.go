@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestInstallKeepsAVote checks that an install keeps a vote if the terms are equal. If the term of the export is
-// greater, there must be no vote.
+// TestInstallKeepsAVote checks that an install keeps a vote if the terms are equal. If the export's term is greater,
+// there must be no vote.
 func TestInstallKeepsAVote(t *testing.T) {
 	for _, c := range []struct{ exporterTerm, term, vote uint64 }{{1, 4, 2}, {4, 4, 2}, {5, 5, 0}} {
 		d := exporter(t)

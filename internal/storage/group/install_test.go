@@ -73,7 +73,8 @@ func install(from *Log, opts Options) error {
 	return errors.Join(err, e.Close())
 }
 
-// sameLogs compares the results of all reads of two logs. Log b must have no entries after the last applied entry of a.
+// sameLogs compares the results of all reads from two logs. Log b must have no entries after the last applied entry of
+// a.
 func sameLogs(a, b *Log) error {
 	at := a.AppliedIndex()
 	if last, err := b.LastIndex(); err != nil || last != at || b.AppliedIndex() != at {
@@ -146,7 +147,7 @@ func sameVersions(a, b *Log, id int64) error {
 		if !bytes.Equal(x.Data, y.Data) {
 			return fmt.Errorf("version %d: %d other bytes than the %d that are wanted", x.Index, len(y.Data), len(x.Data))
 		}
-		x.Data, y.Data = nil, nil // the data is left out of the message, which would have megabytes otherwise
+		x.Data, y.Data = nil, nil // the data is left out of the message, which would otherwise have megabytes
 		if fmt.Sprint(x) != fmt.Sprint(y) {
 			return fmt.Errorf("version %d: %v, want %v", x.Index, y, x)
 		}
@@ -181,7 +182,7 @@ func sameBlob(a, b *Log, ref format.BlobRef) error {
 	return nil
 }
 
-// sameFlags compares the used flags of all versions that count.
+// sameFlags compares the used flags of all valid versions.
 func sameFlags(a, b *Log) error {
 	var flags [2]map[uint64]bool
 	for i, l := range []*Log{a, b} {
@@ -192,7 +193,7 @@ func sameFlags(a, b *Log) error {
 				newest, _ := l.places.table.Get(r.id)
 				superseded := v.used.superseded(r.loc.Offset())
 				if superseded == (newest == r.loc) {
-					flags[i][r.index<<1] = true // the flags of the log are inconsistent, so this extra flag makes the comparison fail
+					flags[i][r.index<<1] = true // the log's flags are inconsistent, and this extra flag makes the comparison fail
 				}
 				flags[i][r.index] = superseded
 			})

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// loading is a Load in progress. It has intermediate results, and the parts of the log that it fills.
+// loading is a Load in progress. It holds intermediate results, and the parts of the log that it fills.
 type loading struct {
 	*parts
 	log *Log // nil until the memory budget has granted the memory
@@ -28,25 +28,24 @@ type loading struct {
 	ctx      context.Context
 	opts     Options
 	progress *Progress
-	plan     *Plan // the parts of the folder that were read before the load; nil if none were
+	plan     *Plan // the parts of the folder that were read before the load, or nil if none were
 	manifest *format.Manifest
 	member   *journal.Member // nil if the volume has no journal
 	active   *activeFile
 	names    []string          // names in the folder before garbage was removed
-	last     *replay.Recovered // result of the recovery of the last segment; nil if the manifest has no active segment
-	// sizes are the sizes of the segments' files, in the order of the manifest. They do not include preallocated space at
-	// the end of the active segment. A size is 0 if the file is missing.
+	last     *replay.Recovered // result of recovering the last segment, or nil if the manifest has no active segment
+	// sizes are the sizes of the segments' files, in manifest order. They do not include preallocated space at the end
+	// of the active segment. A size is 0 if the file is missing.
 	sizes []int64
-	// early holds hints that were read before the segments, by the number of the segment. A hint that cannot be used is
-	// nil.
+	// early holds hints that were read before the segments, by segment number. A hint that cannot be used is nil.
 	early  map[uint64]*format.Hint
 	loaded []*loaded // one for each segment
 	report Report
 	commit uint64             // entries up to this index are applied
 	ids    []replay.DamagedID // records with damaged entries
 	found  []*format.Damage   // all damage
-	// tailIDs contains the records that have an entry above the commit. Some of their used flags may have been cleared
-	// because of such an entry, which is not known to be committed.
+	// tailIDs contains the records that have an entry above the commit. Such an entry, which is not known to be
+	// committed, may have caused some of their used flags to be cleared.
 	tailIDs map[int64]bool
 }
 
@@ -55,15 +54,15 @@ type loaded struct {
 	terms      []format.TermRun
 	blobs      []format.HintBlob
 	lastCommit int64            // the greatest commit time of the segment's entries
-	header     []*format.Damage // damage of the header, which hits no entry
+	header     []*format.Damage // damage to the header, which affects no entry
 	damages    []*format.Damage
 	ids        []replay.DamagedID
 	hintGone   bool // the segment is undamaged but has no hint, so a hint must be written
 }
 
 // Load opens a group. It recovers the tail, reads hints or data, and builds the index of all entries up to the commit
-// that is known on disk. Apply makes entries above the commit visible later. The steps and their numbers are those of
-// the recovery in docs/format.md.
+// index that is known on disk. Apply makes later entries visible. The numbers of the steps are those of the recovery in
+// docs/format.md.
 func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, error) {
 	opts = opts.withDefaults()
 	if progress == nil {
@@ -115,8 +114,8 @@ func (ld *loading) readManifest() (err error) {
 	return err
 }
 
-// writeJournal writes the data of the group that the volume's journal still holds into the last segment, and registers
-// the log with the journal.
+// writeJournal writes the group's data that the volume's journal still holds into the last segment, and registers the
+// log with the journal.
 func (ld *loading) writeJournal() error {
 	j := ld.opts.Journal
 	if j == nil {
@@ -128,7 +127,7 @@ func (ld *loading) writeJournal() error {
 		return err
 	}
 	ld.opts.Plan = nil // the plan is outdated, because the mark and the end of the data change
-	// If the folder does not exist, because it was removed after the plan was made, the journal must keep the data.
+	// If the folder does not exist, because it was removed after the plan was created, the journal must keep the data.
 	if _, err := ld.opts.FS.Stat(ld.opts.Dir); err != nil {
 		return fmt.Errorf("folder of a group that the journal holds data of: %w", err)
 	}
@@ -139,13 +138,13 @@ func (ld *loading) writeJournal() error {
 	return rest.Done()
 }
 
-// findDataEnd finds where the data of the last segment ends, and begins to sync that segment.
+// findDataEnd determines where the last segment's data ends, and starts to sync that segment.
 func (ld *loading) findDataEnd() (err error) {
 	ld.active, err = openActiveFile(ld.opts, ld.manifest)
 	return err
 }
 
-// makeLog takes the memory that the load needs, and makes the log with its segments.
+// makeLog takes the memory that the load needs, and creates the log with its segments.
 func (ld *loading) makeLog() (err error) {
 	plan := ld.opts.Plan
 	ld.opts.Plan = nil // frees the plan, which will be wrong when the open log changes the folder
@@ -165,8 +164,8 @@ func (ld *loading) makeLog() (err error) {
 	return nil
 }
 
-// removeGarbage removes the files that the manifest does not list. Blobs are removed later, when all references to them
-// are known.
+// removeGarbage removes files that the manifest does not list. Blobs are removed later, when all references to them are
+// known.
 func (ld *loading) removeGarbage() (err error) {
 	if ld.names, err = ld.opts.FS.List(ld.opts.Dir); err != nil {
 		return err
@@ -206,8 +205,8 @@ func (ld *loading) openSegments() {
 	ld.places.publish(ld.state.listed())
 }
 
-// openSealed opens the file of a sealed segment and compares its size with the manifest. It returns false if the file
-// is missing.
+// openSealed opens a sealed segment's file and compares its size with the manifest. It returns false if the file is
+// missing.
 func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool, error) {
 	f, err := s.reader()
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -222,8 +221,8 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 		return false, err
 	}
 	if size > m.Bytes {
-		// This is no damage. After a failed sync, for example, the segment is sealed at a smaller size, but its file is not
-		// truncated.
+		// This is not damage. After a failed sync, for example, the segment is sealed at a smaller size, but its file
+		// is not truncated.
 		ld.folder.logger.Debug("segment is longer than the manifest says", "segment", m.Number)
 	}
 	ld.sizes[i] = min(size, m.Bytes) // min limits the size, for which memory is allocated, to the size of the file
@@ -233,9 +232,9 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 	return true, nil
 }
 
-// checkHeader compares the header of a segment with the manifest. The argument there says whether the file exists. If
-// the segment has an image, checkHeader uses the header in the image. A difference is damage that affects only the
-// header. For the header of another group or store, or of a newer version, checkHeader returns an error.
+// checkHeader compares a segment's header with the manifest. The argument there says whether the file exists. If the
+// segment has an image, checkHeader uses the header in the image. A difference is damage that affects only the header.
+// If the header belongs to another group or store, or has a newer version, checkHeader returns an error.
 func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool) (*format.Damage, error) {
 	damage := func(what string) *format.Damage {
 		return &format.Damage{Group: ld.opts.Identity.Name, File: format.SegmentName(m.Number),
@@ -289,7 +288,7 @@ func (ld *loading) loadSealed() error {
 	return g.Wait()
 }
 
-// loadSegment loads one sealed segment, by its hint or by reading all of it.
+// loadSegment loads one sealed segment, using its hint or by reading all of it.
 func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegment) (*loaded, error) {
 	s := ld.state.segments[i]
 	through := min(ld.commit, ld.state.through(i))
@@ -341,7 +340,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 	return part, ld.insertHint(s, hint, through, w)
 }
 
-// readHint returns the hint of a segment, or nil if there is no usable hint.
+// readHint returns a segment's hint, or nil if there is no usable hint.
 func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 	if hint, ok := ld.early[m.Number]; ok {
 		return hint
@@ -357,7 +356,7 @@ func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 }
 
 // readSegment walks all frames of a sealed segment. If the residency is Resident, it reads them into an image. The
-// function rows reports whether the rows are needed. It is called when the walk begins.
+// function rows, which is called when the walk begins, reports whether the rows are needed.
 func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.ManifestSegment,
 	rows func() bool) (*replay.Walk, error) {
 	w := &replay.Walk{Last: s.first - 1, Zeros: m.Bytes}

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// recoverLast recovers the last segment if it is active, and combines the hard states. It leaves it to endLast to
-// truncate a torn tail.
+// recoverLast recovers the last segment if it is active, and combines the hard states. It leaves truncating a torn tail
+// to endLast.
 func (ld *loading) recoverLast() error {
 	for slot, e := range ld.active.mark.bad {
 		if e != nil {
@@ -60,7 +60,7 @@ func (ld *loading) recoverLast() error {
 	return nil
 }
 
-// lostEntries reports whether any entry may be lost because of the damage.
+// lostEntries reports whether the damage may have destroyed entries.
 func lostEntries(damages []*format.Damage) bool {
 	return slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.IndexLast != 0 })
 }
@@ -106,7 +106,7 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 	}
 }
 
-// findCommit determines the index up to which entries are applied. This is the commit on disk, lowered because of
+// findCommit determines the index up to which entries are applied. This is the commit index on disk, lowered because of
 // membership changes, or raised because of damage.
 func (ld *loading) findCommit() error {
 	ld.holdBackConf()
@@ -120,8 +120,8 @@ func (ld *loading) findCommit() error {
 
 // holdBackConf lowers the commit below the first membership change that is not in the manifest yet, so that Raft
 // delivers the change again. The commit in the manifest is never above the index that was applied when the manifest was
-// written, so only later entries can be such a change. There is no such change in the part that the hint of the active
-// segment covers.
+// written, so only later entries can be such a change. The part that the active segment's hint covers has no such
+// change.
 func (ld *loading) holdBackConf() {
 	known := max(ld.manifest.ConfIndex, ld.manifest.CompactedThrough)
 	hold := func(at uint64) {
@@ -152,12 +152,12 @@ func (ld *loading) holdBackConf() {
 }
 
 // walkReadable walks the readable entries from lo to hi. It skips damage and files that cannot be opened, because other
-// walks of the load find the damage.
+// walks during the load find the damage.
 func (ld *loading) walkReadable(lo, hi uint64, fn func(*format.Entry) bool) {
 	_ = ld.reader.walkEntries(lo, hi, func(format.Damage) {}, func(e *format.Entry, _ index.Loc) bool { return fn(e) })
 }
 
-// withoutRows returns the indexes from first to last for which no sealed segment's hint shows a put or delete.
+// withoutRows returns the indexes from first to last for which no sealed segment's hint has a put or delete.
 func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 	versions := make([]bool, last-first+1)
 	for i, m := range ld.manifest.Segments {

@@ -101,7 +101,7 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	return ld.growActiveImage(s, r.End, ld.sizes[len(ld.sizes)-1])
 }
 
-// growActiveImage adds space after the end of the recovered active segment's image, if the residency is Resident. The
+// growActiveImage adds space at the end of the recovered active segment's image, if the residency is Resident. The
 // argument read is the offset up to which the file was read. Because the file is truncated at end, growActiveImage
 // clears the bytes from end to that offset in memory.
 func (ld *loading) growActiveImage(s *segment, end, read int64) error {
@@ -171,8 +171,8 @@ func (ld *loading) readTail() error {
 	return ld.placeTail()
 }
 
-// placeTail takes the places of the entries in the tail from rows and hints. An entry that was made void and appended
-// again later has two frames in a segment. The second frame counts, and rows and hints have its place.
+// placeTail takes the locations of the tail's entries from rows and hints. An entry that was made void and appended
+// again later has two frames in a segment. The second frame is the valid one, and rows and hints have its location.
 func (ld *loading) placeTail() error {
 	t := &ld.state.tail
 	views := ld.reader.views(t.first, ld.state.last)
@@ -192,7 +192,7 @@ func (ld *loading) placeTail() error {
 	return nil
 }
 
-// conclude determines the outcome, completes the report of the load, and returns memory that was not needed.
+// conclude determines the outcome, completes the load's report, and returns unneeded memory.
 func (ld *loading) conclude() error {
 	ld.memory.release()
 	for _, d := range ld.found {
@@ -202,7 +202,7 @@ func (ld *loading) conclude() error {
 		ld.damages.noteID(id)
 	}
 	for i, part := range ld.loaded {
-		if part.hintGone { // not earlier, because the hint is made from the results of the load
+		if part.hintGone { // not earlier, because the hint is created from the results of the load
 			ld.hints.writeLater(ld.state.segments[i])
 		}
 	}
@@ -219,7 +219,7 @@ func (ld *loading) conclude() error {
 	return nil
 }
 
-// removeBlobs finds the blobs to which entries refer, and removes the others. If there is damage it removes none,
+// removeBlobs determines which blobs entries refer to, and removes the others. If there is damage it removes none,
 // because an unreadable entry may refer to a blob, and the device may be able to read that entry later.
 func (ld *loading) removeBlobs() error {
 	for _, part := range ld.loaded {
@@ -239,7 +239,8 @@ func (ld *loading) removeBlobs() error {
 	return ld.folder.clear(garbage)
 }
 
-// SetConf durably records the membership after a membership change that was applied.
+// SetConf durably records the membership that a membership change has led to. It must be called after the change was
+// applied.
 func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	return l.write("membership", func() error {
 		if err := l.w.amend(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at }); err != nil {
@@ -253,9 +254,9 @@ func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	})
 }
 
-// endInstall completes an Install that has crashed after its commit point, and removes files that were gathered for an
+// endInstall completes an Install that has crashed after its commit point, and removes files that were collected for an
 // install and that the log does not need. Errors are ignored, because a replica with a manifest counts as a member even
-// if its replica file still says that it is joining, and because the other files only take space.
+// if its replica file still says that it is joining, and because the other files only occupy space.
 func (ld *loading) endInstall() error {
 	err := ld.endJoining()
 	if slices.Contains(ld.names, format.IncomingName) {

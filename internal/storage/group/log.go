@@ -15,26 +15,26 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// Log is the ordered log of a group on disk, with its index in memory. It is both the Raft log of the group
-// (storage.go) and its state machine. Calls of Append, Sync, Apply and Seal must not overlap. They are made by the
-// goroutine of the replica. All other methods are safe for concurrent use with these four and with each other.
+// Log is a group's ordered log on disk, with its index in memory. It is both the group's Raft log (storage.go) and its
+// state machine. Calls to Append, Sync, Apply and Seal must not overlap, so only the replica's goroutine makes them.
+// All other methods are safe for concurrent use with these four and with each other.
 type Log struct {
 	opts   Options
 	now    func() time.Time
-	ctx    context.Context // Close ends this context
+	ctx    context.Context // Close cancels this context
 	cancel context.CancelFunc
 
 	parts
 	editor editor
 
 	changed signal // fires when an entry is applied, and when the log is closed
-	// received counts the blobs that were begun to be received. It is part of the names of incomplete files.
+	// received is the number of blobs that a writer was created for. It is part of the names of incomplete files.
 	received   atomic.Uint64
 	compacting longlock.Mutex // held by Compact and by repairs, so that only one of them runs at a time
 }
 
 // parts are the components of a log. The fields of each component show what it uses. An operation gets only the parts
-// that it needs. A Load initializes all of them.
+// that it needs. Load initializes all of them.
 type parts struct {
 	gate
 	w       writer
@@ -52,7 +52,7 @@ type parts struct {
 }
 
 // write calls do with writer.mu held, unless the log is closed. It adds the names of the group and of the operation to
-// the error of do.
+// do's error.
 func (l *Log) write(operation string, do func() error) error {
 	return l.w.whileOpen(func() (err error) {
 		defer l.addNames(operation, &err)
@@ -60,7 +60,7 @@ func (l *Log) write(operation string, do func() error) error {
 	})
 }
 
-// addNames adds the names of the group and of an operation to an error, unless it is nil.
+// addNames adds the names of the group and of an operation to *err, unless it is nil.
 func (l *Log) addNames(operation string, err *error) {
 	if *err != nil {
 		*err = fmt.Errorf("group %s: %s: %w", l.opts.Identity.Name, operation, *err)
@@ -89,7 +89,7 @@ func (o Options) ForInstall() transfer.Options {
 	return transfer.Options{FS: o.FS, Dir: o.Dir, Identity: o.Identity, Now: o.Now, Logger: o.Logger}
 }
 
-// newLog makes a log without segments. Its index has space for need.Records records.
+// newLog creates a log without segments. Its index has space for need.Records records.
 func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l := &Log{opts: opts, now: opts.Now}
 	l.memory.state, l.memory.places, l.memory.images, l.memory.budget = &l.state, &l.places, &l.images, opts.Budget
@@ -128,7 +128,7 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	return l, nil
 }
 
-// release waits for the last reader of a closed log, and then frees the log's memory and closes its files.
+// release waits until a closed log has no readers, and then frees the log's memory and closes its files.
 func (l *Log) release() {
 	for l.readers.Load() > 0 { // polls, because reads are short and Close is rare
 		runtime.Gosched()
@@ -146,7 +146,7 @@ func (l *Log) release() {
 	l.memory.giveBack()
 }
 
-// gate lets Close wait for reads. A read enters the gate before it begins, and leaves the gate when it has ended. No
+// gate lets Close wait for reads. A read enters the gate before it begins, and leaves the gate when it has finished. No
 // read can enter after Close has shut the gate. It is safe for concurrent use. A caller that has entered must not wait
 // for writer.mu, because Close holds writer.mu while it waits for the callers that have entered.
 type gate struct {

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// smallBatchBytes is the size up to which a batch is small. The log encodes a small batch in memory of its own, in
+	// smallBatchBytes is the size up to which a batch is small. The log encodes a small batch in a separate buffer, in
 	// which the journal finds the batch until the next one. For larger batches it uses segio.FrameBuffers.
 	smallBatchBytes = 32 << 10
-	// writePieceBytes is the number of bytes of a batch that are written at a time. The device begins to write one piece
-	// while the next piece is encoded, and a piece remains in the processor's cache between encoding and writing. A
-	// piece together with the largest frame fits into one buffer of segio.FrameBuffers.
+	// writePieceBytes is the number of bytes of a batch that are written at a time. The device begins to write one
+	// piece while the next piece is encoded, and a piece remains in the CPU cache between encoding and writing. A piece
+	// together with the largest frame fits into one buffer from segio.FrameBuffers.
 	writePieceBytes = 512 << 10
 )
 
@@ -32,7 +32,7 @@ var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
 // index first truncates the log there, but never at or below the commit. Nothing is durable before Sync. If the segment
 // is full, Append seals it and begins a new one. After an error for which format.Passes is true, nothing was appended,
 // and the caller may try again. The caller must not change the Data of the entries, which the log keeps until they are
-// applied. The Data of a put must be a result of EncodePayload.
+// applied. A put's Data must be a result of EncodePayload.
 func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	return l.write("append", func() error { return l.w.append(hs, entries) })
 }
@@ -60,7 +60,7 @@ func (w *writer) append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 }
 
 // decodeBatch checks the order of the entries against the log, decodes them, and adds them to batch. It also returns
-// the number of bytes that the entries take on disk.
+// how many bytes the entries take on disk.
 func (w *writer) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailEntry, bytes int64, err error) {
 	if len(entries) == 0 {
 		return batch, 0, nil
@@ -98,8 +98,8 @@ func (w *writer) commitFloor() uint64 {
 }
 
 // prepareActive prepares the active segment for the given number of bytes. It continues the log in a new segment after
-// a failure, removes segments that the batch makes void, and seals a full segment. It also requests memory and
-// allocates disk space.
+// a failure, removes segments that the batch makes void, and seals a full segment. It also takes memory from the budget
+// and allocates disk space.
 func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	if err := w.recover(); err != nil {
 		return err
@@ -111,7 +111,7 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	if err := w.memory.askMore(len(batch), bytes); err != nil {
 		return err
 	}
-	// The new segment may be unsuitable, too, because it begins with unsynced entries if the sync of the old one has
+	// The new segment may also be unsuitable, because it begins with unsynced entries if syncing the old one has
 	// failed.
 	for replaced := true; replaced; {
 		var err error
@@ -125,7 +125,7 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	return w.allocation.allocate(w.active.file.Load(), w.end, bytes)
 }
 
-// replaceUnfit begins a new active segment if the present one cannot hold the given numbers of entries and bytes, from
+// replaceUnfit begins a new active segment if the current one cannot hold the given numbers of entries and bytes, from
 // the index first on. It reports whether it has begun one.
 func (w *writer) replaceUnfit(first uint64, entries int, bytes int64) (replaced bool, err error) {
 	s := w.active
@@ -134,8 +134,7 @@ func (w *writer) replaceUnfit(first uint64, entries int, bytes int64) (replaced 
 	case first < s.first:
 		err = w.replaceSegments(first, bytes)
 	case empty && !s.holds(bytes):
-		// The segment is empty, but its image is too small for this batch. The segment is replaced by one with a larger
-		// image.
+		// The segment is empty, but its image is too small for this batch. A segment with a larger image replaces it.
 		err = w.replaceSegments(first, bytes)
 	case !empty && (w.end+bytes > w.segmentBytes || first+uint64(entries)-s.first >= math.MaxUint32):
 		if err = w.roll(first, bytes); err == nil && w.onSealed != nil {
@@ -175,13 +174,13 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 	return nil
 }
 
-// writeFrames encodes the batch piece by piece, writes it at the end of the active segment, and sets the places of its
-// entries. It returns the new end. In Resident residency it encodes the frames at their offsets in the image.
+// writeFrames encodes the batch piece by piece, writes it at the end of the active segment, and sets the locations of
+// its entries. It returns the new end. In Resident residency it encodes the frames at their offsets in the image.
 func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []tailEntry, bytes int64) (end int64,
 	err error) {
 	s, file := w.active, w.active.file.Load()
 	small := bytes <= smallBatchBytes
-	var buffer []byte // memory for one piece; nil: the frames are encoded in the segment's image
+	var buffer []byte // memory for one piece; if nil, the frames are encoded in the segment's image
 	switch {
 	case s.image != nil:
 	case small:
@@ -221,7 +220,7 @@ func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []ta
 	return at + int64(len(piece)), err
 }
 
-// emptyPiece returns the memory into which frames from an offset on are encoded. This is a part of the image, or the
+// emptyPiece returns the memory into which frames from an offset on are encoded, which is a part of the image, or the
 // buffer if there is no image.
 func (s *segment) emptyPiece(buffer []byte, at int64) []byte {
 	if s.image != nil {

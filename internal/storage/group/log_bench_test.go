@@ -78,7 +78,7 @@ func BenchmarkScan(b *testing.B) {
 					records++
 				}
 				d.log.CloseScan(id)
-				if records < 9900 { // the commit of the last batch is not on disk, so that batch is not applied
+				if records < 9900 { // the last batch's commit index is not on disk, so that batch is not applied
 					b.Fatalf("%d records", records)
 				}
 			}
@@ -151,8 +151,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkInMemory appends, syncs and applies one small entry, and gets one, on a disk in memory. It measures the cost
-// of the log itself, including its locks.
+// BenchmarkInMemory appends, syncs and applies one small entry, and gets one, on an in-memory disk. It measures what
+// the log itself costs, including its locks.
 func BenchmarkInMemory(b *testing.B) {
 	data := make([]byte, 100)
 	begin := func(b *testing.B) (d *logDriver, put func(id int64)) {

@@ -22,13 +22,13 @@ import (
 // modelEntry is an entry as it was appended.
 type modelEntry struct {
 	entry format.Entry
-	blob  []byte // the data if it is in a blob
+	blob  []byte // the data, if it is in a blob
 }
 
-// model records the operations on a log, and which of their results the log must not lose.
+// model records the operations on a log, and which of their effects the log must not lose.
 type model struct {
 	mu      sync.Mutex
-	byIndex map[uint64][]modelEntry // all entries that were ever appended, by index; the last one of each index is valid
+	byIndex map[uint64][]modelEntry // all entries that were ever appended, by index; the last one at each index is valid
 	last    uint64
 	synced  uint64 // entries up to this index were synced, and not truncated since then
 	applied uint64 // entries up to this index were acknowledged
@@ -38,8 +38,8 @@ type model struct {
 
 func newModel() *model { return &model{byIndex: make(map[uint64][]modelEntry)} }
 
-// needs returns what a crash at this moment must not lose: the indexes of synced and of acknowledged entries, and the
-// term.
+// needs returns what a crash at this moment must not lose, which is the highest synced and acknowledged indexes, and
+// the term.
 func (m *model) needs() (synced, applied, term uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -56,7 +56,7 @@ type workload struct {
 
 	valid []modelEntry // the appended entries, without void ones
 	other []modelEntry // entries that the last truncation made void; the first one has the index otherAt
-	// otherAt is 0 if no entries may be appended again.
+	// otherAt is 0 if these entries must not be appended again.
 	otherAt uint64
 }
 
@@ -197,7 +197,7 @@ func (w *workload) reload() error {
 	return nil
 }
 
-// check checks the content of a loaded log. The entries up to synced and applied, and the term, must not be lost. Every
+// check checks a loaded log's content. The entries up to synced and applied, and the term, must not be lost. Every
 // entry must be one that was appended.
 func (m *model) check(l *Log, synced, applied, term uint64) error {
 	last, err := l.LastIndex()
@@ -378,8 +378,8 @@ func compareScan(l *Log, newest map[int64]modelEntry, live int) error {
 	return nil
 }
 
-// crashCheck loads and checks the state after a crash. Then it makes one more put and crashes once more, to check that
-// the log can be continued.
+// crashCheck loads and checks the state after a crash. Then it performs one more put and crashes once more, to check
+// that the log can be continued.
 func crashCheck(w *workload, disk *vfstest.Mem, synced, applied, term uint64) error {
 	opts := w.opts
 	opts.FS = disk
@@ -427,7 +427,7 @@ func crashCheck(w *workload, disk *vfstest.Mem, synced, applied, term uint64) er
 	return l.Close(false)
 }
 
-var errNoGroup = errors.New("no group") // the crash happened in Create, which the workloads do not cover
+var errNoGroup = errors.New("no group") // the crash happened during Create, which the workloads do not cover
 
 func TestCrashAtEveryOperation(t *testing.T) {
 	seeds, steps := uint64(3), 40
@@ -435,7 +435,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	case soaktest.Long():
 		seeds = 60
 	case testing.Short():
-		seeds, steps = 1, 18 // with the race detector, each crash point takes long, and one goroutine does most of the work
+		seeds, steps = 1, 18 // with the race detector, each crash point is slow, and one goroutine does most of the work
 	}
 	var points atomic.Int64
 	t.Run("workloads", func(t *testing.T) {
@@ -485,7 +485,7 @@ func crashWorkload(t *testing.T, seed uint64, residency Residency, steps int, po
 		if err := w.step(); err != nil {
 			t.Fatalf("%s: %v", doing, err)
 		}
-		w.log.hints.writing.Wait() // so that the operations are the same in each run
+		w.log.hints.writing.Wait() // makes the operations the same in each run
 		mu.Lock()
 		if failed != nil {
 			t.Fatal(failed)

@@ -79,7 +79,7 @@ func newDamageBed(t testing.TB) *damageBed {
 	return b
 }
 
-// learn finds the position of each frame.
+// learn records the position of each frame.
 func (b *damageBed) learn(t testing.TB, m *format.Manifest) {
 	names, err := b.mem.List(b.opts.Dir)
 	ok(t, err)
@@ -129,10 +129,10 @@ func (b *damageBed) damaged(change func(f vfs.File) error, name string) (*vfstes
 	return disk, errors.Join(change(f), f.Close())
 }
 
-// verdict counts the answers of a group with damage.
+// verdict counts the results of reads from a group with damage.
 type verdict struct {
 	report Report
-	lost   int // number of records that answered DATA_LOSS
+	lost   int // number of records whose read returned DATA_LOSS
 }
 
 // scan checks that a scan returns the newest version of each record once, and reports damage if it leaves out a record.
@@ -200,8 +200,8 @@ func (b *damageBed) check(disk *vfstest.Mem, residency Residency) (l *Log, v ver
 	return l, v, b.scan(l)
 }
 
-// afterLoss accepts the loss. After that, every record that was not hit must be right, and new indexes must jump ahead.
-// Both must still be true after another load.
+// afterLoss accepts the loss. After that, every record that was not hit must be right, and new indexes must be far
+// above the old ones. Both must still be true after another load.
 func (b *damageBed) afterLoss(l *Log, hit map[int64]bool) error {
 	before, err := l.LastIndex()
 	if err != nil {
@@ -245,7 +245,8 @@ func (b *damageBed) afterLoss(l *Log, hit map[int64]bool) error {
 	return l.Close(false)
 }
 
-// unhit checks that each record that was not hit is right, and that each record that was hit is right, older or gone.
+// unhit checks that each record that was not hit is right, and that each record that was hit is right, older or
+// missing.
 func (b *damageBed) unhit(l *Log, hit map[int64]bool) error {
 	for id := range int64(25) {
 		want, known := b.newest[id]
@@ -310,7 +311,7 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 		total += b.sizes[name]
 		for at := range b.sizes[name] {
 			if name == format.MarkName && at%512 > 64 || name == format.ManifestName && at%4096 > 600 {
-				continue // zeros, which have tests in package format
+				continue // zeros, which package format tests
 			}
 			places = append(places, place{name, at})
 		}
@@ -374,7 +375,7 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 	}
 }
 
-// judge reports whether damage in a file was noticed as required.
+// judge reports whether damage to a file was noticed as required.
 func (b *damageBed) judge(l *Log, v verdict, name string, hit map[int64]bool, residency Residency) error {
 	number, isSegment := format.ParseSegmentName(name)
 	damages := l.Stats().Damages

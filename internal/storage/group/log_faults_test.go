@@ -103,7 +103,7 @@ func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 	// The damage hits the header of the last entry, whose index a client has seen.
 	name := format.SegmentName(3)
 	frames := b.frames[name]
-	last := frames[len(frames)-2] // the last put, after which there is only a state record
+	last := frames[len(frames)-2] // the last put, which only a state record follows
 	if !last.kind.IsVersion() {
 		last = frames[len(frames)-3]
 	}
@@ -211,7 +211,7 @@ func TestRule8_ACrashWhileLossIsAcceptedLosesNothingMore(t *testing.T) {
 	ok(t, sealAndClose(l))
 }
 
-// unhitOrDamaged is like unhit, except that a record that was hit may answer DATA_LOSS.
+// unhitOrDamaged is like unhit, except that reading a record that was hit may return DATA_LOSS.
 func (b *damageBed) unhitOrDamaged(l *Log, hit map[int64]bool) error {
 	err := b.unhit(l, hit)
 	var damage *format.DamageError

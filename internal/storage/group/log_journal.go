@@ -6,10 +6,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// SyncShared makes everything appended durable by the journal of the volume, in one sync together with the small
-// batches of other groups. The segment itself is synced later, by the next Sync. For an idle group, this Sync must
-// precede the write of the mark (Tick). If SyncShared returns false, it has done nothing, because there is no journal,
-// the batch is large, or the journal needs its space. The caller then has to call Sync.
+// SyncShared makes everything appended durable with the volume's journal, in one sync together with the small batches
+// of other groups. The segment itself is synced later, by the next Sync. For an idle group, this Sync must precede
+// writing the mark (Tick). If SyncShared returns false, it has done nothing, because there is no journal, the batch is
+// large, or the journal needs its space. The caller then has to call Sync.
 func (l *Log) SyncShared() bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -18,13 +18,13 @@ func (l *Log) SyncShared() bool {
 		w.share.write(w.active, w.state.syncedEnd, w.end)
 }
 
-// clean records that no data has to be synced. The caller holds mu.
+// clean records that no data needs a sync. The caller holds mu.
 func (w *writer) clean() {
 	w.dirty = false
 	w.share.durable()
 }
 
-// leaveJournal syncs the data that only the journal has made durable, because the journal does not ask a closed log to
+// leaveJournal syncs the data that only the journal has made durable, because the journal cannot tell a closed log to
 // sync. If the sync fails, the journal keeps the data until the next load. The journal also keeps the data if it was
 // closed before the log. The log then does not sync, as if the process had been killed. The caller holds mu.
 func (w *writer) leaveJournal() {
@@ -37,22 +37,22 @@ func (w *writer) leaveJournal() {
 	}
 }
 
-// share is the group's share of the journal of the volume: the data that is durable in the journal, but not yet in the
-// active segment. The methods of share write to the journal and tell the kernel to write the segment. They do not write
-// to the segment themselves. Guarded by writer.mu.
+// share is the group's share of the volume's journal, which is the data that is durable in the journal, but not yet in
+// the active segment. The methods of share write to the journal and ask the kernel to write the segment. They do not
+// write to the segment themselves. Guarded by writer.mu.
 type share struct {
 	member *journal.Member // nil if there is no journal
 	// through is the offset in the active segment up to which the journal has the unsynced data. It is 0 if the journal
 	// has none.
 	through int64
-	started int64 // offset in the active segment up to which the kernel was told to write
+	started int64 // offset in the active segment up to which the kernel was asked to write
 	// batch holds the frames that were written last, if they are contiguous in memory. batchAt is the offset of these
 	// frames.
 	batch   []byte
 	batchAt int64
 }
 
-// begin records that a new segment is active, whose whole content is durable.
+// begin records that a new segment is active, and that all of its content is durable.
 func (h *share) begin() { h.through, h.started, h.batch = 0, 0, nil }
 
 // write makes the bytes of the active segment from synced to end durable in the journal. It returns false if they are
@@ -76,13 +76,13 @@ func (h *share) write(active *segment, synced, end int64) bool {
 	return true
 }
 
-// startBytes is the number of bytes that the journal may make durable before the kernel is told to write them to the
+// startBytes is the number of bytes that the journal may make durable before the kernel is asked to write them to the
 // segment.
 const startBytes = 256 << 10
 
-// startWriting tells the kernel to start writing the data that only the journal has made durable. The journal requests
-// a sync from all its groups at the same time, and every batch with a record of one of these groups waits for that
-// sync. Writing early makes that sync shorter.
+// startWriting asks the kernel to start writing the data that only the journal has made durable. The journal requests a
+// sync from all its groups at the same time, and every batch with a record from one of these groups waits for that
+// sync. Writing early shortens that sync.
 func (h *share) startWriting(active *segment, synced int64) {
 	from, to := max(h.started, synced&^(format.BlockBytes-1)), h.through&^(format.BlockBytes-1)
 	if to-from >= startBytes {
@@ -91,7 +91,7 @@ func (h *share) startWriting(active *segment, synced int64) {
 	}
 }
 
-// durable tells the journal that all data that it has of this group is durable in the segments.
+// durable tells the journal that all of its data for this group is durable in the segments.
 func (h *share) durable() {
 	if h.member != nil {
 		h.member.Durable()

@@ -45,7 +45,7 @@ func (j *journaled) load() {
 	j.t.Cleanup(func() { _ = log.Close(false) })
 }
 
-// append appends one put. The id of the record is the index of the put.
+// append appends one put. The record's id is the index of the put.
 func (j *journaled) append() uint64 {
 	j.t.Helper()
 	e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1,
@@ -63,7 +63,7 @@ func (j *journaled) shared() {
 }
 
 // after loads the log from the disk after a power cut, and returns the log's last index. If redo is true, it first
-// writes the data in the journal to the segments.
+// writes the journal's data to the segments.
 func (j *journaled) after(redo bool) uint64 {
 	j.t.Helper()
 	disk := mem(j.disk).CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})

@@ -18,9 +18,9 @@ import (
 )
 
 func TestStaleBlocksOfAnOlderSegmentDoNotPass(t *testing.T) {
-	// A block of the segment is replaced by a block of another segment, as if a file system had lost a write and returned
-	// an old block. The other segment has the same entries at the same offsets, with correct CRCs, but a different segment
-	// id.
+	// A block of the segment is replaced with a block from another segment, as if a file system had lost a write and
+	// returned an old block. The other segment has the same entries at the same offsets, with correct CRCs, but a
+	// different segment id.
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 8<<10))
 	for range 3 {

@@ -96,7 +96,7 @@ func TestRule3_TornTailIsTruncatedAndNothingBehindIsRevived(t *testing.T) {
 	disk := mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	f, err := disk.OpenWrite(name)
 	ok(t, err)
-	_, err = f.WriteAt(make([]byte, 8), at[1]) // makes a hole, which two whole entries follow
+	_, err = f.WriteAt(make([]byte, 8), at[1]) // leaves a hole, which two whole entries follow
 	ok(t, err)
 	ok(t, f.Close())
 	d.opts.FS = disk
@@ -104,7 +104,7 @@ func TestRule3_TornTailIsTruncatedAndNothingBehindIsRevived(t *testing.T) {
 	if report.Outcome != Truncated || report.TornTailBytes == 0 || d.last() != 2 {
 		t.Fatalf("%+v, last index %d", report, d.last())
 	}
-	// The new entry is shorter than the truncated ones. Their bytes after it must not become entries again.
+	// The new entry is shorter than the truncated ones. The remaining bytes must not become entries again.
 	ok(t, d.append(format.Entry{ID: 20, Data: []byte("short")}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Close(false))
@@ -125,7 +125,7 @@ func TestRule3_TornTailIsTruncatedAndNothingBehindIsRevived(t *testing.T) {
 }
 
 func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
-	// The hole is the same as in a torn tail. However, the Tick of an idle group or the state record of the next batch
+	// The hole looks the same as in a torn tail. However, an idle group's Tick or the state record of the next batch
 	// shows that the bytes were synced.
 	for name, settle := range map[string]func(d *logDriver){
 		"tick":         func(d *logDriver) { ok(d.t, d.log.Tick()) },
@@ -161,7 +161,7 @@ func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.fill(50, 30, payload)
 	synced, last := d.log.w.end, d.last()
-	// This entry is not synced yet. So the mark does not cover it, and Tick does not have to wait for it.
+	// This entry is not synced yet, so the mark does not cover it, and Tick does not have to wait for it.
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 30)}))
 	ok(t, d.log.Tick())
 	mark, found, _, err := format.ReadMark(d.opts.FS, d.opts.Dir)
@@ -198,7 +198,7 @@ func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 	}{
 		"with the volume": {func(m *vfstest.Mem) error { return m.SyncAll(".") }, false, true},
 		"by itself":       {func(*vfstest.Mem) error { return syscall.EIO }, true, true},
-		// This case proves that the write is lost without a sync.
+		// This case shows that the write is lost without a sync.
 		"not at all": {func(*vfstest.Mem) error { return nil }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {

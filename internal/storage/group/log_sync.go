@@ -6,9 +6,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Sync makes everything appended durable (fdatasync). If the sync of the segment fails, Sync abandons the segment at
-// its synced mark, and writes and syncs the unsynced entries in a new segment. Sync returns an error if this attempt
-// fails, too.
+// Sync makes everything appended durable (fdatasync). If syncing the segment fails, Sync abandons the segment at its
+// synced mark, and writes and syncs the unsynced entries in a new segment. Sync returns an error if that also fails.
 func (l *Log) Sync() error { return l.write("sync", l.w.sync) }
 
 // sync implements Sync. The caller holds mu.
@@ -39,9 +38,9 @@ func (w *writer) syncedTo(end int64, last uint64) {
 	w.state.synced(w.active, end, last)
 }
 
-// recover resolves an earlier failure. If a manifest may have been replaced, it writes the manifest again. If the
-// active segment must not be continued, it begins a new one. If recover returns no error, the active segment and the
-// manifest can be used. The caller holds mu.
+// recover resolves an earlier failure. If writing a manifest has failed, it writes the manifest again. If the active
+// segment must not be continued, it begins a new one. If recover returns no error, the active segment and the manifest
+// can be used. The caller holds mu.
 func (w *writer) recover() error {
 	if w.folder.unsure {
 		if err := w.folder.writeManifest(func(*format.Manifest) {}); err != nil {
@@ -116,8 +115,8 @@ func (w *writer) continueLog() error {
 	return nil
 }
 
-// rewriteUnsynced writes entries into a new segment, sets their places, and syncs the segment. It returns the offset at
-// which the entries end. It returns ErrNoSpace if the disk is full.
+// rewriteUnsynced writes entries into a new segment, sets their locations, and syncs the segment. It returns the offset
+// at which the entries end. It returns ErrNoSpace if the disk is full.
 func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error) {
 	var buf []byte
 	for i := range unsynced {

@@ -18,7 +18,7 @@ import (
 
 var logIdentity = format.Identity{Store: uuid.UUID{1}, Group: uuid.UUID{2}, Name: "7"}
 
-// logDriver calls a log in the way that a replica with one voter does.
+// logDriver calls a log's methods as a replica with one voter does.
 type logDriver struct {
 	t    testing.TB
 	opts Options
@@ -122,7 +122,7 @@ func payload(id int64, size int) []byte {
 	return bytes.Repeat([]byte(fmt.Sprintf("%d.", id)), size)
 }
 
-// random returns size bytes that do not compress. They are always the same for an id.
+// random returns size bytes that do not compress, always the same for an id.
 func random(id int64, size int) []byte { return grouptest.RandomBytes(uint64(id), size) }
 
 // mustLoad loads a log.

@@ -23,8 +23,8 @@ type markFile struct {
 
 // Tick makes the synced mark durable. When it returns, the mark on disk covers everything that was synced before the
 // call. The replica calls Tick within 100 ms of a group's last sync. While a group is busy, its state records contain
-// the mark. Tick also frees the space in the active segment that the previous process has allocated and this process
-// has not used yet.
+// the mark. Tick also frees space in the active segment that the previous process has allocated and this process has
+// not used.
 func (l *Log) Tick() error {
 	l.w.mu.Lock() // locked before enter, because Close holds mu while it waits for the callers that have entered
 	if !l.closed.Load() {
@@ -55,7 +55,7 @@ func (w *writer) releasePreallocated() {
 	}
 }
 
-// follow makes the mark of the synced data durable. It does nothing if that mark was written already, or if no data is
+// follow makes the mark for the synced data durable. It does nothing if that mark was written already, or if no data is
 // synced.
 func (f *markFile) follow(st *state) error {
 	mark := st.syncedMark()

@@ -2,20 +2,19 @@ package group
 
 import "sync"
 
-// memory requests memory from the budget for the index, the images and the rows of a log. It reads the sizes of these
-// parts, and changes none of them. It is safe for concurrent use. It locks state.mu only briefly, and never together
-// with mu.
+// memory takes memory from the budget for a log's index, images and rows. It reads the sizes of these parts, and
+// changes none of them. It is safe for concurrent use. It locks state.mu only briefly, and never together with mu.
 type memory struct {
 	state  *state
 	places *places
 	images *images
 
-	mu     sync.Mutex // guards taken
+	mu     sync.Mutex // guards the field taken
 	budget Budget     // nil if there is no limit
 	taken  int64      // number of bytes taken from the budget
 }
 
-const memorySlackBytes = 1 << 20 // up to this amount, memory that is not used is kept
+const memorySlackBytes = 1 << 20 // unused memory up to this amount is kept
 
 // used returns the number of bytes that index, images and rows take now.
 func (m *memory) used() int64 {
@@ -41,8 +40,8 @@ func (m *memory) used() int64 {
 // askMore takes memory from the budget for additional entries that take the given number of bytes on disk. Each entry
 // needs a row, a slot of the index and its part of the image. askMore returns ErrMemory if the budget is too small.
 func (m *memory) askMore(entries int, bytes int64) error {
-	// perEntry is the size of a row and of a slot of the index. It is more than each of them takes, because both tables
-	// grow in steps.
+	// perEntry is the size in bytes of a row and of an index slot. It is more than they need, because both tables grow
+	// in steps.
 	const perEntry = 20 + 32
 	more := int64(entries) * perEntry
 	if m.images.resident {

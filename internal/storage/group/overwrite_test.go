@@ -15,8 +15,8 @@ import (
 
 // overwritten writes the log of a follower to which three leaders write index 3. The leader of term 1 writes an entry
 // that no majority has. The leader of term 2, which does not have that entry, writes another one. Then the first leader
-// leads again in term 3, and sends its old entry again. So the void entries include one with a greater term, and the
-// log has one entry twice.
+// leads again in term 3, and sends its old entry again. As a result, one of the void entries has a greater term, and
+// the log has one entry twice.
 func overwritten(t *testing.T, d *logDriver) {
 	t.Helper()
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
@@ -53,8 +53,8 @@ func (d *logDriver) wantsOverwritten() {
 	}
 }
 
-// TestAnOlderTermTruncatesANewerOne checks that an entry makes entries of a newer term void if the leader of the older
-// term was elected again. This is not damage.
+// TestAnOlderTermTruncatesANewerOne checks that an entry makes entries from a newer term void if the older term's
+// leader was elected again. This is not damage.
 func TestAnOlderTermTruncatesANewerOne(t *testing.T) {
 	for _, seal := range []string{"never", "before", "between", "behind"} {
 		mem := vfstest.NewMem()
@@ -95,8 +95,8 @@ func TestAnOlderTermTruncatesANewerOne(t *testing.T) {
 	}
 }
 
-// TestCompactionKeepsAnEntryThatCameAgain checks an entry that was written twice. Its place is that of its last frame,
-// even if the entry was not applied before the load. Compaction drops the first frame, which is void.
+// TestCompactionKeepsAnEntryThatCameAgain checks an entry that was written twice. Its location is that of its last
+// frame, even if the entry was not applied before the load. Compaction drops the first frame, which is void.
 func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		// If the segment is sealed, the load takes the places of the tail from a hint, and otherwise from rows.
@@ -173,7 +173,7 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 		t.Fatalf("%s: %+v", path.Base(name), report)
 	}
 	var damage *format.DamageError
-	if _, err := d.log.Get(9, GetOptions{}); !errors.As(err, &damage) { // the damaged entry may be one of this record
+	if _, err := d.log.Get(9, GetOptions{}); !errors.As(err, &damage) { // the damaged entry may belong to this record
 		t.Errorf("a record that was never committed: %v", err)
 	}
 	d.wants(4, payload(4, 20))
@@ -190,7 +190,7 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 }
 
 // conflict makes a new leader overwrite entries that are not applied. At random, the leader has the entries that the
-// last conflict made void. It then writes these again, over entries of a newer term.
+// last conflict made void. It then writes these again, over entries from a newer term.
 func (w *workload) conflict(from uint64) error {
 	w.term++
 	n := 0
@@ -237,11 +237,11 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 	return err
 }
 
-// TestABatchThatTruncatesTheLogIsWrittenToANewSegmentWhole makes the file return an error before or during the write of
-// a batch that makes synced entries void. The log must continue in a new segment that begins with the batch, and not
+// TestABatchThatTruncatesTheLogIsWrittenToANewSegmentWhole makes the file return an error before or while a batch that
+// makes synced entries void is written. The log must continue in a new segment that begins with the batch, and not
 // after the entries that the batch makes void.
 func TestABatchThatTruncatesTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
-	t.Run("halfway", func(t *testing.T) { // the truncation of the half-written batch fails, too
+	t.Run("halfway", func(t *testing.T) { // truncating the half-written batch also fails
 		truncatesInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)
 	})
 	t.Run("before", func(t *testing.T) { // the old segment has no space for the batch, and is synced first

@@ -62,8 +62,8 @@ func TestABatchOfSeveralPieces(t *testing.T) {
 	})
 }
 
-// TestAPieceThatCannotBeWritten makes the write of a piece in the middle fail. No entry of the batch may remain, and a
-// second attempt to append the batch must succeed.
+// TestAPieceThatCannotBeWritten makes writing a piece in the middle of a batch fail. No entry of the batch may remain,
+// and a second attempt to append the batch must succeed.
 func TestAPieceThatCannotBeWritten(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		fs := vfstest.NewFaulty(vfstest.NewMem())
@@ -132,8 +132,8 @@ func TestScanOfAnImagePassesOverHistory(t *testing.T) {
 	}
 }
 
-// TestSplitsOfAScanReadTheirPart counts the bytes that are read for all splits of a scan. No split may read a part of
-// a segment that belongs to earlier splits.
+// TestSplitsOfAScanReadTheirPart counts the bytes that are read for all splits of a scan. No split may read a part of a
+// segment that belongs to earlier splits.
 func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 	const records, size = 2000, 16 << 10
 	fs := vfstest.NewFaulty(vfstest.NewMem())

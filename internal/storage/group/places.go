@@ -8,16 +8,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// places maps each record to the place of its newest version, and records which frames of the segments are superseded.
-// It is safe for concurrent use. After a swap, the same place may be that of a different frame. There is no swap while
-// state.mu is held.
+// places maps each record to the location of its newest version, and records which frames in the segments are
+// superseded. It is safe for concurrent use. After a swap, the same location may hold a different frame. There is no
+// swap while state.mu is held.
 type places struct {
-	table *index.Table // by record id: place of the newest applied entry
+	table *index.Table // location of each record's newest applied entry, by id
 	// published holds the segments by ordinal. The element of an unused ordinal is nil. The slice is replaced as a whole,
 	// so that readers need no lock.
 	published  atomic.Pointer[[]*segment]
 	superseded atomic.Int64 // bytes of superseded frames, estimated
-	swapping   sync.RWMutex // held while places move from one segment to another; taken before state.mu
+	swapping   sync.RWMutex // held while frames are moved from one segment to another; locked before state.mu
 }
 
 // awaitSwap waits until no swap is in progress.
@@ -39,7 +39,7 @@ func (p *places) publish(segments []*segment) {
 	p.published.Store(&table)
 }
 
-// segment returns the segment with an ordinal. It returns nil if there is no such segment.
+// segment returns the segment with an ordinal, or nil if there is no such segment.
 func (p *places) segment(ordinal uint32) *segment {
 	table := *p.published.Load()
 	if int(ordinal) >= len(table) {
@@ -48,8 +48,8 @@ func (p *places) segment(ordinal uint32) *segment {
 	return table[ordinal]
 }
 
-// pin pins the segment of the place that the index has for a record. It returns nil if the index now has a different
-// place. Ordinals are reused, so a reader that was delayed after it read the index could find a different segment with
+// pin pins the segment in which the index locates a record. It returns nil if the index now has a location other than
+// loc. Ordinals are reused, so a reader that was delayed after it read the index could find a different segment with
 // the same ordinal. Therefore pin reads the index again after it has pinned the segment.
 func (p *places) pin(id int64, loc index.Loc) *segment {
 	s := p.segment(loc.Ordinal())
@@ -63,8 +63,8 @@ func (p *places) pin(id int64, loc index.Loc) *segment {
 	return nil
 }
 
-// isNewest reports whether the frame at a place of a segment is the newest version of a record. The result moved says
-// that the segment was swapped, so that places in it are no longer valid. The caller holds state.mu.
+// isNewest reports whether the frame at a location in a segment is a record's newest version. The result moved says
+// that the segment was swapped, so that locations in it are no longer valid. The caller holds state.mu.
 func (p *places) isNewest(s *segment, id int64, loc index.Loc) (newest, moved bool) {
 	if s.moving || p.segment(s.ordinal) != s {
 		return false, true
@@ -73,8 +73,8 @@ func (p *places) isNewest(s *segment, id int64, loc index.Loc) (newest, moved bo
 	return ok && at == loc, false
 }
 
-// insert adds a place to the index. If the index already has a place of the record, the later one of the two remains,
-// and the other is superseded.
+// insert adds a location to the index. If the index already has a location for the record, the later one of the two
+// remains, and the other is superseded.
 func (p *places) insert(id int64, loc index.Loc) error {
 	old, won, err := p.table.Max(id, loc)
 	switch {
@@ -88,10 +88,10 @@ func (p *places) insert(id int64, loc index.Loc) error {
 	return nil
 }
 
-// clearUsed clears the used flag of the frame at a place, in the segment whose ordinal is in the place.
+// clearUsed clears the used flag of the frame at a location, in the segment that the location names.
 func (p *places) clearUsed(loc index.Loc) { p.supersede(p.segment(loc.Ordinal()), loc) }
 
-// supersede clears the used flag of the frame at a place in a segment.
+// supersede clears the used flag of the frame at a location in a segment.
 func (p *places) supersede(s *segment, loc index.Loc) {
 	if s != nil && s.used.supersede(loc) {
 		p.superseded.Add(loc.LengthBound())
@@ -106,7 +106,7 @@ func (p *places) supersedeKnown(s *segment, loc index.Loc) {
 	}
 }
 
-// moved updates the index and the used flags for an applied version that has a new place, or that was dropped. The
+// moved updates the index and the used flags for an applied version that has a new location, or that was dropped. The
 // argument to is 0 if the version was dropped.
 func (p *places) moved(id int64, from, to index.Loc) {
 	if to == 0 {
@@ -116,5 +116,5 @@ func (p *places) moved(id int64, from, to index.Loc) {
 	}
 }
 
-// listed returns the segments of the log, and the new segments of a running swap. The caller holds state.mu.
+// listed returns the log's segments, and the new segments of a swap in progress. The caller holds state.mu.
 func (st *state) listed() []*segment { return append(slices.Clip(st.segments), st.incoming...) }

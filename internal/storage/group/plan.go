@@ -49,7 +49,7 @@ func PlanLoad(opts Options) (plan *Plan, err error) {
 	return plan, err
 }
 
-// readManifest reads the manifest of the group, or takes it from the plan, and compares it with the identity.
+// readManifest reads the group's manifest, or takes it from the plan, and compares it with the expected identity.
 func readManifest(opts Options) (*format.Manifest, error) {
 	var m *format.Manifest
 	var err error
@@ -114,7 +114,7 @@ const hintRowBytes = 8 + 8 + 4
 
 func hintBytesFor(rows int64) int64 { return format.HintBytes(rows, 1, 0) }
 
-// entriesThatFit returns the maximum number of entries in a segment of the given size.
+// entriesThatFit returns the maximum number of entries that a segment of the given size can hold.
 func entriesThatFit(bytes int64) int64 {
 	return max(0, bytes-format.SegmentHeaderBytes) / (format.FrameHeaderBytes + 8)
 }
@@ -141,20 +141,20 @@ func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile,
 }
 
 // countedMin is the minimum number of possible entries above the mark for which these entries are counted. Fewer
-// entries take little memory, and the plan of all groups should not have to wait for a read in each group.
+// entries take little memory, and planning all groups should not have to wait for a read in each group.
 const countedMin = 8192
 
 const (
-	countPieceBytes = 16 << 10 // bytes of one read; few, because only headers are needed
-	countPieces     = 64       // maximum number of pieces that are read from a segment
-	countPiecesMin  = 2        // minimum number of pieces that are read from a segment
-	// countShare determines how many bytes are read: about the number of bytes above the mark divided by countShare. They
-	// are few, because the load reads all bytes above the mark again.
+	countPieceBytes = 16 << 10 // bytes per read; few, because only headers are needed
+	countPieces     = 64       // maximum number of pieces read from a segment
+	countPiecesMin  = 2        // minimum number of pieces read from a segment
+	// countShare determines how many bytes are read, which is about the number of bytes above the mark divided by
+	// countShare. This is a small part, because the load reads all bytes above the mark again.
 	countShare = 64
 )
 
 // countFrames estimates from samples how many entries there are between an offset and the end of the data. The estimate
-// is rather too high than too low.
+// is more likely to be too high than too low.
 func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entries int64, err error) {
 	f, err := opts.FS.OpenDirect(path.Join(opts.Dir, format.SegmentName(s.Number)))
 	if err != nil {
@@ -175,7 +175,7 @@ func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entri
 	return int64(float64(entries)*float64(end-from)/float64(max(seen, 1))*countReserve) + countPieces, nil
 }
 
-// countReserve is the factor by which an estimate is raised, because the sizes of records differ from piece to piece.
+// countReserve is the factor by which an estimate is raised, because record sizes differ from piece to piece.
 const countReserve = 1.25
 
 // countHeaders counts the entries that begin in a part of a segment. It also returns the number of bytes that it has
@@ -202,7 +202,7 @@ func countHeaders(f vfs.File, id format.SegmentID, buffer []byte, from, end int6
 	return entries, end - from, w.Err()
 }
 
-// sizeOf returns the size of a file in the group's folder. It returns 0 if the file does not exist.
+// sizeOf returns the size of a file in the group's folder, or 0 if the file does not exist.
 func sizeOf(opts Options, name string) (int64, error) {
 	info, err := opts.FS.Stat(path.Join(opts.Dir, name))
 	if errors.Is(err, iofs.ErrNotExist) {

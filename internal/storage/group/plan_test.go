@@ -10,7 +10,7 @@ import (
 )
 
 // TestPlanLoadOfAnUnsealedSegment checks that the need of a group that was not closed is computed from the group's
-// records, without the free space at the end of the active segment.
+// records, without the unused space at the end of the active segment.
 func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		fs := vfstest.NewMem()
@@ -40,14 +40,14 @@ func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 		}
 		d.load()
 		defer func() { ok(t, d.log.Close(false)) }()
-		// The log does not know that the last entry is committed, so the record of that entry is not visible. The plan counts
-		// the entry nevertheless.
+		// The log does not know that the last entry is committed, so that entry's record is not visible. The plan
+		// counts the entry nevertheless.
 		d.wants(records-1, nil)
 	})
 }
 
-// TestPlanLoadEstimatesWhatIsAboveTheMark checks the estimate of the number of entries above the mark, which is made
-// from a small part of them. It must never be much too small, whatever the sizes of the records are.
+// TestPlanLoadEstimatesWhatIsAboveTheMark checks the estimated number of entries above the mark, which is derived from
+// a small part of them. It must never be much too small, whatever the record sizes are.
 func TestPlanLoadEstimatesWhatIsAboveTheMark(t *testing.T) {
 	for _, c := range []struct {
 		what    string

@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// records reads the versions of single records. It looks up the place of a version in the index or in the history of
-// the segments, and reads the frame there. It uses neither the list of files nor the end of the log. It records the
-// damage that it finds. It is safe for concurrent use. Its callers must have entered the gate.
+// records reads versions of single records. It looks up a version's location in the index or in the history of the
+// segments, and reads the frame at that location. It uses neither the list of files nor the end of the log. It records
+// the damage that it finds. It is safe for concurrent use. Its callers must have entered the gate.
 type records struct {
 	group   string
 	state   *state
@@ -23,14 +23,14 @@ type records struct {
 	damages *damages
 }
 
-// readTries is the maximum number of lookups of an entry for one read. If compaction has moved the entry after each
+// readTries is how often one read looks up an entry's location at most. If compaction has moved the entry after each
 // lookup and before the read, the read fails.
 const readTries = 1000
 
 // Get reads a committed version. All returned data is copied, into opts.Buffer if the whole frame fits into it. The
 // entry CRC is verified by every read that uses the data. For resident images, the load verifies it instead. Get
-// returns ErrNotFound if there is no such record or its newest version is a delete, ErrVersionNotFound if there is no
-// such version, and *DamageError if the version is damaged or damage may have hit a newer one.
+// returns ErrNotFound if there is no such record or its newest version is a delete, and ErrVersionNotFound if there is
+// no such version. It returns *DamageError if the version is damaged or damage may have hit a newer one.
 func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	if err := l.enter(); err != nil {
 		return Record{}, err
@@ -55,7 +55,7 @@ func (l *Log) Has(id int64) bool {
 }
 
 // Head returns the index of the newest committed version, and whether that version is a delete. It returns ErrNotFound
-// if there is no version, and *DamageError if the answer is uncertain because of damage.
+// if there is no version, and *DamageError if damage makes the result uncertain.
 func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 	if err := l.enter(); err != nil {
 		return 0, false, err
@@ -113,8 +113,8 @@ func (l *Log) Versions(id int64, before uint64, n int) ([]Record, error) {
 	return out, nil
 }
 
-// pin pins the segment that holds the newest version of a record, and returns the place of the version. It returns
-// ErrNotFound if there is no version, and *DamageError if the answer is uncertain because of damage.
+// pin pins the segment that holds a record's newest version, and returns the version's location. It returns ErrNotFound
+// if there is no version, and *DamageError if damage makes the result uncertain.
 func (r *records) pin(id int64) (*segment, index.Loc, error) {
 	for range readTries {
 		loc, ok := r.places.table.Get(id)
@@ -172,7 +172,8 @@ func (r *records) version(id int64, opts *GetOptions) (rec Record, err error) {
 	return rec, nil
 }
 
-// read reads the frame at a place, and checks that the frame belongs to the record. The caller has pinned the segment.
+// read reads the frame at a location, and checks that the frame belongs to the record. The caller has pinned the
+// segment.
 func (r *records) read(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
 	if s.image != nil {
 		return r.readImage(s, loc, id, opts)
@@ -220,7 +221,7 @@ func (r *records) read(s *segment, loc index.Loc, id int64, opts *GetOptions) (R
 	return rec, rec.finish(&e, opts.MetadataOnly)
 }
 
-// decode decodes and verifies a whole frame that was read from a place.
+// decode decodes and verifies a whole frame that was read from a location.
 func (r *records) decode(s *segment, frame []byte, loc index.Loc, id int64) (format.Entry, error) {
 	e, _, err := format.DecodeFrame(frame, s.id, loc.Offset())
 	if err == nil && (e.ID != id || !e.Kind.IsVersion()) {
@@ -232,8 +233,8 @@ func (r *records) decode(s *segment, frame []byte, loc index.Loc, id int64) (for
 	return e, nil
 }
 
-// copyRecord returns the record of an entry. It copies the requested parts of attributes and data into the buffer in
-// opts or into new memory, because the entry aliases memory that others use.
+// copyRecord returns an entry's record. It copies the requested parts of attributes and data into the buffer in opts or
+// into new memory, because the entry aliases memory that others use.
 func copyRecord(s *segment, loc index.Loc, e *format.Entry, opts *GetOptions) (Record, error) {
 	rec, data := recordOf(s, loc, e), e.Data
 	if opts.MetadataOnly && e.Codec != format.CodecBlob {
@@ -255,8 +256,8 @@ func copyRecord(s *segment, loc index.Loc, e *format.Entry, opts *GetOptions) (R
 
 var errOtherEntry = errors.New("the entry is of another record")
 
-// readImage copies a frame from memory. It does not check the entry CRC, because the CRC was checked when the image
-// was loaded, or this process made the frame.
+// readImage copies a frame from memory. It does not check the entry CRC, because the CRC was checked when the image was
+// loaded, or this process created the frame.
 func (r *records) readImage(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
 	offset := loc.Offset()
 	frame := s.image[min(offset, int64(len(s.image))):min(offset+loc.LengthBound(), int64(len(s.image)))]
@@ -275,7 +276,7 @@ func (r *records) readImage(s *segment, loc index.Loc, id int64, opts *GetOption
 	return copyRecord(s, loc, &e, opts)
 }
 
-// recordOf returns the record of an entry. The record aliases the entry.
+// recordOf returns an entry's record, which aliases the entry.
 func recordOf(s *segment, loc index.Loc, e *format.Entry) Record {
 	return Record{
 		ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Timestamp: e.Timestamp,
@@ -319,8 +320,8 @@ func (r *records) readFailed(s *segment, loc index.Loc, id int64, err error) err
 
 var headers = sync.Pool{New: func() any { return new([format.FrameHeaderBytes]byte) }}
 
-// indexAt returns the index of the entry at a place. If the index is not known in memory, indexAt reads the header of
-// the frame.
+// indexAt returns the index of the entry at a location. If the index is not known in memory, indexAt reads the frame's
+// header.
 func (r *records) indexAt(s *segment, loc index.Loc, id int64) (uint64, error) {
 	if s.image == nil {
 		r.state.mu.RLock()

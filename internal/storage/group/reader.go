@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// reader reads the segments of a log: entries in order, the versions of a record, and the blobs to which these refer.
-// It is safe for concurrent use while the log is open.
+// reader reads a log's segments. It returns entries in order, the versions of a record, and the blobs to which these
+// refer. It is safe for concurrent use while the log is open.
 type reader struct {
 	group   string
 	state   *state
@@ -30,7 +30,7 @@ type view struct {
 	end     int64  // offset at which the last frame ends
 	rows    *format.Rows
 	active  bool
-	scan    bool // a scan reads the view, perhaps only once
+	scan    bool // whether a scan reads the view, perhaps only once
 }
 
 // views pins the segments that hold indexes from lo to hi. The caller must call unpin on each view.
@@ -118,8 +118,8 @@ func (v view) damage(group string, step *segio.FrameStep) format.Damage {
 	return d
 }
 
-// walkEntries calls fn for the entries with indexes from lo to hi in order, until fn returns false. An entry is valid
-// until the next call of fn. If pass is nil, bad bytes between the entries and missing entries are errors. Otherwise
+// walkEntries calls fn for the entries with indexes from lo to hi in order, until fn returns false. fn must not use an
+// entry after it has returned. If pass is nil, bad bytes between the entries and missing entries are errors. Otherwise
 // walkEntries calls pass for bad bytes, and skips missing entries. It then also continues after a file that cannot be
 // read, and returns that error at the end.
 func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*format.Entry, index.Loc) bool) error {
@@ -155,7 +155,7 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 				!r.isValid(e):
 				return true
 			case (e.Index > next || e.Kind == format.KindRequest) && !gaps:
-				return false // compaction has dropped an entry here
+				return false // compaction has dropped this entry
 			}
 			damage = nil
 			next = e.Index + 1
@@ -210,7 +210,7 @@ func (r *reader) startOf(v view, at uint64) int64 {
 }
 
 // boundOf returns an offset in a view that is after the entries up to an index, except void ones. It relies on the fact
-// that such entries are in the order of their indexes.
+// that such entries are sorted by index.
 func (r *reader) boundOf(v view, through uint64) int64 {
 	if through >= v.through {
 		return v.end
@@ -228,7 +228,7 @@ func (r *reader) boundOf(v view, through uint64) int64 {
 	return v.end
 }
 
-// checkpointsOf returns the checkpoints of a sealed segment. The first call makes them from the hint. There are none if
+// checkpointsOf returns a sealed segment's checkpoints. The first call derives them from the hint. It returns none if
 // there is no hint.
 func (r *reader) checkpointsOf(v view) []checkpoint {
 	v.checkpointsOnce.Lock()
@@ -256,7 +256,7 @@ func (r *reader) checkpointsOf(v view) []checkpoint {
 	return v.checkpoints
 }
 
-// history calls fn for each version of a record with an index from lo to hi, newest first, until fn returns false.
+// history calls fn for each of a record's versions with an index from lo to hi, newest first, until fn returns false.
 func (r *reader) history(id int64, lo, hi uint64, fn func(v view, at uint64, loc index.Loc) (bool, error)) error {
 	views := r.views(lo, hi)
 	defer unpinAll(views)
@@ -280,7 +280,7 @@ func (r *reader) history(id int64, lo, hi uint64, fn func(v view, at uint64, loc
 	return nil
 }
 
-// versionsIn finds the versions of a record in a segment, oldest first.
+// versionsIn returns a record's versions in a segment, oldest first.
 func (r *reader) versionsIn(v view, id int64) ([]row, error) {
 	var out []row
 	if v.rows != nil {
@@ -305,8 +305,8 @@ func (r *reader) versionsIn(v view, id int64) ([]row, error) {
 	return out, nil
 }
 
-// rowsOf returns the puts and deletes of a segment, and the blobs to which they refer. The versions of one record are
-// in the order of their places.
+// rowsOf returns a segment's puts and deletes, and the blobs to which they refer. The versions of a record are sorted
+// by location.
 func (r *reader) rowsOf(v view) (format.Rows, error) {
 	if v.rows != nil {
 		return *v.rows, nil

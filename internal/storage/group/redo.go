@@ -22,16 +22,16 @@ type redo struct {
 	// has none.
 	end  int64
 	last uint64
-	// lostEnd is the offset at which the lost ranges end whose place is known. It is 0 if there are none.
+	// lostEnd is the offset at which the last of the lost ranges with a known location ends, or 0 if there are none.
 	lostEnd int64
 }
 
 // Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs the segment.
-// It skips ranges of other segments, because a sealed segment was synced before, and a segment that the manifest does
-// not list is void. If the folder does not exist, Redo does nothing. Redo may be called again with the same share.
-// Everything in a segment before a range was durable when the range was written, so Redo raises the synced mark to the
-// end of the range. The load then reports missing bytes below the mark as damage, and does not mistake them for the end
-// of the log. Redo also raises the mark above all bytes that are lost or may be lost.
+// It skips ranges that belong to other segments, because a sealed segment was synced before, and a segment that the
+// manifest does not list is void. If the folder does not exist, Redo does nothing. Redo may be called again with the
+// same share. Everything in a segment before a range was durable when the range was written, so Redo raises the synced
+// mark to the end of the range. The load then reports missing bytes below the mark as damage, and does not mistake them
+// for the end of the log. Redo also raises the mark above all bytes that are lost or may be lost.
 func Redo(fs vfs.FS, dir string, share journal.Share) error {
 	m, err := format.ReadManifest(fs, dir)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -74,8 +74,8 @@ func (r *redo) isOfActive(m *format.Manifest, at *journal.Range) bool {
 		at.Offset >= format.SegmentHeaderBytes
 }
 
-// write durably writes the ranges of the active segment. If the segment is missing, write does nothing, because the
-// load will report this as damage.
+// write durably writes the active segment's ranges. If the segment is missing, write does nothing, because the load
+// will report this as damage.
 func (r *redo) write(m *format.Manifest, ranges []journal.Range) (err error) {
 	var file vfs.File
 	for i := range ranges {
@@ -107,7 +107,7 @@ func (r *redo) write(m *format.Manifest, ranges []journal.Range) (err error) {
 	return file.Sync()
 }
 
-// lastIndexOf returns the index of the last entry in a sequence of whole frames. It returns 0 if there is none.
+// lastIndexOf returns the index of the last entry in a sequence of whole frames, or 0 if there is none.
 func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last uint64) {
 	for len(frames) > 0 {
 		e, n, err := format.DecodeFrame(frames, segment, offset)
@@ -122,8 +122,8 @@ func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last ui
 	return last
 }
 
-// above returns a mark that is above all bytes that are lost. The argument doubt is the number of further bytes at the
-// end that may be lost. The mark is above these, too.
+// above returns a mark that is above all lost bytes. The argument doubt is the number of further bytes at the end that
+// may be lost. The mark is also above these.
 func (r *redo) above(doubt int64) (format.Mark, error) {
 	f, err := r.fs.OpenDirect(path.Join(r.dir, format.SegmentName(r.active.Number)))
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -154,7 +154,7 @@ func (r *redo) above(doubt int64) (format.Mark, error) {
 	return mark, nil
 }
 
-// raise makes a mark durable, unless the present mark is at least as high.
+// raise makes a mark durable, unless the current mark is at least as high.
 func (r *redo) raise(mark format.Mark) error {
 	if mark.Offset <= format.SegmentHeaderBytes {
 		return nil

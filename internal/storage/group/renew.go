@@ -11,11 +11,11 @@ import (
 )
 
 // An open log does not read its small files again. Manifest, replica file and mark are stored twice, and a hint can be
-// made again. So one bad sector in such a file loses nothing, but a second one may lose data. For this reason, a check
+// recreated. So one bad sector in such a file loses nothing, but a second one may lose data. For this reason, a check
 // of the whole log rewrites the copies that it finds to be bad.
 
-// renewal reads the small files, and rewrites the bad ones. It writes no segment, and does not change the content of
-// the log. For each file it locks writer.mu or enters the gate.
+// renewal reads the small files, and rewrites the bad ones. It writes no segment, and does not change the log's
+// content. For each file it locks writer.mu or enters the gate.
 type renewal struct {
 	gate   *gate
 	w      *writer
@@ -26,7 +26,7 @@ type renewal struct {
 }
 
 // run reads the small files and rewrites bad ones. The argument found is the damage that was found so far, including
-// damage of hints. The result is the damage of the small files.
+// damage to hints. run returns the damage to the small files.
 func (r *renewal) run(found []format.Damage) ([]format.Damage, error) {
 	var bad []format.Damage
 	for _, do := range []func() ([]format.Damage, error){r.manifest, r.replica, r.mark} {
@@ -116,8 +116,8 @@ func (r *renewal) mark() ([]format.Damage, error) {
 	return bad, err
 }
 
-// renew rewrites the mark file with the newest known mark if a slot is bad. The result bad says why each slot is not
-// valid.
+// renew rewrites the mark file with the newest known mark if a slot is bad. The result bad says why each slot is
+// invalid.
 func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,7 +130,7 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	}
 	content := make([]byte, format.MarkFileBytes)
 	if found {
-		mark.Sequence = f.sequence // so that the next mark goes into the other slot
+		mark.Sequence = f.sequence // makes the next mark go into the other slot
 		copy(content[mark.Sequence%format.MarkSlots*format.BlockBytes:], format.EncodeMark(mark))
 	}
 	f.closeFile()
@@ -139,8 +139,8 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	return bad, err
 }
 
-// activeHint rewrites the hint of the active segment if its file has fewer whole pieces than were written, or if the
-// damage in found includes damage of that hint.
+// activeHint rewrites the active segment's hint if its file has fewer whole pieces than were written, or if found
+// includes damage to that hint.
 func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	r.w.mu.Lock()
 	part, s := r.w.hint.covered, r.w.active.manifest()
@@ -185,7 +185,7 @@ func (r *renewal) sealedHints(found []format.Damage) error {
 		err := r.hints.write(v.segment)
 		r.hints.turn.Unlock()
 		if errors.Is(err, format.ErrCorrupt) {
-			continue // the segment is damaged, too, and its repair makes a new segment
+			continue // the segment is also damaged, and its repair creates a new segment
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)

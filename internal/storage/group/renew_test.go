@@ -80,7 +80,7 @@ func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) 
 	}
 }
 
-// TestVerifyWritesTheHintOfTheActiveSegmentAnew checks that a damaged hint of the active segment is rewritten, too.
+// TestVerifyWritesTheHintOfTheActiveSegmentAnew checks that a damaged hint of the active segment is also rewritten.
 // Because this hint is never synced, a power cut may remove it.
 func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
@@ -105,7 +105,7 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 		if now := readTestPieces(t, d); len(now) != 1 || pieces < 3 {
 			t.Fatalf("%s: %d pieces were, %d are", what, pieces, len(now))
 		}
-		for id := range int64(records) { // so that the hint grows further
+		for id := range int64(records) { // makes the hint grow further
 			d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
 		}
 		if now := readTestPieces(t, d); len(now) < 3 {
@@ -128,7 +128,7 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// renameFS calls before once, just before it renames a file.
+// renameFS calls the function before once, just before it renames a file.
 type renameFS struct {
 	*vfstest.Mem
 	name   string
@@ -144,7 +144,7 @@ func (fs *renameFS) Rename(from, to string) error {
 }
 
 // TestCloseWhileTheMarkIsWrittenAnew calls Close while the mark is rewritten. Close must wait for the write, and the
-// write must not wait for Close, so that both end.
+// write must not wait for Close, so that both finish.
 func TestCloseWhileTheMarkIsWrittenAnew(t *testing.T) {
 	mem := vfstest.NewMem()
 	fs := &renameFS{Mem: mem, name: format.MarkName}

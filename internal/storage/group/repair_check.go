@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// take decodes and checks the entries of the peer. It ignores entries that this log has undamaged, and entries that
-// have become void in this log since the request.
+// take decodes and checks the peer's entries. It ignores entries that are undamaged in this log, and entries that have
+// become void in this log since the request.
 func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 	for _, lost := range p.s.lost { // an index that was not requested would look as if the peer had compacted it away
 		if !slices.ContainsFunc(p.asked, func(r IndexRange) bool { return r.First <= lost.First && lost.Last <= r.Last }) {
@@ -64,8 +64,8 @@ func (p *rangeRepair) isOnlyRequest(e *format.Entry) bool {
 	return e.Kind.IsVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)
 }
 
-// checkKnown compares an entry of the peer with the description of the entry in the header and the hint. Its errors
-// must not contain record ids, because they become problems of the shard that are visible over HTTP.
+// checkKnown compares a peer's entry with the description of the entry in the header and the hint. Its errors must not
+// contain record ids, because they become shard problems that are visible over HTTP.
 func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	k, known := p.s.known[e.Index]
 	what := ""
@@ -104,13 +104,13 @@ func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	return err
 }
 
-// entryChecksum returns the entry CRC of the frame of an entry.
+// entryChecksum returns the entry CRC that an entry's frame has.
 func entryChecksum(e *format.Entry) uint32 {
 	b := format.AppendFrame(nil, format.SegmentID{}, 0, e)
 	return format.Checksum(b[format.AtKind : format.FrameHeaderBytes+len(e.Attributes)+len(e.Data)])
 }
 
-// checkAbsent decides whether entries that the peer has compacted away may be dropped from this log, too. A put that
+// checkAbsent decides whether entries that the peer has compacted away may also be dropped from this log. A put that
 // the peer does not have was superseded by an entry that this log has applied, so the put may be dropped. A tombstone
 // may be dropped only if this log stores no older version of the record, because that version would become visible
 // again. A whole entry that may be void and that the peer does not have is also dropped, because it is not known which
@@ -211,8 +211,7 @@ func (p *rangeRepair) checkDeleted(deleted []row) error {
 	return nil
 }
 
-// checkOrder drops entries of this log for which the peer has given an entry, and checks that the result is a valid
-// log.
+// checkOrder drops this log's entries for which the peer has given an entry, and checks that the result is a valid log.
 func (p *rangeRepair) checkOrder() error {
 	given := make(map[uint64]bool)
 	for i := range p.given {
@@ -227,7 +226,7 @@ func (p *rangeRepair) checkOrder() error {
 		all = append(all, format.TermRun{FirstIndex: p.given[i].Index, Term: p.given[i].Term})
 	}
 	slices.SortFunc(all, func(a, b format.TermRun) int { return cmp.Compare(a.FirstIndex, b.FirstIndex) })
-	next := max(p.v.first, p.floor+1) // the lowest index that must exist and was not found yet
+	next := max(p.v.first, p.floor+1) // the lowest index that must exist and has not been found yet
 	term := uint64(0)
 	for _, e := range all {
 		if e.Term < term {

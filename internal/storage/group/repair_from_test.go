@@ -18,7 +18,7 @@ import (
 type repairTwin struct {
 	peer, log *Log
 	blobs     int
-	gone      bool // true: the twin no longer has the blob
+	gone      bool // whether the twin no longer has the blob
 	through   uint64
 }
 
@@ -77,7 +77,7 @@ func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 }
 
 // TestRepairOfAllVersionsOfARecord damages all versions of a record. The index has only the newest version, which must
-// be found at its new place after the repair.
+// be found at its new location after the repair.
 func TestRepairOfAllVersionsOfARecord(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -99,8 +99,8 @@ func TestRepairOfAllVersionsOfARecord(t *testing.T) {
 	ok(t, errors.Join(l.Close(false), twin.Close(false)))
 }
 
-// TestRepairFetchesTheBlobsOfEntries checks that a repair fetches the blob of an unreadable entry if the blob is
-// missing, too.
+// TestRepairFetchesTheBlobsOfEntries checks that a repair fetches the blob of an unreadable entry if the blob is also
+// missing.
 func TestRepairFetchesTheBlobsOfEntries(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -152,7 +152,7 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 			d := newDriver(t, driverOptions(disk, residency, 1<<20))
 			data := payload(1, 5000)
 			ref := d.putBlob(1, data)
-			d.put(format.Entry{ID: 3, Data: payload(3, 9000)}) // so large that only a part of the segment is unreadable
+			d.put(format.Entry{ID: 3, Data: payload(3, 9000)}) // so large that only part of the segment is unreadable
 			ok(t, d.log.Seal())
 			d.put(format.Entry{ID: 2, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})
 			ok(t, d.log.Seal())
@@ -228,7 +228,7 @@ func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestDamageThatAPeerMeetsIsKnown checks that a leader that cannot read the entries for a follower learns that it is
+// TestDamageThatAPeerMeetsIsKnown checks that a leader that cannot read the entries for a follower notices that it is
 // damaged, and transfers the leadership.
 func TestDamageThatAPeerMeetsIsKnown(t *testing.T) {
 	b := newDamageBed(t)

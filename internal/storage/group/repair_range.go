@@ -16,10 +16,10 @@ import (
 
 // These are the errors of RepairRange and Load.
 var (
-	// ErrRepairLater says that the caller has to try again when this log has applied more entries.
+	// ErrRepairLater means that the caller has to try again when this log has applied more entries.
 	ErrRepairLater = errors.New("the entries around the damage, or those that supersede them, are not applied here yet")
-	// ErrRepairByInstall says that entries which the peer has compacted away may have deleted records that this log still
-	// stores. The caller has to install an export instead.
+	// ErrRepairByInstall means that entries which the peer has compacted away may have deleted records that this log
+	// still stores. The caller has to install an export instead.
 	ErrRepairByInstall = errors.New("the damage cannot be repaired by entries: install the group from a peer")
 	// ErrTailDamaged is returned by Load if entries above the commit, or a vote, are bad in a group with several voters.
 	// These entries may have been acknowledged for a quorum, and cannot be passed to Raft. The caller has to install an
@@ -34,15 +34,15 @@ type IndexRange struct{ First, Last uint64 }
 // Repair lists the data that the repair of one damaged file needs.
 type Repair struct {
 	File string
-	// Ranges, for a segment, are the indexes of the entries that Log.ReadRange of a peer must supply. It is empty if no
+	// Ranges, for a segment, are the indexes of the entries that a peer's Log.ReadRange must supply. It is empty if no
 	// entry was hit.
 	Ranges []IndexRange
-	Blob   *format.BlobRef // for a blob: the reference to the blob, all of which Log.BlobWriter must receive
+	Blob   *format.BlobRef // for a blob, the reference to it; Log.BlobWriter must receive the whole blob
 }
 
-// Repairs reads the damaged files and returns the data that the repair of each file needs. A segment is repaired by
-// RepairRange, and a blob by BlobWriter. If the active segment is damaged, Repairs seals it. The result is nil if there
-// is no damage.
+// Repairs reads the damaged files and returns the data that the repair of each file needs. RepairRange repairs a
+// segment, and BlobWriter a blob. If the active segment is damaged, Repairs seals it. Repairs returns nil if there is
+// no damage.
 func (l *Log) Repairs(ctx context.Context) (out []Repair, err error) {
 	defer l.addNames("repair", &err)
 	l.compacting.Lock()
@@ -77,7 +77,7 @@ func (l *Log) Repairs(ctx context.Context) (out []Repair, err error) {
 	return out, nil
 }
 
-// sealDamaged begins a new active segment if the present one is damaged.
+// sealDamaged begins a new active segment if the current one is damaged.
 func (e *editor) sealDamaged(files []string) error {
 	return e.w.whileOpen(func() error {
 		active := e.w.active
@@ -91,7 +91,7 @@ func (e *editor) sealDamaged(files []string) error {
 	})
 }
 
-// repairOf returns the Repair of a damaged file. It returns false if the file does not belong to the log.
+// repairOf returns the Repair for a damaged file. It returns false if the file does not belong to the log.
 func (r *reader) repairOf(file string, views []view) (Repair, bool, error) {
 	if id, ok := format.ParseBlobName(file); ok {
 		ref, found, err := r.findBlob(id, views)
@@ -125,11 +125,11 @@ func (r *reader) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, err
 	return format.BlobRef{}, false, nil
 }
 
-// RangeAnswer is the part of a range of entries that a peer has.
+// RangeAnswer is the part of a requested range of entries that a peer has.
 type RangeAnswer struct {
 	Entries []*raftpb.Entry // the peer's entries with an index from First to Through
-	Through uint64          // no entry that counts has an index up to this one, except those in Entries
-	Applied uint64          // applied index of the peer at the time of the answer
+	Through uint64          // no valid entry has an index up to Through, except those in Entries
+	Applied uint64          // the peer's applied index when it read the entries
 }
 
 // ReadRange is the peer's side of a repair. It returns the applied entries of a range, with at most maxBytes bytes of
@@ -161,7 +161,7 @@ func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 	return a, nil
 }
 
-// readRange adds the entries of a view to the answer. It returns false if no more entries fit.
+// readRange adds a view's entries to the answer. It returns false if no more entries fit.
 func (r *reader) readRange(v view, from uint64, a *RangeAnswer, budget *uint64) (more bool, err error) {
 	through := min(a.Through, v.through)
 	if err := r.damages.inRange(v, from, through); err != nil {
@@ -174,7 +174,7 @@ func (r *reader) readRange(v view, from uint64, a *RangeAnswer, budget *uint64) 
 		e := &step.Entry
 		switch {
 		case step.Status == segio.FrameZeros && v.active && step.Offset+step.Bytes >= v.end:
-			return true // space that was not written yet; if frames follow the zeros, these are damage
+			return true // unwritten space; if frames follow the zeros, these are damage
 		case step.Status != segio.FrameWhole:
 			damage = &format.DamageError{Damage: v.damage(r.group, step)}
 			return false
@@ -207,14 +207,14 @@ type RepairSource interface {
 	FetchBlob(ctx context.Context, ref format.BlobRef) error
 }
 
-// RepairFrom repairs a damaged file with data of another member. The argument r is a result of Repairs. The errors are
-// those of RepairRange and of the source.
+// RepairFrom repairs a damaged file with data from another member. The argument r is a result of Repairs. It returns
+// the errors of RepairRange and of the source.
 func (l *Log) RepairFrom(ctx context.Context, r Repair, from RepairSource) error {
 	if r.Blob != nil {
 		err := from.FetchBlob(ctx, *r.Blob)
 		if errors.Is(err, ErrVersionNotFound) {
-			// The source has compacted the blob away. But the entry of the blob is still in this log, because a log with damage
-			// is not compacted.
+			// The source has compacted the blob away. But the blob's entry is still in this log, because a log with
+			// damage is not compacted.
 			err = ErrRepairByInstall
 		}
 		return err

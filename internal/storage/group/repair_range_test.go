@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// repairFrom repairs a log with data of an undamaged one.
+// repairFrom repairs a log with data from an undamaged one.
 func repairFrom(peer, l *Log) error {
 	for range 10 {
 		repairs, err := l.Repairs(context.Background())
@@ -85,7 +85,7 @@ func fetchBlob(peer, l *Log, ref format.BlobRef) error {
 	return errors.Join(err, w.Close(), r.Close())
 }
 
-// twin loads the undamaged group of the bed.
+// twin loads the bed's undamaged group.
 func (b *damageBed) twin(t testing.TB) *Log {
 	opts := b.opts
 	opts.FS = b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
@@ -504,7 +504,7 @@ func TestReadRangeAnswersNothingThatIsBad(t *testing.T) {
 }
 
 // TestRepairForgetsATombstoneThatThePeerHasNotAnyMore repairs a log that, like the peer, stores no older version of the
-// record. So nothing becomes visible again without the tombstone.
+// record. Therefore dropping the tombstone makes nothing visible again.
 func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)}, format.Entry{ID: 7, Data: payload(7, 200)})

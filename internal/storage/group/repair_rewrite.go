@@ -26,25 +26,25 @@ type rangeRepair struct {
 	same  map[uint64]bool // indexes of the entries that both logs have
 	peer  uint64          // applied index of the peer
 	floor uint64          // the new compaction floor of Raft
-	// dropped says that entries are left out because the peer has compacted them away. They were superseded by entries up
-	// to the peer's applied index, which this log has applied, too.
+	// dropped says that entries are left out because the peer has compacted them away. They were superseded by entries
+	// up to the peer's applied index, which this log has also applied.
 	dropped bool
 	terms   []format.TermRun
 	out     *rewrite
-	// returns holds the restored versions that the index does not have, or has at a different place.
+	// returns holds the restored versions that the index does not have, or has at a different location.
 	returns []move
 	gone    []int64 // records of which a version was dropped
 }
 
-// RepairRange replaces a damaged segment by one without damage. The argument r is a result of Repairs. The argument
+// RepairRange replaces a damaged segment with one without damage. The argument r is a result of Repairs. The argument
 // entries has the peer's entries in all ranges of r, in order, and peerApplied is the greatest RangeAnswer.Applied.
 // This log must already have the blobs to which the entries refer (MissingBlobs). RepairRange compares index, term,
-// checksum and id of each entry with those that are known. It returns ErrCorrupt if they differ. The other errors are
-// ErrRepairLater, ErrRepairByInstall and ErrNoSpace. After any of these errors, nothing has changed. The damage is
-// forgotten when the new segment is durable.
+// checksum and id of each entry with those that are known. It returns ErrCorrupt if they differ. It can also return
+// ErrRepairLater, ErrRepairByInstall or ErrNoSpace. After any of these errors, nothing has changed. The log forgets the
+// damage when the new segment is durable.
 func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) (err error) {
 	defer l.addNames("repair of "+r.File, &err)
-	l.compacting.Lock() // Close first ends l.ctx, and then waits for this lock
+	l.compacting.Lock() // Close first cancels l.ctx, and then waits for this lock
 	defer l.compacting.Unlock()
 	if err := l.enter(); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (p *rangeRepair) checkSpace() error {
 	return p.editor.checkSpace(need, len(p.s.kept)+len(p.given), need)
 }
 
-// copyAll writes the kept and given entries, in order of the index.
+// copyAll writes the kept and given entries, sorted by index.
 func (p *rangeRepair) copyAll() error {
 	g, k := 0, 0
 	var failed error
@@ -171,7 +171,7 @@ func (p *rangeRepair) put(step *segio.FrameStep) error {
 	return errors.Join(err, context.Cause(p.ctx))
 }
 
-// putGiven writes an entry of the peer to the new segment.
+// putGiven writes one of the peer's entries to the new segment.
 func (p *rangeRepair) putGiven(e *format.Entry) error {
 	offset, err := p.out.to.Append(e)
 	if e.Kind.IsVersion() {
@@ -181,7 +181,7 @@ func (p *rangeRepair) putGiven(e *format.Entry) error {
 	return errors.Join(err, context.Cause(p.ctx))
 }
 
-// swapIn replaces the damaged segment by the new one, updates the index for the restored versions, and forgets the
+// swapIn replaces the damaged segment with the new one, updates the index for the restored versions, and forgets the
 // damage.
 func (p *rangeRepair) swapIn() error {
 	p.state.mu.Lock()
@@ -215,9 +215,9 @@ func (p *rangeRepair) swapIn() error {
 	return nil
 }
 
-// findOld looks up in the index the places of restored versions, so that these versions are moved like the others. It
-// also looks up the places of versions that the peer has dropped. The index has at most one version of each record, so
-// only the newest restored version of a record can have that place.
+// findOld looks up, in the index, the locations of restored versions, so that these versions are moved like the others.
+// It also looks up the locations of versions that the peer has dropped. The index has at most one version of each
+// record, so only a record's newest restored version can have that location.
 func (p *rangeRepair) findOld() {
 	kept := make(map[index.Loc]bool, len(p.out.moves))
 	for _, m := range p.out.moves {

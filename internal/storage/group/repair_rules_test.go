@@ -79,8 +79,8 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 	ok(t, twin.Close(false))
 }
 
-// TestRule4_NoHintHidesDamage checks that no hint is made from only the readable entries, because the next load would
-// then not find the damage.
+// TestRule4_NoHintHidesDamage checks that no hint is created from only the readable entries, because the next load
+// would then not find the damage.
 func TestRule4_NoHintHidesDamage(t *testing.T) {
 	b := newDamageBed(t)
 	ok(t, b.mem.Remove(path.Join(b.opts.Dir, format.ActiveHintName))) // this hint was made before the damage
@@ -95,7 +95,7 @@ func TestRule4_NoHintHidesDamage(t *testing.T) {
 		d.load()
 		ok(t, d.log.Apply(d.last(), nil))
 		for i := range int64(30) {
-			d.put(format.Entry{ID: 100 + i%3, Data: payload(i, 400)}) // so that the active segment is sealed
+			d.put(format.Entry{ID: 100 + i%3, Data: payload(i, 400)}) // makes the log seal the active segment
 		}
 		ok(t, sealAndClose(d.log))
 		if report := d.load(); report.Outcome != Damaged {

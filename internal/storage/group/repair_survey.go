@@ -14,16 +14,17 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// survey describes a damaged segment: the entries that are whole, and the entries that are missing or may be missing.
+// survey describes a damaged segment. It holds the entries that are whole, and the entries that are missing or may be
+// missing.
 type survey struct {
 	kept  []keptFrame           // whole frames of entries that count, in order
-	known map[uint64]knownEntry // by index: entries that are not in kept but are known from rows, the hint or headers
+	known map[uint64]knownEntry // entries, by index, that are not in kept but are known from rows, the hint or headers
 	// told holds, by index, entries that are known only from the headers of bad frames. It does not contain entries that
 	// may be void.
 	told map[uint64]knownEntry
 	lost []IndexRange // ranges in which entries are missing or may be missing; in order, and not adjacent
-	// rows says that the field known has every version of the segment that counts, and that the field terms is right. A
-	// version that is not in known is then void.
+	// rows says that known contains every valid version of the segment, and that terms is right. A version that is not
+	// in known is then void.
 	rows bool
 	// requests says that the segment has entries of KindRequest, for which there are no rows.
 	requests bool
@@ -39,13 +40,13 @@ type keptFrame struct {
 	sure  bool // rows or terms prove that the entry is not void
 }
 
-// knownEntry describes an entry. If the frame is not whole, the description is taken from its header or from the hint.
+// knownEntry describes an entry. If the frame is not whole, the description comes from its header or from the hint.
 type knownEntry struct {
 	id        int64
 	version   bool // a put or delete
 	tombstone bool
-	offset    int64   // offset of the frame, as in a place; 0 if not known
-	length    int64   // length of the frame, as in a place; 0 if not known
+	offset    int64   // offset of the frame, as in an index.Loc; 0 if not known
+	length    int64   // length of the frame, as in an index.Loc; 0 if not known
 	term      uint64  // 0 if not known
 	crc       *uint32 // checksum of the entry; nil if not known
 }
@@ -87,7 +88,7 @@ func (r *reader) survey(v view) (*survey, error) {
 	return s, nil
 }
 
-// learnRows adds the versions and the terms that are known from a segment's rows or hint to a survey.
+// learnRows adds the versions and the terms in a segment's rows or hint to a survey.
 func (r *reader) learnRows(s *survey, v view) {
 	add := func(id int64, at uint64, place uint64, term uint64) {
 		if at <= v.through {
@@ -120,7 +121,7 @@ func (r *reader) learnRows(s *survey, v view) {
 	}
 }
 
-// knownByHeader describes an entry by the valid header of a frame whose content is damaged.
+// knownByHeader describes an entry, using the valid header of a frame whose content is damaged.
 func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	e := &step.Entry
 	k := knownEntry{id: e.ID, version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete, term: e.Term}
@@ -141,7 +142,7 @@ func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 		s.told[at] = k
 	case row.offset == offset:
 		s.known[at] = k
-	} // otherwise the entry is void, because its row has a different place
+	} // otherwise the entry is void, because its row has a different location
 }
 
 // finish completes a survey. It drops void entries, and determines which entries are lost.
@@ -193,7 +194,7 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 }
 
 // dropVoid drops void entries whose replacements are in bad bytes. A version is void if its index has no row, or if
-// that row is for a different place. Any other entry is void if its index has a row, or if its term differs from the
+// that row has a different location. Any other entry is void if its index has a row, or if its term differs from the
 // known term of its index. A version in told is void, because it has no row. For other entries in told, the rule about
 // terms applies.
 func (s *survey) dropVoid() {
@@ -225,7 +226,7 @@ func joinRanges(ranges []IndexRange) []IndexRange {
 	return out
 }
 
-// term returns the term of an entry whose frame is not whole. It returns 0 if the term is not known.
+// term returns the term of an entry whose frame is not whole, or 0 if the term is not known.
 func (s *survey) term(at uint64) uint64 {
 	if k := s.known[at]; k.term != 0 {
 		return k.term
@@ -233,7 +234,7 @@ func (s *survey) term(at uint64) uint64 {
 	return format.TermAt(s.terms, at)
 }
 
-// replaceTerms replaces the term runs from index first to index through by the runs in other.
+// replaceTerms replaces the term runs from index first to index through with the runs in other.
 func replaceTerms(runs, other []format.TermRun, first, through uint64) []format.TermRun {
 	out := slices.Clone(format.TruncateTerms(runs, first))
 	for _, r := range other {

@@ -36,13 +36,13 @@ func (d *logDriver) placeOf(at uint64) int64 { return d.log.state.tail.at(at).lo
 // hiddenTruncation is one case of a hidden truncation.
 type hiddenTruncation struct {
 	hint  bool // the segment has a hint
-	void  bool // the content of the void entry is damaged, too
+	void  bool // whether the void entry's content is also damaged
 	end   bool // no entry follows the damaged one in the same batch
 	same  bool // another entry follows in the same segment
 	next  bool // another entry follows in the next segment
 	gone  bool // the member that supplies the repair no longer has the damaged entry, because of compaction
-	none  bool // the damaged entry is not a version of a record, but the first entry of a new leader
-	two   bool // two entries are void, and the entry that replaced the second one is damaged, too
+	none  bool // whether the damaged entry is not a record's version, but a new leader's first entry
+	two   bool // whether two entries are void, and the entry that replaced the second one is also damaged
 	older bool // another segment has a version of the record that the void version would have superseded
 }
 
@@ -236,7 +236,7 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 
 // TestRepairOffersNoIndexOfAVoidEntry repairs a log in which entries 2 to 5 are void, and the segment that has made
 // them void has a bad header. The repair seals that segment and begins another one, whose first index must follow the
-// last entry that counts.
+// last valid entry.
 func TestRepairOffersNoIndexOfAVoidEntry(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)})
@@ -272,8 +272,8 @@ func TestRepairOffersNoIndexOfAVoidEntry(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestRepairKnowsOnlyWhatWasAskedFor damages more entries between Repairs and RepairRange. A damaged entry that was not
-// requested from the peer must not be mistaken for one that the peer has compacted away.
+// TestRepairKnowsOnlyWhatWasAskedFor damages more entries between Repairs and RepairRange. The repair must not mistake
+// a damaged entry that was not requested from the peer for one that the peer has compacted away.
 func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)

@@ -68,7 +68,7 @@ func TestLoadLeavesTheReplicaFileAndMakesAWholeOneAMember(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("x")})
 	ok(t, d.log.Close(false))
-	// This is the state if a crash happened between the writes of the manifest and of the replica file.
+	// This is the state after a crash between writing the manifest and writing the replica file.
 	ok(t, format.WriteReplicaFile(d.opts.FS, d.opts.Dir, sampleReplica()))
 	got, found, err := format.ReadReplicaFile(d.opts.FS, d.opts.Dir)
 	if err != nil || !found || got.Joining {

@@ -33,9 +33,9 @@ func (d *logDriver) onDisk() (bytes int64) {
 	return bytes
 }
 
-// TestWhatARepeatedWriteNeedsIsKeptWithoutItsData checks that compaction keeps the fields of a superseded version with
-// which a repeated write is answered, but not the data. A start must read these fields back, with and without hints,
-// and also from an image.
+// TestWhatARepeatedWriteNeedsIsKeptWithoutItsData checks that compaction keeps those fields of a superseded version
+// that are needed to answer a repeated write, but not the data. A start must read these fields back, with and without
+// hints, and also from an image.
 func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		t.Run(residency.String(), func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 }
 
 // TestRememberedRequestsGoWithTheirTime checks that remembered requests are dropped when they are too old to be needed,
-// and that segments without other content are then dropped, too.
+// and that segments without other content are then also dropped.
 func TestRememberedRequestsGoWithTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))

@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestRepairBringsRememberedRequestsBack checks that damage to remembered requests is repaired, whether the other
-// member has compacted the same entries or not. A version that is damaged in this log may be only a remembered request
-// at the other member.
+// TestRepairBringsRememberedRequestsBack checks that damage to remembered requests is repaired, whether or not the
+// other member has compacted the same entries. A version that is damaged in this log may be only a remembered request
+// on the other member.
 func TestRepairBringsRememberedRequestsBack(t *testing.T) {
 	for _, c := range []struct{ here, there bool }{{true, true}, {true, false}, {false, true}} {
 		for _, residency := range []Residency{Index, Resident} {

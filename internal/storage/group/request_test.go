@@ -97,7 +97,7 @@ func TestRequestsInASegmentThatCannotBeReadAreReported(t *testing.T) {
 }
 
 // TestRequestsAreReadBackAsFarAsTheyMayBeRemembered checks that the commit times in the log determine how far back
-// requests are read. A jump of these times does not make a request old. If the times do not advance, the number of
+// requests are read. A jump in these times does not make a request old. If the times do not advance, the number of
 // writes is the limit.
 func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	for name, c := range map[string]struct {

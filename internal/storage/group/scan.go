@@ -15,16 +15,16 @@ import (
 // snapshots need. A snapshot expires if it holds back too many bytes, or if it was not used for its time to live. If
 // free space is low, the shard gives up snapshots earlier (Scans, CloseScan).
 
-// snapshotHeldPart and snapshotHeldMin limit the superseded bytes that one snapshot may hold back to the stored bytes
-// divided by snapshotHeldPart, but at least snapshotHeldMin.
+// snapshotHeldPart and snapshotHeldMin limit how many superseded bytes one snapshot may hold back. The limit is the
+// number of stored bytes divided by snapshotHeldPart, but at least snapshotHeldMin.
 const (
 	snapshotHeldPart = 2
 	snapshotHeldMin  = 1 << 30
-	// snapshotsMax bounds the number of snapshots of a group. Each snapshot has an entry in memory for each superseded
+	// snapshotsMax limits the number of snapshots per group. Each snapshot has an entry in memory for each superseded
 	// version that it sees.
 	snapshotsMax = 256
-	// snapshotPlacesMax bounds the number of such entries in all snapshots of a group together. Each entry takes about 20
-	// bytes.
+	// snapshotPlacesMax limits the number of such entries in all snapshots of a group together. Each entry takes about
+	// 20 bytes.
 	snapshotPlacesMax = 4 << 20
 )
 
@@ -36,20 +36,20 @@ const (
 // applied index.
 type snapshot struct {
 	index   uint64
-	edge    index.Loc // place of the last entry at or below the field index; later places are not in the snapshot
+	edge    index.Loc // location of the last entry at or below the field index; later locations are not in the snapshot
 	held    map[index.Loc]struct{}
-	bytes   int64 // upper bound of the size of the entries in held
+	bytes   int64 // upper bound on the size of the entries in held
 	limit   int64
 	opened  time.Time
 	used    time.Time // time of the last use
 	readers int       // number of callers between EnterScan and LeaveScan
 	ttl     time.Duration
-	gone    bool // true: the snapshot was given up, because held became too large
+	gone    bool // whether the snapshot was given up, because held became too large
 	info    ScanInfo
 }
 
-// supersede is called when a place is no longer the newest of its record. If the snapshot sees the place, supersede
-// adds the place to held.
+// supersede must be called when a location no longer holds its record's newest version. If the snapshot sees the
+// location, supersede adds it to held.
 func (s *snapshot) supersede(old index.Loc) {
 	if s.gone || s.edge.Less(old) {
 		return
@@ -64,7 +64,7 @@ func (s *snapshot) supersede(old index.Loc) {
 	s.held[old] = struct{}{}
 }
 
-// moved updates the snapshot when an entry moves to another place.
+// moved updates the snapshot when an entry moves to another location.
 func (s *snapshot) moved(from, to index.Loc, at uint64) {
 	if _, ok := s.held[from]; ok && to != 0 {
 		delete(s.held, from)
@@ -76,7 +76,7 @@ func (s *snapshot) moved(from, to index.Loc, at uint64) {
 }
 
 // OpenScan takes a snapshot and returns its id. If there are snapshotsMax snapshots already, OpenScan gives up the
-// least recently used one of those without readers, or of all if each has readers.
+// least recently used one among those without readers, or among all if each has readers.
 func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	if err := l.enter(); err != nil {
 		return ScanID{}, err
@@ -112,7 +112,7 @@ func (l *Log) EnterScan(id ScanID) error {
 	return l.state.useSnapshot(id, l.now(), func(s *snapshot) { s.readers++ })
 }
 
-// LeaveScan ends the use that EnterScan began. It does nothing if the snapshot is gone.
+// LeaveScan ends the use of the snapshot that EnterScan began. It does nothing if the snapshot is gone.
 func (l *Log) LeaveScan(id ScanID) {
 	_ = l.state.useSnapshot(id, l.now(), func(s *snapshot) { s.readers-- })
 }
@@ -150,7 +150,7 @@ func (l *Log) CloseScan(id ScanID) {
 }
 
 // ScanSplits splits a snapshot into index ranges (first, last] of about splitBytes each. It returns the bounds of the
-// ranges in order. The first one is 0, and the last one is the index of the snapshot.
+// ranges in order. The first one is 0, and the last one is the snapshot's index.
 func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 	info, err := l.ScanInfo(id)
 	if err != nil {
@@ -206,8 +206,8 @@ func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
 	return out
 }
 
-// Scan yields the records of the snapshot whose index is in (after, through], in order of the index. It leaves out
-// superseded and deleted versions. A record is valid until the next step. For a damaged entry Scan yields a
+// Scan yields the snapshot's records whose index is in (after, through], sorted by index. It leaves out superseded and
+// deleted versions. The caller must not use a record after the next step. For a damaged entry Scan yields a
 // *DamageError and continues. If damage may have hit a newer version of a record, Scan yields this damage instead of
 // the record, because Get also refuses to return such a record. Scan holds no lock for long.
 func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metadataOnly bool) iter.Seq2[Record, error] {

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// scanCursor is one run of Scan. It reads segments by the places of the snapshot. It changes only the time at which the
-// snapshot was last used. It is used by one goroutine, which locks state.mu only briefly.
+// scanCursor is one run of Scan. It reads segments, using the locations in the snapshot. It changes only the time at
+// which the snapshot was last used. It is used by one goroutine, which locks state.mu only briefly.
 type scanCursor struct {
 	group   string
 	gate    *gate
@@ -33,7 +33,7 @@ type scanCursor struct {
 	again        bool // compaction has swapped the segment during the read, so the scan has to look up the segment again
 	given        map[damagePlace]bool
 	seen         sight // result of sees for the frame at seenAt
-	seenAt       int64 // offset of that frame; 0 if there is no result
+	seenAt       int64 // offset of that frame, or 0 if there is no result
 }
 
 type damagePlace struct {
@@ -44,8 +44,8 @@ type damagePlace struct {
 // scanUseSteps is the number of frames after which a scan records that the snapshot is in use.
 const scanUseSteps = 4096
 
-// run reads one segment after another. It pins each segment while it reads the segment, so that a slow reader delays
-// only the removal of files.
+// run reads one segment after another. It pins each segment while it reads it, so that a slow reader delays only the
+// removal of files.
 func (c *scanCursor) run(ctx context.Context) {
 	first := c.next
 	for !c.stopped && c.next <= c.through {
@@ -138,8 +138,8 @@ func (c *scanCursor) fail(err error) {
 	}
 }
 
-// unwanted reports, by the header of a frame, that the scan will not yield the entry. The content of such a frame is
-// not checked.
+// unwanted reports whether a frame's header already shows that the scan will not yield the entry. The content of such a
+// frame is not checked.
 func (c *scanCursor) unwanted(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	if e.Kind != format.KindPut || e.Index < c.next || e.Index > c.through {
@@ -200,7 +200,7 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	return !c.stopped
 }
 
-// damaged records the damage of bad bytes and yields it. It returns false if the caller has stopped the scan.
+// damaged records the damage for bad bytes and yields it. It returns false if the caller has stopped the scan.
 func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
 	d := v.damage(c.group, step)
 	c.damages.note(d)
@@ -211,7 +211,7 @@ func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
 	return c.tell(damage)
 }
 
-// tell yields damage, but only once for each place. It returns false if the caller has stopped the scan.
+// tell yields damage, but only once for each range of bytes. It returns false if the caller has stopped the scan.
 func (c *scanCursor) tell(damage *format.DamageError) bool {
 	place := damagePlace{damage.Damage.File, damage.Damage.Offset}
 	if c.given[place] {
@@ -231,14 +231,14 @@ func (c *scanCursor) tell(damage *format.DamageError) bool {
 type sight int
 
 const (
-	sightNo    sight = iota // it was superseded before the snapshot, or is void
-	sightYes                // it is in the snapshot
+	sightNo    sight = iota // the entry was superseded before the snapshot, or is void
+	sightYes                // the entry is in the snapshot
 	sightMoved              // the segment was swapped, so its places are no longer valid
 	sightGone               // the snapshot has expired
 )
 
-// sees determines whether the snapshot sees the put at a place of a segment. The index of the put must not be above
-// that of the snapshot.
+// sees determines whether the snapshot sees the put at a location in a segment. The put's index must not be above the
+// snapshot's.
 func (c *scanCursor) sees(s *segment, record int64, loc index.Loc) sight {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()

@@ -45,8 +45,8 @@ func TestAGroupHasOnlySoManySnapshots(t *testing.T) {
 	})
 }
 
-// TestSnapshotsOfAGroupHoldOnlySoManyPlaces checks that the total number of places that the snapshots of a group hold
-// is bounded. Beyond the bound, a snapshot is given up. Each snapshot holds a place for each record that is overwritten
+// TestSnapshotsOfAGroupHoldOnlySoManyPlaces checks that the total number of locations that a group's snapshots hold is
+// bounded. Beyond the bound, a snapshot is given up. Each snapshot holds a location for each record that is overwritten
 // after the snapshot was taken.
 func TestSnapshotsOfAGroupHoldOnlySoManyPlaces(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))

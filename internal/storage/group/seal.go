@@ -23,8 +23,8 @@ func (w *writer) seal() error {
 }
 
 // roll seals the active segment and begins the next one. The next segment begins with index first, so entries from
-// first on become void. It has space for at least the given number of bytes. The caller holds mu. The steps are those
-// of the write path in docs/format.md: (1) sync, (2) exact size, (3) next segment, (4) manifest.
+// first on become void. It has space for at least the given number of bytes. The caller holds mu. The steps, numbered
+// as for the write path in docs/format.md, are (1) sync, (2) exact size, (3) next segment, (4) manifest.
 func (w *writer) roll(first uint64, bytes int64) error {
 	old := w.active
 	if err := w.sync(); err != nil {
@@ -67,7 +67,7 @@ func (w *writer) roll(first uint64, bytes int64) error {
 
 // list writes the manifest that makes a new segment the active one. This is the commit point. The new manifest lists
 // the first keep segments of the old manifest, then the segment that is sealed at the same time, if any, and then the
-// new segment. If the write fails, list discards the new segment. The caller holds mu.
+// new segment. If writing the manifest fails, list discards the new segment. The caller holds mu.
 func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment) error {
 	err := w.folder.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(append(m.Segments[:keep], sealed...), next.manifest())
@@ -138,10 +138,10 @@ func (w *writer) replaceSegments(first uint64, bytes int64) error {
 	return nil
 }
 
-// Close ends the use of the files. If hints is true, Close first syncs everything, writes the mark, and writes hints,
-// including the hint of the active segment, so that the next load in Index residency reads little of it. If hints is
-// false, Close only closes the files. Synced data is safe in both cases. The next load continues the active segment, so
-// that restarts do not add files.
+// Close closes the log and its files. If hints is true, Close first syncs everything, writes the mark, and writes
+// hints, including that of the active segment, so that the next load in Index residency reads little of that segment.
+// If hints is false, Close only closes the files. Synced data is safe in both cases. The next load continues the active
+// segment, so that restarts do not add files.
 func (l *Log) Close(hints bool) (err error) {
 	defer l.addNames("close", &err)
 	l.cancel()

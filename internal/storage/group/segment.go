@@ -21,7 +21,7 @@ import (
 //
 // Each segment has an ordinal. A new segment takes an even ordinal, two above the ordinal of the segment before it. The
 // segment that replaces it in a compaction takes the odd ordinal above it, and the next rewrite takes the even one
-// again. So the old and the new place of an entry always differ, and the order of places is the order of the log.
+// again. So an entry's old and new location always differ, and locations are in log order.
 type segment struct {
 	number  uint64
 	id      format.SegmentID
@@ -35,12 +35,12 @@ type segment struct {
 
 	fileMu longlock.Mutex
 	file   atomic.Pointer[openFile] // opened at the first read; for the active segment, opened when the segment begins
-	// cold reads the file past the page cache. It is nil if all reads use the cache, and is set before the segment is
-	// published.
+	// cold reads the file, bypassing the page cache. It is nil if all reads use the cache, and is set before the
+	// segment is published.
 	cold *segio.ColdFile
 
-	// image is the content of the whole file, in Resident residency. The image of the active segment has free space after
-	// the end. If image is nil, the file has to be read. It is set before the segment is published.
+	// image is the content of the whole file, in Resident residency. The active segment's image has unused space at the
+	// end. If image is nil, the file has to be read. It is set before the segment is published.
 	image []byte
 	free  func() // releases the memory of the image; nil if there is none
 
@@ -48,14 +48,14 @@ type segment struct {
 	// by state.mu.
 	last  uint64
 	bytes int64
-	// rows has the puts and deletes of the segment in the order of their places. It is nil for a sealed segment whose hint
-	// is written, because the hint has the rows. Existing rows never change, and only the length does. Guarded by
+	// rows has the segment's puts and deletes, sorted by location. It is nil for a sealed segment whose hint is
+	// written, because the hint has the rows. Existing rows never change, and only the length does. Guarded by
 	// state.mu.
 	rows *format.Rows
 	// incomplete says that rows lacks entries that are in bad bytes. A hint made from such rows would hide the damage from
 	// the next load. It is set before the segment is published.
 	incomplete bool
-	moving     bool // the entries are being moved to another segment; guarded by state.mu
+	moving     bool // whether the entries are being moved to another segment; guarded by state.mu
 	// terms are the term runs of all entries if the load read the whole segment. If terms is nil, state.terms has them.
 	// Guarded by state.mu.
 	terms []format.TermRun
@@ -64,13 +64,13 @@ type segment struct {
 	rowCount atomic.Int64
 	// requestCount is the number of entries of KindRequest, as far as it is known.
 	requestCount atomic.Int64
-	// lastCommit is an upper bound of the commit times of the entries. It is set when the segment is sealed, loaded or
+	// lastCommit is an upper bound on the commit times of the entries. It is set when the segment is sealed, loaded or
 	// rewritten.
 	lastCommit atomic.Int64
 	held       heldBytes // guarded by state.mu
 
 	checkpointsOnce longlock.Mutex
-	checkpoints     []checkpoint // some positions at which reading for an index can begin; made when they are first needed
+	checkpoints     []checkpoint // some positions at which reading from an index on can begin; computed when first needed
 }
 
 // openFile wraps the interface vfs.File for an atomic pointer.
@@ -91,12 +91,12 @@ func newSegment(fs vfs.FS, dir string, m format.ManifestSegment, ordinal uint32)
 	return s
 }
 
-// manifest returns the manifest entry of the segment. The caller holds state.mu or writer.mu.
+// manifest returns the segment's manifest entry. The caller holds state.mu or writer.mu.
 func (s *segment) manifest() format.ManifestSegment {
 	return format.ManifestSegment{Number: s.number, ID: s.id, FirstIndex: s.first, LastIndex: s.last, Bytes: s.bytes}
 }
 
-// counted stores the numbers of entries of the segment, and their greatest commit time, taken from its rows.
+// counted stores how many entries of each kind the segment has, and their greatest commit time, according to its rows.
 func (s *segment) counted(r *format.Rows) {
 	s.lastCommit.Store(r.LastCommit)
 	s.rowCount.Store(int64(len(r.IDs)))
@@ -174,7 +174,7 @@ func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
 }
 
 // walkFile reads all frames of a segment's file up to an offset. It bypasses the page cache if possible, because the
-// cache can differ from the disk after a failed sync (rule 5). The argument rows has the same meaning as in
+// cache may differ from the disk after a failed sync (rule 5). The argument rows has the same meaning as in
 // replay.Segment.
 func (s *segment) walkFile(through int64, rows bool) (*replay.Walk, error) {
 	w := replay.New(s.first, rows)
@@ -203,14 +203,14 @@ func (s *segment) holds(bytes int64) bool {
 	return s.image == nil || format.SegmentHeaderBytes+bytes <= int64(len(s.image))
 }
 
-// place returns the place of a frame of this segment.
+// place returns the location of a frame in this segment.
 func (s *segment) place(offset, length int64, tombstone bool) index.Loc {
 	return index.MakeLoc(s.ordinal, offset, length, tombstone)
 }
 
 // usedFlags records which frames of a segment are superseded, with one bit for each 64 bytes of the file. At most one
-// frame can begin in 64 bytes, because the header of a frame is longer. Pieces of the bitmap are allocated when they
-// are needed.
+// frame can begin in 64 bytes, because a frame's header is longer than that. Pieces of the bitmap are allocated when
+// they are needed.
 type usedFlags struct {
 	mu      sync.Mutex
 	pieces  map[int64]*[usedPieceWords]uint64 // by offset divided by usedPieceBytes; guarded by mu
@@ -223,7 +223,7 @@ const (
 	usedPieceBytes = usedPieceWords * 64 * 64
 )
 
-// supersede marks the frame at a place as superseded. It returns false if the frame was already marked.
+// supersede marks the frame at a location as superseded. It returns false if the frame was already marked.
 func (u *usedFlags) supersede(loc index.Loc) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -258,7 +258,7 @@ func (u *usedFlags) superseded(offset int64) bool {
 	return piece[bit/64]>>(bit%64)&1 != 0
 }
 
-// drop forgets all flags, and returns the number of bytes of the superseded frames.
+// drop clears all flags, and returns how many bytes the superseded frames take.
 func (u *usedFlags) drop() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()

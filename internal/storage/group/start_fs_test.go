@@ -12,8 +12,8 @@ import (
 )
 
 // TestAStartOnRealFileSystems checks that a start after a kill reads only the group's content, and takes memory only
-// for that content. The free space after the end of the active segment must cost nothing, although each file system
-// allocates it in its own way.
+// for that content. The unused space at the end of the active segment must cost nothing, on any of these file systems,
+// which allocate it in different ways.
 func TestAStartOnRealFileSystems(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: makes file systems")

@@ -37,7 +37,7 @@ func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Opti
 	return opts, disk, batch
 }
 
-// cannotRead returns a fault that makes reads of one block of a file fail.
+// cannotRead returns a fault that makes reads of one block in a file fail.
 func cannotRead(name string, offset, times int64) *vfstest.Fault {
 	return &vfstest.Fault{Count: times, Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpRead && op.Name == name && op.Offset < offset+format.BlockBytes &&
@@ -51,7 +51,7 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for name, c := range map[string]struct {
 			times  int64 // how many reads of the block fail
-			atEnd  bool  // the block is the last one of the log
+			atEnd  bool  // whether the block is the last one in the log
 			voters []uint64
 		}{
 			"once":                  {times: 1, voters: []uint64{1}},
@@ -129,7 +129,7 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 				// again.
 				d := &logDriver{t: t, opts: opts, log: log, term: 1, time: 1000}
 				d.put(format.Entry{ID: 1000, Data: payload(1000, 500)})
-				d.put(format.Entry{ID: -1}) // the batch of this entry stores that the one before it is committed
+				d.put(format.Entry{ID: -1}) // this entry's batch stores that the one before it is committed
 				must.OK(t, log.Close(false))
 				fault.Remove()
 				report = d.load()
@@ -137,7 +137,7 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 				for id := int64(0); id < 120 && !c.atEnd; id++ {
 					d.wants(id, payload(id, 500))
 				}
-				// The log has left indexes free for entries that could not be counted.
+				// The log has skipped indexes that entries which could not be counted may have.
 				if c.atEnd != (report.Outcome == Damaged) {
 					t.Errorf("at the next start: %+v", report)
 				}

@@ -29,7 +29,7 @@ type opsSeen struct {
 	ops []vfstest.Op // guarded by mu
 }
 
-// watchReads wraps the file system in a log's options by one that records all operations from now on.
+// watchReads wraps the file system in a log's options with one that records all operations from now on.
 func watchReads(t testing.TB, opts *Options) *opsSeen {
 	t.Helper()
 	seen := new(opsSeen)
@@ -58,9 +58,9 @@ func (s *opsSeen) bytes(prefix string) (sum int64) {
 	return sum
 }
 
-// transcript returns two lists of operations, without calls of Size and Stat. The first list has the operations on all
-// files in their order, except reads and syncs of files, because these run concurrently. The second list has all
-// operations of each file together, with the syncs last.
+// transcript returns two lists of operations, without calls to Size and Stat. The first list has the operations on all
+// files in order, except reads and syncs of files, because these run concurrently. The second list has each file's
+// operations together, with the syncs last.
 func (s *opsSeen) transcript(dir string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *opsSeen) transcript(dir string) string {
 	return out.String()
 }
 
-// leftHow says how the last process ended.
+// leftHow says how the previous process ended.
 type leftHow string
 
 const (
@@ -113,8 +113,8 @@ func (d *logDriver) leave(how leftHow) vfs.FS {
 	return d.opts.FS
 }
 
-// TestAStartReadsNoUnusedSpace checks that a start reads a group's content once, and does not read the free space after
-// the end of the content, however the previous process ended.
+// TestAStartReadsNoUnusedSpace checks that a start reads a group's content once, and does not read the unused space
+// after the content, however the previous process ended.
 func TestAStartReadsNoUnusedSpace(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, how := range []leftHow{killed, cutOff, stopped} {
@@ -143,7 +143,7 @@ func TestAStartReadsNoUnusedSpace(t *testing.T) {
 					defer func() { ok(t, d.log.Close(false)) }()
 					most := stored * 105 / 100
 					if !marked && how != stopped {
-						// A part of the bytes above the mark is read in addition, for the estimate of the plan.
+						// Some of the bytes above the mark are read a second time, for the plan's estimate.
 						most += stored/countShare + countPiecesMin*countPieceBytes
 					}
 					if residency == Index && how != cutOff {
@@ -279,8 +279,8 @@ func TestTranscriptsOfAStart(t *testing.T) {
 	}
 }
 
-// TestHintOfTheActiveSegment checks that the hint of the active segment is used only if it is valid. Otherwise the load
-// must read everything, and nothing may be lost.
+// TestHintOfTheActiveSegment checks that the active segment's hint is used only if it is valid. Otherwise the load must
+// read everything, and nothing may be lost.
 func TestHintOfTheActiveSegment(t *testing.T) {
 	const records, size = 100, 10 << 10
 	fill := func(t *testing.T) *logDriver {
@@ -387,7 +387,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		ok(t, d.log.Close(false))
 		seen := watchReads(t, &d.opts)
 		d.load()
-		// The load reads the last batch, which is above the commit on disk.
+		// The load reads the last batch, which is above the commit index on disk.
 		if read := seen.bytes(format.SegmentName(1)); read > 4*large {
 			t.Errorf("%d bytes of the segment were read", read)
 		}
@@ -441,7 +441,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 	})
 }
 
-// changeFile changes the file that has the hint of the active segment.
+// changeFile changes the file that has the active segment's hint.
 func changeFile(t *testing.T, d *logDriver, change func([]byte) []byte) {
 	t.Helper()
 	name := path.Join(d.opts.Dir, format.ActiveHintName)
@@ -450,7 +450,7 @@ func changeFile(t *testing.T, d *logDriver, change func([]byte) []byte) {
 	ok(t, format.WriteReplace(d.opts.FS, d.opts.Dir, format.ActiveHintName, change(b)))
 }
 
-// readTestPieces reads the pieces of the hint of the active segment.
+// readTestPieces reads the pieces of the active segment's hint.
 func readTestPieces(t *testing.T, d *logDriver) (pieces []*format.HintPiece) {
 	t.Helper()
 	b, err := format.ReadAll(d.opts.FS, path.Join(d.opts.Dir, format.ActiveHintName), format.HintBytesMax)

@@ -15,19 +15,18 @@ import (
 )
 
 // state is shared by the readers and the writer. It records which entries exist, where they are, and which of them are
-// on disk. If the caller of a method must hold mu, the comment of the method says so. The other methods lock mu
-// themselves.
+// on disk. If the caller of a method must hold mu, the method's comment says so. The other methods lock mu themselves.
 type state struct {
 	// mu guards all fields below that are not atomic. It is held only for operations in memory, and never during I/O. It
 	// is locked after writer.mu.
 	mu sync.RWMutex
 
-	segments  []*segment // in the order of the log; the last one is active
+	segments  []*segment // in log order; the last one is active
 	tail      tail
 	terms     []format.TermRun // term runs of all entries above the compaction floor, and of the entry at the floor
 	last      uint64           // index of the last entry
 	end       int64            // offset at which the last frame of the active segment ends
-	floor     uint64           // Raft's compaction floor: first index - 1
+	floor     uint64           // Raft's compaction floor, which is the first index - 1
 	floorTerm uint64
 	// syncedEnd is an offset in the active segment before which everything is on disk. syncedIndex is the greatest index
 	// on disk, in any segment. syncedLast is the index of the last entry by position before syncedEnd.
@@ -42,14 +41,14 @@ type state struct {
 	placesMax   int    // snapshotPlacesMax, or less in tests
 	closed      uint64 // number of snapshots that were closed or have expired, and are therefore not in snapshots
 	looked      looked
-	incoming    []*segment // new segments of the current swap, which are published but not in segments yet
+	incoming    []*segment // new segments of a swap in progress, which are published but not in segments yet
 
 	// applied is the index of the last applied entry. It is written with mu held.
 	applied atomic.Uint64
 	ages    ages // ages of the applied entries
 	// tombstoneLimit is the value of the last SetTombstoneLimit.
 	tombstoneLimit atomic.Uint64
-	hold           atomic.Pointer[Hold] // value of the last SetHold; nil before the first one
+	hold           atomic.Pointer[Hold] // value of the last SetHold, or nil before the first one
 }
 
 // through returns the last index of segment i that is not void because of a later segment.
@@ -116,8 +115,8 @@ func (st *state) truncate(from uint64) {
 	st.syncedIndex = min(st.syncedIndex, from-1)
 }
 
-// push adds a batch that was written to the active segment. The argument end is the new end of the segment. Entries
-// that the batch makes void are dropped.
+// push adds a batch that was written to the active segment. The argument end is the segment's new end. Entries that the
+// batch makes void are dropped.
 func (st *state) push(active *segment, batch []tailEntry, end int64) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -152,7 +151,7 @@ func (st *state) synced(active *segment, end int64, last uint64) {
 	st.trimTail()
 }
 
-// syncedMark returns the mark for the part of the active segment that is on disk.
+// syncedMark returns a mark for the part of the active segment that is on disk.
 func (st *state) syncedMark() format.Mark {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
@@ -212,7 +211,7 @@ func (st *state) tombstoneMax() uint64 {
 	return st.tombstoneLimit.Load()
 }
 
-// edgeOf returns a place that separates the entries of a segment at or below an index from later entries. The caller
+// edgeOf returns a location that separates a segment's entries at or below an index from later entries. The caller
 // holds mu.
 func (st *state) edgeOf(s *segment, at uint64) index.Loc {
 	for i := range st.tail.entries { // entries that are not applied are in memory
@@ -223,7 +222,7 @@ func (st *state) edgeOf(s *segment, at uint64) index.Loc {
 	if s.bytes == 0 {
 		return index.MakeLoc(s.ordinal, st.end-8, 0, false)
 	}
-	// The odd ordinal is that of the segment into which compaction rewrites this one, so that this segment is included.
+	// The odd ordinal belongs to the segment into which compaction rewrites this one, so that this segment is included.
 	return index.MakeLoc(s.ordinal|1, index.OffsetMax, 0, false)
 }
 
@@ -237,7 +236,7 @@ func (st *state) expireSnapshots(now time.Time) {
 	}
 }
 
-// limitSnapshots drops a snapshot if the limit on their number is reached. The caller holds mu.
+// limitSnapshots drops a snapshot if the limit on their number has been reached. The caller holds mu.
 func (st *state) limitSnapshots() {
 	if len(st.snapshots) < snapshotsMax {
 		return
@@ -254,8 +253,9 @@ func (st *state) limitSnapshots() {
 	st.closed++
 }
 
-// superseded is called when a place is no longer the newest of its record. The snapshots that see the place then hold
-// it. If the snapshots hold too many places, the one that holds the most is given up. The caller holds mu.
+// superseded must be called when a location no longer holds its record's newest version. The snapshots that see the
+// location then hold it. If the snapshots hold too many locations, the one that holds the most is given up. The caller
+// holds mu.
 func (st *state) superseded(old index.Loc) {
 	places := 0
 	var most *snapshot
@@ -270,7 +270,7 @@ func (st *state) superseded(old index.Loc) {
 	}
 }
 
-// closedSnapshots returns the number of snapshots that were closed or have expired. The caller holds mu.
+// closedSnapshots returns how many snapshots were closed or have expired. The caller holds mu.
 func (st *state) closedSnapshots(now time.Time) uint64 {
 	closed := st.closed
 	for _, s := range st.snapshots {
@@ -281,8 +281,8 @@ func (st *state) closedSnapshots(now time.Time) uint64 {
 	return closed
 }
 
-// useSnapshot calls use for an open snapshot with mu held, and records the present time as that of the snapshot's last
-// use. It returns ErrCursorExpired if the snapshot is gone.
+// useSnapshot calls use for an open snapshot with mu held, and sets the snapshot's time of last use to now. It returns
+// ErrCursorExpired if the snapshot is gone.
 func (st *state) useSnapshot(id ScanID, now time.Time, use func(*snapshot)) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -296,7 +296,7 @@ func (st *state) useSnapshot(id ScanID, now time.Time, use func(*snapshot)) erro
 	return nil
 }
 
-// moved updates the snapshots when an applied version moves to a new place. The argument to is 0 if the version is
+// moved updates the snapshots when an applied version moves to a new location. The argument to is 0 if the version is
 // dropped. The caller holds mu.
 func (st *state) moved(from, to index.Loc, at uint64) {
 	for _, s := range st.snapshots {
@@ -308,11 +308,11 @@ func (st *state) moved(from, to index.Loc, at uint64) {
 type tailEntry struct {
 	raft  *raftpb.Entry
 	entry format.Entry // the decoded entry, which aliases raft.Data
-	loc   index.Loc    // place of the entry's frame
+	loc   index.Loc    // location of the entry's frame
 }
 
-// tail is the end of the log in memory. It holds consecutive entries from index first on. Entries are added at its end
-// and removed from its beginning.
+// tail is the end of the log in memory. It holds consecutive entries, the first of which has the index first. Entries
+// are added at its end and removed from its beginning.
 type tail struct {
 	first   uint64
 	entries []tailEntry
@@ -326,7 +326,7 @@ func (t *tail) push(first uint64, batch []tailEntry) {
 	t.entries = append(t.entries, batch...)
 }
 
-// at returns the entry with an index. It returns nil if the entry is not in memory.
+// at returns the entry with the given index, or nil if the entry is not in memory.
 func (t *tail) at(at uint64) *tailEntry {
 	if at < t.first || at-t.first >= uint64(len(t.entries)) {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// Stats returns the present figures of the log.
+// Stats returns the log's current statistics.
 func (l *Log) Stats() Stats {
 	out := Stats{Records: l.places.table.Live(), SupersededBytes: l.places.superseded.Load()}
 	if l.enter() != nil {
@@ -76,9 +76,9 @@ func (l *Log) Blank() error {
 	return nil
 }
 
-// Verify reads and checks every byte of the group's files, at a limited byte rate. A rate of 0 means that there is no
-// limit. Damage in hints and in files that are stored twice appears only in the report, and Verify repairs it by
-// writing the file again.
+// Verify reads and checks every byte of the group's files, at a limited byte rate. A rate of 0 means no limit. Damage
+// to hints and to files that are stored twice appears only in the report, and Verify repairs it by writing the file
+// again.
 func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (report fsck.VerifyReport, err error) {
 	defer l.addNames("verify", &err)
 	if report, err = l.verify(ctx, rateBytesPerSecond); err != nil {
@@ -100,7 +100,7 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	views := l.reader.views(0, ^uint64(0)) // so that no segment file is removed during the check
+	views := l.reader.views(0, ^uint64(0)) // keeps segment files from being removed during the check
 	m := *l.folder.manifest
 	l.state.mu.RLock()
 	end, last := l.state.syncedEnd, l.state.syncedLast
@@ -111,17 +111,17 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 		Manifest: &m, ActiveBytes: end, ActiveIndex: last, RateBytesPerSecond: rateBytesPerSecond, BlobGone: l.blobs.isGone,
 	})
 	for _, d := range report.Damages {
-		if !format.IsHintName(d.File) { // damage in a hint appears only in the report, because it loses nothing
+		if !format.IsHintName(d.File) { // damage to a hint appears only in the report, because it loses nothing
 			l.damages.note(d)
 		}
 	}
 	if err == nil {
-		err = ctx.Err() // the context may have ended after the last read, during the wait for the rate
+		err = ctx.Err() // the context may have been cancelled after the last read, while the check waited for the rate limit
 	}
 	return report, err
 }
 
-// ConfIndex returns the index of the membership change that made the present membership. It returns 0 for the
+// ConfIndex returns the index of the membership change that led to the current membership. It returns 0 for the
 // membership that was passed to Create.
 func (l *Log) ConfIndex() uint64 {
 	l.state.mu.RLock()

@@ -112,8 +112,8 @@ func take(budget *uint64, r *raftpb.Entry, first bool) bool {
 	return true
 }
 
-// Snapshot implements raft.Storage. The data of the snapshot is empty, because the snapshot only says that a member is
-// too far behind for entries and must be installed (Export, Install).
+// Snapshot implements raft.Storage. The snapshot's data is empty, because the snapshot only says that a member is too
+// far behind for entries and must be installed (Export, Install).
 func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
@@ -137,21 +137,21 @@ func (l *Log) LastCommitTime() int64 {
 }
 
 const (
-	// commitStepMax is the longest time that counts between two entries of the log (see Log.RecentRequests). The commit
-	// times of a log jump if a leader's clock is set, or if a machine with a different clock becomes leader.
+	// commitStepMax is the longest time that is assumed between two entries of the log (see Log.RecentRequests). A
+	// log's commit times jump if a leader's clock is changed, or if a machine with a different clock becomes leader.
 	commitStepMax = 10 * time.Second
-	// clockErrorMax is the largest error of a machine's clock that does not make a start forget requests.
+	// clockErrorMax is the largest error of a machine's clock with which a start still remembers all requests.
 	clockErrorMax = 24 * time.Hour
 )
 
 // RecentRequests returns the applied puts and deletes with a request id that a window may remember, oldest first, so
-// that the replica can rebuild the window after a restart. It skips unreadable entries. The argument now is the time of
-// the machine's clock, in Unix ns.
+// that the replica can rebuild the window after a restart. It skips unreadable entries. The argument now is the
+// machine's time, in Unix ns.
 //
 // The age of a request is computed from the commit times in the log. The time between two entries counts as at most
 // commitStepMax, so that requests do not become old when a wrong clock makes the commit times jump. The result may
-// therefore contain too many requests, but not too few. Segments are not read if, by the machine's clock, they are
-// older than the age of the window plus clockErrorMax. So a clock that is wrong by less than clockErrorMax does no
+// therefore contain too many requests, but not too few. Segments are not read if, according to the machine's clock,
+// they are older than the window's age plus clockErrorMax. So a clock that is wrong by less than clockErrorMax does no
 // harm.
 func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.Request] {
 	return func(yield func(format.Request) bool) {
@@ -195,7 +195,7 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 // requestPiece is the result of requestsIn.
 type requestPiece struct {
 	requests    []format.Request
-	first, last int64         // commit times of the first and the last write; 0 if there is no write
+	first, last int64         // commit times of the first and the last write, or 0 if there is no write
 	span        time.Duration // time between these two, in which each step counts as at most commitStepMax
 }
 
@@ -220,13 +220,13 @@ func (r *reader) requestsIn(lo, hi uint64, since int64) (p requestPiece, err err
 	return p, err
 }
 
-// commitStep returns the time between two consecutive writes in the log, as far as it counts for the age of requests.
+// commitStep returns the time between two consecutive writes in the log, as used to compute the age of requests.
 func commitStep(before, after int64) time.Duration {
 	return min(max(0, time.Duration(after-before)), commitStepMax)
 }
 
-// firstSince returns an index that is not above that of any entry which was committed at or after the given time. It is
-// the first index of a segment, but at least from. It relies on the fact that commit times never decrease in a log.
+// firstSince returns an index that is not above that of any entry committed at or after the given time. It is the first
+// index of a segment, but at least from. It relies on the fact that commit times never decrease in a log.
 func (r *reader) firstSince(from, through uint64, since int64) uint64 {
 	views := r.views(from, through)
 	defer unpinAll(views)

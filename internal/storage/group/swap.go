@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// rewrite is a replacement of neighbouring segments by one segment that lacks some of their entries.
+// rewrite replaces neighbouring segments with one segment that lacks some of their entries.
 type rewrite struct {
 	old []*segment // the neighbouring segments, in order
 	// next is the new segment, whose ordinal is that of old[0] with the lowest bit inverted. Its file is durable, and its
@@ -23,7 +23,7 @@ type rewrite struct {
 	to      *segio.Writer
 }
 
-// place returns the segments that take the position of the old ones in the list.
+// place returns the segments that replace the old ones in the list.
 func (r *rewrite) place() []*segment {
 	if r.next == nil {
 		return nil
@@ -31,15 +31,15 @@ func (r *rewrite) place() []*segment {
 	return []*segment{r.next}
 }
 
-// move says that a rewrite keeps a version at a new place, or drops it. The field to is 0 if the version is dropped.
+// move says that a rewrite keeps a version at a new location, or drops it. The field to is 0 if the version is dropped.
 type move struct {
 	id       int64
 	index    uint64
 	from, to index.Loc
 }
 
-// editor replaces old segments by rewritten ones. Compaction and the repair of a range use it, one of them at a time.
-// It changes first the manifest and then the state in memory. It locks writer.mu briefly, places.swapping while places
+// editor replaces old segments with rewritten ones. Compaction and range repairs use it, one of them at a time. It
+// changes first the manifest and then the state in memory. It locks writer.mu briefly, places.swapping while locations
 // change, and state.mu while it holds either of these.
 type editor struct {
 	w      *writer
@@ -78,8 +78,8 @@ func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	return floor, nil
 }
 
-// awaitHints waits until all pending hints are written. A replaced segment takes disk space until its pending hint is
-// written.
+// awaitHints waits until all pending hints are written. A replaced segment occupies disk space until its pending hint
+// is written.
 func (e *editor) awaitHints() {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
@@ -110,21 +110,21 @@ func (e *editor) finish(ctx context.Context, r *rewrite, last uint64) error {
 	return err
 }
 
-// swapChunk is the number of places that are changed before the lock is released, so that readers and writers can take
-// it.
+// swapChunk is the number of locations that are changed before the lock is released for a moment, so that readers and
+// writers can take it.
 const swapChunk = 1024
 
-// swap replaces the old segments by the new one, first in the manifest (the commit point), and then in memory. The
-// arguments floor and term are the new compaction floor of Raft and the term of the entry at the floor. The entries up
-// to the index applied count as committed. Readers of an old segment can continue, but scans look up the new one.
-// Entries may be superseded during the swap. The caller must not hold writer.mu. If swap fails, it changes nothing and
-// discards the new segment.
+// swap replaces the old segments with the new one, first in the manifest (the commit point), and then in memory. The
+// arguments floor and term are Raft's new compaction floor and the term of the entry at the floor. The entries up to
+// the index applied count as committed. Readers of an old segment can continue, but scans look up the new one. Entries
+// may be superseded during the swap. The caller must not hold writer.mu. If swap fails, it changes nothing and discards
+// the new segment.
 func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	if err := e.swapManifest(r, floor, term, applied); err != nil {
 		return format.MarkShortage(err)
 	}
 	st := e.state
-	e.places.swapping.Lock() // so that scans wait until the swap is over
+	e.places.swapping.Lock() // makes scans wait until the swap has finished
 	defer e.places.swapping.Unlock()
 	st.mu.Lock()
 	for _, old := range r.old {

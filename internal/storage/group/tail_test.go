@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// TestTailIsAList pushes, trims and truncates at random, and compares the tail with a list. If the list is empty, the
+// TestTailIsAList pushes, trims and truncates at random, and compares the tail with a list. When the list is empty, the
 // tail must keep no array.
 func TestTailIsAList(t *testing.T) {
 	soaktest.Check(t, func(rt *rapid.T) {

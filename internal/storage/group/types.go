@@ -29,7 +29,7 @@ type Residency int
 
 // These are the residencies.
 const (
-	Index    Residency = iota // ids and places; data is read from the files
+	Index    Residency = iota // ids and locations; data is read from the files
 	Resident                  // the image of every segment, in addition
 )
 
@@ -41,13 +41,14 @@ func (r Residency) String() string {
 	return "Index"
 }
 
-// Retention says which superseded versions compaction keeps. A version is kept if one of the two rules applies to it.
+// Retention says which superseded versions compaction keeps. It keeps a version if at least one of the two rules
+// applies.
 type Retention struct {
-	Versions int           // number of newest versions of each record that are kept, at least 1
-	MinAge   time.Duration // time for which a version is kept after it was superseded
+	Versions int           // number of newest versions of each record to keep, at least 1
+	MinAge   time.Duration // how long a version is kept after it was superseded
 }
 
-// Budget limits the memory of all groups of a shard together. Implementations must be safe for concurrent use.
+// Budget limits the total memory of all groups on a shard. Implementations must be safe for concurrent use.
 type Budget interface {
 	// Take requests n more bytes, or returns memory if n < 0. It returns ErrMemory if the limit would be exceeded.
 	Take(n int64) error
@@ -59,39 +60,39 @@ type Options struct {
 	Dir          string // folder of the group
 	Identity     format.Identity
 	Residency    Residency
-	SegmentBytes int64 // size at which a segment is sealed; 0: 256 MiB; tests use less
+	SegmentBytes int64 // size at which a segment is sealed; 0 means 256 MiB; tests use less
 	Retention    Retention
-	Budget       Budget // nil: no limit
+	Budget       Budget // no limit if nil
 	// Spare returns the number of free bytes that the volume has above its reserve. The reserve is not used for
 	// allocation in advance. If Spare is nil, allocation in advance is not limited.
 	Spare   func() int64
-	Loader  *segio.Loader    // shared by all logs of the volume; nil: the log makes a small loader of its own
-	Journal *journal.Journal // the journal of the volume, which SyncShared uses; nil: there is none
-	// Durable makes the content that the files of all groups on the volume had at the start of this process durable. Every
-	// Load calls Durable, possibly concurrently. This process must not write to the group's files between the beginning of
-	// Durable and the Load. If Durable is nil or fails, Load syncs the group's file instead.
+	Loader  *segio.Loader    // shared by all logs on the volume; if nil, the log creates a small loader
+	Journal *journal.Journal // the volume's journal, which SyncShared uses; nil if there is none
+	// Durable makes durable what the files of all groups on the volume contained at the start of this process. Every
+	// Load calls Durable, possibly concurrently. This process must not write to the group's files between the beginning
+	// of Durable and the Load. If Durable is nil or fails, Load syncs the group's file instead.
 	Durable func() error
 	// Plan is a result of PlanLoad. With it, Load need not read the same files again. Nothing may change the folder
 	// between PlanLoad and Load. Plan may be nil.
 	Plan   *Plan
 	Sealed func()           // called when the newest segment was sealed because it was full; must not block; may be nil
-	Now    func() time.Time // nil: time.Now
-	Logger *slog.Logger     // nil: messages are discarded
+	Now    func() time.Time // time.Now if nil
+	Logger *slog.Logger     // messages are discarded if nil
 	Off    rules.Off        // rules that a test has switched off
 }
 
-// Progress is the progress of a load. It is updated while the load runs, and is safe for concurrent use.
+// Progress is a load's progress. It is updated while the load runs, and is safe for concurrent use.
 type Progress struct {
 	BytesTotal atomic.Int64
 	BytesDone  atomic.Int64
 }
 
-// Need describes the resources that the load of a group requires. It is computed from manifest, headers and hints,
-// without reading data.
+// Need describes the resources that loading a group requires. It is computed from manifest, headers and hints, without
+// reading data.
 type Need struct {
 	LoadBytes   int64 // number of bytes that the load reads in the requested residency
 	MemoryBytes int64 // bytes of memory that index and images take after the load
-	Records     int64 // upper bound of the number of records
+	Records     int64 // upper bound on the number of records
 }
 
 // Outcome is the result of a load.
@@ -99,7 +100,7 @@ type Outcome int
 
 // These are the outcomes.
 const (
-	Loaded    Outcome = iota + 1 // every byte is as it was written
+	Loaded    Outcome = iota + 1 // every byte is intact
 	Truncated                    // a torn tail above the synced mark was truncated
 	Damaged                      // there are bad bytes below the synced mark
 )
@@ -129,7 +130,7 @@ type Record struct {
 
 // GetOptions are the options of Get.
 type GetOptions struct {
-	Index        uint64 // the version to read; 0: the newest one
+	Index        uint64 // the version to read; 0 means the newest one
 	MetadataOnly bool
 	Buffer       []byte // if the buffer is large enough, data and attributes are copied into it
 }
@@ -141,9 +142,9 @@ type ScanID [16]byte
 type OpenScan struct {
 	ID     ScanID
 	Opened time.Time
-	Used   time.Time // time of the last use; the present time while a caller has entered the snapshot
+	Used   time.Time // time of the last use; the current time while a caller has entered the snapshot
 	Read   bool      // a caller has entered the snapshot
-	Keeps  bool      // the snapshot sees versions that were superseded after it was taken
+	Keeps  bool      // whether the snapshot sees versions that were superseded after it was taken
 }
 
 // ScanInfo describes an open snapshot.
@@ -155,22 +156,22 @@ type ScanInfo struct {
 
 // CompactOptions are the options of Compact.
 type CompactOptions struct {
-	All                bool  // true: segments from which little can be dropped are rewritten, too
-	RateBytesPerSecond int64 // 0: no limit
+	All                bool  // if true, segments from which little can be dropped are also rewritten
+	RateBytesPerSecond int64 // no limit if 0
 	// Through is an index. Segments with entries above it are not rewritten, so that members that do not have these
 	// entries yet can receive them one by one. 0 means that all applied entries may be compacted.
 	Through uint64
 	// SpaceLow says that free space is low. Compact then merges only little data, seals the newest segment if much of it
 	// is superseded, and rewrites every segment of which a sixteenth can be dropped.
 	SpaceLow bool
-	// IgnoreHold says that the hold is not obeyed, and that the history floor may rise above it. Tombstones above the hold
-	// are still kept, unless SpaceLow is set, too.
+	// IgnoreHold says that the hold is ignored, and that the history floor may rise above it. Tombstones above the hold
+	// are still kept, unless SpaceLow is also set.
 	IgnoreHold bool
 	// SealBytes is a number of superseded bytes. If the newest segment has at least this many, and they are at least half
 	// of the segment, the segment is sealed so that it can be rewritten. 0 means that the segment remains active until it
 	// is full.
 	SealBytes int64
-	// LookOnly says that nothing is rewritten. Compact then only updates the figures of Stats about data that can be
+	// LookOnly says that nothing is rewritten. Compact then only updates the values in Stats about data that can be
 	// dropped and data that must be kept.
 	LookOnly bool
 }
@@ -183,13 +184,13 @@ type CompactReport struct {
 	BytesAfter        int64
 }
 
-// Stats are the figures of a Log. They are cheap to get.
+// Stats are a Log's statistics. They are cheap to get.
 type Stats struct {
 	Records         int64
 	StoredBytes     int64
 	SupersededBytes int64
 	Segments        int
-	Mergeable       int // number of small neighbouring or empty segments that Compact would merge into fewer ones
+	Mergeable       int // number of small neighbouring or empty segments that Compact would merge into fewer segments
 	MemoryBytes     int64
 	// HeldBytes is an estimate of the superseded bytes, including blobs, that only the hold keeps (SetHold). It is 0
 	// before the first Compact.
@@ -198,14 +199,14 @@ type Stats struct {
 	Reclaim    Reclaim
 	Scans      int // number of open snapshots
 	ScansRead  int // number of snapshots that a caller has entered
-	ScanPlaces int // number of places of superseded versions that the snapshots hold in memory
+	ScanPlaces int // number of locations of superseded versions that the snapshots hold in memory
 }
 
-// Location is the place of a record, for messages. Only its method String builds a text, so that reads need not.
+// Location says where a record is, for messages. Only its method String builds a string, so that reads need not.
 type Location struct {
 	Segment uint64 // number of the segment's file
 	Offset  int64  // offset of the frame in bytes
 }
 
-// String returns a text like "segment 3 offset 4096".
+// String returns a string like "segment 3 offset 4096".
 func (l Location) String() string { return fmt.Sprintf("segment %d offset %d", l.Segment, l.Offset) }

@@ -13,7 +13,7 @@ import (
 )
 
 // writtenLog is the simple model with which the walks over a log are compared. It has the frames as they were written,
-// in the order of the log, and which of their bytes were changed.
+// in log order, and which of their bytes were changed.
 type writtenLog struct {
 	segments []*writtenSegment
 	floor    uint64
@@ -34,8 +34,8 @@ type writtenFrame struct {
 	offset, bytes int64
 	entry         format.Entry
 	state         format.StateRecord
-	header        bool // the header is damaged, so that nothing is known about the frame
-	content       bool // only bytes after the header are damaged, so that the entry is known
+	header        bool // whether the header is damaged, so that nothing is known about the frame
+	content       bool // whether only bytes after the header are damaged, so that the entry is known
 }
 
 func (f *writtenFrame) isEntry() bool { return f.entry.Kind != format.KindState }
@@ -132,8 +132,8 @@ func (w *writtenLog) syncedMark() int64 {
 }
 
 // truncateTail removes everything after the first bad bytes above the synced mark, because the log ends there. It
-// reports whether there are such bytes. Zeros up to the end do not count as bad bytes, because they are free space that
-// was never written.
+// reports whether there are such bytes. Zeros up to the end do not count as bad bytes, because they are space that was
+// never written.
 func (w *writtenLog) truncateTail() bool {
 	s, mark := w.active(), w.syncedMark()
 	for _, b := range s.badRanges() {
@@ -155,9 +155,9 @@ func (w *writtenLog) straddles() bool {
 	})
 }
 
-// counting returns the frames that count, by index. For each index this is the last frame with the index, unless a
-// later entry has a lower index, or a later segment begins at or below the index. The result describes the log as it
-// was written, so it does not depend on damage.
+// counting returns the valid frames, by index. For each index this is the last frame with the index, unless a later
+// entry has a lower index, or a later segment begins at or below the index. The result describes the log as it was
+// written, so it does not depend on damage.
 func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	out := make(map[uint64]*writtenFrame)
 	cut := func(from uint64) {
@@ -182,7 +182,8 @@ func (w *writtenLog) counting() map[uint64]*writtenFrame {
 // doubtful returns the indexes that are in doubt because of damage, according to docs/format.md. These are the indexes
 // of bad frames with a valid header, and the indexes of entries that bad bytes may have held. If bad bytes may hide a
 // truncation, all indexes above the commit before them are in doubt. If the log was truncated after bad bytes, all
-// indexes from there to the end of the segment are in doubt. Every walk must return the entries of all other indexes.
+// indexes from those bytes to the end of the segment are in doubt. Every walk must return the entries of all other
+// indexes.
 func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 	out := make(map[uint64]bool)
 	add := func(first, last uint64) {
@@ -197,7 +198,7 @@ func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 				last = max(last, f.entry.Index)
 			}
 		}
-		if s.hinted && hints { // the hint shows which entries count, so only damaged ones are in doubt
+		if s.hinted && hints { // the hint shows which entries are valid, so only damaged ones are in doubt
 			for _, f := range s.frames {
 				if (f.header || f.content) && f.isEntry() {
 					out[f.entry.Index] = true
@@ -240,15 +241,15 @@ func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 	return out
 }
 
-// writtenGap describes bad bytes between two entries of a segment: the index and the term of the entry before them, and
-// the commit index at that position.
+// writtenGap describes bad bytes between two entries in a segment. It holds the index and the term of the entry before
+// them, and the commit index at that position.
 type writtenGap struct {
 	before, term, commit uint64
 	bytes                int64
 }
 
-// close is called for the entry after the bad bytes. It adds the indexes that are in doubt. The argument last is the
-// greatest index of the segment.
+// close must be called for the entry after the bad bytes. It adds the indexes that are in doubt. The argument last is
+// the segment's greatest index.
 func (g *writtenGap) close(after, term, last uint64, add func(first, last uint64)) {
 	switch {
 	case g.term != term && g.term != 0 && g.bytes >= format.FrameHeaderBytes:
@@ -271,7 +272,7 @@ func asWritten(a, b *format.Entry) error {
 	return nil
 }
 
-// truncateBehindBad reports whether the log was truncated after bad bytes of a segment, either by the entry after these
+// truncateBehindBad reports whether the log was truncated after bad bytes in a segment, either by the entry after these
 // bytes or by the next segment.
 func (w *writtenLog) truncateBehindBad(number uint64) bool {
 	for i, s := range w.segments {
@@ -295,13 +296,13 @@ func (w *writtenLog) truncateBehindBad(number uint64) bool {
 	return false
 }
 
-// voidTail reports whether there is a damaged entry above the known commit that counts, while a void entry with the
-// same index is whole.
+// voidTail reports whether there is a valid but damaged entry above the known commit, while a void entry with the same
+// index is whole.
 //
-// The answer of Load for such logs is wrong, so the test leaves them out. Load looks for damage above the commit before
-// it knows the terms. So it mistakes the void entry for the one that counts, and finds no gap. When it later reads
-// these entries with the terms, it fails with a plain *DamageError. It should instead load a group with one voter, and
-// return ErrTailDamaged for a group with several voters.
+// Load's result for such logs is wrong, so the test leaves them out. Load looks for damage above the commit before it
+// knows the terms. So it mistakes the void entry for the valid one, and finds no gap. When it later reads these entries
+// with the terms, it fails with a plain *DamageError. It should instead load a group with one voter, and return
+// ErrTailDamaged for a group with several voters.
 func (w *writtenLog) voidTail() bool {
 	commit := w.commit
 	for _, f := range w.active().frames {

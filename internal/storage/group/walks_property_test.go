@@ -31,7 +31,7 @@ type walkCase struct {
 	done      []string
 }
 
-// String returns the operations that made the log as text.
+// String returns a description of the operations that created the log.
 func (c *walkCase) String() string {
 	return fmt.Sprintf("residency %s, hints %t, tail cut %t, damage: %s", c.residency, c.hints, c.cut,
 		strings.Join(c.done, "; "))
@@ -51,7 +51,7 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 		ok(t, c.change())
 	}
 	ok(t, errors.Join(c.sync(), c.apply()))
-	if c.random.IntN(3) > 0 { // otherwise the commit in the last state frame is too low
+	if c.random.IntN(3) > 0 { // otherwise the commit index in the last state frame is too low
 		ok(t, c.appendBatch(c.model.last+1, nil))
 		ok(t, c.sync())
 	}
@@ -243,7 +243,7 @@ func (c *walkCase) fork() Options {
 	return opts
 }
 
-// check runs all walks over the log, and compares their answers with the model.
+// check runs all walks over the log, and compares their results with the model.
 func (c *walkCase) check() error {
 	if c.written.straddles() || c.written.voidTail() {
 		return nil
@@ -344,7 +344,7 @@ func (c *walkCase) checkEntries(l *Log, last uint64) error {
 	return nil
 }
 
-// givesEntry checks the result of a read. It must be the entry that counts, or an error if that entry may be damaged.
+// givesEntry checks the result of a read. It must be the valid entry, or an error if that entry may be damaged.
 func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entry, err error, doubtful bool) error {
 	var damage *format.DamageError
 	switch {
@@ -362,7 +362,7 @@ func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entr
 	if f == nil {
 		return fmt.Errorf("index %d, where nothing counts: %v of id %d, term %d", at, e.Kind, e.ID, e.Term)
 	}
-	// This must be true even if f is damaged, because an equal entry may be before it that was made void and then written
+	// This must be true even if f is damaged, because an equal entry before it may have been made void and then written
 	// again.
 	return asWritten(&e, &f.entry)
 }
@@ -393,7 +393,7 @@ func (c *walkCase) checkSurvey(l *Log) error {
 		if err := surveyKeeps(s, lost, counting); err != nil {
 			return fmt.Errorf("survey of %s: %w", format.SegmentName(v.number), err)
 		}
-		// If the log was truncated after bad bytes of a segment, the survey may request all entries of this segment.
+		// If the log was truncated after bad bytes in a segment, the survey may request all of the segment's entries.
 		truncateBehindBad := c.written.truncateBehindBad(v.number)
 		for at, f := range counting {
 			if at < v.first || at > min(v.through, v.m.LastIndex) {
@@ -415,7 +415,7 @@ func (c *walkCase) checkSurvey(l *Log) error {
 	return nil
 }
 
-// surveyKeeps checks that every kept frame outside the lost ranges is the frame of an entry that counts.
+// surveyKeeps checks that every kept frame outside the lost ranges belongs to a valid entry.
 func surveyKeeps(s *survey, lost func(uint64) bool, counting map[uint64]*writtenFrame) error {
 	for _, k := range s.kept {
 		f := counting[k.index]
@@ -446,8 +446,8 @@ func acceptLoss(opts Options) error {
 	return errors.Join(err, l.Close(false))
 }
 
-// checkGivenUp gives up the damaged entries. Then each remaining version must be one that counted in the log as it was
-// written, and every version that is not in doubt because of the damage must remain.
+// checkGivenUp gives up the damaged entries. Then each remaining version must be one that was valid in the log as it
+// was written, and every version that is not in doubt because of the damage must remain.
 func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err error) {
 	opts := c.fork()
 	if err := giveUp(opts); err != nil {

@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// TestTheWalksAgree checks that several walks over a log agree on which entries count after leaders have truncated the
-// log, and on which of them bad bytes may hide. These walks are in Load, reads, verify, the survey of a repair,
-// RepairDir and AcceptLoss. On random logs with truncations, compaction, damage and torn tails, their answers must
+// TestTheWalksAgree checks that several walks over a log agree on which entries are valid after leaders have truncated
+// the log, and on which of them bad bytes may hide. These walks are in Load, reads, verify, the survey before a repair,
+// RepairDir and AcceptLoss. On random logs with truncations, compaction, damage and torn tails, their results must
 // equal those of a simple model. By default the test uses the logs of the first seeds, and of the seeds in the variable
 // telling. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS select other logs. `make soak-log` uses 10,000 logs.
 func TestTheWalksAgree(t *testing.T) {
@@ -39,19 +39,19 @@ func TestTheWalksAgree(t *testing.T) {
 	}
 }
 
-// telling holds further seeds. The log of each of them shows that a certain fix is needed, which the logs of the first
-// seeds do not show. The log of seed 2535 has a void bad frame that must not raise the last index.
+// telling holds further seeds. Each of their logs shows that a certain fix is needed, which the first seeds' logs do
+// not show. The log for seed 2535 has a void bad frame that must not raise the last index.
 var telling = []uint64{2535}
 
-// For 9 of 100,000 logs the answers are known to differ, mostly because Load refuses a log with several damages above
-// its commit. If the answers differ for more than differMax of differLogs random logs, there is a new fault.
+// For 9 of 100,000 logs the results are known to differ, mostly because Load refuses a log with several damages above
+// its commit index. If the results differ for more than differMax of differLogs random logs, there is a new fault.
 const (
 	differLogs = 10_000
 	differMax  = 5
 )
 
-// TestTheWalksAgreeOnLogsDrawnAtRandom allows differMax differences. The report of the soak lists the logs for which
-// the answers differ.
+// TestTheWalksAgreeOnLogsDrawnAtRandom allows differMax differences. The soak's report lists the logs for which the
+// results differ.
 func TestTheWalksAgreeOnLogsDrawnAtRandom(t *testing.T) {
 	soaktest.Only(t, "log", "its logs are drawn at random")
 	differences := walksDiffer(t, soaktest.Seed(t, 0), differLogs)
@@ -64,8 +64,8 @@ func TestTheWalksAgreeOnLogsDrawnAtRandom(t *testing.T) {
 	}
 }
 
-// walksDiffer makes one log from each of the given number of seeds, starting with first. It returns descriptions of
-// the logs on which the walks differ.
+// walksDiffer creates one log from each of the given number of seeds, starting with first. It describes the logs on
+// which the walks differ.
 func walksDiffer(t *testing.T, first, seeds uint64) (differences []string) {
 	const parts = 8
 	var mu sync.Mutex // guards differences

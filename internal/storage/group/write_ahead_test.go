@@ -16,7 +16,7 @@ import (
 // aheadFS counts writes of zeros to segments, and writes of data that overwrote only such zeros.
 type aheadFS struct {
 	*vfstest.Mem
-	fail bool // true: writes of zeros fail
+	fail bool // whether writes of zeros fail
 
 	mu            sync.Mutex
 	end           int64 // offset at which the zeros end
@@ -72,7 +72,7 @@ func TestSmallWritesFallOnZeros(t *testing.T) {
 	for name, test := range map[string]struct {
 		cheap, fail        bool
 		size, puts         int
-		before             int // size of the segment in MiB, of which the zeros are a share
+		before             int // size of the segment in MiB, which limits the zeros to a share of it
 		zerosMin, zerosMax int
 	}{
 		"small":                    {cheap: true, size: 1000, puts: 64, zerosMin: 3, zerosMax: 64 / (aheadFactor / 2)},

@@ -7,8 +7,8 @@ import (
 
 // writer writes at the end of the log. It appends to the active segment and makes the data durable. It seals the
 // segment and begins the next one when the segment is full, or when the segment must not be continued after a failure.
-// It uses the folder, the state, the places of the entries that it rewrites, and the hints of segments that it seals.
-// It reads no segment, and applies no entry.
+// It uses the folder, the state, the locations of the entries that it rewrites, and the hints of segments that it
+// seals. It reads no segment, and applies no entry.
 //
 // Between two calls the active segment is the last one of the state and of the manifest, state.end is end, and
 // everything before state.syncedEnd is on disk.
@@ -29,12 +29,12 @@ type writer struct {
 
 	active *segment
 	end    int64 // offset of the next frame
-	// last is the index of the last entry by position in the active segment. It is one less than the first index of the
-	// segment if there is no entry.
+	// last is the index of the active segment's last entry by position. It is one less than the segment's first index
+	// if there is no entry.
 	last  uint64
 	hard  format.StateRecord // term, vote and commit as Raft has set them
-	dirty bool               // true: data was written since the last sync
-	// suspect is the error of a failed write or sync of the active file. It is nil if none has failed. While suspect is
+	dirty bool               // whether data was written since the last sync
+	// suspect is the error of a failed write or sync of the active file, or nil if none has failed. While suspect is
 	// set, the file must not be continued.
 	suspect    error
 	buffer     []byte // for the encoding of small batches
@@ -43,7 +43,7 @@ type writer struct {
 	hint       activeHint
 }
 
-// newWriter returns the writer of a log that is being loaded. The load sets the end of the log later.
+// newWriter returns the writer for a log that is being loaded. The load sets the end of the log later.
 func newWriter(p *parts, opts *Options) writer {
 	ahead := zerosAhead{share: aheadShare}
 	if opts.Residency == Index {
