@@ -1,10 +1,10 @@
-// Package journal implements a file of a volume that takes small writes of many groups together, so that one sync makes
-// all of them durable. The bytes are also written to the groups' own segments, which are synced later. After a crash,
+// Package journal implements a file on a volume that collects small writes from many groups, so that one sync makes all
+// of them durable. The bytes are also written to the groups' own segments, which are synced later. After a crash,
 // Replay writes the bytes to the segments again before anything else reads the groups. See docs/adr/0012-journal.md and
 // docs/format-volume.md.
 //
-// The bytes at an offset of a segment are written only once, and a segment is identified by its random id. So it does
-// no harm if Replay writes the same bytes again, any number of times and to segments in any state.
+// The bytes at an offset in a segment are written only once, and a segment is identified by its random id. Therefore it
+// does no harm if Replay writes the same bytes again, any number of times and to segments in any state.
 package journal
 
 import (
@@ -18,21 +18,21 @@ import (
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
-// Range is a range of bytes in a segment of a group.
+// Range is a range of bytes in a group's segment.
 type Range struct {
 	Group   uuid.UUID
 	Number  uint64  // number in the segment's file name
 	Segment [8]byte // id of the segment
 	Offset  int64
 	Bytes   []byte
-	// Before, if it is not 0, is the number of bytes at this offset that the previous record with ranges has made durable.
-	// Bytes is then empty, and Replay writes nothing. So if a record cannot be read, the next record shows which bytes it
-	// has covered.
+	// Before, if not 0, is the number of bytes at this offset that the previous record with ranges has made durable.
+	// Bytes is then empty, and Replay writes nothing. So if a record cannot be read, the next record shows which bytes
+	// it covered.
 	Before int64
 }
 
-// named returns a range in the form in which the next record names it. That form has the number of the range's bytes,
-// and not the bytes.
+// named returns a range in the form in which the next record names it, which has the number of the range's bytes
+// instead of the bytes.
 func named(r *Range) Range {
 	return Range{Group: r.Group, Number: r.Number, Segment: r.Segment, Offset: r.Offset, Before: int64(len(r.Bytes))}
 }
@@ -78,7 +78,7 @@ const (
 
 var errRecord = errors.New("is no record")
 
-// record is one record, as it was read from the file.
+// record is one record, as read from the file.
 type record struct {
 	epoch, sequence uint64
 	ranges          []Range // their Bytes alias the bytes of the file

@@ -26,13 +26,14 @@ var ErrUnused = errors.New("the journal does not take it")
 const (
 	fileBytesFirst = 1 << 20
 	fileBytesMax   = 16 << 20
-	// If a file is full before it was in use for fullSoon, the next file is made larger.
+	// If a file becomes full before it was in use for fullSoon, the next file is larger.
 	fullSoon = 4 * time.Second
 	// spareShare determines the maximum size of a file, which is the volume's spare bytes divided by spareShare.
 	spareShare = 16
 	// yields is the number of times that a goroutine yields to other goroutines before it writes a batch. Meanwhile,
-	// goroutines whose last write has just ended answer their callers and add their next write to the batch. Without
-	// yields, a batch contained less than half of the groups that had bytes to write. See docs/adr/0015-cheaper-rounds.md.
+	// goroutines whose last write has just finished answer their callers and add their next write to the batch. Without
+	// yields, a batch contained less than half of the groups that had bytes to write. See
+	// docs/adr/0015-cheaper-rounds.md.
 	yields = 4
 	// tryAgain is the time between two attempts to make a file, if the first one has failed.
 	tryAgain = time.Minute
@@ -41,17 +42,17 @@ const (
 // Options are the options of New.
 type Options struct {
 	FS  vfs.FS
-	Dir string // folder of the volume; the journal that Read finds there must have been replayed and removed
-	// Begin is called before the first file is made. It must durably mark the volume, so that no program without support
-	// for journals opens the volume. It may be nil.
+	Dir string // the volume's folder; a journal that Read finds in it must have been replayed and removed
+	// Begin is called before the first file is created. It must durably mark the volume, so that no software without
+	// support for journals opens the volume. It may be nil.
 	Begin func() error
 	// FileBytes is the size of a file, a multiple of 4 KiB. If it is 0, the first file has 1 MiB, and later files have up
 	// to 16 MiB while files become full quickly.
 	FileBytes int64
-	// Spare returns the number of free bytes on the volume above its reserve. A file takes only a small part of them. If
-	// Spare is nil, there is always enough space.
+	// Spare returns how many bytes above its reserve the volume has free. A file takes only a small part of them. If
+	// Spare is nil, space is unlimited.
 	Spare  func() int64
-	Logger *slog.Logger // nil: messages are discarded
+	Logger *slog.Logger // messages are discarded if nil
 	Off    rules.Off    // rules that a test has switched off
 }
 
@@ -63,7 +64,7 @@ type Stats struct {
 	Refused int64 // number of writes that were not accepted, because there was no free space or the journal has failed
 }
 
-// Journal accepts writes of many groups. It uses two files in turn. When one of them is full, the journal changes to
+// Journal accepts writes from many groups. It uses two files in turn. When one of them is full, the journal switches to
 // the other file and asks each Member with data in the full file to sync the group's own file (MustSync). The full file
 // is used again when no group needs its content. A Journal is safe for concurrent use.
 type Journal struct {
@@ -81,13 +82,13 @@ type Journal struct {
 	stats    Stats
 
 	before []Range // ranges of the last record
-	made   bool    // true: Begin was called
-	uses   uint64  // number of uses of a file that have begun so far
+	made   bool    // whether Begin was called
+	uses   uint64  // number of times that the use of a file has begun so far
 	buffer []byte
 	failed time.Time // time of the last failure to make a file
 }
 
-// half is one of the two files of the journal.
+// half is one of the journal's two files.
 type half struct {
 	file  vfs.File // nil if the file does not exist
 	size  int64
@@ -109,7 +110,7 @@ type batch struct {
 	err     error // must not be read before done is closed
 }
 
-// Member is an open log of a group that writes to the journal. Calls of its methods must not overlap.
+// Member is a group's open log that writes to the journal. Calls to its methods must not overlap.
 type Member struct {
 	journal  *Journal
 	group    uuid.UUID
@@ -117,7 +118,7 @@ type Member struct {
 	mustSync atomic.Bool
 }
 
-// New returns a journal. It makes no file before the first write.
+// New returns a journal. It creates no file before the first write.
 func New(opts Options) *Journal {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -129,8 +130,8 @@ func New(opts Options) *Journal {
 	return j
 }
 
-// Join registers a log that is being opened. The Remainder is the data of the group that only the journal holds. It is
-// nil if there is no such data.
+// Join registers a log that is being opened. The Remainder is the part of the group's data that only the journal holds.
+// It is nil if there is no such data.
 func (j *Journal) Join(group uuid.UUID) (*Member, *Remainder, error) {
 	r := &Remainder{journal: j, Where: "the journal"}
 	kept := keptPrefix + group.String()
@@ -163,8 +164,8 @@ func (j *Journal) Join(group uuid.UUID) (*Member, *Remainder, error) {
 	return &Member{journal: j, group: group}, r, nil
 }
 
-// Remainder is data of a group that only the journal holds, because an earlier log of the group was closed before its
-// own file could be synced, or because the group's files could not be written when the journal was replayed.
+// Remainder is the part of a group's data that only the journal holds, because an earlier log for the group was closed
+// before its own file could be synced, or because the group's files could not be written when the journal was replayed.
 type Remainder struct {
 	Share
 	Where   string // the journal, or the name of the file that holds the data; used in messages
@@ -190,15 +191,14 @@ func (r *Remainder) Done() error {
 // needs the space.
 func (m *Member) MustSync() bool { return m.mustSync.Load() }
 
-// Ended reports whether the journal was closed. The files of a closed journal keep the data that they held at that
-// time.
+// Ended reports whether the journal was closed. The files of a closed journal keep the data that they then held.
 func (m *Member) Ended() bool {
 	m.journal.mu.Lock()
 	defer m.journal.mu.Unlock()
 	return m.journal.closed
 }
 
-// Durable tells the journal that all data that the member wrote to it is now durable in the log's own files, or is
+// Durable tells the journal that all data that the member wrote to it is either durable in the log's own files now, or
 // void.
 func (m *Member) Durable() {
 	if !m.live.Load() {
@@ -274,7 +274,7 @@ func (j *Journal) flush() {
 	close(p.done)
 }
 
-// write makes a batch durable. It returns ErrUnused if the batch is not durable.
+// write makes a batch durable. It returns ErrUnused if it could not.
 func (j *Journal) write(p *batch) error {
 	n := int64(bytesOf(j.before, p.ranges))
 	h := j.halfFor(n)
@@ -294,8 +294,8 @@ func (j *Journal) write(p *batch) error {
 		err = h.file.Sync()
 	}
 	if err != nil {
-		// It is unknown whether the batch is on disk, so the journal is not used any more (rule 5). The records that it
-		// already has remain until the groups have synced their own files.
+		// It is unknown whether the batch is on disk, so the journal is no longer used (rule 5). Its existing records
+		// remain until the groups have synced their own files.
 		j.opts.Logger.Error("the journal cannot be written: each group syncs its own file from now on", "file", h.file.Name(),
 			"error", err)
 		j.giveUp(err)
@@ -368,7 +368,7 @@ func (j *Journal) halfFor(n int64) *half {
 	return other
 }
 
-// sizeAfter returns the size of the file other, which is used after h. It returns 0 if the volume has no space for it.
+// sizeAfter returns the size for the file other, which is used after h, or 0 if the volume has no space for it.
 func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	size := j.opts.FileBytes
 	switch {
@@ -391,14 +391,14 @@ func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	return size
 }
 
-// begin begins a new use of a half. The caller ensures that no group needs the present content of the half.
+// begin begins a new use of a half. The caller ensures that no group needs the half's current content.
 func (j *Journal) begin(i int, size int64) error {
 	h := &j.halves[i]
 	if h.file == nil || h.size < size {
 		if h.file != nil {
 			_ = h.file.Close() // an error does not matter, because no group needs the content of the file
 		}
-		h.file, h.size = nil, 0 // the old file is no longer used, even if no new one can be made
+		h.file, h.size = nil, 0 // the old file is no longer used, even if no new one can be created
 		file, err := j.make(names[i], size)
 		if err != nil {
 			return err
@@ -411,7 +411,7 @@ func (j *Journal) begin(i int, size int64) error {
 	if err == nil {
 		err = h.file.Sync()
 	}
-	if err != nil { // the content on disk is not known, so the next use makes a new file
+	if err != nil { // the content on disk is not known, so the next use creates a new file
 		err = errors.Join(err, h.file.Close())
 		h.file, h.size = nil, 0
 	}
@@ -441,7 +441,7 @@ func (j *Journal) make(name string, size int64) (vfs.File, error) {
 	return file, nil
 }
 
-// zero durably grows a new file to the given size in bytes. On some file systems it also writes the zeros, because
+// zero durably extends a new file to the given size in bytes. On some file systems it also writes the zeros, because
 // later syncs then write no metadata and are cheaper.
 func zero(file vfs.File, size int64) error {
 	if err := file.Allocate(0, size); err != nil {
@@ -465,7 +465,7 @@ func (j *Journal) Stats() Stats {
 	return j.stats
 }
 
-// Close ends the journal. No Write may be in progress. If no log needs the content of the journal, Close removes the
+// Close closes the journal. No Write may be in progress. If no log needs the journal's content, Close removes the
 // files, and clean is true.
 func (j *Journal) Close() (clean bool, err error) {
 	j.mu.Lock()

@@ -36,8 +36,8 @@ type member struct {
 	*Member
 	group uuid.UUID
 	bytes []byte // the appended bytes
-	// durable is the number of bytes that are durable in the journal or the log. own is the number of those that are
-	// durable in the log's own file.
+	// durable is the number of bytes that are durable in the journal or the log. own is how many of them are durable in
+	// the log's own file.
 	durable, own int
 }
 
@@ -50,7 +50,7 @@ func join(t testing.TB, j *Journal, n int) *member {
 	return &member{Member: m, group: groupID(n)}
 }
 
-// write appends bytes and makes them durable, either by the journal or by a sync of the segment. It reports whether the
+// write appends bytes and makes them durable, either with the journal or by syncing the segment. It reports whether the
 // journal has accepted them.
 func (m *member) write(b []byte) bool {
 	m.bytes = append(m.bytes, b...)
@@ -63,7 +63,7 @@ func (m *member) write(b []byte) bool {
 	return false
 }
 
-// check compares the content of a group on a disk with the bytes that were made durable.
+// check compares a group's content on a disk with the bytes that were made durable.
 func (m *member) check(t testing.TB, found Found) {
 	t.Helper()
 	got := bytes.Clone(m.bytes[:m.own])
@@ -140,8 +140,7 @@ func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 	}
 }
 
-// TestOneSyncServesAllThatWait checks that one sync makes all writes durable that arrive while another sync is in
-// progress.
+// TestOneSyncServesAllThatWait checks that one sync makes all writes durable that arrive during the previous sync.
 func TestOneSyncServesAllThatWait(t *testing.T) {
 	disk := newDisk(t)
 	slow, entered, release := vfstest.NewFaulty(disk), make(chan struct{}), make(chan struct{})
@@ -177,7 +176,7 @@ func TestOneSyncServesAllThatWait(t *testing.T) {
 }
 
 // TestSpaceIsUsedAgainWhenNobodyNeedsIt checks that the other groups continue without the journal while one group does
-// not sync its own file, and so keeps the space of the journal occupied.
+// not sync its own file, and so keeps the journal's space occupied.
 func TestSpaceIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 8 << 10})
@@ -223,7 +222,7 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	m.write([]byte("one, "))
 	other.write([]byte("of another group"))
 	m.write([]byte("two"))
-	for range 2 { // the first log that gets the bytes cannot write them, and the second one can
+	for range 2 { // the first log that receives the bytes cannot write them, and the second one can
 		_, rest, err := j.Join(m.group)
 		if err != nil || rest == nil {
 			t.Fatalf("%+v, %v", rest, err)
@@ -294,7 +293,7 @@ func TestNoSpaceForAFile(t *testing.T) {
 }
 
 // TestTheReserveIsLeftAlone checks that a file takes only a small part of the volume's spare space, and that no file is
-// made if that part is too small.
+// created if that part is too small.
 func TestTheReserveIsLeftAlone(t *testing.T) {
 	disk := newDisk(t)
 	spare := int64(spareShare*fileBytesFirst - 1)
@@ -326,7 +325,7 @@ func TestTheReserveIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestBegin checks that Begin is called before the first file exists, and that no file is made if Begin fails.
+// TestBegin checks that Begin is called before the first file exists, and that no file is created if Begin fails.
 func TestBegin(t *testing.T) {
 	disk := newDisk(t)
 	fail := errors.New("the superblock cannot be written")
@@ -544,7 +543,7 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	replay("", "", 1, 0)
 }
 
-// TestAnEarlierUseOfAFileDoesNotCount checks that records of an earlier use of a file, which are after those of the
+// TestAnEarlierUseOfAFileDoesNotCount checks that records from an earlier use of a file, which follow those from the
 // last use, are ignored.
 func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	disk := newDisk(t)
@@ -571,7 +570,7 @@ func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 }
 
 // TestAFileThatWasRemovedIsNotUsedAgain checks that the journal works without a file that was removed because no larger
-// file could be made in its place.
+// file could be created in its place.
 func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)

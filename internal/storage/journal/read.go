@@ -21,19 +21,19 @@ import (
 // names are the names of the two files, which are used in turn.
 var names = [2]string{"journal-0", "journal-1"}
 
-// Found is the content of the journal files of a volume.
+// Found is the content of a volume's journal files.
 type Found struct {
 	Files  int // number of files
 	Ranges []Range
 	// Bad lists the unreadable parts that may have held acknowledged data. An incomplete record at the end is not listed,
 	// because it counts as torn, although a complete last record that was damaged later looks the same.
 	Bad []error
-	// Lost lists the ranges of segments that an unreadable record has made durable, as far as the next record names them.
+	// Lost lists the segment ranges that an unreadable record has made durable, as far as the next record names them.
 	// Their field Bytes is empty.
 	Lost []Range
 
 	gaps []gap                     // ranges of unreadable records whose content is not known
-	last map[uuid.UUID]placeInTime // by group: position of the last record that is known to have held data of the group
+	last map[uuid.UUID]placeInTime // position of the last record that is known to have held data of each group
 }
 
 // placeInTime is the position of a record in the order of all records.
@@ -46,15 +46,15 @@ func (p placeInTime) compare(q placeInTime) int {
 // gap is a range of consecutive records that cannot be read.
 type gap struct {
 	last  placeInTime // position of the last record in the range
-	bytes int64       // upper bound of the total size of the records in the range
+	bytes int64       // upper bound on the total size of the records in the range
 }
 
 // Share is the part of the journal that belongs to one group.
 type Share struct {
 	Ranges []Range // oldest first
 	Lost   []Range // the part of Found.Lost that belongs to the group
-	// Doubt is the maximum number of bytes that unreadable records may have held for the group after all other data. It is
-	// 0 if no unreadable record can have held data of the group.
+	// Doubt is the maximum number of the group's bytes that unreadable records may have held after all other data. It
+	// is 0 if no unreadable record can have held data of the group.
 	Doubt int64
 }
 
@@ -84,7 +84,7 @@ func (f *Found) Share(group uuid.UUID) (s Share) {
 	return s
 }
 
-// groups returns the groups that have data in the journal, in the order of their UUIDs.
+// groups returns the groups that have data in the journal, sorted by UUID.
 func (f *Found) groups() []uuid.UUID {
 	return slices.SortedFunc(maps.Keys(f.last), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
 }
@@ -92,8 +92,8 @@ func (f *Found) groups() []uuid.UUID {
 // Doubtful reports whether any group may have lost data, even one that has no data in Found.
 func (f *Found) Doubtful() bool { return len(f.gaps) > 0 }
 
-// Read reads the journal files of a volume, oldest record first. If there is no file, the result is empty. If no block
-// of a file can be read, Read returns an error, because the device may be able to read the file later.
+// Read reads a volume's journal files, oldest record first. If there is no file, the result is empty. If no block of a
+// file can be read, Read returns an error, because the device may be able to read the file later.
 func Read(fsys vfs.FS, dir string) (Found, error) {
 	found := Found{last: map[uuid.UUID]placeInTime{}}
 	var uses []use
@@ -140,8 +140,8 @@ func (f *Found) note(ranges []Range, at placeInTime) {
 	}
 }
 
-// compareEnd detects whether the last record of the use ended is lost. The first record with ranges of the next use
-// names the ranges of that record.
+// compareEnd detects whether the last record of the use named ended is lost. The first record with ranges in the next
+// use names that record's ranges.
 func (f *Found) compareEnd(ended, next *use) {
 	i := slices.IndexFunc(next.records, func(r record) bool { return r.sequence == 1 })
 	if i < 0 || ended.epoch>>32+1 != next.epoch>>32 {
@@ -300,7 +300,7 @@ func (c *content) mayGoOn(at int, epoch, sequence uint64) bool {
 		binary.LittleEndian.Uint64(b[epochAt:]) == epoch && binary.LittleEndian.Uint64(b[sequenceAt:]) == sequence
 }
 
-// Dump writes the content of a journal file as text.
+// Dump writes a readable description of a journal file's content.
 func Dump(out io.Writer, fsys vfs.FS, name string) error {
 	c, err := readFile(fsys, name)
 	if err != nil {

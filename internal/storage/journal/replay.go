@@ -19,8 +19,8 @@ const (
 	// damagedPrefix is the beginning of the name of a journal file that was set aside because a part of it cannot be read.
 	// The rest of the name is a number.
 	damagedPrefix = "journal-damaged-"
-	// keptPrefix is the beginning of the name of a file with data that could not be written to a group's files. The rest
-	// of the name is the UUID of the group.
+	// keptPrefix is the beginning of the name of a file with data that could not be written to a group's files. The
+	// rest of the name is the group's UUID.
 	keptPrefix = "journal-kept-"
 	// replaysMax is the maximum number of groups that are written and synced concurrently. Concurrency helps, because each
 	// of them waits for the device.
@@ -35,10 +35,10 @@ func IsName(name string) bool {
 		strings.HasPrefix(name, keptPrefix)
 }
 
-// Target has the functions with which Replay writes the content of a journal to the files of the groups.
+// Target has the functions with which Replay writes a journal's content to the groups' files.
 type Target struct {
-	// Groups returns all groups of the volume. Replay needs all of them, because an unreadable record may have held data
-	// of any group.
+	// Groups returns all groups on the volume. Replay needs all of them, because an unreadable record may have held
+	// data of any group.
 	Groups func() ([]uuid.UUID, error)
 	// Apply makes the data that was found for a group durable in the group's files, and records there what is lost. It
 	// must also return nil if the group no longer has files. Apply is called concurrently for several groups.
@@ -157,9 +157,9 @@ func remove(fsys vfs.FS, dir string, files ...string) error {
 	return fsys.SyncDir(dir)
 }
 
-// keep durably appends the share of a group to a file of its own, after the data that was kept earlier. The file
-// consists of records, like a journal. The first record lists the lost ranges. Share.Doubt is stored as a range of
-// segment 0, a number that no segment has.
+// keep durably appends a group's share to a separate file, after the data that was kept earlier. The file consists of
+// records, like a journal. The first record lists the lost ranges. Share.Doubt is stored as a range in segment 0, a
+// number that no segment has.
 func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	name := path.Join(dir, keptPrefix+group.String())
 	earlier, err := readKept(fsys, name)
