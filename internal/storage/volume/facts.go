@@ -44,11 +44,11 @@ type Facts struct {
 	EtcdCluster    uint64 `json:"etcdCluster,omitempty,string"`
 }
 
-// ErrNoFacts says that no program that writes facts has ever opened the volume.
+// ErrNoFacts means that no version of Sheaf that writes facts has ever opened the volume.
 var ErrNoFacts = errors.New("the volume does not say what its store is like")
 
-// ReadFacts reads the facts of the volume in a folder. The error is ErrNoFacts, ErrDamaged or ErrFormatVersion, or that
-// of reading the file.
+// ReadFacts reads the facts of the volume in a folder. It returns ErrNoFacts, ErrDamaged, ErrFormatVersion, or an error
+// from reading the file.
 func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 	name := path.Join(dir, factsName)
 	content, err := readSmall(fsys, name)
@@ -77,9 +77,9 @@ func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 	return facts, nil
 }
 
-// absurd returns the name and value of a number that no store reaches, or "" if there is none. With such a revision or
-// base, a correct etcd would always count as restored to an older state. After such an epoch, the next epoch would be
-// 0.
+// absurd returns the name and value of a number that no store reaches, or an empty string if there is none. With such a
+// revision or base, a correct etcd would always count as restored to an older state. After such an epoch, the next
+// epoch would be 0.
 func (f *Facts) absurd() string {
 	for what, n := range map[string]int{"groups": f.Groups, "copies": f.Copies, "groupsMax": f.GroupsMax} {
 		if n < 0 || n > math.MaxInt32 {

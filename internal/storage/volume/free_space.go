@@ -16,18 +16,18 @@ const (
 
 // freeSpace is the free space of the file system when it was last read.
 type freeSpace struct {
-	looked   time.Time // time of the last read; zero if there was none
+	looked   time.Time // time of the last read, or zero if there was none
 	space    vfs.Space
 	admitted int64 // number of bytes admitted since the last read
 }
 
-// FullError says that a write was refused because it would use bytes of the reserve. It is an ErrFull.
+// FullError means that a write was refused because it would use bytes of the reserve. It is an ErrFull.
 type FullError struct {
 	Dir          string
 	Bytes        int64 // size of the write
 	FreeBytes    int64 // free bytes at the last read, minus the bytes admitted since then
 	ReserveBytes int64 // bytes that must remain free
-	Delete       bool  // true: the write was a delete
+	Delete       bool  // whether the write was a delete
 }
 
 // Error states the size of the write, the free space, the reserve and the remedy.
@@ -64,8 +64,8 @@ func (v *Volume) look() error {
 }
 
 // Admit decides whether bytes may be written now. It returns a *FullError, which is an ErrFull, if the write would use
-// bytes of the reserve, and an ErrFreeSpaceUnknown if the free space cannot be read. Deletes may use half of the
-// reserve. Admit reads the free space at most every 50 ms, so freed space is noticed without a restart. Between two
+// bytes of the reserve, and an ErrFreeSpaceUnknown if the number of free bytes cannot be read. Deletes may use half of
+// the reserve. Admit reads the free space at most every 50 ms, so freed space is noticed without a restart. Between two
 // reads it counts the admitted bytes. Bytes that were admitted before the last read and are not on the disk yet do not
 // count, because the reserve covers them.
 func (v *Volume) Admit(bytes int64, forDelete bool) error {
@@ -104,7 +104,7 @@ func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
 	return v.freeSpace.space, v.reserve(v.freeSpace.space.TotalBytes), nil
 }
 
-// TotalBytes returns the size of the file system in bytes when it was last read. It returns 0 if the size is not known.
+// TotalBytes returns the size of the file system in bytes when it was last read, or 0 if the size is not known.
 func (v *Volume) TotalBytes() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -116,7 +116,7 @@ func (v *Volume) TotalBytes() int64 {
 	return v.freeSpace.space.TotalBytes
 }
 
-// Spare returns the number of free bytes above the reserve. It returns 0 if the number is not known.
+// Spare returns the number of free bytes above the reserve, or 0 if the number is not known.
 func (v *Volume) Spare() int64 {
 	space, err := v.fs.Space(v.dir)
 	if err != nil {

@@ -25,7 +25,7 @@ type clock struct{ now atomic.Int64 }
 func (c *clock) set(v *Volume)           { v.now = func() time.Time { return time.Unix(1, c.now.Load()) } }
 func (c *clock) advance(d time.Duration) { c.now.Add(int64(d)) }
 
-// smallVolume returns a volume with a reserve of 10 MiB on a disk of 100 MiB in memory.
+// smallVolume returns a volume with a reserve of 10 MiB on an in-memory disk of 100 MiB.
 func smallVolume(t *testing.T) (*Volume, *vfstest.Mem, *clock) {
 	t.Helper()
 	m := vfstest.NewMem()
@@ -39,7 +39,7 @@ func smallVolume(t *testing.T) (*Volume, *vfstest.Mem, *clock) {
 	return v, m, &c
 }
 
-// take makes a file that occupies n bytes of the disk.
+// take creates a file that occupies n bytes of the disk.
 func take(t *testing.T, m vfs.FS, name string, n int64) {
 	t.Helper()
 	f, err := m.Create(name)
@@ -73,7 +73,7 @@ func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 	if err := v.Admit(2*mib, true); !errors.As(err, &full) || full.ReserveBytes != 5*mib || !full.Delete {
 		t.Errorf("a delete into the second half of the reserve: error %v", err)
 	}
-	// Admit notices without a restart that the admitted writes were not made and that space was freed.
+	// Admit notices without a restart that the admitted writes were not carried out and that space was freed.
 	must.OK(t, m.Remove("/v/data"))
 	if err := v.Admit(2*mib, false); !errors.Is(err, ErrFull) {
 		t.Errorf("the disk was looked at again after 0 ms: error %v", err)

@@ -22,7 +22,7 @@ func TestMountCheck(t *testing.T) {
 	for _, c := range []struct {
 		fsType  string
 		options string
-		missing string // text that the error must contain; empty if there must be no error
+		missing string // substring of the error; empty if there must be no error
 	}{
 		{"", "", ""}, {"ext4", "noatime", ""}, {"EXT4", "", ""}, {"ext3", "", "ext3"}, {"xfs", "noatime", "xfs"},
 		{"", "noatime,nodiratime", "nodiratime"}, {"", "defaults,nofail,x-systemd.automount,_netdev", ""},

@@ -30,14 +30,14 @@ type Mount struct {
 	Rotational *bool // nil if it is not known
 }
 
-// ErrMount says that the file system of a folder is not the required one.
+// ErrMount means that a folder's file system is not the required one.
 var ErrMount = errors.New("wrong file system")
 
-// MountOf returns the mount that holds a folder. The folder need not be that of a volume. If it does not exist, MountOf
+// MountOf returns the mount that holds a folder. The folder need not belong to a volume. If it does not exist, MountOf
 // uses the nearest parent folder that exists. MountOf reads /proc/self/mountinfo and the queue of the block device, and
-// writes nothing. It finds out the type of a disk that the ext4 driver has mounted by looking at the volume's
-// superblock file, which every start writes anew. Without that file it looks at the folder. Files and folders that the
-// driver makes on ext4 have extents.
+// writes nothing. It determines the type of a disk that the ext4 driver has mounted from the volume's superblock file,
+// which every start writes again. Without that file it uses the folder. Files and folders that the driver creates on
+// ext4 have extents.
 func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	if inMemory(fsys) {
 		return Mount{FileSystem: "mem", Source: "none"}, nil
@@ -52,7 +52,7 @@ func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 // Mount is like MountOf, for the folder of the volume.
 func (v *Volume) Mount() (Mount, error) { return MountOf(v.fs, v.dir) }
 
-// inMemory reports whether a file system says that it is not on a disk, as file systems for tests do.
+// inMemory reports whether a file system says that it is not on a disk, as test file systems do.
 func inMemory(fsys vfs.FS) bool {
 	for {
 		if on, ok := fsys.(interface{ InMemory() bool }); ok {
@@ -136,8 +136,7 @@ func (m Mount) Check(fileSystem string, options []string) error {
 	return nil
 }
 
-// ReadOnly reports whether the file system refuses writes. The kernel makes a file system read-only after an error of
-// the disk.
+// ReadOnly reports whether the file system refuses writes. The kernel makes a file system read-only after a disk error.
 func ReadOnly(fsys vfs.FS, dir string) (bool, error) {
 	if inMemory(fsys) {
 		return false, nil
@@ -181,7 +180,7 @@ func findMount(dir string) (mountInfo, error) {
 	return longestMount(mounts, resolved)
 }
 
-// longestMount finds the mount by the path of the folder alone.
+// longestMount determines the mount from the folder's path alone.
 func longestMount(mounts []mountInfo, dir string) (mountInfo, error) {
 	var best *mountInfo
 	for i, m := range mounts {
@@ -255,8 +254,8 @@ var octal = regexp.MustCompile(`\\[0-3][0-7]{2}`)
 // lack this flag, but a superblock file is too large for inline data.
 const flagExtents = 0x00080000
 
-// extFamily determines whether a disk that the ext4 driver has mounted is ext2, ext3 or ext4. It looks at the flags of
-// a file that the driver has made, and at whether the file system has a journal.
+// extFamily determines whether a disk that the ext4 driver has mounted is ext2, ext3 or ext4. It uses the flags of a
+// file that the driver has created, and whether the file system has a journal.
 func extFamily(info mountInfo, newFile string) (string, error) {
 	f, err := os.Open(newFile)
 	if err != nil {
@@ -283,7 +282,7 @@ func extFamily(info mountInfo, newFile string) (string, error) {
 // returns nil if this is not known.
 func rotational(info mountInfo) *bool {
 	device := info.device
-	// The number of btrfs and of some other file systems is not that of a block device.
+	// The device number of btrfs and of some other file systems is not that of a block device.
 	if strings.HasPrefix(device, "0:") {
 		var st unix.Stat_t
 		if err := unix.Stat(info.Source, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {

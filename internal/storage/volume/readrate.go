@@ -19,14 +19,14 @@ import (
 const (
 	rateReadBytes    = 1 << 20
 	rateReaders      = 2
-	rateFilesMax     = 64      // maximum number of files that are read, beginning with the largest
-	rateBytesMinimum = 8 << 20 // with less data, the rate would say nothing about the disk
+	rateFilesMax     = 64      // maximum number of files that are read, largest first
+	rateBytesMinimum = 8 << 20 // with less data, the rate would not describe the disk
 )
 
 // MeasureReadRate reads a sample of at most limitBytes from the largest files of the volume, and returns the rate in
-// bytes per second. Two goroutines read past the page cache (O_DIRECT), 1 MiB at a time. MeasureReadRate returns 0 if
-// there are less than 8 MiB to read, or if the file system does not support O_DIRECT. It does not read space that was
-// reserved but not written, because such reads do not reach the device.
+// bytes per second. Two goroutines read 1 MiB at a time, bypassing the page cache (O_DIRECT). MeasureReadRate returns 0
+// if there are less than 8 MiB to read, or if the file system does not support O_DIRECT. It does not read space that
+// was reserved but not written, because such reads do not reach the device.
 func (v *Volume) MeasureReadRate(limitBytes int64) (rate float64, err error) {
 	var open []vfs.File
 	defer func() {
@@ -84,7 +84,7 @@ type groupFile struct {
 	size int64
 }
 
-// largestFiles returns the largest files of all groups, the largest first.
+// largestFiles returns the largest files of all groups, largest first.
 func (v *Volume) largestFiles() ([]groupFile, error) {
 	groups, err := v.Groups()
 	if err != nil {

@@ -153,14 +153,14 @@ type copies struct {
 	// superblock is the content of the valid copy. If both copies are valid, it is that of the copy with the later
 	// generation and step.
 	superblock Superblock
-	bad        [copyCount]error // why each copy is damaged; nil if it is valid
+	bad        [copyCount]error // why each copy is damaged, or nil if it is valid
 	// older is the number of the copy that is damaged or older. It is the number of the last copy if both are equal.
 	older int
 }
 
 // VerifySuperblock reads the superblock of a volume without locking it. One valid copy is enough. The result damages
-// has one error, with file and offset, for each damaged copy, even if the other copy is valid. The error is
-// ErrNoVolume, ErrDamaged or ErrFormatVersion, or that of reading the file.
+// has one error, with file and offset, for each damaged copy, even if the other copy is valid. VerifySuperblock returns
+// ErrNoVolume, ErrDamaged, ErrFormatVersion, or an error from reading the file.
 func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, err error) {
 	state, err := readCopies(dir, fsys.Open)
 	if err != nil {
@@ -175,8 +175,8 @@ func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, 
 	return state.superblock, damages, nil
 }
 
-// FreshSuperblock reads the superblock from the device, past the page cache, if the file system supports that. So the
-// result does not come from an earlier read. The errors are those of VerifySuperblock.
+// FreshSuperblock reads the superblock from the device, bypassing the page cache if the file system supports that, so
+// that the result does not come from an earlier read. It returns the same errors as VerifySuperblock.
 func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
 	state, err := readCopies(dir, fsys.OpenDirect)
 	if err != nil {
@@ -224,7 +224,7 @@ func readCopies(dir string, open func(name string) (vfs.File, error)) (copies, e
 	}
 }
 
-// readCopy reads one copy in a read of its own, so that an unreadable sector affects only one copy.
+// readCopy reads one copy in a separate read, so that an unreadable sector affects only one copy.
 func readCopy(f vfs.File, number int) (Superblock, error) {
 	content := vfs.AlignedBytes(copyBytes)
 	n, err := f.ReadAt(content, int64(number)*copyBytes)

@@ -263,8 +263,8 @@ func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	}
 }
 
-// TestStepsOfAVolume checks that each start and each NextStep makes a new state, and that a crash at any moment leaves
-// either the old or the new state. Each state includes the latest step that was known to be registered.
+// TestStepsOfAVolume checks that each start and each NextStep creates a new state, and that a crash at any moment
+// leaves either the old or the new state. Each state includes the latest step that was known to be registered.
 func TestStepsOfAVolume(t *testing.T) {
 	m := vfstest.NewMem()
 	seen := map[Step]bool{}
@@ -373,8 +373,8 @@ func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	}
 }
 
-// TestAnAbsurdGenerationIsDamage checks that a generation or a step is damage if it is so large that the sum would
-// overflow when a start adds to it.
+// TestAnAbsurdGenerationIsDamage checks that a generation or a step counts as damage if it is so large that a start
+// could not add to it without overflow.
 func TestAnAbsurdGenerationIsDamage(t *testing.T) {
 	for what, sb := range map[string]Superblock{
 		"generation": {Generation: 1<<62 + 1}, "step": {Generation: 1, Step: Step{Number: math.MaxUint64}},

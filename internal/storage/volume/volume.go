@@ -1,5 +1,5 @@
-// Package volume manages one file system that a shard owns: its superblock (identity, generation), its lock, its free
-// space, and the mount that the kernel reports for it.
+// Package volume manages one file system that a shard owns. It manages the superblock (identity, generation), the lock
+// and the free space, and reads the mount that the kernel reports.
 package volume
 
 import (
@@ -41,10 +41,10 @@ const (
 	superblockName = "superblock"
 	groupsName     = "groups"
 	trashName      = "trash"
-	lostFoundName  = "lost+found" // mkfs.ext4 makes this folder in every new file system
+	lostFoundName  = "lost+found" // mkfs.ext4 creates this folder in every new file system
 )
 
-// ShardNameBytesMax is the length, in bytes, of the longest name of a shard that a superblock can hold.
+// ShardNameBytesMax is the length, in bytes, of the longest shard name that a superblock can hold.
 const ShardNameBytesMax = 253
 
 // Superblock identifies a volume. Its file has two copies, each with a CRC, and is replaced atomically.
@@ -54,10 +54,10 @@ type Superblock struct {
 	Generation uint64 // 1 after the first Open; each Open durably adds 1
 	Created    int64  // Unix time in ns
 	Shard      string // name of the shard that owns the volume, 1 to ShardNameBytesMax bytes
-	Journal    bool   // the volume has a journal, which may hold data that is not stored anywhere else yet
-	// Step distinguishes this state of the volume from all earlier ones. It changes at every Open, and from time to time
-	// while the volume is in use (Volume.NextStep). It is zero if the volume was opened only by programs that do not
-	// support steps.
+	Journal    bool   // whether the volume has a journal, which may hold data that is not stored anywhere else yet
+	// Step distinguishes this state of the volume from all earlier ones. It changes at every Open, and from time to
+	// time while the volume is in use (Volume.NextStep). It is zero if the volume was opened only by versions of Sheaf
+	// that do not support steps.
 	Step Step
 	// Registered is the last step that etcd is known to have stored. It is zero if no such step is known.
 	Registered Step
@@ -95,7 +95,7 @@ type Options struct {
 	// ReserveBytes is the number of bytes that are kept free for compaction, deletes and consensus. 0 means the smaller of
 	// 5 % of the file system and 1 GiB, but at least 16 MiB.
 	ReserveBytes int64
-	Logger       *slog.Logger // nil: messages are discarded
+	Logger       *slog.Logger // messages are discarded if nil
 }
 
 // Volume is an open, locked volume. Its folder contains superblock, lock, groups/<group uuid>/... and trash/. A Volume
@@ -104,14 +104,14 @@ type Volume struct {
 	fs           vfs.FS
 	dir          string
 	superblock   Superblock // the superblock after this start
-	reserveBytes int64      // value of the option; 0: the reserve depends on the size of the file system
+	reserveBytes int64      // value of the option; if 0, the reserve depends on the size of the file system
 	logger       *slog.Logger
 	now          func() time.Time
 
 	writing longlock.Mutex // held while the superblock is written; guards the fields written and tried
 	written Superblock     // the superblock that is on the disk
-	// tried is the last superblock that was passed to a write. If that write has failed, tried may or may not be on the
-	// disk.
+	// tried is the last superblock that the volume tried to write. If that write has failed, tried may or may not be on
+	// the disk.
 	tried Superblock
 
 	mu        longlock.Mutex // guards the fields below
@@ -132,8 +132,8 @@ func Open(opts Options) (*Volume, error) {
 	if v.logger == nil {
 		v.logger = slog.New(slog.DiscardHandler)
 	}
-	// The folder is checked before it is locked, too, because no lock file may be made in a folder that does not belong to
-	// a volume.
+	// The folder is also checked before it is locked, because no lock file may be created in a folder that does not
+	// belong to a volume.
 	if _, err := v.exists(opts.Create); err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func validate(opts Options) error {
 }
 
 // exists reports whether the folder holds a superblock. It returns an error if it holds none and no new one may be
-// made.
+// created.
 func (v *Volume) exists(create bool) (bool, error) {
 	if create {
 		if err := v.fs.MkdirAll(v.dir); err != nil {
@@ -198,9 +198,9 @@ func (v *Volume) exists(create bool) (bool, error) {
 }
 
 // refuseForeign returns an error if the folder, which has no superblock, holds files because of which no new volume may
-// be made.
+// be created.
 func (v *Volume) refuseForeign(names []string) error {
-	// Files that an interrupted first start makes before the superblock do not count as foreign.
+	// Files that an interrupted first start creates before the superblock do not count as foreign.
 	foreign := slices.DeleteFunc(names, func(name string) bool {
 		return name == lostFoundName || name == lockName || name == superblockName+vfs.TempSuffix
 	})
@@ -211,9 +211,9 @@ func (v *Volume) refuseForeign(names []string) error {
 	return nil
 }
 
-// Blank reports whether a new volume may be made in a folder. This is the case if the folder does not exist, or holds
-// only files that may be in the folder of a new volume. The error is ErrNotEmpty if the folder holds other files, or
-// that of listing the folder.
+// Blank reports whether a new volume may be created in a folder. It may if the folder does not exist, or holds only
+// files that a new volume's folder may hold. Blank returns ErrNotEmpty if the folder holds other files, or the error of
+// listing the folder.
 func Blank(fsys vfs.FS, dir string) (bool, error) {
 	v := Volume{fs: fsys, dir: dir}
 	names, err := fsys.List(dir)
@@ -299,7 +299,7 @@ func (v *Volume) admitIdentity(opts Options) error {
 	return nil
 }
 
-// Renew durably gives the volume a new UUID. It is for a volume that was restored to an earlier state, and must
+// Renew durably gives the volume a new UUID. It is for a volume that was restored to an earlier state, which must
 // therefore not be mistaken for the volume with the old UUID. Renew does not change other files. It must be called
 // before the volume is used.
 func (v *Volume) Renew() error {
@@ -363,8 +363,8 @@ func (v *Volume) rewrite(change func(*Superblock)) error {
 	return v.replaceSuperblock(copies{superblock: v.written}, next)
 }
 
-// checkWritten returns an error unless the device holds the superblock that was written last, or the one of a failed
-// write. On any other device, nothing may be written. If the device was zeroed or exchanged while the file system was
+// checkWritten returns an error unless the device holds the superblock that was written last, or one whose write
+// failed. On any other device, nothing may be written. If the device was zeroed or exchanged while the file system was
 // mounted, a new superblock would make it look like the volume that was opened. The caller holds the mutex writing.
 func (v *Volume) checkWritten() error {
 	now, err := FreshSuperblock(v.fs, v.dir)
@@ -382,8 +382,8 @@ func (v *Volume) checkWritten() error {
 // Superblock returns the superblock after this start, including the step at that time.
 func (v *Volume) Superblock() Superblock { return v.superblock }
 
-// SetJournal durably records whether the volume has a journal. It must be called before the first file of the journal
-// is made, and after the journal's files were removed.
+// SetJournal durably records whether the volume has a journal. It must be called before the journal's first file is
+// created, and after the journal's files were removed.
 func (v *Volume) SetJournal(there bool) error {
 	if err := v.rewrite(func(sb *Superblock) { sb.Journal = there }); err != nil {
 		return fmt.Errorf("volume %s: note in its superblock whether there is a journal: %w", v.dir, err)
@@ -407,7 +407,7 @@ func GroupDirIn(dir string, group uuid.UUID) string {
 // TrashDir returns the folder for files that are deleted later.
 func (v *Volume) TrashDir() string { return path.Join(v.dir, trashName) }
 
-// Groups lists the groups that have a folder, in order of their UUIDs. Names that are not UUIDs are logged and skipped.
+// Groups lists the groups that have a folder, sorted by UUID. Names that are not UUIDs are logged and skipped.
 func (v *Volume) Groups() ([]uuid.UUID, error) {
 	return groupsIn(v.fs, v.dir, v.logger)
 }
@@ -436,7 +436,7 @@ func groupsIn(fsys vfs.FS, volumeDir string, logger *slog.Logger) ([]uuid.UUID, 
 	return groups, nil
 }
 
-// Close releases the lock. Further calls do nothing.
+// Close releases the lock. Further calls have no effect.
 func (v *Volume) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
