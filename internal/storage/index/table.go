@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hash determines the order of slots and of the rows of hints. It is the finalizer of MurmurHash3 (Appleby, public
-// domain), applied to the id. It differs from placement.Key on purpose, because a group holds only a range of the keys
-// of placement. Hash is part of the format of hints and never changes.
+// Hash determines the order of slots and of a hint's rows. It is the finalizer of MurmurHash3 (Appleby, public domain),
+// applied to the id. It differs from placement.Key on purpose, because a group holds only a range of placement keys.
+// Hash is part of the hint format and never changes.
 func Hash(id int64) uint64 {
 	x := uint64(id) ^ 0x5ea15ea15ea15ea1
 	x ^= x >> 33
@@ -38,12 +38,12 @@ const (
 	// A stripe grows when more than 13/16 of its slots would be used.
 	loadMaxNum = 13
 	loadMaxDen = 16
-	// A stripe grows to 5/4 of its slots. While it grows, its old slots also exist, so that the table takes at most 34
+	// A stripe grows to 5/4 of its slots. While it grows, its old slots still exist, so the table takes at most 34
 	// bytes per record.
 	growNum = 5
 	growDen = 4
-	// New makes 5/4 slots per record, which take 20 bytes. Each stripe of a small table gets a few more slots, because the
-	// records are not divided evenly among the stripes.
+	// New creates 5/4 slots per record, which take 20 bytes. Each stripe of a small table gets a few more slots,
+	// because the records are not divided evenly among the stripes.
 	sizedNum    = 5
 	sizedDen    = 4
 	sizedSpread = 64
@@ -56,8 +56,8 @@ type slot struct {
 }
 
 // stripe is one part of a Table. It holds the ids whose hash begins with the stripe's number. It uses open addressing
-// with linear probing. The position of the first slot that is tried increases with the hash, so that the insertion of
-// ids in the order of Hash accesses the memory in order.
+// with linear probing. The position of the first slot that is tried increases with the hash, so that inserting ids in
+// the order of Hash accesses memory in order.
 type stripe struct {
 	mu    sync.RWMutex // guards the fields below
 	slots []slot       // in an anonymous mapping, or on the heap if there are few; nil if there are none
@@ -66,7 +66,7 @@ type stripe struct {
 	_     [64]byte     // padding that keeps two stripes out of the same cache line
 }
 
-// Table maps ids to places, outside of the Go heap. It is safe for concurrent use, except for Close. After Close the
+// Table maps ids to locations, outside of the Go heap. It is safe for concurrent use, except for Close. After Close the
 // table has no ids, and refuses every change.
 type Table struct {
 	stripes [stripeCount]stripe
@@ -78,10 +78,10 @@ type Table struct {
 // ErrClosed is returned by the methods of a Table after Close.
 var ErrClosed = fmt.Errorf("index: the table is closed")
 
-// New makes a table for the given number of records, with at most 24 bytes for each. The table grows by itself if there
-// are more records. The function take is called with a positive number before memory is allocated, and with a negative
-// number after memory is released. It may refuse an allocation. If take is nil, there is no limit. The error is that of
-// take or of the kernel.
+// New creates a table for the given number of records, with at most 24 bytes for each. The table grows automatically if
+// there are more records. New and the table call take with a positive number before they allocate memory, and with a
+// negative number after they release it. The function take may refuse an allocation. If take is nil, there is no limit.
+// New returns the error of take or of the kernel.
 func New(records int64, take func(bytes int64) error) (*Table, error) {
 	if take == nil {
 		take = func(int64) error { return nil }
@@ -102,7 +102,7 @@ func New(records int64, take func(bytes int64) error) (*Table, error) {
 	return t, nil
 }
 
-// BytesFor returns how many bytes of memory a table made by New(records) takes, so that memory can be planned.
+// BytesFor returns how many bytes of memory a table created by New(records) takes, so that memory can be planned.
 func BytesFor(records int64) int64 {
 	if records <= 0 {
 		return 0
@@ -158,7 +158,7 @@ func (t *Table) unmapSlots(slots []slot) {
 
 func (t *Table) stripeOf(hash uint64) *stripe { return &t.stripes[hash>>(64-stripeBits)] }
 
-// home returns the position of the slot that is tried first.
+// home returns the position of the slot that a search tries first.
 func (s *stripe) home(hash uint64) int {
 	hi, _ := bits.Mul64(hash<<stripeBits, uint64(len(s.slots)))
 	return int(hi)
@@ -178,7 +178,7 @@ func (s *stripe) find(hash uint64, id int64) *slot {
 	}
 }
 
-// Get returns the place of an id, which may be that of a tombstone. It returns false if the table does not have the id.
+// Get returns an id's location, which may be that of a tombstone. It returns false if the table does not have the id.
 func (t *Table) Get(id int64) (Loc, bool) {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -191,9 +191,9 @@ func (t *Table) Get(id int64) (Loc, bool) {
 	return at.loc, at.loc != 0
 }
 
-// Max sets the place of an id unless the table has a later place for it. The result old is the place that the table had
-// before, or 0 if there was none. The result won reports whether loc was stored. The error is ErrClosed, or that of
-// growing the table. After an error, the table is unchanged.
+// Max sets an id's location unless the table has a later one. The result old is the location that the table had before,
+// or 0 if there was none. The result won reports whether loc was stored. Max returns ErrClosed, or the error of growing
+// the table. After an error, the table is unchanged.
 func (t *Table) Max(id int64, loc Loc) (old Loc, won bool, err error) {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -219,9 +219,10 @@ const fillParallelRows = 1 << 15
 
 // Fill does for many rows what Max does for one row. The rows must be in ascending order of Hash, like those of a hint.
 // Fill is faster than Max, because it accesses the table's memory in order and takes each lock once. Row r has the id
-// ids[r] and the place places[r] in the segment with the given ordinal. Fill ignores the rows for which skip returns
-// true, unless skip is nil. It calls lost for each place that is not the newest of its id, whether that place was in
-// the table or is in a row. Several goroutines may call lost concurrently. The function lost must not call the table.
+// ids[r] and the location places[r] in the segment with the given ordinal. Fill ignores the rows for which skip returns
+// true, unless skip is nil. It calls lost for each location that is not the newest of its id, whether that location was
+// in the table or is in a row. Several goroutines may call lost concurrently. The function lost must not call the
+// table.
 func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row int) bool,
 	lost func(loc Loc)) error {
 	var bounds [stripeCount + 1]int
@@ -299,11 +300,11 @@ func (s *stripe) put(at *slot, id int64, loc Loc) {
 	*at = slot{id, loc}
 }
 
-// alive returns 1 for the place of a put, and 0 for the place of a delete.
+// alive returns 1 for the location of a put, and 0 for that of a delete.
 func alive(loc Loc) int { return int(^loc & 1) }
 
-// CompareAndSwap replaces the place of an id by loc if the present place equals the argument old. Otherwise it changes
-// nothing and returns false.
+// CompareAndSwap replaces an id's location with loc if the current location equals old. Otherwise it changes nothing
+// and returns false.
 func (t *Table) CompareAndSwap(id int64, old, loc Loc) bool {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -321,8 +322,8 @@ func (t *Table) CompareAndSwap(id int64, old, loc Loc) bool {
 	return true
 }
 
-// CompareAndDelete removes an id from the table if its present place equals the argument old. Otherwise it changes
-// nothing and returns false.
+// CompareAndDelete removes an id from the table if its current location equals old. Otherwise it changes nothing and
+// returns false.
 func (t *Table) CompareAndDelete(id int64, old Loc) bool {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -382,12 +383,12 @@ func (t *Table) grow(s *stripe) error {
 	return nil
 }
 
-// Len returns the number of ids, including those of tombstones.
+// Len returns the number of ids, including those with a tombstone.
 func (t *Table) Len() int64 {
 	return t.sum(func(s *stripe) int { return s.used })
 }
 
-// Live returns the number of ids whose place is not that of a tombstone.
+// Live returns the number of ids without a tombstone.
 func (t *Table) Live() int64 {
 	return t.sum(func(s *stripe) int { return s.live })
 }
@@ -403,7 +404,7 @@ func (t *Table) sum(count func(*stripe) int) int64 {
 	return n
 }
 
-// MemoryBytes returns the number of bytes of memory that the table takes now.
+// MemoryBytes returns how many bytes of memory the table takes now.
 func (t *Table) MemoryBytes() int64 { return t.bytes.Load() }
 
 // Close releases the memory of the table.

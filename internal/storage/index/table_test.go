@@ -120,7 +120,7 @@ func checkEqual(t fataler, table *Table, model map[int64]Loc) {
 	}
 }
 
-// hintRows returns rows in the order of Hash.
+// hintRows returns rows sorted by Hash.
 func hintRows(n int) (ids []int64, places []uint64) {
 	ids = make([]int64, n)
 	for i := range ids {
@@ -189,8 +189,8 @@ func TestMemoryPerRecord(t *testing.T) {
 	if now != 0 {
 		t.Fatalf("%d bytes not given back", now)
 	}
-	// The test inserts records in random order, because in the order of Hash, which is the order of hints, each record
-	// would be at the end of one long run.
+	// The test inserts records in random order. In the order of Hash, in which hints are sorted, each record would be
+	// at the end of one long run.
 	rand.New(rand.NewPCG(1, 0)).Shuffle(n, func(i, j int) {
 		ids[i], ids[j], places[i], places[j] = ids[j], ids[i], places[j], places[i]
 	})

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A goroutine in a system call that waits for the device occupies a processor of the runtime until the runtime's
-// monitor notices. With few processors and many such calls, the processors are occupied most of the time. So syncs and
-// direct reads are passed to the kernel's asynchronous I/O by io_submit. A worker of the kernel then performs the sync
-// by the same vfs_fsync. Completions arrive through an eventfd that the runtime polls like a socket. See io_submit(2),
-// docs/adr/0006-asynchronous-syncs.md and docs/adr/0008-cold-reads.md. If the kernel or a sandbox does not allow
-// asynchronous I/O, the ordinary calls are used.
+// A goroutine in a system call that waits for the device occupies one of the Go runtime's processors until the
+// runtime's monitor notices. With few processors and many such calls, the processors are occupied most of the time.
+// Therefore syncs and direct reads are passed to the kernel's asynchronous I/O with io_submit. A kernel worker then
+// performs the sync with the same vfs_fsync. Completions arrive through an eventfd that the runtime polls like a
+// socket. See io_submit(2), docs/adr/0006-asynchronous-syncs.md and docs/adr/0008-cold-reads.md. If the kernel or a
+// sandbox does not allow asynchronous I/O, the ordinary calls are used.
 
 const (
 	aioUnderWay = 512 // maximum number of calls in flight; further calls are ordinary system calls
@@ -66,11 +66,11 @@ type aio struct {
 	calls   [aioUnderWay]aioCall
 
 	mu   sync.Mutex
-	free []int // indexes of the free elements of calls; guarded by mu
+	free []int // indexes of unused elements of calls; guarded by mu
 }
 
-// kernelAIO returns the only aio of the process, which the first call creates. It returns nil if the kernel does not
-// allow asynchronous I/O.
+// kernelAIO returns the process's only aio, which the first call creates. It returns nil if the kernel does not allow
+// asynchronous I/O.
 var kernelAIO = sync.OnceValue(func() *aio {
 	a, err := newAIO()
 	if err != nil {
@@ -99,7 +99,7 @@ func newAIO() (*aio, error) {
 	return a, nil
 }
 
-// fdatasync makes the content and the size of a file durable, without blocking a processor of the runtime.
+// fdatasync makes a file's content and size durable, without blocking one of the Go runtime's processors.
 func fdatasync(fd int) error {
 	if _, taken, err := kernelAIO().do(iocb{opcode: iocbFdsync, fd: uint32(fd)}, nil); taken {
 		return err
@@ -107,7 +107,7 @@ func fdatasync(fd int) error {
 	return unix.Fdatasync(fd)
 }
 
-// preadDirect is like pread for a file opened with O_DIRECT, without blocking a processor of the runtime.
+// preadDirect is like pread for a file opened with O_DIRECT, without blocking one of the Go runtime's processors.
 func preadDirect(fd int, p []byte, offset int64) (int, error) {
 	address := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p))))
 	call := iocb{opcode: iocbPread, fd: uint32(fd), buffer: address, bytes: uint64(len(p)), offset: offset}
@@ -152,7 +152,7 @@ func (a *aio) do(control iocb, memory []byte) (n int, taken bool, err error) {
 	return int(result), taken, nil
 }
 
-// complete passes the results of calls to the goroutines that wait for them. It runs until the process ends.
+// complete passes the results of calls to the goroutines that wait for them. It runs until the process exits.
 func (a *aio) complete() {
 	var count [8]byte
 	events := make([]ioEvent, 64)

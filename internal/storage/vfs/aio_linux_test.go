@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestKernelAIO checks that the kernel accepts many syncs and reads at the same time, and answers each of them once. If
-// this kernel accepts none, for example in a sandbox, the test says so, because the ordinary calls then do the work.
+// TestKernelAIO checks that the kernel accepts many syncs and reads at the same time, and completes each of them once.
+// If this kernel accepts none, for example in a sandbox, the test says so, because the ordinary calls are then used.
 func TestKernelAIO(t *testing.T) {
 	a, err := newAIO()
 	if err != nil {
@@ -60,7 +60,7 @@ func TestKernelAIO(t *testing.T) {
 }
 
 // TestKernelRefusesAIO checks that nothing was done if the kernel refuses a call, for example in a sandbox, and that
-// the ordinary calls then do the work.
+// the ordinary call is then used.
 func TestKernelRefusesAIO(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	must.OK(t, err)
@@ -110,8 +110,8 @@ func TestKernelAIOEndAndError(t *testing.T) {
 	}
 }
 
-// TestSyncOfWhatCannotBeSynced checks that the sync of a file that does not support it returns an error instead of
-// waiting indefinitely.
+// TestSyncOfWhatCannotBeSynced checks that syncing a file that does not support it returns an error instead of waiting
+// indefinitely.
 func TestSyncOfWhatCannotBeSynced(t *testing.T) {
 	r, w, err := os.Pipe()
 	must.OK(t, err)

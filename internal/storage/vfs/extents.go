@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The ioctl FS_IOC_FIEMAP returns the extents of a file. Documentation/filesystems/fiemap.rst and
-// include/uapi/linux/fiemap.h of the kernel describe it.
+// The ioctl FS_IOC_FIEMAP returns a file's extents. The kernel documents it in Documentation/filesystems/fiemap.rst and
+// include/uapi/linux/fiemap.h.
 const (
 	fsIocFiemap = 0xC020660B // _IOWR('f', 11, struct fiemap)
-	// fiemapFlagSync makes the kernel first write the dirty pages of the file to the device. Without this flag, an extent
+	// fiemapFlagSync makes the kernel first write the file's dirty pages to the device. Without this flag, an extent
 	// may be listed as unwritten although dirty pages hold data for it.
 	fiemapFlagSync        = 0x1
 	fiemapExtentLast      = 0x1
@@ -35,7 +35,7 @@ type fiemap struct {
 	extents                      [fiemapExtents]fiemapExtent
 }
 
-// DataEnd implements File. It uses the extents of the file, and not SEEK_DATA, because ext4 and xfs would report an
+// DataEnd implements File. It uses the file's extents, and not SEEK_DATA, because ext4 and xfs would report an
 // unwritten extent as data after it was read through the page cache.
 func (o *osFile) DataEnd(from int64) (int64, error) {
 	size, err := o.Size()
@@ -66,7 +66,7 @@ func (o *osFile) DataEnd(from int64) (int64, error) {
 				}
 			}
 			if next == before && !last {
-				end, last = size, true // the kernel's answer is impossible, so every byte counts as data
+				end, last = size, true // the kernel returned an impossible value, so every byte counts as data
 			}
 		}
 		return nil

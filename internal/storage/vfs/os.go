@@ -103,8 +103,8 @@ func MakeFolders(fsys FS, dir string, mkdir func(string) error) error {
 			return err
 		}
 	}
-	// Another caller may have made the folder first, and may not have synced the parent yet. So the parent must be synced
-	// in any case.
+	// Another caller may have created the folder first, and may not have synced the parent yet. So the parent must be
+	// synced in any case.
 	if err := mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -132,7 +132,7 @@ func (OS) SyncDir(dir string) error {
 	return syncFolder("syncdir", dir, unix.Fsync)
 }
 
-// syncFolder opens a folder and calls sync with its descriptor. The argument op is the name of the operation in errors.
+// syncFolder opens a folder and calls sync with its descriptor. The argument op names the operation in errors.
 func syncFolder(op, dir string, sync func(fd int) error) error {
 	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -145,8 +145,8 @@ func syncFolder(op, dir string, sync func(fd int) error) error {
 	return errors.Join(err, d.Close())
 }
 
-// syncAllDirtyMax is the maximum number of unwritten bytes of all programs on this machine with which OS.SyncAll is
-// worthwhile. There is a limit because the sync of a file system also writes the files of other programs.
+// syncAllDirtyMax is the number of unwritten bytes, over all programs on this machine, up to which OS.SyncAll is
+// worthwhile. The limit exists because syncing a file system also writes the files of other programs.
 const syncAllDirtyMax = 128 << 20
 
 // SyncAll implements FS with the system call syncfs.
@@ -163,7 +163,7 @@ func (OS) SyncAll(dir string) error {
 	return syncFolder("syncall", dir, unix.Syncfs)
 }
 
-// syncfsReportsErrors reports whether syncfs returns errors of earlier writes, as it does since Linux 5.8.
+// syncfsReportsErrors reports whether syncfs returns the errors of earlier writes, as it does since Linux 5.8.
 var syncfsReportsErrors = sync.OnceValue(func() bool {
 	var name unix.Utsname
 	if unix.Uname(&name) != nil {
@@ -174,7 +174,7 @@ var syncfsReportsErrors = sync.OnceValue(func() bool {
 	return n == 2 && (major > 5 || major == 5 && minor >= 8)
 })
 
-// dirtyBytes returns how much memory of this machine, in bytes, waits to be written or is being written.
+// dirtyBytes returns how many bytes of this machine's memory wait to be written or are being written.
 func dirtyBytes() (bytes int64, err error) {
 	content, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -227,7 +227,7 @@ func (OS) Space(dir string) (Space, error) {
 // spaceOf converts blocks to bytes. If the superblock of a file system was overwritten, the kernel may report
 // impossible numbers, for example because it subtracts the file system's own blocks from a size of 0. spaceOf returns
 // EUCLEAN for such numbers. If only the number of free blocks is below zero, root has used blocks that are reserved for
-// it, and spaceOf returns no free bytes.
+// it, and spaceOf returns 0 free bytes.
 func spaceOf(blocks, free uint64, block int64) (Space, error) {
 	if block < 0 || block > 0 && blocks > uint64(math.MaxInt64/block) {
 		return Space{}, fmt.Errorf("it says that it has %d blocks of %d bytes, which cannot be: %w", int64(blocks), block,
@@ -328,9 +328,9 @@ func (o *osFile) ReadAt(p []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// Sync implements File with fdatasync, which makes the content and a changed size durable, but not the times of the
-// file. It is never retried, not even after EINTR, because the kernel reports a lost page only once and a second call
-// would falsely succeed.
+// Sync implements File with fdatasync, which makes the content and a changed size durable, but not the file's times. It
+// is never retried, not even after EINTR, because the kernel reports a lost page only once and a second call would
+// falsely succeed.
 func (o *osFile) Sync() error {
 	err := control(o.f, fdatasync)
 	if err != nil {
@@ -349,8 +349,8 @@ func (o *osFile) Allocate(offset, length int64) error {
 			syscall.EFBIG)}
 	}
 	if o.fileSystem() == unix.BTRFS_SUPER_MAGIC {
-		// On btrfs, every write goes to a new place on the disk. So allocated space has no use and costs time: a tenth of the
-		// time of small commits, and more if a store is filled with small records.
+		// On btrfs, every write goes to a new place on the disk. So allocated space is useless and costs time, which is
+		// a tenth of the time for small commits, and more if a store is filled with small records.
 		return o.grow(offset + length)
 	}
 	err := control(o.f, func(fd int) error {
@@ -393,9 +393,9 @@ func control(file *os.File, f func(fd int) error) error {
 	return inner
 }
 
-// ReplaceFile creates or replaces a file of the operating system. It writes the content to a file with a different name
-// in the same folder, and renames that file when it is complete. So the name always refers either to the whole old file
-// or to the whole new file. ReplaceFile syncs nothing.
+// ReplaceFile creates or replaces a file in the operating system's file system. It writes the content to a file with a
+// different name in the same folder, and renames that file when it is complete. So the name always refers either to the
+// whole old file or to the whole new file. ReplaceFile syncs nothing.
 func ReplaceFile(name string, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), ".sheaf-new-*")
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	"syscall"
 )
 
-// lacks are the errors of the kernel for a shortage of descriptors or memory, or for an interrupted call.
+// lacks are the kernel's errors for a shortage of descriptors or memory, or for an interrupted call.
 var lacks = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR}
 
-// harmless has the names of the operations that change nothing if they fail with one of the errors in lacks. These are
-// the names in the errors of package os and of the file systems for tests.
+// harmless has the names of the operations that change nothing if they fail with one of the errors in lacks. These
+// names occur in the errors of package os and of the test file systems.
 var harmless = []string{"open", "openat", "create", "mkdir", "rename", "stat", "lstat", "list", "fdopendir"}
 
 // IsShortage reports whether an operation failed because the system lacked descriptors or memory at that moment, before

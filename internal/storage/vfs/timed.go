@@ -2,14 +2,14 @@ package vfs
 
 import "time"
 
-// Timed wraps a file system and reports how long each sync of a file took. It does not report syncs of folders.
+// Timed wraps a file system and reports how long each file sync took. It does not report folder syncs.
 type Timed struct {
 	FS     // the wrapped file system
 	synced func(name string, took time.Duration, err error)
 }
 
-// NewTimed returns a Timed for the file system inner. After each sync of a file, the goroutine that has called Sync
-// calls synced with the name by which the file was opened. The function synced must be safe for concurrent use.
+// NewTimed returns a Timed for the file system inner. After each file sync, the goroutine that has called Sync calls
+// synced with the name under which the file was opened. The function synced must be safe for concurrent use.
 func NewTimed(inner FS, synced func(name string, took time.Duration, err error)) *Timed {
 	return &Timed{FS: inner, synced: synced}
 }

@@ -1,5 +1,5 @@
-// Package vfs defines a small file system interface and its implementation OS. The implementations for tests are in
-// package vfstest: a disk in memory that can crash, and a file system that wraps another one and injects errors.
+// Package vfs defines a small file system interface and its implementation OS. Package vfstest has the implementations
+// for tests, which are an in-memory disk that can crash, and a file system that wraps another one and injects errors.
 // Package vfs imports no other package of this module.
 package vfs
 
@@ -13,23 +13,23 @@ import (
 // ErrLocked is returned by FS.Lock if another holder, in this or another process, has the lock.
 var ErrLocked = errors.New("vfs: locked by another holder")
 
-// ErrCrashed is returned by every operation after a simulated crash of the machine, because nothing can be stored then.
-// Only the file systems for tests return it.
+// ErrCrashed is returned by every operation after a simulated machine crash, because nothing can be stored any longer.
+// Only test file systems return it.
 var ErrCrashed = errors.New("vfs: the machine has crashed")
 
 // FS is a file system. Names are slash-separated paths. Implementations must be safe for concurrent use. Errors
 // satisfy errors.Is with fs.ErrNotExist, fs.ErrExist and the syscall.Errno values (ENOSPC, EIO...) where they apply.
 type FS interface {
-	// Create makes a new file for reading and writing. It returns fs.ErrExist if the name exists. The new name is not
+	// Create creates a new file for reading and writing. It returns fs.ErrExist if the name exists. The new name is not
 	// durable until SyncDir was called for its folder.
 	Create(name string) (File, error)
 	// Open opens a file for reading.
 	Open(name string) (File, error)
 	// OpenWrite opens an existing file for reading and writing.
 	OpenWrite(name string) (File, error)
-	// OpenDirect opens a file for reading past the page cache (O_DIRECT). The memory of reads must be aligned to
-	// DirectAlign, and offsets and lengths to File.ReadAlign. Reads may be short only at the end of the file. If the file
-	// system does not support O_DIRECT, the file is opened normally, and File.Direct returns false.
+	// OpenDirect opens a file for reads that bypass the page cache (O_DIRECT). A read's memory must be aligned to
+	// DirectAlign, and its offset and length to File.ReadAlign. Reads may be short only at the end of the file. If the
+	// file system does not support O_DIRECT, the file is opened normally, and File.Direct returns false.
 	OpenDirect(name string) (File, error)
 	// Remove removes a file or an empty folder. The removal is not durable until SyncDir was called for its folder.
 	Remove(name string) error
@@ -39,21 +39,21 @@ type FS interface {
 	// Link gives a file a second name. It returns fs.ErrExist if the new name exists, so that only one of several callers
 	// succeeds. The new name is not durable until SyncDir was called for its folder.
 	Link(oldName, newName string) error
-	// MkdirAll makes a folder and its parents, and syncs the folders that it changed.
+	// MkdirAll creates a folder and its parents, and syncs the folders that it changed.
 	MkdirAll(dir string) error
 	// List returns the names in a folder, sorted.
 	List(dir string) ([]string, error)
 	// Stat describes a file or folder.
 	Stat(name string) (fs.FileInfo, error)
-	// SyncDir makes the names in a folder durable. Safety rule 6 requires a call of SyncDir after a file was created,
+	// SyncDir makes the names in a folder durable. Safety rule 6 requires a call to SyncDir after a file was created,
 	// renamed or removed.
 	SyncDir(dir string) error
 	// SyncAll makes all files and names durable that the file system of dir has at the time of the call. It returns
-	// errors.ErrUnsupported if the kernel's answer could not be trusted, or if the call would wait for a large amount of
-	// data of other programs. After any error, the caller has to sync each file separately.
+	// errors.ErrUnsupported if the kernel's result cannot be trusted, or if the call would wait for a large amount of
+	// other programs' data. After any error, the caller has to sync each file separately.
 	SyncAll(dir string) error
-	// Lock takes an exclusive lock (flock) on a file, which is created if it does not exist. The lock is held until
-	// the Closer is closed or the process ends. Lock returns ErrLocked if another holder has the lock.
+	// Lock takes an exclusive lock (flock) on a file, which is created if it does not exist. The lock is held until the
+	// Closer is closed or the process exits. Lock returns ErrLocked if another holder has the lock.
 	Lock(name string) (io.Closer, error)
 	// Space returns the size and the free bytes (for unprivileged users) of the file system that holds dir.
 	Space(dir string) (Space, error)
@@ -97,11 +97,11 @@ func CreateReplacing(fsys FS, name string) (File, error) {
 }
 
 // DirectAlign is an alignment, in bytes, that is always sufficient for the offset, the length and the memory of a read
-// from a file that was opened by OpenDirect.
+// from a file opened with OpenDirect.
 const DirectAlign = 4096
 
-// AlignedBytes returns a slice of n bytes whose memory is aligned to DirectAlign, as reads of a file that was opened by
-// OpenDirect require.
+// AlignedBytes returns a slice of n bytes whose memory is aligned to DirectAlign, as required for reads from a file
+// opened with OpenDirect.
 func AlignedBytes(n int) []byte {
 	if n <= 0 {
 		return nil
@@ -135,10 +135,10 @@ type File interface {
 	// Allocate reserves space for length bytes from offset on. If the range ends after the end of the file, the file
 	// grows, and the new bytes are zeros. If the file system cannot reserve space, Allocate only grows the file.
 	Allocate(offset, length int64) error
-	// DataEnd returns the offset at which the data of the file ends. Every byte after it reads as zero because it was
-	// never written, like space that Allocate has reserved. DataEnd searches from the offset from on. The result is
-	// between from and Size, and is rounded up to whole blocks of the file system. Written bytes count even if they are
-	// not synced. If the file system cannot tell which bytes were written (OS: no FIEMAP), the result is Size.
+	// DataEnd returns the offset at which the file's data ends. Every byte after it reads as zero because it was never
+	// written, like space that Allocate has reserved. DataEnd searches from the offset from on. The result is between
+	// from and Size, and is rounded up to whole file system blocks. Written bytes count even if they are not synced. If
+	// the file system cannot tell which bytes were written (OS: no FIEMAP), the result is Size.
 	DataEnd(from int64) (int64, error)
 	// CheapOverwrite reports whether it is cheaper to overwrite and sync bytes that were written before than to write and
 	// sync bytes in space that was only allocated. It is cheaper on ext4 and xfs, where the sync of overwritten bytes has
@@ -148,7 +148,7 @@ type File interface {
 	Fd() (uintptr, bool)
 	// Direct reports whether reads bypass the page cache.
 	Direct() bool
-	// ReadAlign returns the alignment in bytes that direct reads require of offsets and lengths: a power of two, at most
-	// DirectAlign. If it is smaller than DirectAlign, its use reduces the number of bytes that are read.
+	// ReadAlign returns the alignment in bytes that direct reads require for offsets and lengths. It is a power of two,
+	// at most DirectAlign. With an alignment smaller than DirectAlign, fewer bytes need to be read.
 	ReadAlign() int64
 }

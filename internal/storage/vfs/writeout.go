@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartWriting tells the kernel to start writing a range of a file to the device, and does not wait for it. A following
+// StartWriting asks the kernel to start writing a range of a file to the device, and does not wait for it. A following
 // Sync then has less to do. StartWriting guarantees nothing. It ignores errors, because that Sync reports them.
 func StartWriting(f File, offset, length int64) {
 	if fd, ok := f.Fd(); ok {
@@ -17,8 +17,8 @@ func StartWriting(f File, offset, length int64) {
 }
 
 // AwaitWriting waits until the writes that StartWriting began in a range are done. The bytes are not durable before a
-// Sync. An error counts like an error of Sync. Because the kernel reports an error only once, a following Sync may not
-// report it.
+// Sync. An error means the same as an error from Sync. Because the kernel reports an error only once, a following Sync
+// may not report it.
 func AwaitWriting(f File, offset, length int64) error {
 	fd, ok := f.Fd()
 	if !ok {
@@ -31,14 +31,14 @@ func AwaitWriting(f File, offset, length int64) error {
 	return fmt.Errorf("writing %s: %w", f.Name(), err)
 }
 
-// StartReading tells the kernel to start reading a range of a file into the page cache, and does not wait for it.
+// StartReading asks the kernel to start reading a range of a file into the page cache, and does not wait for it.
 func StartReading(f File, offset, length int64) { advise(f, offset, length, unix.FADV_WILLNEED) }
 
 // ReadAtRandom tells the kernel that the file is read at random offsets, so that the kernel does not read ahead.
 func ReadAtRandom(f File) { advise(f, 0, 0, unix.FADV_RANDOM) }
 
-// Forget tells the kernel to drop the bytes in a range of a file from the page cache, except those that are not written
-// to the device yet.
+// Forget asks the kernel to drop a range of a file from the page cache, except bytes that are not written to the device
+// yet.
 func Forget(f File, offset, length int64) { advise(f, offset, length, unix.FADV_DONTNEED) }
 
 func advise(f File, offset, length int64, advice int) {

@@ -34,8 +34,8 @@ var signatures = []signature{
 }
 
 // Look describes the content of a block device, or of an image of one, for example as "an xfs file system named
-// payroll". The result is empty if Look does not recognize the content. Look reads the device without mounting it, even
-// if the device is in use.
+// payroll". Look returns an empty string if it does not recognize the content. Look reads the device without mounting
+// it, even if the device is in use.
 func Look(path string) (found string, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestLookRecognizesFileSystems checks that Look recognizes and names the file systems that a kubelet makes and mounts
-// for a DiskSet.
+// TestLookRecognizesFileSystems checks that Look recognizes and names the file systems that a kubelet creates and
+// mounts for a DiskSet.
 func TestLookRecognizesFileSystems(t *testing.T) {
 	for want, mkfs := range map[string][]string{
 		`an ext2, ext3 or ext4 file system named "payroll"`: {"mkfs.ext4", "-q", "-L", "payroll"},

@@ -1,4 +1,4 @@
-// Package wipe clears a disk, so that the kubelet makes a new file system on it and no tool finds the old one.
+// Package wipe clears a disk, so that the kubelet creates a new file system on it and no tool finds the old one.
 package wipe
 
 import (
@@ -27,20 +27,20 @@ const (
 // mirrors are the offsets of the copies of the btrfs superblock, in addition to the first one at 64 KiB.
 var mirrors = []int64{64 * mib, 256 * gib}
 
-// ErrInUse says that a disk is mounted, or that the kernel uses it in another way.
+// ErrInUse means that a disk is mounted, or that the kernel uses it in another way.
 var ErrInUse = errors.New("it is in use")
 
 // Report describes the result of a wipe.
 type Report struct {
 	Bytes     int64 `json:"bytes,string"` // size of the disk
 	Zeroed    int64 `json:"zeroed,string"`
-	Discarded bool  `json:"discarded"` // the disk was told that all of its bytes are unused
+	Discarded bool  `json:"discarded"` // whether the disk was told that all of its bytes are unused
 }
 
 // Device wipes a block device. It returns ErrInUse if the kernel uses the device, for example for a file system that is
-// mounted in any namespace of the machine. During the wipe, nothing can mount the device. If the disk supports it, all
-// bytes are discarded. Signatures of file systems, partition tables and RAID are overwritten with zeros. The zeros are
-// synced and read back.
+// mounted in any of the machine's namespaces. During the wipe, nothing can mount the device. If the disk supports it,
+// all bytes are discarded. Signatures of file systems, partition tables and RAID are overwritten with zeros. The zeros
+// are synced and read back.
 //
 // A wipe is not a secure erasure, because bytes that are neither overwritten nor discarded can still be read.
 func Device(path string) (Report, error) {
@@ -91,7 +91,7 @@ func Device(path string) (Report, error) {
 	return report, nil
 }
 
-// span is a part of a disk.
+// span is a range of bytes on a disk.
 type span struct{ at, n int64 }
 
 // ranges returns the spans to zero on a disk of the given size. They do not extend beyond the end of the disk.

@@ -26,7 +26,7 @@ func without(t *testing.T, why string) {
 	t.Skip(message)
 }
 
-// newDevice makes a loop device on which all bits are set.
+// newDevice creates a loop device on which all bits are set.
 func newDevice(t *testing.T, size int64) *loop.Device {
 	t.Helper()
 	if os.Geteuid() != 0 {
