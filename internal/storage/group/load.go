@@ -70,20 +70,20 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	}
 	ld := &loading{ctx: ctx, opts: opts, progress: progress, plan: opts.Plan}
 	for _, step := range []func() error{
-		ld.readManifest,  // 1
-		ld.writeJournal,  // 2
-		ld.findDataEnd,   // 3
-		ld.makeLog,       // 4
-		ld.removeGarbage, // 5
-		ld.recoverLast,   // 6
-		ld.findCommit,    // 7
-		ld.loadSealed,    // 8
-		ld.dropVoid,      // 9
-		ld.endLast,       // 10
-		ld.readTail,      // 11
-		ld.removeBlobs,   // 12
-		ld.endInstall,    // 13
-		ld.conclude,      // 14
+		ld.readManifest,  // step 1
+		ld.writeJournal,  // step 2
+		ld.findDataEnd,   // step 3
+		ld.makeLog,       // step 4
+		ld.removeGarbage, // step 5
+		ld.recoverLast,   // step 6
+		ld.findCommit,    // step 7
+		ld.loadSealed,    // step 8
+		ld.dropVoid,      // step 9
+		ld.endLast,       // step 10
+		ld.readTail,      // step 11
+		ld.removeBlobs,   // step 12
+		ld.endInstall,    // step 13
+		ld.conclude,      // step 14
 	} {
 		if err := step(); err != nil {
 			return nil, Report{}, fmt.Errorf("load group %s from %s: %w", opts.Identity.Name, opts.Dir,
