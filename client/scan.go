@@ -132,7 +132,7 @@ type scanning struct {
 	request  recordv1.ScanRequest
 	attempts attempts
 	cursor   []byte
-	// addresses of shards that hold a split, best first; nil: any gateway
+	// addresses of shards that hold a split, best first; nil if any gateway can serve the scan
 	addresses []string
 }
 

@@ -18,7 +18,7 @@ import (
 // plannerLeaseSeconds is short because after a crash new groups wait for the next planner.
 const plannerLeaseSeconds = 3
 
-// For each view, RunPlanner creates the groups of Hash routing and writes the targets that Plan changes. It runs until
+// RunPlanner creates, for each view, the groups of Hash routing and writes the targets that Plan changes. It runs until
 // ctx is done. Several planners may run. One of them is elected by a lease, and its writes have no effect after it has
 // lost the lease. RunPlanner continues after etcd outages. It returns an error for an invalid policy, and nil when ctx
 // is done.

@@ -15,8 +15,8 @@ import (
 type Caller struct {
 	text     string    // result of String, which is also the form in which a gateway forwards the caller; empty if unknown
 	subjects []Subject // subjects by which grants can name this caller
-	// process says that the caller is a process of the store. It is false for members of etcd, because these call no other
-	// process.
+	// process means that the caller is a process of the store. It is false for members of etcd, because these call no
+	// other process.
 	process bool
 	admin   bool // true if the certificate identifies an administrator
 	// Expires is the expiry of the token that identifies the caller. It is zero if a certificate identifies the caller.

@@ -55,14 +55,14 @@ type Rule struct {
 	For   Audience
 	Verb  Verb  // only with Granted
 	Where Where // only with Granted
-	// Lasting says that the guard repeats the decision while the call is open.
+	// Lasting means that the guard repeats the decision while the call is open.
 	Lasting bool
-	// Apart says that the guard decides about each message of the call individually.
+	// Apart means that the guard decides about each message of the call individually.
 	Apart bool
-	// ReturnsSigned says that the request or the response contains values that callers send back, such as a cursor.
+	// ReturnsSigned means that the request or the response contains values that callers send back, such as a cursor.
 	// These values are signed for the caller.
 	ReturnsSigned bool
-	// ArchiverToo says that the archiver may make the call, too. Without ArchiverToo, the archiver may make only calls
+	// ArchiverToo means that the archiver may make the call, too. Without ArchiverToo, the archiver may make only calls
 	// for Archiver and Anyone.
 	ArchiverToo bool
 }

@@ -69,7 +69,7 @@ type Subject struct {
 type Issuer struct {
 	// URL is the issuer's name in the iss claim of tokens.
 	URL string `json:"url"`
-	// ServiceAccounts says that the subjects of the issuer's tokens are Kubernetes ServiceAccounts.
+	// ServiceAccounts means that the subjects of the issuer's tokens are Kubernetes ServiceAccounts.
 	ServiceAccounts bool `json:"serviceAccounts,omitempty"`
 	// Audiences are the accepted audiences of the issuer's tokens. A token needs one of them. The default is the
 	// table's audience.

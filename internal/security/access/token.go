@@ -184,7 +184,7 @@ func algorithmOf(key any) (jose.SignatureAlgorithm, error) {
 // ErrToken is wrapped by all errors about tokens. Their messages quote nothing but names from the token.
 var ErrToken = errors.New("the token is not taken")
 
-// UnknownKeyError says that a token names a key that is not in the table's key set for the issuer.
+// UnknownKeyError means that a token names a key that is not in the table's key set for the issuer.
 type UnknownKeyError struct{ Issuer, Key string }
 
 // Error implements error.

@@ -98,7 +98,7 @@ type ages struct {
 	marks []ageMark
 }
 
-// ageMark says that all entries up to an index had been applied at a time.
+// ageMark is a time at which all entries up to an index had been applied.
 type ageMark struct {
 	index uint64
 	at    time.Time

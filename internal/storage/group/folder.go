@@ -26,8 +26,8 @@ type folder struct {
 	logger   *slog.Logger // adds the name of the group
 
 	manifest *format.Manifest // the manifest that is on disk
-	// unsure says that writing the manifest has failed, so that it is not known which manifest is on disk. The manifest
-	// must be written again before anything is acknowledged.
+	// unsure means that writing the manifest has failed, so that it is not known which manifest is on disk. The
+	// manifest must be written again before anything is acknowledged.
 	unsure     bool
 	nextNumber uint64 // number that the next segment gets
 	sequence   uint64 // sequence number of the last manifest that the folder tried to write

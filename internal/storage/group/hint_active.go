@@ -29,7 +29,7 @@ type activeHint struct {
 	folder     *folder
 	state      *state
 	pieceBytes int64 // minimum number of bytes of the active segment that one piece covers
-	// whileOpen says that the hint grows while the log is written to, and not only when the log is closed, so that a
+	// whileOpen means that the hint grows while the log is written to, and not only when the log is closed, so that a
 	// start after a kill can use it.
 	whileOpen bool
 

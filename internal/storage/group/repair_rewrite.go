@@ -26,7 +26,7 @@ type rangeRepair struct {
 	same  map[uint64]bool // indexes of the entries that both logs have
 	peer  uint64          // applied index of the peer
 	floor uint64          // the new compaction floor of Raft
-	// dropped says that entries are left out because the peer has compacted them away. They were superseded by entries
+	// dropped means that entries are left out because the peer has compacted them away. They were superseded by entries
 	// up to the peer's applied index, which this log has also applied.
 	dropped bool
 	terms   []format.TermRun

@@ -23,10 +23,10 @@ type survey struct {
 	// may be void.
 	told map[uint64]knownEntry
 	lost []IndexRange // ranges in which entries are missing or may be missing; in order, and not adjacent
-	// rows says that known contains every valid version of the segment, and that terms is right. A version that is not
+	// rows means that known contains every valid version of the segment, and that terms is right. A version that is not
 	// in known is then void.
 	rows bool
-	// requests says that the segment has entries of KindRequest, for which there are no rows.
+	// requests means that the segment has entries of KindRequest, for which there are no rows.
 	requests bool
 	terms    []format.TermRun      // term runs of the segment; only if rows is true
 	have     map[uint64]*keptFrame // the frames in kept, by index

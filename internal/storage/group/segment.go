@@ -52,8 +52,8 @@ type segment struct {
 	// written, because the hint has the rows. Existing rows never change, and only the length does. Guarded by
 	// state.mu.
 	rows *format.Rows
-	// incomplete says that rows lacks entries that are in bad bytes. A hint made from such rows would hide the damage from
-	// the next load. It is set before the segment is published.
+	// incomplete means that rows lacks entries that are in bad bytes. A hint made from such rows would hide the damage
+	// from the next load. It is set before the segment is published.
 	incomplete bool
 	moving     bool // whether the entries are being moved to another segment; guarded by state.mu
 	// terms are the term runs of all entries if the load read the whole segment. If terms is nil, state.terms has them.
@@ -76,7 +76,7 @@ type segment struct {
 // openFile wraps the interface vfs.File for an atomic pointer.
 type openFile struct{ vfs.File }
 
-// checkpoint says that the frame of the entry with this index, a put or delete, is at this offset.
+// checkpoint is the offset of a frame, and the index of its entry, which is a put or delete.
 type checkpoint struct {
 	index  uint64
 	offset int64

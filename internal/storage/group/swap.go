@@ -31,7 +31,8 @@ func (r *rewrite) place() []*segment {
 	return []*segment{r.next}
 }
 
-// move says that a rewrite keeps a version at a new location, or drops it. The field to is 0 if the version is dropped.
+// move describes a version that a rewrite keeps at a new location, or drops. The field to is 0 if the version is
+// dropped.
 type move struct {
 	id       int64
 	index    uint64

@@ -161,17 +161,17 @@ type CompactOptions struct {
 	// Through is an index. Segments with entries above it are not rewritten, so that members that do not have these
 	// entries yet can receive them one by one. 0 means that all applied entries may be compacted.
 	Through uint64
-	// SpaceLow says that free space is low. Compact then merges only little data, seals the newest segment if much of it
-	// is superseded, and rewrites every segment of which a sixteenth can be dropped.
+	// SpaceLow means that free space is low. Compact then merges only little data, seals the newest segment if much of
+	// it is superseded, and rewrites every segment of which a sixteenth can be dropped.
 	SpaceLow bool
-	// IgnoreHold says that the hold is ignored, and that the history floor may rise above it. Tombstones above the hold
-	// are still kept, unless SpaceLow is also set.
+	// IgnoreHold means that the hold is ignored, and that the history floor may rise above it. Tombstones above the
+	// hold are still kept, unless SpaceLow is also set.
 	IgnoreHold bool
 	// SealBytes is a number of superseded bytes. If the newest segment has at least this many, and they are at least half
 	// of the segment, the segment is sealed so that it can be rewritten. 0 means that the segment remains active until it
 	// is full.
 	SealBytes int64
-	// LookOnly says that nothing is rewritten. Compact then only updates the values in Stats about data that can be
+	// LookOnly means that nothing is rewritten. Compact then only updates the values in Stats about data that can be
 	// dropped and data that must be kept.
 	LookOnly bool
 }

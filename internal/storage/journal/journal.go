@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ErrUnused says that the journal did not accept a write. The caller has to sync the group's own file to make the write
-// durable.
+// ErrUnused means that the journal did not accept a write. The caller has to sync the group's own file to make the
+// write durable.
 var ErrUnused = errors.New("the journal does not take it")
 
 const (
@@ -74,7 +74,7 @@ type Journal struct {
 	halves  [2]half
 	current int // index of the half to which records are written
 	pending *batch
-	// flushing says that a goroutine is writing a batch. Only that goroutine uses halves (except half.live) and the
+	// flushing means that a goroutine is writing a batch. Only that goroutine uses halves (except half.live) and the
 	// fields below stats.
 	flushing bool
 	broken   error

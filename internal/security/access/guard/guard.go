@@ -41,8 +41,8 @@ type Config struct {
 	Required func() bool
 	// Key returns the store's signing key, and creates the key if there is none.
 	Key func(ctx context.Context) ([]byte, error)
-	// Forwarded says that the store's gateways name the original caller in a header. A call from a gateway without such
-	// a header is refused.
+	// Forwarded means that the store's gateways name the original caller in a header. A call from a gateway without
+	// such a header is refused.
 	Forwarded bool
 	// Audit receives refusals and completed operations. If Audit is nil, there is no audit log.
 	Audit *Audit

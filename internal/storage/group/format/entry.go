@@ -48,8 +48,8 @@ type SegmentID [8]byte
 type Entry struct {
 	Kind  Kind
 	Codec Codec
-	// Used says that the entry was its record's newest version when the frame was written. The entry CRC does not cover
-	// it.
+	// Used means that the entry was its record's newest version when the frame was written. The entry CRC does not
+	// cover it.
 	Used       bool
 	ID         int64
 	Index      uint64 // Raft index, which is the record's version; 0 only for KindState

@@ -41,7 +41,7 @@ type Hint struct {
 	Blobs      []HintBlob
 }
 
-// TermRun says that the entries from FirstIndex on have the given term.
+// TermRun is a run of entries with the same term, which begins at FirstIndex.
 type TermRun struct{ FirstIndex, Term uint64 }
 
 // HintBlob is a blob that an entry of the segment refers to.

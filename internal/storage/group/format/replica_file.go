@@ -36,7 +36,7 @@ type ReplicaFile struct {
 	Volume uuid.UUID
 	Store  uuid.UUID
 	Group  uuid.UUID
-	// Joining says that the folder holds no valid data yet. An Install makes the replica a member.
+	// Joining means that the folder holds no valid data yet. An Install makes the replica a member.
 	Joining bool
 }
 

@@ -32,8 +32,8 @@ type VerifyReport struct {
 	Damages   []format.Damage
 	TornBytes int64 // size of a torn tail above the synced mark; it is not damage, and the next load truncates it
 	Joining   bool  // whether the replica is still joining, so that its folder holds no valid data yet
-	// Exchanged says that the manifest belongs to a different group than the folder, and what to do. It is empty if both
-	// belong to the same group. If it is not empty, nothing else was checked.
+	// Exchanged, if not empty, says that the manifest belongs to a different group than the folder, and what to do. In
+	// that case nothing else was checked. It is empty if both belong to the same group.
 	Exchanged string
 }
 
@@ -87,7 +87,7 @@ type verifier struct {
 	hard     format.StateRecord // the hard state, combined from the manifest and the state frames
 	lost     bool               // whether entries are or may be lost for a reason other than a bad blob
 	badMark  bool
-	// badReplica says that a copy of the replica file is invalid.
+	// badReplica means that a copy of the replica file is invalid.
 	badReplica bool
 	started    time.Time
 

@@ -41,7 +41,7 @@ type segmentScan struct {
 
 	hint        *format.Hint // nil if there is no valid hint
 	hintChecked bool
-	// hidden says that bad bytes hide a truncation. The hint shows that other entries replaced whole entries of this
+	// hidden means that bad bytes hide a truncation. The hint shows that other entries replaced whole entries of this
 	// segment, and these other entries are lost.
 	hidden bool
 }

@@ -22,7 +22,7 @@ type DamagedID struct {
 type badRange struct {
 	Offset, Bytes int64
 	What          string
-	// doubt says that the range may hold acknowledged data. Unlike a torn write, such a range does not end the log.
+	// doubt means that the range may hold acknowledged data. Unlike a torn write, such a range does not end the log.
 	doubt         bool
 	known         *format.Entry // the entry without attributes and data, if its header is valid
 	before, After uint64        // indexes of the whole entries before and after the range; After is 0 if no entry follows
@@ -69,8 +69,8 @@ type Walk struct {
 	KeepOthers  bool
 	withoutRows bool // Rows is not filled
 	open        int  // index in Bad of the first range that is not followed by an entry yet
-	// Gapless says that indexes are consecutive, as in a segment to which entries were only appended. A gap between two
-	// indexes then means that entries are missing.
+	// Gapless means that indexes are consecutive, as in a segment to which entries were only appended. A gap between
+	// two indexes then means that entries are missing.
 	Gapless bool
 }
 

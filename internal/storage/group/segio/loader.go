@@ -22,7 +22,7 @@ const (
 type LoaderOptions struct {
 	// Reads is the number of concurrent reads for all groups together. 0 means 8, or 1 on a rotational device.
 	Reads int
-	// Rotational says that seeks are expensive, so that segments are read one after another.
+	// Rotational means that seeks are expensive, so that segments are read one after another.
 	Rotational bool
 	// KeepBytes is the maximum number of bytes of freed images that the loader keeps for later images. Reusing such
 	// memory causes no page faults. If KeepBytes is 0, the loader keeps none.

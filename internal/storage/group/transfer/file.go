@@ -65,7 +65,7 @@ type InstallFile struct {
 	started  int64     // offset up to which the kernel was asked to write the bytes
 	written  int64     // offset up to which the kernel has written the bytes
 	dropped  int64     // offset up to which the kernel was asked to drop the bytes from the page cache
-	// unwritten says that the device has failed to write, so that the page cache differs from the disk.
+	// unwritten means that the device has failed to write, so that the page cache differs from the disk.
 	unwritten bool
 }
 

@@ -53,8 +53,8 @@ type Options struct {
 	Identity format.Identity
 	Now      func() time.Time // time.Now if nil
 	Logger   *slog.Logger     // messages are discarded if nil
-	// Damaged says that a load has refused the log in the folder. If Damaged is set, the install replaces the log even if
-	// its sealed segments are already those of the export, because bytes after these segments are bad.
+	// Damaged means that a load has refused the log in the folder. If Damaged is set, the install replaces the log even
+	// if its sealed segments are already those of the export, because bytes after these segments are bad.
 	Damaged bool
 }
 
