@@ -57,7 +57,7 @@ func notOpened(field string, err error) error {
 	return invalid(field, "is %v", err)
 }
 
-// cursorField is the field number of the cursor in the answers of Scan and Watch.
+// cursorField is the field number of the cursor in Scan and Watch responses.
 const cursorField = 2
 
 // replaceBytes replaces the value of a bytes or string field of a message. It appends the new value, because protobuf

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	adminTimeout = 5 * time.Second        // time limit for one shard to answer a listing
+	adminTimeout = 5 * time.Second        // time limit for one shard's response to a listing
 	loadInterval = 500 * time.Millisecond // pause between two messages of WatchLoad
 )
 
@@ -31,7 +31,7 @@ type adminServer struct {
 }
 
 // askAll calls ask(i) for each of n shards, concurrently, with at most adminTimeout for each. It returns an error only
-// if the caller's own context ends.
+// if the caller's own context is done.
 func askAll(ctx context.Context, n int, ask func(ctx context.Context, i int)) error {
 	parallel.Times(n, fanOut, func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
@@ -110,7 +110,7 @@ func (a *adminServer) WatchLoad(request *recordv1.WatchLoadRequest,
 	return nil
 }
 
-// follow receives the progress of one shard until the shard's load ends or the shard no longer answers.
+// follow receives the progress of one shard until the shard has loaded everything or no longer responds.
 func (l *loads) follow(ctx context.Context, s *shard, request *recordv1.WatchLoadRequest) {
 	from, err := recordv1.NewAdminServiceClient(s.conn()).WatchLoad(ctx, request)
 	for err == nil {
@@ -154,8 +154,7 @@ func (a *adminServer) DeleteGroup(ctx context.Context, request *recordv1.DeleteG
 	return atLeader(ctx, a, request, recordv1.AdminServiceClient.DeleteGroup)
 }
 
-// atLeader makes a call to the shard that leads the group of the request. It does not retry a call that may have
-// started.
+// atLeader calls the shard that leads the group in the request. It does not retry a call that may have started.
 func atLeader[Q interface{ GetGroup() string }, A any](ctx context.Context, a *adminServer, request Q,
 	method func(recordv1.AdminServiceClient, context.Context, Q, ...grpc.CallOption) (A, error)) (out A, err error) {
 	if request.GetGroup() == "" {
@@ -211,7 +210,8 @@ func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []place
 		checked = true
 		verified.Bytes, verified.Entries, verified.Damages = answers[i].GetBytes(), answers[i].GetEntries(),
 			int32(len(answers[i].GetDamages()))
-		for _, c := range answers[i].GetCopies() { // the shard's own row counts all damages, but Damages lists only some
+		// the shard's own row has the number of all damages, but Damages lists only some of them
+		for _, c := range answers[i].GetCopies() {
 			verified.Damages = max(verified.GetDamages(), c.GetDamages())
 		}
 		out.Bytes, out.Entries = out.GetBytes()+verified.GetBytes(), out.GetEntries()+verified.GetEntries()

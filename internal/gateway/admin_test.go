@@ -197,7 +197,7 @@ func TestListingsHavePages(t *testing.T) {
 	})
 }
 
-// A shard that has more groups than one message holds still answers, and none of its groups is listed as unavailable.
+// A shard with more groups than fit into one message still responds, and none of its groups is listed as unavailable.
 func TestAShardOfManyGroupsIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a")
@@ -229,8 +229,8 @@ func TestAShardOfManyGroupsIsListed(t *testing.T) {
 	})
 }
 
-// TestAGroupOfJustNowIsFound checks that a gateway does not answer "does not exist" for a group that is missing in
-// its table, because another gateway may have created the group a moment ago.
+// TestAGroupOfJustNowIsFound checks that a gateway does not answer "does not exist" for a group that is missing in its
+// table, because another gateway may have just created the group.
 func TestAGroupOfJustNowIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := named()
@@ -252,8 +252,8 @@ func TestAGroupOfJustNowIsFound(t *testing.T) {
 	})
 }
 
-// An error about the name of a group that is too long does not repeat the whole name, because a name of 60,000 bytes
-// could not be sent to the caller.
+// An error about a group name that is too long does not repeat the whole name, because a name of 60,000 bytes could not
+// be sent to the caller.
 func TestErrorsAboutLongNamesOfGroupsAreShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a")
@@ -350,7 +350,7 @@ func TestAdminCallsOfAGroupNeedOne(t *testing.T) {
 }
 
 func TestStopLeavesNothingRunning(t *testing.T) {
-	// synctest.Test fails if a goroutine still runs when the test and its cleanups have ended.
+	// synctest.Test fails if a goroutine still runs when the test and its cleanups have finished.
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{Registry: prometheus.NewRegistry()}, "a", "b")
 		if _, err := batchPut(t, c, puts(1, 2, 3, 4)); err != nil {

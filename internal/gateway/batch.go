@@ -26,7 +26,7 @@ type item struct {
 	begin, end int // offsets in the message, including tag and length
 	effect     routing.Effect
 	answered   bool
-	err        error // the last failure, which is the answer unless a shard answers the item later
+	err        error // the last failure, which is returned unless a shard handles the item later
 	failures   failures
 	route      *route
 	to         *shard // the shard of the last attempt
@@ -120,7 +120,7 @@ type part struct {
 	items []int // indices in the batch, sorted
 }
 
-// tenures returns the tenures of the part's shard as the leader of the part's groups, without unknown ones.
+// tenures returns the tenures during which the part's shard leads the part's groups, without unknown ones.
 func (b *batch) tenures(p *part) []*liveness.Tenure {
 	known := map[*liveness.Tenure]bool{}
 	for _, i := range p.items {
@@ -130,8 +130,8 @@ func (b *batch) tenures(p *part) []*liveness.Tenure {
 	return slices.Collect(maps.Keys(known))
 }
 
-// split divides the unanswered items by the shards that lead their groups, and keeps their order. An item whose group
-// has no known leader goes to no shard. Its error is set to the reason, and the item counts as answered if a retry
+// split distributes the unanswered items over the shards that lead their groups, and keeps their order. For an item
+// whose group has no known leader, split sets the error to the reason, and treats the item as answered if a retry
 // cannot help.
 func (g *Gateway) split(ctx context.Context, t *table, b *batch) []*part {
 	var parts []*part
@@ -199,7 +199,7 @@ func (b *batch) message(p *part) *frame {
 	return f
 }
 
-// failPart records the failure of a whole part for each of its items that has no answer yet.
+// failPart records the failure of a whole part for each of its items without a result.
 func (b *batch) failPart(p *part, err error, v routing.Verdict) {
 	err = unreachable(err, p.shard.name)
 	for _, i := range p.items {
@@ -217,13 +217,13 @@ func (it *item) failed(err error, v routing.Verdict) {
 	it.note(err, v)
 }
 
-// note records a failure. If the item must not be retried, the failure becomes its answer.
+// note records a failure. If the item must not be retried, the failure becomes its result.
 func (it *item) note(err error, v routing.Verdict) {
 	it.answered = !it.effect.Failed(v, true)
 	it.err = told(err, &it.effect)
 }
 
-// open counts the items without an answer. v is the verdict on the first of them.
+// open returns the number of items without a result. v is the verdict on the first of them.
 func (b *batch) open() (n int, v routing.Verdict) {
 	for i := range b.items {
 		if it := &b.items[i]; !it.answered {
@@ -261,7 +261,7 @@ func resultStatus(result scanner, field protowire.Number) (*status.Status, error
 func appendMessage(dst []byte, m proto.Message) []byte {
 	dst = protowire.AppendTag(dst, 1, protowire.BytesType)
 	encoded, err := proto.Marshal(m)
-	if err != nil { // Marshal refuses only strings that are not UTF-8, and error texts are UTF-8
+	if err != nil { // Marshal refuses only strings that are not UTF-8, and error messages are UTF-8
 		encoded = nil
 	}
 	return protowire.AppendBytes(dst, encoded)

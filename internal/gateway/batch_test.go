@@ -232,7 +232,7 @@ func TestBatchesOutsideTheirLimitsAreRefused(t *testing.T) {
 			_, err = batchGet(c, make([]int64, n)...)
 			wantFieldViolation(t, err, "gets")
 		}
-		// The gateway answers the messages before the invalid one.
+		// The gateway answers the messages that precede the invalid one.
 		answers, err := batchPut(t, c, puts(1), puts(2), &recordv1.BatchPutRequest{})
 		if len(answers) != 2 {
 			t.Fatalf("%d answers, %v", len(answers), err)

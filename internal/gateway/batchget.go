@@ -54,7 +54,7 @@ type getting struct {
 	sendErr error
 }
 
-// run retries until all items are answered, the caller has disconnected, or the deadline is near.
+// run retries until all items have a result, the caller has disconnected, or the deadline is near.
 func (get *getting) run(ctx context.Context) {
 	call := get.g.repeated(routing.Effect{})
 	for {
@@ -79,12 +79,12 @@ func (get *getting) run(ctx context.Context) {
 func (get *getting) part(ctx context.Context, p *part) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err := notEOF(get.read(ctx, p)) // while items lack an answer, even the normal end of the stream is an error
+	err := notEOF(get.read(ctx, p)) // while items lack a result, even the normal end of the stream is an error
 	v := routing.Judge(status.Convert(err), true)
 	get.failPart(p, err, v)
 }
 
-// read forwards the shard's answers until the stream ends. It returns io.EOF at the normal end.
+// read forwards the shard's responses until the stream ends. It returns io.EOF if the stream ends without an error.
 func (get *getting) read(ctx context.Context, p *part) error {
 	in := get.message(p)
 	defer in.free()
@@ -118,8 +118,8 @@ func (get *getting) read(ctx context.Context, p *part) error {
 	}
 }
 
-// send forwards one message to the caller. The argument bytes is the number of bytes that the shard of the message
-// has sent so far.
+// send forwards one message to the caller. The argument bytes is the number of bytes that the shard which sent the
+// message has sent so far.
 func (get *getting) send(out *frame, bytes int64) error {
 	if out.bufs.Len() == 0 {
 		out.free()
@@ -199,7 +199,7 @@ func readPosition(result scanner) (uint64, error) {
 	return value.uvarint()
 }
 
-// sendFailures answers the items that no shard has answered.
+// sendFailures sends errors for the items that no shard has answered.
 func (get *getting) sendFailures() error {
 	var out []byte
 	for i := range get.items {

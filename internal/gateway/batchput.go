@@ -19,16 +19,16 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// These are limits of a BatchPut message, and of the messages in flight on one stream.
+// These constants limit a BatchPut message, and the messages in flight on one stream.
 const (
 	putsMax       = 1024
 	putBytesMax   = 4<<20 + 64<<10 // 4 MiB of puts, and 64 KiB for their tags
 	batchesFlight = 4
 )
 
-// batchPut splits each message by shard and sends the parts over one stream per shard, so that puts of one record keep
-// their order. It combines the results in the order of the message. Puts that must be retried use separate streams,
-// after puts that arrived later.
+// batchPut splits each message by shard and sends the parts over one stream per shard, so that puts to one record keep
+// their order. It combines the results in the order of the message. Retried puts use separate streams, so they may be
+// applied after puts that arrived later.
 func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 	if _, err := g.router.wait(stream.Context()); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 	go func() {
 		err := b.answer(stream, under)
 		if err != nil {
-			cancel() // nobody reads the answers of the shards
+			cancel() // nobody reads the shards' responses
 		}
 		answered <- err
 		for pb := range under { // frees the remaining messages
@@ -78,8 +78,8 @@ type putting struct {
 // putBatch is one message in progress.
 type putBatch struct {
 	*batch
-	wait    sync.WaitGroup // waits until all parts are answered
-	results []scanner      // the bytes of each result of a shard
+	wait    sync.WaitGroup // waits until all parts have a result
+	results []scanner      // bytes of each result from a shard
 	mu      sync.Mutex
 	frames  []*frame // the frames that hold the results
 }
@@ -91,7 +91,7 @@ func (pb *putBatch) free(g *Gateway) {
 	g.endBatch(pb.batch)
 }
 
-// wrote reports the puts of a message to the audit log. It is called when they are answered or will not be retried.
+// wrote reports the puts of a message to the audit log. It is called when they have results or will not be retried.
 func (pb *putBatch) wrote(ctx context.Context, g *Gateway) {
 	call := access.CallOf(ctx)
 	if call == nil {
@@ -142,7 +142,7 @@ func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) erro
 }
 
 // answer completes the messages in their order: it waits for the parts of each message, retries its unanswered puts,
-// and sends its answer.
+// and sends the response.
 func (b *putting) answer(stream grpc.ServerStream, under <-chan *putBatch) error {
 	for pb := range under {
 		pb.wait.Wait()
@@ -157,7 +157,7 @@ func (b *putting) answer(stream grpc.ServerStream, under <-chan *putBatch) error
 	return nil
 }
 
-// retry repeats the unanswered puts, each part over a stream of its own, until the deadline is near.
+// retry retries the unanswered puts, each part over its own stream, until the deadline is near.
 func (b *putting) retry(pb *putBatch) {
 	n, v := pb.open()
 	if n == 0 {
@@ -185,7 +185,7 @@ func (b *putting) retry(pb *putBatch) {
 	}
 }
 
-// notEOF replaces io.EOF by an error for a stream that ended too early without an error.
+// notEOF replaces io.EOF with an error for a stream that ended too early without an error.
 func notEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return status.Error(codes.Unavailable, "the shard ended the stream without an answer")
@@ -254,7 +254,7 @@ func (pb *putBatch) response() *frame {
 	return &frame{bufs: message.Appended(buf, out)}
 }
 
-// lane is the stream to one shard. The shard answers its parts in the order in which they were sent.
+// lane is the stream to one shard. The shard responds to the parts in the order in which they were sent.
 type lane struct {
 	to     grpc.ClientStream
 	cancel context.CancelFunc
@@ -296,7 +296,7 @@ func openLane(ctx context.Context, s *shard) *lane {
 	return l
 }
 
-// send sends a part. If this fails, send records the failure in the batch.
+// send sends a part. If sending fails, send records the failure in the batch.
 func (l *lane) send(pb *putBatch, p *part) {
 	if l.err != nil {
 		pb.failPart(p, l.err, routing.Judge(status.Convert(l.err), false))
@@ -309,7 +309,8 @@ func (l *lane) send(pb *putBatch, p *part) {
 	l.parts <- sentPart{pb: pb, p: p, sent: err == nil}
 }
 
-// receive reads answers until the lane is closed. After the stream breaks, all further parts fail with the same error.
+// receive reads responses until the lane is closed. After the stream breaks, all further parts fail with the same
+// error.
 func (l *lane) receive() {
 	var broken error
 	for s := range l.parts {
@@ -334,7 +335,7 @@ func (l *lane) receive() {
 	l.cancel()
 }
 
-// close ends the lane after its parts are answered.
+// close closes the lane after its parts have been answered.
 func (l *lane) close() {
 	if l.err == nil {
 		_ = l.to.CloseSend() // fails only if the stream is already broken

@@ -44,7 +44,7 @@ func (c echoCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 func (c echoCodec) Name() string { return "proto" }
 
-// echoShard gives the same answer to every Get.
+// echoShard returns the same response for every Get.
 type echoShard struct {
 	recordv1.UnimplementedRecordServiceServer
 	answer *recordv1.GetResponse

@@ -17,8 +17,8 @@ const (
 	// These are pauses between attempts. A newer view ends a pause immediately.
 	pauseFirst = 5 * time.Millisecond
 	pauseMax   = 250 * time.Millisecond
-	// reserveMax bounds the time before the deadline that is reserved for sending the answer back. If the caller's
-	// own clock ended the call first, the caller would not learn the reason.
+	// reserveMax bounds the time before the deadline that is reserved for sending the response back. If the caller's own
+	// timer expired first, the caller would not learn the reason.
 	reserveMax    = 250 * time.Millisecond
 	createTimeout = 10 * time.Second
 )
@@ -95,7 +95,7 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 // attempt tries a call once, at one shard. The result sent is true if the request may have left this process.
 type attempt func(ctx context.Context, s place) (sent bool, err error)
 
-// repeated is a call that is retried until it is answered.
+// repeated is a call that is retried until it has a final result.
 type repeated struct {
 	routing.Attempts
 	g      *Gateway
@@ -106,7 +106,7 @@ func (g *Gateway) repeated(effect routing.Effect) repeated {
 	return repeated{g: g, Attempts: routing.Attempts{Pace: &g.pace, Effect: effect}}
 }
 
-// route makes attempts at the leader of the key's group until one has a final answer or the deadline is near.
+// route makes attempts at the leader of the key's group until an attempt has a final result or the deadline is near.
 func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) error {
 	t, err := c.g.router.wait(ctx)
 	if err != nil {
@@ -115,7 +115,7 @@ func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) 
 	return c.repeat(ctx, t, do, func(t *table) (*route, error) { return c.g.resolve(ctx, t, k, creates) })
 }
 
-// named does what route does, for a group that is given by its name and must exist.
+// named does what route does, for a group that is identified by name and must exist.
 func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	t, err := c.g.tableWith(ctx, group)
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 }
 
 // repeat makes attempts, each with the newest table; t is the table of the first attempt. The function find returns the
-// route in a table. If find returns an error, the call ends with that error.
+// route in a table. If find returns an error, the call fails with that error.
 func (c *repeated) repeat(ctx context.Context, t *table, do attempt, find func(*table) (*route, error)) error {
 	for {
 		r, err := find(t)
@@ -145,7 +145,7 @@ func (c *repeated) repeat(ctx context.Context, t *table, do attempt, find func(*
 }
 
 // try makes one attempt at the leader of a group. If the call must be retried, try waits until the next attempt makes
-// sense. If done is true, err is the answer. r may be nil.
+// sense. If done is true, err is the call's result. r may be nil.
 func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (done bool, err error) {
 	f := failedAttempt{shard: r.leader(), route: r, table: t}
 	if f.shard == nil {
@@ -171,7 +171,7 @@ type failedAttempt struct {
 }
 
 // goOn decides what follows a failed attempt. If the call must be retried, goOn waits until the next attempt makes
-// sense. If done is true, err is the answer.
+// sense. If done is true, err is the call's result.
 func (c *repeated) goOn(ctx context.Context, f *failedAttempt) (done bool, err error) {
 	answer := c.Report(f.err, f.verdict, f.sent)
 	if f.shard != nil && f.verdict.Fate != routing.Final {
@@ -187,7 +187,7 @@ func (c *repeated) goOn(ctx context.Context, f *failedAttempt) (done bool, err e
 	return false, nil
 }
 
-// nowhere returns the error of a call for a group if none of its shards is known. r may be nil.
+// nowhere returns the error for a call to a group none of whose shards is known. r may be nil.
 func (r *route) nowhere() error {
 	if r != nil && r.unknown != "" {
 		return fail(codes.Unavailable, reason.NoLeader, "group %q: %s", r.group, r.unknown)
@@ -195,7 +195,7 @@ func (r *route) nowhere() error {
 	return fail(codes.Unavailable, reason.NoLeader, "no shard owns the group yet, or its shard is not registered")
 }
 
-// end returns the answer when no attempt follows.
+// end returns the error to the caller when no attempt follows.
 func (c *repeated) end(err error) error { return told(err, &c.Effect) }
 
 // pause waits until the next attempt makes sense. It returns false if that time is after the deadline.

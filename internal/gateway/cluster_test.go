@@ -40,7 +40,7 @@ type cluster struct {
 }
 
 // endless returns a context without a deadline, for calls that must fail. The gateway then gives up before its caller
-// does, so the caller gets the reason in the gateway's error.
+// does, so the caller learns the reason from the gateway's error.
 func (c *cluster) endless() context.Context { return context.WithoutCancel(c.ctx) }
 
 func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {
@@ -90,7 +90,7 @@ func (c *cluster) config(cfg gateway.Config) gateway.Config {
 	return cfg
 }
 
-// dial connects to a gateway, until the test ends.
+// dial connects to a gateway until the test has finished.
 func (c *cluster) dial(g *gateway.Gateway, options ...grpc.DialOption) *grpc.ClientConn {
 	c.t.Helper()
 	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()), c.network.Dialer())
@@ -100,7 +100,7 @@ func (c *cluster) dial(g *gateway.Gateway, options ...grpc.DialOption) *grpc.Cli
 	return conn
 }
 
-// another starts a second gateway, with other limits, and returns when it has reached an epoch.
+// another starts a second gateway, with other limits, and waits until the gateway has reached an epoch.
 func (c *cluster) another(cfg gateway.Config, epoch uint64) recordv1.RecordServiceClient {
 	c.t.Helper()
 	g, err := gateway.Start(c.ctx, c.config(cfg))

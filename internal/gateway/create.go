@@ -31,8 +31,8 @@ func (e *quotaError) Error() string {
 		e.tenant.Name, access.TenantGroups, e.tenant.Quotas.Of(access.TenantGroups), e.groups, e.tenant.Prefix)
 }
 
-// create creates a group of Named routing if the group does not exist, within the quota of its tenant and, if
-// limited, within the limit of the store. It returns a *quotaError, placement.ErrGroupLimit, or an error of etcd.
+// create creates a group with Named routing if the group does not exist, within the tenant's quota and, if limited,
+// within the store's limit. It returns a *quotaError, placement.ErrGroupLimit, or an etcd error.
 func (g *Gateway) create(ctx context.Context, t *table, name string, limited bool) (there placement.Group, created bool,
 	err error) {
 	tenant, err := g.tenantOf(ctx, name)
@@ -58,7 +58,7 @@ func (g *Gateway) create(ctx context.Context, t *table, name string, limited boo
 	return there, created, err
 }
 
-// createError returns the answer to a call whose group could not be created. outcome has the same meaning as in
+// createError returns the error for a call whose group could not be created. outcome has the same meaning as in
 // etcdFailed.
 func createError(name string, err error, outcome bool) error {
 	quota, ok := errors.AsType[*quotaError](err)
@@ -77,14 +77,14 @@ func createError(name string, err error, outcome bool) error {
 	return etcdFailed(err, outcome, "group %q is not known here, and cannot be looked up or made", name)
 }
 
-// knownTenants are the tenants in one revision of the table of grants.
+// knownTenants are the tenants in one revision of the grants table.
 type knownTenants struct {
 	revision int64
 	list     []access.Tenant
 }
 
-// tenantOf returns the tenant that owns a group according to the table of grants that etcd holds now, or nil if no
-// tenant owns it. If that table cannot be used, the last usable table remains in use, as with grants.
+// tenantOf returns the tenant that owns a group according to the grants table that etcd holds now, or nil if no tenant
+// owns it. If that table cannot be used, the last usable table remains in use, as with grants.
 func (g *Gateway) tenantOf(ctx context.Context, group string) (*access.Tenant, error) {
 	known := g.tenants.Load()
 	if known == nil {
@@ -113,11 +113,11 @@ func (g *Gateway) tenantOf(ctx context.Context, group string) (*access.Tenant, e
 	return access.TenantOf(known.list, group), nil
 }
 
-// groupsNear is the share of the store's limit of groups above which the status has a warning. A person must act
+// groupsNear is the fraction of the store's group limit above which the status has a warning. An administrator must act
 // before the limit is reached, because the limit cannot be raised.
 const groupsNear = 0.8
 
-// warnings returns a text for each limit of the store that is nearly reached.
+// warnings returns a message for each limit of the store that is nearly reached.
 func (t *table) warnings() []string {
 	limit := t.groupLimit()
 	if limit == 0 || float64(len(t.named)) < groupsNear*float64(limit) {

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// grant writes a table of grants with these tenants. It replaces the table at the current revision.
+// grant writes a grants table with these tenants. It replaces the table at the current revision.
 func (c *cluster) grant(tenants string) {
 	c.t.Helper()
 	there, err := c.store.Access(c.ctx)
@@ -34,7 +34,7 @@ func (c *cluster) grant(tenants string) {
 	must.OK(c.t, err)
 }
 
-// carryOut acts for shard a: it creates the groups that etcd has, until the test ends.
+// carryOut acts for shard a. It creates the groups that etcd lists, until the test has finished.
 func (c *cluster) carryOut() {
 	for view := range c.store.Watch(c.ctx) {
 		for _, g := range view.Groups {
@@ -125,7 +125,7 @@ sheaf_gateway_tenant_refused_total{quota="groups",tenant="two"} 0
 	})
 }
 
-// A gateway that never read a usable table of grants creates no groups, because it does not know which tenant owns a
+// A gateway that never read a usable grants table creates no groups, because it does not know which tenant owns a
 // group. A gateway that has read a usable table continues to use it.
 func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -152,8 +152,8 @@ func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
 	})
 }
 
-// The status has a warning before the store reaches its limit of groups, and the metrics show the number of groups
-// and the limit.
+// The status has a warning before the store reaches its group limit, and the metrics show the number of groups and the
+// limit.
 func TestALimitOfGroupsIsReportedBeforeItIsReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()

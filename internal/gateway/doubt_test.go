@@ -12,12 +12,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// afterDoubt lists possible answers of a shard to a repeated write that was already applied, but whose answer was
+// afterDoubt lists a shard's possible responses to a retried write that was already applied, but whose response was
 // lost.
 var afterDoubt = []struct {
 	code   codes.Code
 	reason string
-	told   bool // the shard gives this answer only after it has looked up the request id
+	told   bool // the shard returns this error only after it has looked up the request id
 }{
 	{codes.ResourceExhausted, "OVERLOADED", false},
 	{codes.ResourceExhausted, "DISK_FULL", false},
@@ -81,7 +81,7 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 	})
 }
 
-// A shard that stops ends its streams with STOPPING, even while puts on them are unanswered.
+// A shard that stops aborts its streams with STOPPING, even while puts on them are unanswered.
 func TestAStreamThatIsEndedByStoppingLeavesItsPutsInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")

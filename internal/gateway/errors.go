@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
-// fail returns an error with a gRPC code, a reason and a text.
+// fail returns an error with a gRPC code, a reason and a message.
 func fail(code codes.Code, why, format string, args ...any) error {
 	return withDetails(code, fmt.Sprintf(format, args...), &errdetails.ErrorInfo{Domain: reason.Domain, Reason: why})
 }
@@ -43,8 +43,8 @@ func overloaded(format string, args ...any) error {
 // etcdPause is the time after which a call that needs etcd may be retried.
 const etcdPause = time.Second
 
-// etcdTime limits a request to etcd to three quarters of the caller's remaining time, so that the caller still gets
-// an answer with the reason if etcd does not answer.
+// etcdTime limits a request to etcd to three quarters of the caller's remaining time, so that the caller still receives
+// an error with the reason if etcd does not respond.
 func etcdTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := createTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -53,9 +53,8 @@ func etcdTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// etcdFailed returns the answer for a call whose request to etcd has failed. The format and its arguments describe
-// the failed step. If outcome is true, the call was a change, and the answer says whether etcd may have made the
-// change.
+// etcdFailed returns the error for a call whose request to etcd has failed. The format and its arguments describe the
+// failed step. If outcome is true, the call was a change, and the error says whether etcd may have made the change.
 func etcdFailed(err error, outcome bool, format string, args ...any) error {
 	what := fmt.Sprintf(format, args...)
 	info := &errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.EtcdUnavailable}
@@ -86,15 +85,15 @@ func withDetails(code codes.Code, text string, details ...protoadapt.MessageV1) 
 	return full.Err()
 }
 
-// outcomeUnknown returns the answer for a write that may have been applied.
+// outcomeUnknown returns the error for a write that may have been applied.
 func outcomeUnknown(cause error) error {
 	return fail(codes.Unknown, reason.OutcomeUnknown,
 		"the write may or may not have been applied: repeat it with its request_id (%v)", status.Convert(cause).Message())
 }
 
-// told returns the error for the caller of a write. If the write may have been applied, the caller gets
-// OUTCOME_UNKNOWN instead of err. err itself is returned if it proves that the write was not applied, and if the
-// caller's deadline has ended, because that error leaves the outcome open as well.
+// told returns the error for the caller of a write. If the write may have been applied, the caller gets OUTCOME_UNKNOWN
+// instead of err. told returns err itself if err proves that the write was not applied. told also returns err if the
+// caller's deadline has passed, because such an error leaves the outcome open as well.
 func told(err error, effect *routing.Effect) error {
 	v := routing.Judge(status.Convert(err), false)
 	if v.TimedOut || v.Reason == reason.OutcomeUnknown || !effect.Doubtful(v) {
@@ -112,7 +111,7 @@ func unreachable(err error, shard string) error {
 	return fail(codes.Unavailable, reason.ShardUnreachable, "shard %s does not answer: %s", shard, st.Message())
 }
 
-// fromContext returns the error of a call whose context has ended.
+// fromContext returns the error for a call whose context is done.
 func fromContext(ctx context.Context) error {
 	err := ctx.Err()
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -121,7 +120,7 @@ func fromContext(ctx context.Context) error {
 	return status.FromContextError(err).Err()
 }
 
-// tooLarge returns the error for a request above the message limit, with a text for its method, or nil if the request
+// tooLarge returns the error for a request above the message limit, with advice for its method, or nil if the request
 // is within the limit. The gateway forwards no message above the limit.
 func tooLarge(full string, in *frame) error {
 	n, most := in.bufs.Len(), message.BytesMax

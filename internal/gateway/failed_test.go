@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 )
 
-// failAll makes the stand-in answer every read and write like a shard that could not load its copy of the group.
+// failAll makes the stand-in fail every read and write, like a shard that could not load its copy of the group.
 func (s *standIn) failAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -24,8 +24,8 @@ func (s *standIn) failAll() {
 	}
 }
 
-// callsOnAGroup returns one function for each way to call a group. The keys are the names under which a stand-in
-// counts these calls.
+// callsOnAGroup returns one function for each way to call a group. The keys are the names under which a stand-in counts
+// such calls.
 func callsOnAGroup(c *cluster) map[string]func() error {
 	return map[string]func() error{
 		"Get": func() error { _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); return err },

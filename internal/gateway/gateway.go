@@ -44,11 +44,11 @@ type Config struct {
 	Store  *registry.Store
 	// StoreUUID is the expected store. Views of another store are ignored. If it is zero, any store is accepted.
 	StoreUUID uuid.UUID
-	// PlannedElsewhere means that the planner runs in another process. Calls that give orders to the planner are then
-	// refused.
+	// PlannedElsewhere means that the planner runs in another process. The gateway then refuses calls that would write
+	// orders for the planner.
 	PlannedElsewhere bool
 	Limits           Limits
-	Version          string                // version of the binary, for status
+	Version          string                // version of the binary, for the status
 	Logger           *slog.Logger          // nil: discards
 	Registry         prometheus.Registerer // nil: metrics are not exported
 	// ListenConfig is used for the gRPC server's socket; the flood limits set it.
@@ -67,39 +67,39 @@ type Config struct {
 	ShardDialOptions []grpc.DialOption
 
 	watched  bool  // Secure has set credentials that limit the memory of unfinished messages
-	callsMax int64 // the limit of concurrent calls, which is lower in tests
+	callsMax int64 // limit on concurrent calls, which is lower in tests
 }
 
 // Limits are the limits that a program adapts to its memory. A zero field takes its default.
 type Limits struct {
 	BytesInFlightMax int64 // bytes of requests in progress; calls above it get OVERLOADED; default: 512 MiB
-	// AnswerBytesMax bounds the bytes held for answers of streams that are forwarded or not yet read by their callers.
-	// Calls above it get OVERLOADED. The default is 512 MiB.
+	// AnswerBytesMax bounds the bytes held for stream responses that are being forwarded or that callers have not read
+	// yet. Calls above it fail with OVERLOADED. The default is 512 MiB.
 	AnswerBytesMax int64
 }
 
 const (
-	// streamsMax is the number of concurrent calls of one connection. The limit is higher than that of a shard,
-	// because a client sends its calls for all shards over this connection.
+	// streamsMax is the number of concurrent calls on one connection. The limit is higher than that of a shard, because a
+	// client sends its calls for all shards over this connection.
 	streamsMax = 4096
 	// callsMax is the number of concurrent calls above which calls get OVERLOADED. It bounds the memory of calls that
 	// wait.
 	callsMax = 65536
-	// sendTimeout is the time limit for the caller to read one message of a stream. After that time, the stream ends with
-	// SLOW_READER, because it holds memory that other calls need.
+	// sendTimeout is the time limit for the caller to read one message of a stream. After that time, the stream is aborted
+	// with SLOW_READER, because it holds memory that other calls need.
 	sendTimeout = time.Minute
-	// callTimeout is the time limit of a unary call without a deadline, and of each message of a batch. It is longer
-	// than any successful call takes, and ends calls that would otherwise wait indefinitely.
+	// callTimeout is the time limit of a unary call without a deadline, and of each message of a batch. It is longer than
+	// any successful call takes, so it aborts only calls that would otherwise wait indefinitely.
 	callTimeout = time.Minute
-	// pingsMin is the minimum time between two pings of a client. A client that pings more often is disconnected,
-	// because each ping costs an answer.
+	// pingsMin is the minimum time between two pings from a client. A client that pings more often is disconnected,
+	// because each ping costs a response.
 	pingsMin = 10 * time.Second
-	// ageMax is the age at which clients must reconnect, so that they spread over gateways that have been added. Calls
-	// in progress then have ageGrace to end. A client resumes an interrupted stream from its cursor.
+	// ageMax is the age at which clients must reconnect, so that they spread over gateways that have been added. Calls in
+	// progress then have ageGrace to finish. A client resumes an interrupted stream from its cursor.
 	ageMax   = 30 * time.Minute
 	ageGrace = 10 * time.Minute
-	// A client that answers no ping for keepaliveWait is disconnected. The gateway pings a client from which it has
-	// received nothing for keepaliveTime.
+	// A client that does not respond to a ping within keepaliveWait is disconnected. The gateway pings a client from which
+	// it has received nothing for keepaliveTime.
 	keepaliveTime = 20 * time.Second
 	keepaliveWait = 5 * time.Second
 )
@@ -113,8 +113,8 @@ func (l *Limits) setDefaults() error {
 	return nil
 }
 
-// unfinishedMax bounds the memory of messages that have arrived only in part. When they take more, the connection
-// that holds the most of it is closed.
+// unfinishedMax bounds the memory of messages that have arrived only in part. When these messages take more memory, the
+// connection that holds the most is closed.
 func (l Limits) unfinishedMax() int64 {
 	_ = l.setDefaults() // Start returns the error of a negative limit
 	return max(l.BytesInFlightMax/2, 2*message.RefusedBytesMax)
@@ -147,10 +147,10 @@ type Gateway struct {
 	answers answers
 	streams sync.WaitGroup // handlers of streams
 
-	cancel  context.CancelFunc // ends the watch
+	cancel  context.CancelFunc // cancels the watch
 	watched chan struct{}      // closed when the watch has ended
 	served  chan error         // the result of Serve
-	// stopping is closed when Stop begins. This ends streams that would otherwise never end.
+	// stopping is closed when Stop begins. Closing it aborts streams that would otherwise never end.
 	stopping chan struct{}
 }
 
@@ -246,7 +246,7 @@ func (g *Gateway) setHealth(st healthv1.HealthCheckResponse_ServingStatus) {
 	}
 }
 
-// follow applies views until ctx ends.
+// follow applies views until ctx is done.
 func (g *Gateway) follow(ctx context.Context) {
 	defer close(g.watched)
 	for view := range g.cfg.Store.Watch(ctx) {
@@ -268,7 +268,7 @@ func (g *Gateway) follow(ctx context.Context) {
 // Addr returns the address on which gRPC listens.
 func (g *Gateway) Addr() string { return g.listener.Addr().String() }
 
-// Ready returns when the gateway has a view, or ctx ends.
+// Ready waits until the gateway has a view, or ctx is done.
 func (g *Gateway) Ready(ctx context.Context) error {
 	_, err := g.router.wait(ctx)
 	return err
@@ -315,7 +315,7 @@ func (g *Gateway) countUnary(ctx context.Context, req any, info *grpc.UnaryServe
 	return handler(ctx, req)
 }
 
-// Stop refuses new calls and waits for calls in flight; when ctx ends, it aborts the remaining ones. It aborts
+// Stop refuses new calls and waits for calls in flight; when ctx is done, it aborts the remaining ones. It aborts
 // streams earlier if their callers neither receive nor send anything. Stop must be called only once.
 func (g *Gateway) Stop(ctx context.Context) error {
 	g.health.Shutdown()

@@ -36,7 +36,7 @@ func shared(c *cluster, leader string, term uint64, shards ...string) {
 	c.awaitEpoch(revision)
 }
 
-// notLeader is the answer of a shard that does not lead the group, but knows the address of the leader.
+// notLeader is the error of a shard that does not lead the group, but knows the leader's address.
 func notLeader(address string) error {
 	st, err := status.New(codes.FailedPrecondition, "another leads").WithDetails(&errdetails.ErrorInfo{
 		Domain: "sheaf.dev", Reason: "NOT_LEADER", Metadata: map[string]string{"address": address},
@@ -47,7 +47,7 @@ func notLeader(address string) error {
 	return st.Err()
 }
 
-// refuseAll makes the stand-in answer every call with err.
+// refuseAll makes the stand-in return err for every call.
 func (s *standIn) refuseAll(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
 }
 
 // soon is longer than the time after which a gateway abandons a shard that hangs, and far shorter than the time after
-// which gRPC's keepalive would end the calls to that shard. The time is virtual, so it does not depend on the speed
+// which gRPC's keepalive would abort the calls to that shard. The time is virtual, so it does not depend on the speed
 // of the machine.
 const soon = 4 * time.Second
 
@@ -150,7 +150,7 @@ func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 			t.Errorf("%d calls went to b", b)
 		}
 		a.listener.GoOn()
-		for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // until a leads and answers again
+		for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // until a leads and responds again
 			shared(c, "b", 2, "a", "b", "c")
 			shared(c, "a", 3, "a", "b", "c")
 			if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil &&
@@ -161,8 +161,8 @@ func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 	})
 }
 
-// Calls to a shard that hangs end when another shard leads and the registration of the first has expired, not at their
-// deadline.
+// Calls to a hanging shard are aborted when another shard leads and the first one's registration has expired, and not
+// at their deadline.
 func TestCallsAtAHungShardGoElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
@@ -199,8 +199,8 @@ func TestCallsAtAHungShardGoElsewhere(t *testing.T) {
 	})
 }
 
-// Reads at a shard whose disk hangs wait without an error, while the shard answers everything else. When another
-// shard leads their group, the waiting reads end and are repeated at that shard.
+// Reads at a shard whose disk hangs wait without an error, while the shard handles everything else. When another shard
+// leads their group, the waiting reads are aborted and retried at that shard.
 func TestReadsLeaveAShardWhoseDiskHangs(t *testing.T) {
 	meta := hash(1)
 	meta.Copies = 3

@@ -23,7 +23,7 @@ func (t *table) sortedShards() []*shard {
 	return slices.SortedFunc(maps.Values(t.shards), func(a, b *shard) int { return cmp.Compare(a.name, b.name) })
 }
 
-// ListGroups asks all shards. A group for which no shard answers is listed too, with the reason.
+// ListGroups asks all shards. A group that no shard reports is listed, too, with the reason.
 func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGroupsRequest) (
 	*recordv1.ListGroupsResponse, error) {
 	only := request.GetGroup()
@@ -54,8 +54,8 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 	return out, nil
 }
 
-// groups asks a shard for its replicas that may be on a page. It returns nil if the shard does not answer, or does
-// not hold the one group that was requested.
+// groups asks a shard for its replicas that may be on a page. It returns nil if the shard does not respond, or does not
+// hold the only group that was requested.
 func (s *shard) groups(ctx context.Context, only string, page paging.Page) *recordv1.ListGroupsResponse {
 	if page.After != "" && s.pulse.Silent() {
 		return nil // the request for the first page has already waited for this shard
@@ -63,17 +63,17 @@ func (s *shard) groups(ctx context.Context, only string, page paging.Page) *reco
 	from := recordv1.NewAdminServiceClient(s.conn())
 	in := &recordv1.ListGroupsRequest{Group: only, PageSize: int32(page.Size),
 		PageToken: paging.Token(paging.Groups, page.After)}
-	if page.Size == 0 { // with tens of thousands of groups, one answer would exceed the limit for messages
-		answer, _ := recordv1.AllGroups(ctx, from, in) // the answer is nil if there is an error
+	if page.Size == 0 { // with tens of thousands of groups, one response would exceed the message size limit
+		answer, _ := recordv1.AllGroups(ctx, from, in) // answer is nil if there is an error
 		return answer
 	}
-	answer, _ := from.ListGroups(ctx, in) // the answer is nil if there is an error
+	answer, _ := from.ListGroups(ctx, in) // answer is nil if there is an error
 	return answer
 }
 
-// groupRows merges the answers of shards with the groups in the table. The rows are in the order of the listing and
-// begin with the page. If a shard has reported only a part of its groups, the rows that may be incomplete are left
-// out, and the result more is true.
+// groupRows merges the responses of shards with the groups in the table. The rows are in the order of the listing and
+// begin with the page. If a shard has reported only a part of its groups, the rows that may be incomplete are left out,
+// and the result more is true.
 func (t *table) groupRows(only string, page paging.Page, shards []*shard, answers []*recordv1.ListGroupsResponse) (
 	rows []*recordv1.Group, more bool) {
 	through := ""
@@ -120,7 +120,7 @@ func (t *table) groupRows(only string, page paging.Page, shards []*shard, answer
 	return rows, more
 }
 
-// silent makes rows for the replicas of a group whose shards did not report them.
+// silent returns rows for the replicas of a group whose shards did not report them.
 func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recordv1.Group {
 	if r.unknown != "" {
 		if listed {
@@ -160,11 +160,11 @@ func (t *table) planned() map[string]string {
 	return unplaced
 }
 
-// problemsMax bounds the number of problems of a store that ListShards reports.
+// problemsMax bounds the number of store problems that ListShards reports.
 const problemsMax = 100
 
-// storeProblems returns the problems of the store: those of etcd, and the keys that cannot be used. It returns at
-// most problemsMax of these keys, and a last line that counts the others.
+// storeProblems returns the problems of the store: those of etcd, and the keys that cannot be used. It returns at most
+// problemsMax of these keys, and a last line with the number of the others.
 func (g *Gateway) storeProblems(t *table) []string {
 	all := t.view.Problems()
 	if n := len(all) - problemsMax; n > 0 {
@@ -176,7 +176,7 @@ func (g *Gateway) storeProblems(t *table) []string {
 	return all
 }
 
-// etcdProblem returns a text that describes a problem of etcd and its remedy, or an empty string if etcd works.
+// etcdProblem returns a message that describes a problem of etcd and its remedy, or an empty string if etcd works.
 func (g *Gateway) etcdProblem() string {
 	last, held := g.cfg.Store.LastAnswer()
 	silent := time.Duration(0)
@@ -190,7 +190,7 @@ func (g *Gateway) etcdProblem() string {
 	return text + ": " + do
 }
 
-// ListShards asks the shards of a page. Shards that do not answer are listed with etcd's data.
+// ListShards asks the shards of a page. Shards that do not respond are listed with etcd's data.
 func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShardsRequest) (
 	*recordv1.ListShardsResponse, error) {
 	page, field, err := paging.Asked(paging.Shards, request)
@@ -248,7 +248,7 @@ func (t *table) knownShards(placed map[string]*placedShard) map[string]*recordv1
 	for _, g := range t.view.Groups {
 		for _, m := range g.Members {
 			r := rows[m.Shard]
-			if r == nil { // it is not known on which shard the member is
+			if r == nil { // it is unknown on which shard the member is
 				continue
 			}
 			if r.GetVolumeUuid() == "" {
@@ -263,7 +263,7 @@ func (t *table) knownShards(placed map[string]*placedShard) map[string]*recordv1
 	return rows
 }
 
-// fill asks a shard for its row. If the shard does not answer, the row remains unchanged.
+// fill asks a shard for its row. If the shard does not respond, the row remains unchanged.
 func (s *shard) fill(ctx context.Context, row *recordv1.Shard) {
 	answer, err := recordv1.NewAdminServiceClient(s.conn()).ListShards(ctx, &recordv1.ListShardsRequest{})
 	if list := answer.GetShards(); err == nil && len(list) == 1 {

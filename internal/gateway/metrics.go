@@ -87,7 +87,7 @@ func (m *metrics) method(name string) methodMetrics {
 		seconds: m.seconds.WithLabelValues(name)}
 }
 
-// done counts a call.
+// done counts a finished call.
 func (mm *methodMetrics) done(code codes.Code, began time.Time) {
 	if code == codes.OK {
 		mm.ok.Inc()

@@ -81,11 +81,12 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 }
 
 // copies asks all shards which copies they are building, and returns the copies by group. A shard that does not
-// answer, or is too old for the request, contributes none.
+// respond, or is too old for the request, contributes none.
 func (a *adminServer) copies(ctx context.Context, t *table) (map[string][]*recordv1.Copy, error) {
 	shards := t.sortedShards()
 	answers := make([]*recordv1.PlanMovesResponse, len(shards))
-	err := askAll(ctx, len(shards), func(ctx context.Context, i int) { // the answer of a shard is nil if its call failed
+	// the response from a shard is nil if its call failed
+	err := askAll(ctx, len(shards), func(ctx context.Context, i int) {
 		answers[i], _ = recordv1.AllMoves(ctx, recordv1.NewAdminServiceClient(shards[i].conn()))
 	})
 	if err != nil {
@@ -142,8 +143,8 @@ func follow(m *recordv1.Move, g placement.Group, copies []*recordv1.Copy) {
 	sumUp(m, g.Bytes)
 }
 
-// sumUp computes the figures of a move from its copies. A copy of unknown size is counted with the size that the
-// group last reported.
+// sumUp computes the progress of a move from its copies. For a copy of unknown size, it uses the size that the group
+// last reported.
 func sumUp(m *recordv1.Move, bytes int64) {
 	m.Phase, m.Bytes = recordv1.MovePhase_MOVE_PHASE_SWITCHING, 0
 	var eta float64

@@ -87,7 +87,7 @@ func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 					BytesPerSecond: 10 * mib, EtaSeconds: &eta,
 				}},
 			},
-			{ // shard d is too old for the request, or does not answer
+			{ // shard d is too old for the request, or does not respond
 				Group: "2", From: []string{"a"}, To: []string{"d"}, Running: true, Reason: "Balance",
 				Phase: recordv1.MovePhase_MOVE_PHASE_WAITING, Bytes: 100 * mib,
 				Copies: []*recordv1.Copy{{Shard: "d", Phase: recordv1.CopyPhase_COPY_PHASE_WAITING}},
@@ -139,7 +139,7 @@ func TestPlanMovesReportsSharedDomains(t *testing.T) {
 			t.Fatal(err)
 		}
 		must.OK(t, c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"a", "b", "d"}}}))
-		for _, shard := range []string{"a", "b"} { // the node of both shards has got another label
+		for _, shard := range []string{"a", "b"} { // the node of both shards now has another label
 			c.stops[shard]()
 			stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
 				Name: shard, Address: c.shards[shard].address, VolumeUUID: c.shards[shard].volume, Generation: 2, Domain: "n1",

@@ -20,10 +20,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// names answers every question about a name with one address.
+// names is a name server that resolves every name to one address.
 type names struct{ address atomic.Pointer[[4]byte] }
 
-// serve answers until the socket is closed.
+// serve responds to queries until the socket is closed.
 func (n *names) serve(socket net.PacketConn) {
 	buffer := make([]byte, 1500)
 	for {
@@ -41,17 +41,16 @@ func (n *names) serve(socket net.PacketConn) {
 		}
 		question = question[:end]
 		isA := binary.BigEndian.Uint16(question[end-4:]) == 1
-		// The header of the answer: the query's id, flags without an error, one question, and one answer or none.
+		// The header of the response has the query's id, flags without an error, one question, and one answer or none.
 		answer := append(bytes.Clone(buffer[:2]), 0x84, 0, 0, 1, 0, 0, 0, 0, 0, 0)
 		answer = append(answer, question...)
 		if isA {
 			answer[7] = 1
-			// The answer itself: a pointer to the name in the question, type A, class IN, a TTL of one second, 4
-			// bytes.
+			// The answer consists of a pointer to the name in the question, type A, class IN, a TTL of one second, 4 bytes.
 			answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4)
 			answer = append(answer, n.address.Load()[:]...)
 		}
-		_, _ = socket.WriteTo(answer, from) // if this answer is lost, the client asks again
+		_, _ = socket.WriteTo(answer, from) // if this response is lost, the client asks again
 	}
 }
 

@@ -29,7 +29,7 @@ import (
 // clientBytes is the size of the largest message that a gRPC client accepts by default.
 const clientBytes = 4 << 20
 
-// knowing returns a gateway that has a view, and that can reach no shard. It must be called in a bubble.
+// knowing returns a gateway that has a view but cannot reach any shard. It must be called in a bubble.
 func knowing(t *testing.T, view placement.View) *Gateway {
 	t.Helper()
 	r := newRouter(Config{Logger: slog.New(slog.DiscardHandler),
@@ -92,7 +92,7 @@ func pagesOf100000Groups(t *testing.T) {
 	if rows != 3*groups || pages != groups/paging.NamesMax {
 		t.Errorf("%d rows on %d pages", rows, pages)
 	}
-	// A client that does not use pages gets one complete answer.
+	// A client that does not use pages gets one complete response.
 	if all, err := admin.ListGroups(t.Context(), &recordv1.ListGroupsRequest{}); err != nil ||
 		len(all.GetGroups()) != 3*groups || all.GetNextPageToken() != "" {
 		t.Errorf("without pages: %d rows, %v", len(all.GetGroups()), err)
@@ -173,9 +173,9 @@ func anEmptyTableInPartsIsOneMessage(t *testing.T) {
 	}
 }
 
-// TestPagesAreTheWholeListing checks that all pages of a gateway together are its whole listing, in whatever way
-// shards answer: in pages; without pages, as older shards do; in pages limited by bytes; not at all; or with groups
-// that etcd does not have.
+// TestPagesAreTheWholeListing checks that all pages of a gateway together are its whole listing, however shards answer:
+// in pages; without pages, as older shards do; in pages limited by bytes; not at all; or with groups that etcd does not
+// have.
 func TestPagesAreTheWholeListing(t *testing.T) {
 	filler := strings.Repeat("x", paging.BytesMax)
 	soaktest.Check(t, func(t *rapid.T) {

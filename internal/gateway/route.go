@@ -45,20 +45,20 @@ func (s *shard) conn() *grpc.ClientConn {
 	return s.conns[s.next.Add(1)%uint32(len(s.conns))]
 }
 
-// route holds the shards of a group, and the destination of calls for the group.
+// route holds the shards of a group, and the destination of calls to the group.
 type route struct {
 	group  string
 	told   *shard   // the group's leader according to etcd; nil: unknown
 	voters []string // addresses of the voting members
 	holds  bool     // a shard has created the group, so it may hold records
 	votes  int      // number of voting members, including those without a known address
-	// unknown is a text that explains why the location of the group is unknown, because the group's key in etcd
-	// cannot be used. It is empty if the key can be used.
+	// unknown is a message that explains why the group's location is unknown, because the group's key in etcd cannot be
+	// used. It is empty if the key can be used.
 	unknown string
 
 	members []*shard              // the voting members
-	tenure  *liveness.Tenure      // tenure of the shard told as the leader
-	lead    atomic.Pointer[shard] // destination of calls: the shard in told, unless an answer has named another shard
+	tenure  *liveness.Tenure      // tenure of the shard in told as the leader
+	lead    atomic.Pointer[shard] // destination of calls: the shard in told, unless an error has named another shard
 }
 
 // leader returns the destination of calls, or nil if none is known. If the leader hangs and another member does not,
@@ -88,7 +88,7 @@ type place struct {
 	tenure *liveness.Tenure // nil: unknown
 }
 
-// place makes a destination of one of the group's shards.
+// place returns one of the group's shards as a destination.
 func (r *route) place(s *shard) place {
 	if r == nil || s != r.told {
 		return place{shard: s}
@@ -96,8 +96,8 @@ func (r *route) place(s *shard) place {
 	return place{shard: s, tenure: r.tenure}
 }
 
-// learn changes the destination of calls after a call at a shard has failed, because another member may lead now. If
-// the answer names that member, calls then go to it, and otherwise to the next member in the list.
+// learn changes the destination of calls after a call to a shard has failed, because another member may lead now. If
+// the error names that member, calls then go to it, and otherwise to the next member in the list.
 func (r *route) learn(from *shard, v routing.Verdict) {
 	if len(r.members) < 2 || v.Fate == routing.Final || v.Reason == reason.Overloaded {
 		return
@@ -113,11 +113,11 @@ func (r *route) learn(from *shard, v routing.Verdict) {
 	r.lead.CompareAndSwap(from, next) // has no effect if another call has already changed it
 }
 
-// failures lists the shards that have answered a call with an error because they cannot load their copy of the group.
+// failures lists the shards that have failed a call because they cannot load their copy of the group.
 type failures []*shard
 
-// judge does what routing.Judge does, for an error from one of the group's shards. GROUP_FAILED becomes the answer of
-// the call only if no majority of the group's copies is left; before that the call tries the other shards.
+// judge does what routing.Judge does, for an error from one of the group's shards. The call fails with GROUP_FAILED
+// only if no majority of the group's copies is left. Until then, the call tries the other shards.
 func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) routing.Verdict {
 	v := routing.Judge(st, sent)
 	if v.Reason != reason.GroupFailed || v.Fate != routing.Final || r == nil {
@@ -148,8 +148,8 @@ type router struct {
 	closed    bool
 }
 
-// supersededPatience bounds how long calls wait at a shard after another shard has become the leader of their group.
-// It is long enough for the last answers of a leader that steps down, and short compared with the deadlines of calls.
+// supersededPatience bounds how long calls to a shard wait after another shard has become the leader of their group. It
+// is long enough for the last responses from a leader that steps down, and short compared with the deadlines of calls.
 const supersededPatience = 2 * time.Second
 
 func newRouter(cfg Config) *router {
@@ -173,7 +173,7 @@ func (r *router) wait(ctx context.Context) (*table, error) {
 	}
 }
 
-// set makes a view the newest table.
+// set builds a table from a view, and makes it the newest one.
 func (r *router) set(view placement.View) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -216,8 +216,9 @@ func (r *router) set(view placement.View) {
 	r.forget(t)
 }
 
-// resetHung aborts the calls at each shard that no longer answers, because such calls would otherwise wait for their
-// deadline. A shard counts as such if another shard has become leader in its place and its registration has expired.
+// resetHung aborts the calls at each shard that no longer responds, because such calls would otherwise wait for their
+// deadline. A shard is treated as hung if another shard has become leader in its place and its registration has
+// expired.
 func (r *router) resetHung(before *table, view placement.View) {
 	if before == nil {
 		return
@@ -240,8 +241,8 @@ func (r *router) resetHung(before *table, view placement.View) {
 	}
 }
 
-// route makes the route of a group: to its leader or, if none is known, to its first member, which may know the leader.
-// A destination that learn has set remains valid while etcd names the same leader.
+// route builds the route to a group. The destination is the leader or, if none is known, the first member, which may
+// know the leader. A destination that learn has set remains valid while etcd names the same leader.
 func (r *router) route(t, before *table, g placement.Group) *route {
 	out := &route{group: g.Name, holds: len(g.Members) > 0}
 	for _, m := range g.Members {
@@ -317,7 +318,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 	s := &shard{name: name, address: address}
 	s.pulse = liveness.New(liveness.Options{
 		Dial: r.cfg.Dial,
-		May:  r.several.Load, // with a single copy no other shard can answer instead
+		May:  r.several.Load, // with a single copy, no other shard can handle the call instead
 		Hung: func() {
 			r.cfg.Logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name, "address", address)
 		},
@@ -358,7 +359,7 @@ func (s *shard) started(generation uint64) {
 func (s *shard) closeNow() {
 	s.pulse.Close()
 	for _, c := range s.conns {
-		_ = c.Close() // fails only if it is already closed
+		_ = c.Close() // fails only if the connection is already closed
 	}
 }
 
@@ -384,7 +385,7 @@ func (r *router) forget(t *table) {
 	}
 }
 
-// close ends all connections.
+// close closes all connections.
 func (r *router) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -42,7 +42,7 @@ func receive(stream grpc.ServerStream, request proto.Message) error {
 }
 
 // scan streams one group, one split, the rest after a cursor, or all groups one after another in the order of their
-// names. The cursor of a scan of all groups is a shard's cursor with a mark, by which the scan continues with the
+// names. The cursor of a scan of all groups is a shard's cursor with a mark, which makes the scan continue with the
 // groups after this one. Records are forwarded without being decoded.
 func (g *Gateway) scan(stream grpc.ServerStream) error {
 	request := &recordv1.ScanRequest{}
@@ -106,9 +106,9 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 	}
 }
 
-// scanBehind scans all groups whose names sort after the parameter behind. If groups have damage, scanBehind scans
-// the others first and returns the error of the last damage at the end. The parameter damage is such an error from an
-// earlier part of the scan, or nil.
+// scanBehind scans all groups whose names sort after the parameter behind. If groups have damage, scanBehind scans the
+// other groups first, and finally returns the error about the last damage. The parameter damage is such an error from
+// an earlier part of the scan, or nil.
 func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanRequest, behind string,
 	damage error) error {
 	t, err := g.router.wait(stream.Context())
@@ -131,8 +131,8 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 	return damage
 }
 
-// scanGroup streams the answers of one shard. If all is true, the caller scans all groups, and scanGroup marks the
-// cursors in the answers accordingly.
+// scanGroup streams the responses of one shard. If all is true, the caller scans all groups, and scanGroup marks the
+// cursors in the responses accordingly.
 func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequest, group string, all bool) error {
 	change := func(out *frame) error { return changeCursor(stream.Context(), out, all) }
 	if !all && !access.Identified(stream.Context()) {
@@ -224,11 +224,12 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 	return out, nil
 }
 
-// fanOut bounds the concurrent calls that one call makes.
+// fanOut bounds the concurrent calls to shards for one call.
 const fanOut = 16
 
-// find looks for an id: in Hash routing in the only group that can hold it, in Named routing on all shards. If a
-// shard that holds a group does not answer, find returns UNAVAILABLE, because that shard may hold the id.
+// find looks for an id. With Hash routing, it asks only for the group that can hold the id; with Named routing, it asks
+// all shards. If a shard that holds a group does not respond, find returns UNAVAILABLE, because that shard may hold the
+// id.
 func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 	t, err := g.router.wait(ctx)
 	if err != nil {
@@ -296,7 +297,7 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 	slices.SortFunc(out.Records, func(a, b *recordv1.Record) int {
 		return cmp.Compare(a.GetKey().GetGroup(), b.GetKey().GetGroup())
 	})
-	// Every asked shard with a copy of a group answers for the group, so a record can occur several times.
+	// Every queried shard with a copy of a group returns the group's records, so a record can occur several times.
 	out.Records = slices.CompactFunc(out.Records, func(a, b *recordv1.Record) bool {
 		return a.GetKey().GetGroup() == b.GetKey().GetGroup() && a.GetKey().GetId() == b.GetKey().GetId()
 	})

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// shardStates maps the states of the contract to those of the placement.
+// shardStates maps the API's shard states to those of the placement.
 var shardStates = map[recordv1.PlacementState]placement.ShardState{
 	recordv1.PlacementState_PLACEMENT_STATE_ACTIVE:   placement.Active,
 	recordv1.PlacementState_PLACEMENT_STATE_CORDONED: placement.Cordoned,
@@ -90,8 +90,8 @@ type placedShard struct {
 	waits  string // why groups do not leave the shard; set only while the shard is drained
 }
 
-// stuck returns the reason why a group cannot be moved even if other shards have space: a move needs a majority of
-// the group's copies. It returns an empty string if there is such a majority.
+// stuck returns the reason why a group cannot be moved even if other shards have space, or an empty string if it can be
+// moved. A move needs a majority of the group's copies.
 func (t *table) stuck(name string, g *placement.Group) string {
 	copies, there := t.voters(g)
 	if groupState(copies, there) != groupUnavailable {
@@ -101,7 +101,7 @@ func (t *table) stuck(name string, g *placement.Group) string {
 		"back", name)
 }
 
-// fill adds the data of p to the row of the shard. A nil placedShard adds nothing.
+// fill adds p's data to a shard's row. A nil placedShard adds nothing.
 func (p *placedShard) fill(row *recordv1.Shard) {
 	if p != nil {
 		row.PlacementState, row.PlacedGroups, row.PlacementWaits = &p.state, new(int32(p.groups)), &p.waits
@@ -140,7 +140,7 @@ func (t *table) placedShards() map[string]*placedShard {
 		}
 		slices.Sort(on)
 		for _, shard := range slices.Compact(on) {
-			if shard == "" { // it is not known on which shard the member is
+			if shard == "" { // it is unknown on which shard the member is
 				continue
 			}
 			s := at(shard)

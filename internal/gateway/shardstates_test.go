@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// setState asks the gateway to set the state of the shard.
+// setState requests a new state for the shard from the gateway.
 func (c *cluster) setState(shard string, state recordv1.PlacementState) error {
 	_, err := c.admin.SetShardState(c.ctx, &recordv1.SetShardStateRequest{Shard: shard, State: state})
 	return err
@@ -95,7 +95,7 @@ func TestAShardIsDrainedAndRemoved(t *testing.T) {
 }
 
 // TestADrainWithoutAMajoritySaysSo drains a shard that does not run. A group whose only copy is on that shard stays
-// there, and the listing says why.
+// there, and the listing gives the reason.
 func TestADrainWithoutAMajoritySaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
@@ -155,8 +155,8 @@ func TestOrdersThatAreRefused(t *testing.T) {
 	})
 }
 
-// TestAWriteThatEtcdDoesNotDoSaysSo checks that a caller can distinguish a failure of etcd from a failure of a shard.
-// The answer says whether the change may have been made, and when to try again.
+// TestAWriteThatEtcdDoesNotDoSaysSo checks that a caller can distinguish an etcd failure from a shard failure. The
+// error says whether the change may have been made, and when to try again.
 func TestAWriteThatEtcdDoesNotDoSaysSo(t *testing.T) {
 	const draining = recordv1.PlacementState_PLACEMENT_STATE_DRAINING
 	calls := map[string]func(c *cluster) error{

@@ -50,7 +50,7 @@ type standIn struct {
 	routing  placement.Routing
 	fault    func(method string, key *recordv1.RecordKey) error
 	late     func(method string, key *recordv1.RecordKey) error
-	trailer  metadata.MD // sent with each answer to Put
+	trailer  metadata.MD // sent with each Put response
 	moves    []*recordv1.Move
 	members  map[string][]*recordv1.Member // the members that the stand-in reports when it leads, by group
 	bad      []*recordv1.Damage            // the damages that Verify finds
@@ -300,7 +300,7 @@ func (s *standIn) PlanScan(_ context.Context, in *recordv1.PlanScanRequest) (*re
 	return out, nil
 }
 
-// Scan sends one record per message, in order of the ids.
+// Scan sends one record per message, in the order of the ids.
 func (s *standIn) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
 	group, after := in.GetGroup(), uint64(0)
 	if encoded := append(in.GetCursor(), in.GetSplit()...); len(encoded) > 0 {

@@ -14,9 +14,9 @@ import (
 )
 
 // Status is the status of a gateway: its data from etcd, and the age of that data. Its JSON is served at /status. It
-// contains no reports of shards, which have a status of their own.
+// contains no reports from shards, which have their own status.
 type Status struct {
-	Summary *recordv1.StatusSummary `json:"summary"` // the state in one sentence, and what to do
+	Summary *recordv1.StatusSummary `json:"summary"` // the state in one sentence, and the next step
 	Store   string                  `json:"store"`
 	Address string                  `json:"address"`
 	Version string                  `json:"version"`
@@ -34,29 +34,29 @@ type Status struct {
 	// Moves are the groups whose target differs from their current shards, including moves that the planner would
 	// start.
 	Moves []MoveStatus `json:"moves,omitempty"`
-	// Problems are texts that describe a problem and its remedy. The list is empty if all is well.
+	// Problems are messages that describe a problem and its remedy. The list is empty if there are no problems.
 	Problems []string `json:"problems,omitempty"`
 	// Findings are the same as those of sheaf doctor, the worst first.
 	Findings []finding.Finding `json:"findings,omitempty"`
-	// LeftOut counts the rows that the lists above leave out. It is nil if they are complete.
+	// LeftOut has the numbers of rows that the lists above leave out. It is nil if the lists are complete.
 	LeftOut *LeftOut `json:"leftOut,omitempty"`
 }
 
-// These are limits of the lists of a Status, so that the size of an answer does not grow with the store. A longer list
-// keeps the rows that matter most, and LeftOut counts the others.
+// These constants limit the lists in a Status, so that the size of a response does not grow with the store. A longer
+// list keeps the most important rows, and LeftOut has the number of the others.
 const (
 	groupsListed   = 4000 // as many as the web page shows
 	shardsListed   = 1000
 	movesListed    = 1000
-	findingsListed = 500 // limit for the list of findings, and for the list of problems
+	findingsListed = 500 // limit on the list of findings, and on the list of problems
 )
 
-// LeftOut counts the rows that the lists of a Status leave out.
+// LeftOut has the numbers of rows that the lists in a Status leave out.
 type LeftOut struct {
 	Groups      int            `json:"groups,omitempty"`
 	GroupStates map[string]int `json:"groupStates,omitempty"` // number of these groups in each state
 	Records     int64          `json:"records,omitempty"`     // records of these groups
-	StoredBytes int64          `json:"storedBytes,omitempty"` // bytes of one copy of each of these groups
+	StoredBytes int64          `json:"storedBytes,omitempty"` // sum of the sizes of one copy of each of these groups
 	Shards      int            `json:"shards,omitempty"`
 	Moves       int            `json:"moves,omitempty"`
 	Findings    int            `json:"findings,omitempty"`
@@ -64,7 +64,7 @@ type LeftOut struct {
 	Text        string         `json:"text"` // which commands show all rows
 }
 
-// ShardStatus is a shard that is registered, or that holds groups.
+// ShardStatus describes a shard that is registered or holds groups.
 type ShardStatus struct {
 	Name          string `json:"name"`
 	Address       string `json:"address,omitempty"`
@@ -134,7 +134,7 @@ func (g *Gateway) Status() Status {
 
 const silent = "Silent"
 
-// These are the states of a group.
+// These are the possible states of a group.
 const (
 	groupRouted      = "Routed"
 	groupDegraded    = "Degraded"
@@ -204,7 +204,7 @@ type places struct {
 	waits                  string   // why groups have no shards; empty if all have shards, or if the reason is not known
 }
 
-// add adds a problem of the store that is not in the table. If the problem is empty, add does nothing.
+// add adds a store problem that is not in the table. If the problem is empty, add does nothing.
 func (p *places) add(problem string) {
 	if problem == "" {
 		return
@@ -245,7 +245,7 @@ func (p *places) leaveOut() {
 	}
 }
 
-// shardRank returns 0 for the state of a shard that is not registered, and 1 for any other state.
+// shardRank returns 0 for the state "not registered", and 1 for any other shard state.
 func shardRank(state string) int {
 	if state == silent {
 		return 0
@@ -293,7 +293,7 @@ func (t *table) fill() places {
 			out.groups = append(out.groups, GroupStatus{Group: name, State: groupUnknown, Shards: []string{}})
 		}
 	}
-	delete(shards, "") // "" stands for shards of copies whose location is unknown
+	delete(shards, "") // "" stands for the shards that hold copies whose location is unknown
 	for _, s := range shards {
 		out.shards = append(out.shards, *s)
 	}
@@ -309,7 +309,8 @@ func (t *table) fill() places {
 	return out
 }
 
-// voters returns the number of a group's voting copies, and of those that are on shards registered with their volume.
+// voters returns the number of a group's voting copies, and how many of them are on shards registered with the copy's
+// volume.
 func (t *table) voters(g *placement.Group) (copies, there int) {
 	for _, m := range g.Voters() {
 		copies++
@@ -320,8 +321,8 @@ func (t *table) voters(g *placement.Group) (copies, there int) {
 	return copies, there
 }
 
-// groupState returns the state of a group. copies is the number of its voting copies, and there is the number of those
-// that are on shards registered with their volume.
+// groupState returns the state of a group. copies is the number of its voting copies, and there is how many of them are
+// on shards registered with the copy's volume.
 func groupState(copies, there int) string {
 	switch {
 	case copies == 0:

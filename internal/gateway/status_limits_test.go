@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestAStatusHasABound checks that the size of an answer at /status does not grow with the store. The answer contains
-// the most important rows, and counts the rows that it leaves out. The list of a small store is complete.
+// TestAStatusHasABound checks that the size of a response at /status does not grow with the store. The response
+// contains the most important rows, and the numbers of rows that it leaves out. The list of a small store is complete.
 func TestAStatusHasABound(t *testing.T) {
 	volume := uuid.New()
 	of := func(groups int) (places, int) {

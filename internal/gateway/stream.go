@@ -28,7 +28,7 @@ var (
 	bidiDesc     = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 )
 
-// answers bounds the memory held for answers that are forwarded. It implements message.Allowance.
+// answers bounds the memory held for responses that are forwarded. It implements message.Allowance.
 type answers struct {
 	limit int64
 	used  atomic.Int64
@@ -46,9 +46,9 @@ func (a *answers) Take(n, have int64) error {
 // Add implements message.Allowance.
 func (a *answers) Add(n int64) { a.used.Add(n) }
 
-// sendWithin runs the handler of a stream and counts the memory that the handler holds for answers. It ends the
-// stream if one message takes longer than sendTimeout, or if the gateway stops while the stream is idle. The end of
-// the stream also ends the handler.
+// sendWithin runs the handler of a stream and counts the memory that the handler holds for responses. It aborts the
+// stream if one message takes longer than sendTimeout, or if the gateway stops while the stream is idle. The handler
+// returns when the stream is aborted.
 func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerStream) error) error {
 	out := message.NewStream(stream, codec{}, &g.answers, sendTimeout)
 	ended := make(chan error, 1)
@@ -82,7 +82,7 @@ func forward(held *message.Held, to grpc.ServerStream, out *frame, bytes int64) 
 }
 
 // counted counts the calls of a streaming method when they begin and when they end, and the memory that they hold for
-// answers.
+// responses.
 func (g *Gateway) counted(full string, handle func(grpc.ServerStream) error) grpc.StreamHandler {
 	mm := g.metrics.method(full)
 	return func(_ any, stream grpc.ServerStream) error {
@@ -96,7 +96,8 @@ func (g *Gateway) counted(full string, handle func(grpc.ServerStream) error) grp
 	}
 }
 
-// download forwards a call with one request and a stream of answers. It is retried only before the first answer.
+// download forwards a call with one request and a stream of responses. The call is retried only before the first
+// response.
 func (g *Gateway) download(m *method) grpc.StreamHandler {
 	return g.counted(m.full, func(stream grpc.ServerStream) error {
 		in := &frame{keep: true}
@@ -117,7 +118,7 @@ func (g *Gateway) download(m *method) grpc.StreamHandler {
 	})
 }
 
-// download sends a request to a shard, and returns the stream of its answers.
+// download sends a request to a shard, and returns the stream of responses.
 func (s *shard) download(ctx context.Context, full string, in *frame) (grpc.ClientStream, error) {
 	from, err := s.conn().NewStream(ctx, downloadDesc, full)
 	if err != nil {
@@ -129,14 +130,14 @@ func (s *shard) download(ctx context.Context, full string, in *frame) (grpc.Clie
 	return from, from.CloseSend()
 }
 
-// pump opens a stream at the shard that the function through chooses, sends the request in, and forwards all answers.
-// If change is not nil, it may change each answer before that. ctx is the context of the caller's stream, or is
+// pump opens a stream at the shard that the function through chooses, sends the request in, and forwards all responses.
+// If change is not nil, it may change each response before that. ctx is the context of the caller's stream, or is
 // derived from it. Flow control bounds a stream on both sides; Limits.AnswerBytesMax bounds all streams together.
 func (g *Gateway) pump(ctx context.Context, stream grpc.ServerStream,
 	through func(*repeated, context.Context, attempt) error, full string, in *frame, change func(*frame) error) error {
 	call := g.repeated(routing.Effect{})
 	held := message.HeldOf(ctx)
-	idles := full == recordv1.RecordService_Watch_FullMethodName // a Watch has no answers while nothing changes
+	idles := full == recordv1.RecordService_Watch_FullMethodName // a Watch has no responses while nothing changes
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return through(&call, ctx, func(ctx context.Context, s place) (bool, error) {
@@ -180,7 +181,7 @@ func (g *Gateway) pump(ctx context.Context, stream grpc.ServerStream,
 	})
 }
 
-// pumpGroup does what pump does, for a request to the leader of a group that is given by its name.
+// pumpGroup does what pump does, for a request to the leader of a group that is identified by name.
 func (g *Gateway) pumpGroup(ctx context.Context, stream grpc.ServerStream, group, full string, request proto.Message,
 	change func(*frame) error) error {
 	encoded, err := proto.Marshal(request)
@@ -199,7 +200,8 @@ type broken struct{ error }
 // Unwrap returns the wrapped error.
 func (b broken) Unwrap() error { return b.error }
 
-// upload forwards a stream of requests. It is retried only while the gateway still holds everything that was sent.
+// upload forwards a stream of requests. The call is retried only while the gateway still holds everything that was
+// sent.
 func (g *Gateway) upload(m *method) grpc.StreamHandler {
 	return g.counted(m.full, func(stream grpc.ServerStream) error {
 		first := &frame{keep: true}
@@ -302,7 +304,7 @@ func (u *uploading) hold(f *frame) {
 	u.held = append(u.held, f)
 }
 
-// answer waits for the shard's answer and forwards it.
+// answer waits for the shard's response and forwards it.
 func (u *uploading) answer(to grpc.ClientStream, s *shard) (sent bool, err error) {
 	out := &frame{}
 	if err := to.RecvMsg(out); err != nil {

@@ -45,15 +45,15 @@ func (t *table) groups() []*route {
 	return slices.SortedFunc(maps.Values(t.named), func(a, b *route) int { return cmp.Compare(a.group, b.group) })
 }
 
-// sortRoutes lists all routes in the order of listings: numbers by value, before other names.
+// sortRoutes lists all routes in the order of listings, with numeric names in numeric order before other names.
 func (t *table) sortRoutes() []*route {
 	return slices.SortedFunc(maps.Values(t.named), func(a, b *route) int {
 		return placement.CompareGroups(a.group, b.group)
 	})
 }
 
-// addUnknown adds routes for the groups whose key in etcd cannot be used, so that calls for them wait, and a scan of
-// all groups does not skip them.
+// addUnknown adds routes for the groups whose key in etcd cannot be used, so that calls to them wait, and a scan of all
+// groups does not skip them.
 func (t *table) addUnknown() {
 	for _, name := range t.view.Unknown() {
 		n, err := strconv.Atoi(name)

@@ -150,7 +150,7 @@ func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, 
 	})
 }
 
-// listVersions forwards a call whose page token is signed for its caller, if the store identifies callers.
+// listVersions forwards a ListVersions call. If the store identifies callers, the page token is signed for the caller.
 func (g *Gateway) listVersions(ctx context.Context, m *method, in *frame) (any, error) {
 	call := access.CallOf(ctx)
 	if call == nil || !call.Signs() {
@@ -232,7 +232,7 @@ func (g *Gateway) invoke(ctx context.Context, s place, m *method, in, out *frame
 	}
 	if trailer = own(trailer); len(trailer) > 0 && (err == nil || routing.Judge(status.Convert(err), sent).
 		Fate == routing.Final) {
-		_ = grpc.SetTrailer(ctx, trailer) // fails only if the call has ended
+		_ = grpc.SetTrailer(ctx, trailer) // fails only if the call has already ended
 	}
 	return sent, err
 }

@@ -134,8 +134,8 @@ func TestLoadingBeyondTheDeadlineIsReportedAtOnce(t *testing.T) {
 	})
 }
 
-// putRefused returns the error with which a gateway refuses a put. It repeats a put that ends at the gateway's own
-// time limit, because on a slow machine a shard may answer too late.
+// putRefused returns the error with which a gateway refuses a put. It retries a put that exceeds the gateway's own time
+// limit, because on a slow machine a shard may respond too late.
 func (c *cluster) putRefused() error {
 	for {
 		_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1)})
@@ -153,7 +153,7 @@ func TestARefusalAtTheDeadlineIsReportedUnchanged(t *testing.T) {
 	})
 }
 
-// closeConnections answers a call by breaking its connection, as a crash between a write and its answer does.
+// closeConnections responds to a call by breaking its connection, like a crash between a write and its response.
 func closeConnections(s *standIn, times int) *int {
 	fired := new(int)
 	s.late = func(string, *recordv1.RecordKey) error {
@@ -163,7 +163,7 @@ func closeConnections(s *standIn, times int) *int {
 			return nil
 		}
 		*fired++
-		return status.Error(codes.Unavailable, "error reading from server: EOF") // gRPC's own transport uses this text
+		return status.Error(codes.Unavailable, "error reading from server: EOF") // gRPC's own transport uses this message
 	}
 	return fired
 }
@@ -199,7 +199,7 @@ func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
 			return nil
 		}
 		_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
-		// If the deadline ends the call, its outcome is unknown as well.
+		// If the deadline aborts the call, its outcome is unknown as well.
 		if status.Code(err) != codes.DeadlineExceeded {
 			wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
 		}
@@ -213,7 +213,7 @@ func TestAShardThatIsDownRefusesSurely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		c.shards["a"].server.Stop()
-		synctest.Wait() // the gateway first notices the end of its connection, because a put over it could be in doubt
+		synctest.Wait() // the gateway first notices that its connection is closed, because a put over it could be in doubt
 		wantError(t, c.putRefused(), codes.Unavailable, "SHARD_UNREACHABLE")
 	})
 }
@@ -375,8 +375,8 @@ func TestHealthServesOnceThereIsAView(t *testing.T) {
 			must.OK(t, err)
 			serving = answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
 		}
-		// Each service has a health status of its own, because probes may ask for it. The gateway sets it right after
-		// the status of the whole process.
+		// Each service has its own health status, because probes may query it. The gateway sets it right after the status of
+		// the whole process.
 		synctest.Wait()
 		for _, name := range []string{"RecordService", "RoutingService", "AdminService"} {
 			answer, err := health.Check(c.ctx, &healthv1.HealthCheckRequest{Service: "sheaf.record.v1." + name})

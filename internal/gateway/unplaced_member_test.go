@@ -12,7 +12,8 @@ import (
 )
 
 // TestAMemberWithoutAPlaceMakesNoShard checks that no listing contains a shard without a name. A member has an empty
-// shard name while its location is unknown, which happens after etcd was rebuilt without an answer from that shard.
+// shard name while its location is unknown, which happens after etcd was rebuilt without a response from the member's
+// shard.
 func TestAMemberWithoutAPlaceMakesNoShard(t *testing.T) {
 	volume := uuid.New()
 	table := &table{

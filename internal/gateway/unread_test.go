@@ -20,8 +20,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// unread starts a cluster of one group with 12 MB of records, whose gateway has little memory for answers. held returns
-// the bytes that the gateway holds for answers. ended returns the number of calls that ended with a code.
+// unread starts a cluster with one group, which has 12 MB of records, and a gateway with little memory for responses.
+// held returns the bytes that the gateway holds for responses. ended returns the number of calls that ended with the
+// given code.
 func unread(t *testing.T, limits gateway.Limits) (c *cluster, held func() int64, ended func(code codes.Code) int64) {
 	registry := prometheus.NewRegistry()
 	c = newCluster(t, hash(1), gateway.Config{Limits: limits, Registry: registry}, "a")

@@ -81,7 +81,7 @@ func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, reque
 	return moved, err
 }
 
-// bytesOf copies a bytes or string field out of a shard's answer. It returns nil if the field is absent.
+// bytesOf copies a bytes or string field out of a shard's response. It returns nil if the field is absent.
 func bytesOf(out *frame, field protowire.Number) ([]byte, error) {
 	value, err := scan(out.bufs).find(field, protowire.BytesType)
 	if err != nil {

@@ -69,7 +69,7 @@ var errWire = errors.New("the message is not valid protobuf")
 type scanner struct {
 	cur  []byte // the unread part of a buffer; may be longer than left
 	rest mem.BufferSlice
-	left int // bytes to the end of the message
+	left int // remaining bytes of the message
 }
 
 func scan(bufs mem.BufferSlice) scanner { return scanner{rest: bufs, left: bufs.Len()} }
@@ -130,7 +130,7 @@ func (s *scanner) take(n int) ([]byte, error) {
 	return s.appendTo(make([]byte, 0, n), n), nil
 }
 
-// appendTo appends the next n bytes. The caller knows that they exist.
+// appendTo appends the next n bytes. The caller must know that they exist.
 func (s *scanner) appendTo(dst []byte, n int) []byte {
 	s.left -= n
 	for n > 0 {
@@ -243,7 +243,7 @@ func (f *fields) readKey(s scanner, k *key) error {
 // recordKey holds the field numbers of RecordKey itself.
 var recordKey = fields{id: 1, group: 2}
 
-// eachItem calls the function each for every item of a message that consists only of `repeated Item items = 1`. begin
+// eachItem calls the function each for every item in a message that consists only of `repeated Item items = 1`. begin
 // and end are the offsets of the item in the message, including its tag and length.
 func eachItem(bufs mem.BufferSlice, each func(item scanner, begin, end int) error) error {
 	s := scan(bufs)
