@@ -256,12 +256,12 @@ func (s *adminServer) AcceptLoss(ctx context.Context, in *recordv1.AcceptLossReq
 		DamagesTotal: int32(len(damages))}, nil
 }
 
-// These are limits of lists of damage in answers. Whole segments can be bad, and an answer above the limit for
-// messages would not arrive at all. Each answer also has the total number of damaged places.
+// These constants limit lists of damage in responses. Whole segments can be bad, and a response above the message size
+// limit would not arrive at all. Each response also has the total number of damaged places.
 const (
 	RowDamageBytesMax  = 64 << 10  // limit for a row of ListGroups
-	copyDamageBytesMax = 512 << 10 // limit for one copy, in the answers of Verify and AcceptLoss
-	damageIDsMax       = 1000      // maximum number of ids of one place
+	copyDamageBytesMax = 512 << 10 // limit for one copy, in the responses of Verify and AcceptLoss
+	damageIDsMax       = 1000      // maximum number of ids for one damaged place
 )
 
 // DamagesOf converts damage to messages, as many as bytesMax bytes hold.

@@ -21,22 +21,22 @@ const (
 	batchPutBytesMax  = 4 << 20
 	BatchGetsMax      = 4096
 	ResultBytes       = 1 << 20 // a message of results is sent when it reaches this size
-	batchesInFlight   = 4       // messages of one stream whose puts may be in progress
-	batchReadersMax   = 8       // maximum number of readers of one BatchGet
+	batchesInFlight   = 4       // maximum number of messages of one stream whose puts are in progress
+	batchReadersMax   = 8       // maximum number of readers for one BatchGet
 	batchReadsPerFork = 8       // fewer reads than this do not justify another goroutine
 )
 
 // batch is one message of BatchPut in progress.
 type batch struct {
 	writes []write
-	errs   []error // for each write: why it was not proposed
-	err    error   // ends the stream; io.EOF means that the caller has half-closed
+	errs   []error // for each write, the reason why it was not proposed
+	err    error   // error that ends the stream; io.EOF means that the caller has half-closed
 	// tenants are the tenants that own the groups of these puts.
 	tenants batchTenants
 }
 
 // BatchPut implements RecordService. One goroutine receives messages and proposes their puts; another one waits and
-// answers. So the next message is in progress while the last one is being synced.
+// sends the responses. So the next message is in progress while the last one is being synced.
 func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
 	ctx := stream.Context()
 	batches := make(chan *batch, batchesInFlight-1)
@@ -114,7 +114,7 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 			b.tenants.add(b.writes[i].served.Tenant())
 		}
 	}
-	// The message waits before any of its puts is proposed, because proposed puts use the limit of bytes in flight,
+	// The message waits before any of its puts is proposed, because proposed puts use up the limit on bytes in flight,
 	// which all tenants share.
 	err, hurry := b.pass(stream.Context()), false
 	for i := range b.writes {
@@ -137,7 +137,7 @@ func isQuota(err error) bool {
 	return ok && e.Reason == reason.QuotaExceeded
 }
 
-// pass waits until the message is within the quotas of its tenants, and counts it.
+// pass waits until the message is within the quotas of its tenants, and counts the message.
 func (b *batch) pass(ctx context.Context) error {
 	if len(b.tenants) == 0 {
 		return nil
@@ -216,7 +216,7 @@ func (s *Server) abandon(ctx context.Context, b *batch) {
 	defer b.tenants.leave()
 	for i := range b.writes {
 		if b.errs[i] == nil {
-			// The stream has ended, so only the audit log can record the outcome.
+			// The stream has ended, so the outcome can only go to the audit log.
 			_, b.errs[i] = s.finish(over, &b.writes[i])
 		}
 	}

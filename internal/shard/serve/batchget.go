@@ -76,13 +76,13 @@ type batchGet struct {
 	encoded int64 // memory for one encoded message, reserved twice, because one message waits behind another
 
 	send longlock.Mutex // held while a message is sent; guards the fields below
-	rest []*batchReader // readers that have ended, and whose last results are not sent yet
+	rest []*batchReader // readers that have finished, and whose last results are not sent yet
 }
 
 // batchGetHeldBytes is the memory of one read: its request, and its result without data and attributes.
 const batchGetHeldBytes = 512 + recordHeldBytes
 
-// open makes one reader or more, as many as the memory allows and the number of reads justifies.
+// open creates readers, as many as the memory allows and the number of reads justifies, but at least one.
 func (b *batchGet) open() ([]*batchReader, error) {
 	n := len(b.gets)
 	most := min(batchReadersMax, (n+batchReadsPerFork-1)/batchReadsPerFork)
@@ -136,13 +136,14 @@ func (b *batchGet) prepare(ctx context.Context) {
 	}
 }
 
-// batchReader makes the messages of one goroutine of a BatchGet. It is reused, with its memory, for later calls.
+// batchReader reads records and builds messages in one goroutine of a BatchGet. A batchReader is reused, with its
+// memory, for later calls.
 type batchReader struct {
 	out     recordv1.BatchGetResponse
 	items   []*batchItem
 	arena   []byte // data of the records in out
-	size    int64  // upper bound of the encoded size of out
-	granted int64  // size for which memory is reserved
+	size    int64  // upper bound on the encoded size of out
+	granted int64  // size for which memory was reserved
 	largest int64  // size of the largest record so far
 	apart   int64  // memory reserved for attributes, and for data outside the arena
 }
@@ -156,7 +157,7 @@ type batchItem struct {
 }
 
 const (
-	// batchDataBytes is the space in a reader's arena for each of its reads; larger data gets memory of its own.
+	// batchDataBytes is the space in a reader's arena for each of its reads; larger data gets its own memory.
 	batchDataBytes = 16 << 10
 	batchArenaMin  = 64 << 10
 	// batchFailedBytes is the approximate size of a result with an error instead of a record.
@@ -166,7 +167,7 @@ const (
 // batchReaders pools unused readers, by the binary logarithm of their arena's capacity.
 var batchReaders [32]sync.Pool
 
-// newBatchReader makes a reader with an arena of arena bytes, a power of two.
+// newBatchReader creates a reader with an arena of arena bytes, a power of two.
 func newBatchReader(arena int64) *batchReader {
 	if r, ok := batchReaders[bits.Len64(uint64(arena))].Get().(*batchReader); ok {
 		return r
@@ -190,7 +191,7 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 		}
 		var refused refusedError
 		if errors.As(err, &refused) {
-			// All remaining reads get one answer, because the memory is not sufficient for thousands of answers.
+			// All remaining reads fail with one error, because the memory is not sufficient for thousands of results.
 			return refused.error
 		}
 		if err != nil {
@@ -220,7 +221,7 @@ func (b *batchGet) done(r *batchReader) {
 	batchReaders[bits.Len(uint(cap(r.arena)))].Put(r)
 }
 
-// sendRest sends the unsent results of the readers, in messages of about ResultBytes. All readers have ended.
+// sendRest sends the unsent results of the readers, in messages of about ResultBytes. All readers must have finished.
 func (b *batchGet) sendRest() error {
 	out := &recordv1.BatchGetResponse{Results: make([]*recordv1.BatchGetResult, 0, min(len(b.gets), scanRecordsMax))}
 	size := int64(messageSize)
@@ -283,7 +284,7 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 // refusedError means that there is no memory for the record.
 type refusedError struct{ error }
 
-// admit reserves memory for a record that was read. apart means that the data of the record may be outside the arena.
+// admit reserves memory for a record that was read. If apart is true, the data of the record may be outside the arena.
 func (b *batchGet) admit(r *batchReader, rec *group.Record, name string, apart bool) error {
 	size := answerSize(name, rec)
 	if r.size+size+messageSize > r.granted {

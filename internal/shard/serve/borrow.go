@@ -30,7 +30,7 @@ func (b *borrowed) hold(data mem.BufferSlice) []byte {
 	return b.buffer.ReadOnlyData()
 }
 
-// free ends the use of the data. It may be called several times.
+// free releases the data. It may be called several times.
 func (b *borrowed) free() {
 	if b.buffer != nil {
 		b.buffer.Free()
@@ -96,8 +96,8 @@ func eachPut(encoded []byte, use func(put []byte) error) error {
 	return nil
 }
 
-// decodePut decodes a PutRequest, whose data then alias encoded. All other fields are copied; key is the memory for
-// the key. The fields before and after the data are decoded separately, which in protobuf's format has the same
+// decodePut decodes a PutRequest, whose data then alias encoded. All other fields are copied; key points to the memory
+// for the key. The fields before and after the data are decoded separately, which in protobuf's format has the same
 // result as decoding them together.
 func decodePut(encoded []byte, put *recordv1.PutRequest, key *recordv1.RecordKey) error {
 	put.Key = key
@@ -132,7 +132,7 @@ func decodePut(encoded []byte, put *recordv1.PutRequest, key *recordv1.RecordKey
 	return nil
 }
 
-// bytesOf returns the value of the bytes field at the beginning of encoded. The field must be complete.
+// bytesOf returns the value of the bytes field at the start of encoded. The field must be complete.
 func bytesOf(encoded []byte) []byte {
 	_, _, tag := protowire.ConsumeTag(encoded)
 	value, _ := protowire.ConsumeBytes(encoded[tag:])

@@ -108,7 +108,7 @@ func (s *recordServer) Find(ctx context.Context, in *recordv1.FindRequest) (*rec
 	}
 	for _, name := range names {
 		if s.shard.IsJoining(name) {
-			continue // a joining replica never led the group, and the caller also asks the leader
+			continue // a joining replica never led the group, and the caller also queries the leader
 		}
 		sv, err := s.shard.Group(ctx, name, 0)
 		if err != nil {

@@ -35,7 +35,7 @@ type callMetrics struct {
 // methodMetrics are the metrics of one method, looked up when it is called for the first time.
 type methodMetrics struct {
 	name    string
-	long    bool          // the call gets no default deadline
+	long    bool          // the method gets no default deadline
 	stream  bool          // the client or the server sends more than one message
 	patient bool          // a message may wait longer than usual until the caller takes it
 	slowMin time.Duration // calls that take longer are reported as slow
@@ -115,8 +115,8 @@ func (mm *methodMetrics) lookUp() {
 	})
 }
 
-// moved counts records that a call of the method wrote or read, and the bytes of their data (for a write, also of its
-// attributes).
+// moved counts the records that a call to the method wrote or read, and the bytes of their data (for a write, also of
+// the attributes).
 func (mm *methodMetrics) moved(records int, bytes int64) {
 	mm.lookUp()
 	mm.records.Add(float64(records))
@@ -141,7 +141,7 @@ func (mm *methodMetrics) observe(err error, took time.Duration) {
 	counter.(prometheus.Counter).Inc()
 }
 
-// Traffic returns sums over the calls of RecordService that the server has answered.
+// Traffic returns sums over the RecordService calls that the server has handled.
 func (s *Server) Traffic() *recordv1.Traffic {
 	out := &recordv1.Traffic{}
 	for name, mm := range s.metrics.methods {
@@ -183,7 +183,7 @@ func (s *Server) wasSlow(c *running, took time.Duration, err error) {
 }
 
 // groupOf returns the group of a request. It returns an empty string if the request names no group, or a group for
-// which this shard is not responsible. The returned string is the shard's own, because the name in the request may be
+// which this shard is not responsible. The returned string is the shard's copy, because the name in the request may be
 // arbitrarily long.
 func (s *Server) groupOf(request any) (name string) {
 	switch in := request.(type) {

@@ -26,7 +26,7 @@ import (
 type recordServer struct {
 	recordv1.UnimplementedRecordServiceServer
 	*Server
-	get, put *grpc.UnaryServerInfo // method descriptions for interceptors, made once
+	get, put *grpc.UnaryServerInfo // method descriptions for interceptors, created once
 }
 
 // write is a checked put or delete together with its group.
@@ -38,7 +38,7 @@ type write struct {
 	span    trace.Span // nil if the call is not traced
 	pending *replica.Pending
 	replica replica.Write
-	// reserved is the reservation of the write in the quotas of the group's tenant.
+	// reserved is the write's reservation in the quotas of the group's tenant.
 	reserved quota.Reserved
 	// hurry means that another put of the same message has already waited for its reservation without success.
 	hurry bool
@@ -101,8 +101,8 @@ func (s *Server) finish(ctx context.Context, w *write) (replica.Result, error) {
 	return result, nil
 }
 
-// apply passes a checked write to its group and waits for the outcome. The call counts towards the quotas of the
-// group's tenant.
+// apply passes a checked write to its group and waits for the outcome. The call is charged to the quotas of the group's
+// tenant.
 func (s *Server) apply(ctx context.Context, w *write) (replica.Result, error) {
 	tenant, err := enter(ctx, w.served, w.where, w.bytes)
 	if err != nil {
@@ -182,7 +182,7 @@ func (s *Server) preparePut(ctx context.Context, in *recordv1.PutRequest, w *wri
 	return nil
 }
 
-// putResponse fills in the answer to a put. A repeated put has the same data as the first one, because the replica
+// putResponse fills in the response to a put. A repeated put has the same data as the first one, because the replica
 // has compared their checksums.
 func (w *write) putResponse(out *recordv1.PutResponse, result replica.Result) {
 	out.Version = cursor.Version(result.Index)
@@ -321,8 +321,8 @@ func fillRecord(out *recordv1.Record, w answer.Where, rec *group.Record, sum *ui
 	return nil
 }
 
-// overdue returns the answer to a write whose caller no longer waits, or nil if the caller still waits. Such a write
-// is not begun, because its caller may already have taken another action. overdue also recognizes a deadline that has
+// overdue returns the error for a write whose caller no longer waits, or nil if the caller still waits. Such a write is
+// not begun, because its caller may already have taken another action. overdue also recognizes a deadline that has
 // passed although no timer has fired yet, which happens if a process was suspended until after the deadline.
 func overdue(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
@@ -334,8 +334,8 @@ func overdue(ctx context.Context) error {
 	return nil
 }
 
-// spanOf begins the span of a write. The span lasts from the moment when the group gets the write until the write is
-// acknowledged. It includes the wait for a round, the syncs of this shard and, with several copies, those of a
+// spanOf begins the span of a write. The span lasts from the moment when the group receives the write until the write
+// is acknowledged. It includes the wait for a round, the syncs of this shard and, with several copies, those of a
 // majority. spanOf returns nil if the call is not traced.
 func (s *Server) spanOf(ctx context.Context, w *write) trace.Span {
 	if !trace.SpanFromContext(ctx).IsRecording() {

@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// counted counts the lookups in a shard. A lookup that is not counted panics.
+// counted counts the lookups in a shard. It panics at lookups that it does not count.
 type counted struct {
 	Replicas
 	looks atomic.Int64
@@ -135,7 +135,7 @@ func TestNothingIsLookedUpForACallThatIsRefused(t *testing.T) {
 	}
 }
 
-// askOne makes a call, and returns the code of its first answer. If that answer has a result for each item, askOne
+// askOne makes a call, and returns the code of its first response. If that response has a result for each item, askOne
 // returns the code of the only result.
 func askOne(t *testing.T, cc *grpc.ClientConn, method protoreflect.MethodDescriptor, name, request string) codes.Code {
 	t.Helper()

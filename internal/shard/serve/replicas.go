@@ -25,7 +25,7 @@ type Replicas interface {
 	// to call, if it is known. ctx bounds the search. epoch is the epoch of the caller's routing, or 0 if the caller
 	// has none.
 	Group(ctx context.Context, name string, epoch uint64) (Group, error)
-	// GroupOf does what Group does, for the number of a group in Hash routing.
+	// GroupOf does what Group does, for the number of a group with Hash routing.
 	GroupOf(ctx context.Context, number int, epoch uint64) (Group, error)
 	// Groups returns the sorted names of all groups that the shard is responsible for. known is false until the shard
 	// has received a view of etcd.
@@ -54,15 +54,15 @@ type Group interface {
 	UUID() uuid.UUID
 	Log() *group.Log
 	Replica() *replica.Replica
-	// Barrier returns when reads see every write that was acknowledged before the call. In a group with several
-	// members only the leader may read.
+	// Barrier waits until reads see every write that was acknowledged before the call. In a group with several members
+	// only the leader may read.
 	Barrier(ctx context.Context) error
-	// ReadHere does what Barrier does, but for any member, which asks the leader.
+	// ReadHere does what Barrier does, but for any member, by querying the leader.
 	ReadHere(ctx context.Context) error
 	// MayWrite returns an error, before a write is proposed, if another shard leads the group. It returns nil if this
 	// shard leads the group, or if the leader is not known.
 	MayWrite() error
-	// Elsewhere adds the leader's address, if known, to the error of a call that only the leader can answer. It returns
+	// Elsewhere adds the leader's address, if known, to the error of a call that only the leader can respond. It returns
 	// other errors unchanged.
 	Elsewhere(err error) error
 	// Tenant returns the tenant whose quotas apply to the group. It returns nil if no quotas apply, or if another shard
@@ -73,7 +73,7 @@ type Group interface {
 }
 
 // find returns the group of a key if this shard serves it, and otherwise an error that names the shard to call, if it
-// is known. Errors in the key are added to v, and the group is then nil. The permission of the caller for the verb is
+// is known. Errors in the key are added to v, and the group is then nil. The caller's permission for the verb is
 // checked before any lookup.
 func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.RecordKey, epoch uint64,
 	v *answer.Violations, field string) (Group, error) {
@@ -104,8 +104,8 @@ func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.Recor
 	return s.shard.Group(ctx, key.GetGroup(), epoch)
 }
 
-// Asked returns the group that a request names, in either routing. It checks the permission of the caller for the verb
-// in the same way as find().
+// Asked returns the group that a request names, in either routing. It checks the caller's permission for the verb in
+// the same way as find().
 func (s *Server) Asked(ctx context.Context, verb access.Verb, name, field string) (Group, error) {
 	if err := s.validGroup(name, field); err != nil {
 		return nil, err

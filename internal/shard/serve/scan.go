@@ -196,15 +196,15 @@ type scan struct {
 	server       *Server
 	stream       recordv1.RecordService_ScanServer
 	metadataOnly bool
-	damage       *format.DamageError // the first damage that was found
+	damage       *format.DamageError // the first damage found
 
 	held    *message.Held
 	out     recordv1.ScanResponse
 	records []*recordv1.Record // reused for each message
 	sums    []*uint32          // checksums of the records
-	arena   *[]byte            // data of the records of one message; from message.Pool
-	size    int64              // upper bound of the encoded size of the message
-	sizeMax int64              // limit of size for a message with several records
+	arena   *[]byte            // data of one message's records; from message.Pool
+	size    int64              // upper bound on the message's encoded size
+	sizeMax int64              // size limit for a message with several records
 	encoded int64              // memory that an encoded message may take
 
 	tenant *quota.Tenant // tenant of the group that is being read
@@ -334,8 +334,8 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 	return nil
 }
 
-// enter begins the part of the scan that is in one group. If the quotas of the tenant are used up, the first group is
-// refused, while later groups wait.
+// enter begins the part of the scan that reads one group. If the tenant's quotas are used up, a scan of the first group
+// is refused, while scans of later groups wait.
 func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error) {
 	if !sc.begun {
 		sc.begun = true
@@ -442,7 +442,7 @@ func (c *scanCloser) expire(grace time.Duration) {
 }
 
 // turns bounds how many scans read their log at the same time, because each of them holds buffers of the log, up to
-// group.ScanBufferBytes if it reads ahead. Later scans queue. It is safe for concurrent use.
+// group.ScanBufferBytes if it reads ahead. Other scans queue. The type is safe for concurrent use.
 type turns struct {
 	slots   chan struct{}
 	waiting atomic.Int64

@@ -11,10 +11,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// The code in this file makes the messages of a Scan, bounds their memory, and sends them.
+// The code in this file builds a Scan's messages, bounds their memory, and sends them.
 
 const (
-	// scanSizeFirst is the limit of the first messages of a scan, so that a scan of few records uses little memory. The
+	// scanSizeFirst is the size limit for a scan's first messages, so that a scan of few records uses little memory. The
 	// limit grows while messages are full.
 	scanSizeFirst = 64 << 10
 	// scanLook is how often a scan whose message is not read checks whether other scans wait for a turn. scanPatience
@@ -121,9 +121,9 @@ func (sc *scan) prepare() error {
 	return nil
 }
 
-// sendReading does what the method send does, for a scan that is reading the log. If going is false, the scan must
-// give up its turn, because other scans wait for a turn, or the caller does not read the message. If the message is
-// still being sent, flush returns its result.
+// sendReading does what the method send does, for a scan that is reading the log. If going is false, the scan must give
+// up its turn, because other scans wait for one or the caller does not read the message. If the message is still being
+// sent, flush returns its result.
 func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 	if sc.out.Cursor, err = access.Sign(sc.stream.Context(), at.Encode(), sealed); err != nil {
 		return false, err

@@ -1,5 +1,5 @@
-// Package serve answers the calls to a shard: RecordService and AdminService. It also implements the common parts of
-// all calls: limits, counts and an orderly end. It uses the shard through the interfaces Replicas and Admin.
+// Package serve implements a shard's gRPC services, RecordService and AdminService. It also implements what all calls
+// have in common: limits, metrics and a graceful stop. It uses the shard through the interfaces Replicas and Admin.
 package serve
 
 import (
@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// isOurs reports whether calls of a method are counted, limited, and refused while the shard stops. This is not so
-// for the calls of other shards, which an orderly stop needs.
+// isOurs reports whether calls of a method are counted, limited, and refused while the shard stops. Calls from other
+// shards are exempt, because a graceful stop needs them.
 func isOurs(method string) bool {
 	return strings.HasPrefix(method, "/sheaf.record.v1.") || strings.HasPrefix(method, "/sheaf.archive.v1.")
 }
@@ -47,32 +47,32 @@ type Options struct {
 	SlowCallMin time.Duration // unary calls that take longer are reported to Replicas.WasSlow
 
 	CallsMax         int           // maximum number of concurrent calls
-	BytesInFlightMax int64         // maximum bytes of data of writes in progress
-	AnswerBytesMax   int64         // maximum bytes of answers that are being prepared or are not yet read by their callers
+	BytesInFlightMax int64         // maximum bytes of data in writes in progress
+	AnswerBytesMax   int64         // maximum bytes of responses that are being prepared or that callers have not read yet
 	ScansReadingMax  int           // maximum number of scans that read their log at the same time
 	SendTimeout      time.Duration // how long a message of a stream may wait until its caller reads it
 
 	Off rules.Off // rules that a test switches off
 }
 
-// Server answers the calls to a shard, within limits. It is safe for concurrent use.
+// Server handles the calls to a shard, within limits. It is safe for concurrent use.
 type Server struct {
 	opts    Options
 	shard   Replicas
 	metrics *callMetrics
 
 	calls   gauge // calls in progress
-	bytes   gauge // bytes of data of writes in progress
-	answers gauge // memory of answers that are being prepared or are not yet read by their callers
+	bytes   gauge // bytes of data in writes in progress
+	answers gauge // memory of responses that are being prepared or that callers have not read yet
 	reading *turns
 	scans   scanCloser
 
-	stopping context.Context // ends when the shard begins to stop
+	stopping context.Context // canceled when the shard begins to stop
 	stop     context.CancelFunc
 	streams  sync.WaitGroup // handlers of streams
 }
 
-// New makes a server for the calls to a shard. The services of the Server must be registered with a gRPC server that
+// New creates a server for the calls to a shard. The services of the Server must be registered with a gRPC server that
 // uses the interceptors Unary and Stream.
 func New(opts Options, shard Replicas) *Server {
 	s := &Server{
@@ -86,8 +86,8 @@ func New(opts Options, shard Replicas) *Server {
 	return s
 }
 
-// Records returns the implementation of RecordService. The values that the handlers of Get and Put pass to
-// interceptors are made only once.
+// Records returns the implementation of RecordService. The values that the handlers of Get and Put pass to interceptors
+// are created only once.
 func (s *Server) Records() recordv1.RecordServiceServer {
 	r := &recordServer{Server: s}
 	r.get = &grpc.UnaryServerInfo{Server: r, FullMethod: recordv1.RecordService_Get_FullMethodName}
@@ -100,22 +100,22 @@ func (s *Server) Admin(admin Admin) recordv1.AdminServiceServer {
 	return &adminServer{Server: s, admin: admin}
 }
 
-// Stop refuses new calls, and ends calls that would never end by themselves, such as watches. Other calls in progress
-// continue.
+// Stop refuses new calls, and aborts calls that would never finish by themselves, such as watches. Other calls in
+// progress continue.
 func (s *Server) Stop() { s.stop() }
 
 func (s *Server) isStopping() bool { return s.stopping.Err() != nil }
 
-// Wait returns when the handlers of all streams have ended.
+// Wait returns when the handlers of all streams have returned.
 func (s *Server) Wait() { s.streams.Wait() }
 
 // Calls returns the number of calls in progress.
 func (s *Server) Calls() int64 { return s.calls.used.Load() }
 
-// BytesInFlight returns the bytes of data of writes in progress.
+// BytesInFlight returns the bytes of data in writes in progress.
 func (s *Server) BytesInFlight() int64 { return s.bytes.used.Load() }
 
-// AnswerBytes returns the bytes held for answers.
+// AnswerBytes returns the memory held for responses, in bytes.
 func (s *Server) AnswerBytes() int64 { return s.answers.used.Load() }
 
 // ExpireScans closes the snapshots of scans that were read to the end more than grace ago. Call it regularly.
@@ -128,8 +128,8 @@ func (s *Server) Collectors() []prometheus.Collector {
 }
 
 // limit returns the context of a unary call. A call without a deadline gets the default deadline, except Verify and
-// Compact, which take longer the larger the group is. The contexts of Verify and Compact end when the shard begins to
-// stop, because these calls must not delay a stop.
+// Compact, which take longer the larger the group is. The contexts of Verify and Compact are canceled when the shard
+// begins to stop, because these calls must not delay a stop.
 func (s *Server) limit(ctx context.Context, method *methodMetrics) (context.Context, context.CancelFunc) {
 	if method.long {
 		ctx, cancel := context.WithCancel(ctx)
@@ -150,7 +150,7 @@ func (s *Server) begin() error {
 	if err := s.calls.take(1); err != nil {
 		return err
 	}
-	// A stop that has begun in between does not wait for this call.
+	// A stop that has begun meanwhile does not wait for this call.
 	if s.isStopping() {
 		s.calls.give(1)
 		return answer.Stopping()
@@ -230,9 +230,9 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 // writes the fetched data to a bucket, which may be unavailable for minutes, and would otherwise have to begin again.
 const patience = 10
 
-// sendWithin runs the handler of a stream, and counts the memory held for its answers. It ends the stream if a
+// sendWithin runs the handler of a stream, and counts the memory held for its responses. It aborts the stream if a
 // message takes longer than Options.SendTimeout, or if the shard stops while no message is received or sent. When the
-// stream has ended, a waiting message is dropped, so that the handler ends as well.
+// stream has ended, a waiting message is dropped, so that the handler returns as well.
 func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics,
 	handler grpc.StreamHandler) error {
 	most := s.opts.SendTimeout
@@ -263,7 +263,7 @@ func (s *Server) bounded(m proto.Message) *message.Bounded {
 	return &message.Bounded{Message: m, BytesMax: message.BytesMax}
 }
 
-// These texts tell callers what to do instead of sending a message that is too large.
+// These strings tell callers what to do instead of sending a message that is too large.
 const (
 	smallerBatches = "send at most 4 MiB of data in one message, and a record above 1 MiB by Upload"
 	smallerChunks  = "send chunks of at most 1 MiB"
@@ -299,13 +299,13 @@ func (g *gauge) Add(n int64) { g.used.Add(n) }
 
 func (g *gauge) give(n int64) { g.used.Add(-n) }
 
-// StreamAnswers returns the answer memory that streams may use. The rest is reserved for Get, whose answers are
+// StreamAnswers returns the response memory that streams may use. The rest is reserved for Get, whose responses are
 // short-lived, because callers that do not read their streams must not keep others from reading a record.
 func (s *Server) StreamAnswers() message.Allowance {
 	return &gauge{what: s.answers.what, limit: s.answers.limit - s.answers.limit/getShare, used: s.answers.used}
 }
 
-// getShare is a divisor: the answer memory divided by getShare is reserved for Get.
+// getShare is a divisor: the response memory divided by getShare is reserved for Get.
 const getShare = 8
 
 const (
@@ -315,8 +315,8 @@ const (
 	recordHeldBytes = 320
 )
 
-// answerSize returns an upper bound of the size of a record in an encoded answer and, if the record has attributes, in
-// memory.
+// answerSize returns an upper bound on the size of a record in an encoded response and, if the record has attributes,
+// in memory.
 func answerSize(name string, rec *group.Record) int64 {
 	n := 128 + len(name) + len(rec.Data)
 	if len(rec.Attributes) > 0 {

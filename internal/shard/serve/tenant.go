@@ -11,10 +11,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Calls count towards the quotas of the tenant whose group they use. A unary call is refused if it would exceed a
-// rate. If the tenant's callers do not slow down, their calls are answered late. A message of a stream waits instead,
-// because a refusal would end the stream, which its caller would have to begin again. Such a message is refused only
-// if the waiting messages hold too much of the shared memory.
+// Each call is charged to the quotas of the tenant that owns the group. A unary call is refused if it would exceed a
+// rate. If the tenant's callers do not slow down, their calls are delayed. A message of a stream waits instead, because
+// a refusal would abort the stream, and its caller would have to start it again. Such a message is refused only if the
+// waiting messages hold too much of the shared memory.
 
 // enter begins a call in a group; holds is the memory that the call holds, in bytes. If the returned tenant is not
 // nil, the caller must call leave.
@@ -29,7 +29,8 @@ func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.T
 	return t, nil
 }
 
-// leave ends a call that enter() has begun. The argument bytes is the amount of data and attributes that were moved.
+// leave ends a call that enter() has begun. The argument bytes is the size of the data and attributes that the call has
+// moved.
 func leave(t *quota.Tenant, bytes int64) {
 	if t != nil {
 		t.Moved(bytes)
@@ -37,11 +38,11 @@ func leave(t *quota.Tenant, bytes int64) {
 	}
 }
 
-// movedOf returns the number of bytes that count towards the quotas when a record is read.
+// movedOf returns the number of bytes that reading a record charges to the quotas.
 func movedOf(rec *group.Record) int64 { return int64(len(rec.Data) + len(rec.Attributes)) }
 
-// pass waits until a message of a stream may move bytes, and counts them. The argument holds is the memory, in bytes,
-// that the stream holds while it waits. If the tenant is nil, nothing is counted.
+// pass waits until a stream message may move bytes, and counts them. The argument holds is the memory, in bytes, that
+// the stream holds while it waits. If the tenant is nil, nothing is counted.
 func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
 	if t == nil {
 		return nil
@@ -68,7 +69,7 @@ func (w *write) reserve(ctx context.Context) error {
 	return answer.Of(err, w.where)
 }
 
-// batchTenants are the tenants of the items of a message, each once. They are sorted by name, so that two messages do
+// batchTenants are the tenants of the items of a message, each once. They are sorted by name,, so that two messages do
 // not wait for each other.
 type batchTenants []*quota.Tenant
 

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 
-// Most calls are Get and Put. Their handlers are not the generated ones, because the answer to a Get is in memory
+// Most calls are Get and Put. Their handlers are not the generated ones, because the response of a Get is in memory
 // that is reused, and a Put whose message is too large is not decoded. Interceptors see both like every other unary
 // call.
 
@@ -30,7 +30,7 @@ func RecordService() *grpc.ServiceDesc {
 	return &d
 }
 
-// getCall is the state of one Get; it is reused for another Get.
+// getCall is the state of a Get call, which is reused for later Get calls.
 type getCall struct {
 	server *recordServer
 	in     recordv1.GetRequest
@@ -40,8 +40,8 @@ type getCall struct {
 	crc    uint32
 	out    recordv1.GetResponse
 	buffer []byte
-	taken  int64             // reserved from Server.answers
-	handle grpc.UnaryHandler // the method answer as a function value, made once
+	taken  int64             // amount reserved from Server.answers
+	handle grpc.UnaryHandler // the method answer as a function value, created once
 }
 
 // getBufferBytes is enough for the data of most records; larger buffers are left to the garbage collector.
@@ -53,10 +53,10 @@ var getCalls = sync.Pool{New: func() any {
 	return c
 }}
 
-// handleGet returns the getCall itself as the answer. When gRPC encodes it, the getCall is free for reuse. After an
-// error, or if an interceptor gives a different answer, the getCall is left to the garbage collector, because the
-// error or answer may refer to it. Interceptors must wait for their handler, and must keep neither request nor
-// answer.
+// handleGet returns the getCall itself as the response. When gRPC encodes it, the getCall is free for reuse. After an
+// error, or if an interceptor returns a different response, the getCall is left to the garbage collector, because the
+// error or response may refer to it. Interceptors must wait for their handler, and must not retain the request or the
+// response.
 func handleGet(srv any, ctx context.Context, //nolint:revive // the parameters are gRPC's
 	decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*recordServer)
@@ -114,13 +114,13 @@ func (c *getCall) answer(ctx context.Context, request any) (any, error) {
 	return &c.out, nil
 }
 
-// giveBack releases the answer memory that the call has taken.
+// giveBack releases the response memory that the call has reserved.
 func (c *getCall) giveBack() {
 	c.server.answers.give(c.taken)
 	c.taken = 0
 }
 
-// Encode implements message.Encoder. gRPC encodes an answer once, and nothing refers to the call afterwards.
+// Encode implements message.Encoder. gRPC encodes a response once, and nothing refers to the call afterwards.
 func (c *getCall) Encode() (mem.BufferSlice, error) {
 	encoded, err := message.Codec{}.Marshal(&c.out)
 	c.giveBack()

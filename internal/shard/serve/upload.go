@@ -124,7 +124,7 @@ func (u *upload) begin(ctx context.Context, in *recordv1.UploadHeader) error {
 	if err := u.reserve(ctx, in.GetSizeBytes()); err != nil {
 		return err
 	}
-	// Data for which there is no space is refused before the caller sends it.
+	// If there is no space for the data, it is refused before the caller sends it.
 	return answer.Of(u.server.shard.WithSpace(ctx, func() error {
 		return u.server.shard.Admit(in.GetSizeBytes())
 	}), w.where)
@@ -213,7 +213,7 @@ func (u *upload) check() error {
 	return v.Err()
 }
 
-// commit makes the blob durable. The put that refers to it must come afterwards.
+// commit syncs the blob to disk. The put that refers to it must come afterwards.
 func (u *upload) commit() error {
 	if u.blob == nil {
 		u.write.replica.Data = u.data

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// watchRecordsMax bounds the number of records in one message of Watch, for records with small data.
+	// watchRecordsMax bounds the number of records in one Watch message, for records with small data.
 	watchRecordsMax = 1024
 	// WatchBytes is the largest size of the records in one message, because a message ends after the record that
 	// reaches ResultBytes.
 	WatchBytes = ResultBytes + format.DataBytesMax + format.AttributesBytesMax
 	// watchLook is how often an idle watch checks whether this shard still leads the group.
 	watchLook = time.Second
-	// watchTurn is how long a watch pauses after it has found the shard at its limit of answer memory.
+	// watchTurn is how long a watch pauses if the shard has reached its limit on response memory.
 	watchTurn = 50 * time.Millisecond
 )
 
@@ -130,8 +130,8 @@ func (w *watch) stillHere() error {
 	return answer.Of(w.sv.Elsewhere(replica.ErrNoLeader), w.what)
 }
 
-// tell sends one message of changes. busy means that the shard is at its limit of answer memory, and that tell did
-// nothing. While the message waits for a slow reader, tell holds only the message and no part of the log.
+// tell sends one message of changes. If the shard has reached its limit on response memory, tell does nothing, and busy
+// is true. While the message waits for a slow reader, tell holds only the message and no part of the log.
 func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 	if err := pass(ctx, w.tenant, 0, 0); err != nil {
 		return false, err // the wait comes before any memory is held
@@ -187,8 +187,8 @@ func (w *watch) parts(records []group.Record) (parts [][]group.Record) {
 	return append(parts, records[first:])
 }
 
-// size returns the memory that is held while records are sent in parts. That is the memory of the records, and twice
-// that of the largest message, because one message is in the transport while the next one waits.
+// size returns the memory that is held while records are sent in parts. The sum consists of the memory of the records
+// and twice that of the largest message, because one message is in the transport while the next one waits.
 func (w *watch) size(records []group.Record, parts [][]group.Record) int64 {
 	size, largest := int64(0), int64(0)
 	for _, part := range parts {
