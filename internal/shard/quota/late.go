@@ -8,18 +8,18 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// A refused call costs a shard nearly as much as an admitted one. So each caller gets a different time to retry, and
-// these times have the distance that the quota's rate requires. If the callers of a tenant do not wait for these
-// times, and the tenant is refused more often than its rate, further calls wait for their turn before they are
-// answered. So a caller that repeats refused calls in a loop cannot use up the processors that all tenants share.
+// A refused call costs a shard nearly as much as an admitted one. So each refused caller gets a different time to
+// retry, and these times are spaced according to the quota's rate. If a tenant's callers do not wait for these times,
+// and the tenant is refused more often than its rate, further calls wait for their turn before they are answered. So a
+// caller that repeats refused calls in a loop cannot use up the CPU time that all tenants share.
 
 const (
 	// turnMost is the longest RetryAfter, unless the quota itself needs longer. It is also the longest time between two
 	// turns.
 	turnMost = time.Second
-	// lateMost is the longest wait of a call before it is answered. It is well below the limit for a slow call.
+	// lateMost is the longest wait of a call before it gets a response. lateMost is well below the limit for a slow call.
 	lateMost = 500 * time.Millisecond
-	// keptMost bounds the waiting calls of one tenant. Each uses a stream of its connection, and a gateway has two
+	// keptMost bounds the waiting calls from one tenant. Each uses a stream of its connection, and a gateway has two
 	// connections for all its callers.
 	keptMost = 256
 	// keptOfAllMost bounds the waiting calls of all tenants on one shard. It is half of the streams that a connection
@@ -31,9 +31,9 @@ const (
 	turnsPerSecond = 200
 )
 
-// late records the refusals of a tenant, and its calls that wait for an answer. Guarded by Tenant.mu.
+// late records the refusals of a tenant, and its calls that wait for their turn. Guarded by Tenant.mu.
 type late struct {
-	atOnce bucket    // limits the refusals that are answered immediately
+	atOnce bucket    // limits the refusals that are returned immediately
 	last   time.Time // time of the last turn that was assigned
 	kept   int       // number of waiting calls
 	mean   float64   // moving average of the bytes that a call moves
@@ -41,8 +41,8 @@ type late struct {
 
 // Begin begins a call. If it returns nil, the caller must call End. If a quota is exceeded, Begin refuses the call
 // immediately. If the tenant is refused more often than its rate, the call instead waits for its turn, and Begin then
-// checks the quotas again. The call waits at most half a second, or half of the time that ctx has left. holds is the
-// number of bytes of memory that the call has taken. Begin returns *Exceeded, ErrStopping, or the error of ctx.
+// checks the quotas again. The call waits at most half a second, or half of the time until the deadline of ctx. holds
+// is the number of bytes of memory that the call has taken. Begin returns *Exceeded, ErrStopping, or ctx's error.
 func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	now := t.set.now()
 	t.mu.Lock()
@@ -122,7 +122,7 @@ func (t *Tenant) keep(now time.Time, holds int64) bool {
 	return true
 }
 
-// letGo ends the wait that keep has begun. Called with mu held.
+// letGo ends the wait that keep has begun, and releases the memory. Called with mu held.
 func (t *Tenant) letGo(holds int64) {
 	t.set.kept.Add(-1)
 	t.late.kept--

@@ -12,7 +12,7 @@ import (
 // begin starts a call that only quotas limit.
 func begin(t *Tenant) error { return t.Begin(context.Background(), 0) }
 
-// Callers that are refused at the same time get different times to retry. The distance of these times is that of
+// Callers that are refused at the same time get different times to retry. These times are as far apart as those of
 // admitted calls.
 func TestCallersAreInformedOneAfterAnother(t *testing.T) {
 	const limit = 100
@@ -111,7 +111,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// A loop that retries immediately is answered about as often as its rate, and not more often.
+// A loop that retries immediately gets responses about as often as its rate allows, and not more often.
 func TestALoopThatNeverWaitsIsAnsweredLate(t *testing.T) {
 	const limit, seconds = 100, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
@@ -131,8 +131,8 @@ func TestALoopThatNeverWaitsIsAnsweredLate(t *testing.T) {
 }
 
 // The number and the memory of delayed calls are limited, for each tenant and for all; further calls are refused
-// immediately. Delayed calls are answered when their turn has come, within half of the time that they have, and when
-// the shard stops.
+// immediately. Delayed calls get a response when their turn has come, when half of the time until their deadline has
+// passed, or when the shard stops.
 func TestWhatIsKeptIsBounded(t *testing.T) {
 	const limit = 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")

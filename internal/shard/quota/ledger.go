@@ -30,7 +30,7 @@ func (s Share) negative() bool {
 	return min(s.Groups, s.Used.Bytes, s.Used.Records, s.Slack.Bytes, s.Slack.Records, s.Want.Bytes, s.Want.Records) < 0
 }
 
-// ParseLedger parses the text of a ledger in etcd. An empty text is an empty ledger. Values that are unreadable or
+// ParseLedger parses a ledger as stored in etcd. Empty text is parsed as an empty ledger. Values that are unreadable or
 // negative are left out and named in the error. The returned ledger is usable even after an error, because each shard
 // reports its share again.
 func ParseLedger(text []byte) (l Ledger, err error) {
@@ -63,9 +63,9 @@ func (l Ledger) Used() (used Amount) {
 type facts struct {
 	shard  string
 	groups int64    // number of groups that the shard leads
-	all    int64    // number of groups of the tenant
+	all    int64    // number of the tenant's groups
 	used   Amount   // amount stored by the groups that the shard leads
-	want   Amount   // the largest amount for which a write waits
+	want   Amount   // the largest amount that a waiting write needs
 	left   Amount   // the rest of the shard's slack
 	limits Amount   // limits of the tenant; 0 means no limit
 	gone   []string // shards of the ledger that are not registered
@@ -131,8 +131,8 @@ func (l Ledger) look(f facts) outlook {
 		case of(others.Want) > 0:
 			return of(f.want)
 		}
-		// Each shard takes half of the slack that the others leave. In the end all shards have the same slack, and
-		// the same amount remains free.
+		// Each shard takes half of the slack that the other shards leave. In the end all shards have the same slack, and the
+		// same amount remains free.
 		return max(free/2, min(free, of(f.want)))
 	})
 	out.share.Want = each(func(of func(Amount) int64) int64 {
@@ -153,10 +153,10 @@ func (s *Share) add(other Share) {
 // changed by more than the quota divided by reportShare.
 const reportShare = 128
 
-// isWorth reports whether the computed share must be written. That is so if the ledger was partly unreadable, if the
-// number of groups or the wanted amount has changed, if a shard is gone, if the reported amount is old or far from
-// the actual one, if the rest of the current slack is too small for a waiting write, or if the computed slack is more
-// than twice that rest, or at most half of it.
+// isWorth reports whether the computed share must be written. This is the case if the ledger was partly unreadable, if
+// the number of groups or the wanted amount has changed, if a shard is no longer registered, if the reported amount is
+// old or far from the actual one, if the rest of the current slack is too small for a waiting write, or if the computed
+// slack is more than twice that rest, or at most half of it.
 func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 	if f.odd {
 		return true
@@ -172,7 +172,7 @@ func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 		case of(f.limits) > 0 && max(moved, -moved) > of(f.limits)/reportShare, moved != 0 && f.aged:
 			worth = true
 		case left < 0:
-			worth = true // groups whose leadership this shard has got store more than the rest of the slack
+			worth = true // groups that this shard now leads store more than the rest of the slack
 		case slack > left && (2*left < slack || of(f.want) > left):
 			worth = true
 		case slack < left && 2*slack <= left:
@@ -183,7 +183,7 @@ func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 	return worth
 }
 
-// with returns the encoded ledger with the share of a shard, and without the shards that are gone.
+// with returns the encoded ledger with the share of a shard, and without the shards that are no longer registered.
 func (l Ledger) with(shard string, o *outlook) ([]byte, error) {
 	next := Ledger{Shards: maps.Clone(l.Shards)}
 	for _, name := range o.gone {

@@ -95,7 +95,7 @@ func (m *memory) PutLedger(_ context.Context, name string, value []byte, revisio
 	return true, nil
 }
 
-// play is a set of shards that lead groups of a tenant.
+// play is a set of shards that lead a tenant's groups.
 type play struct {
 	etcd   *memory
 	clock  *clock
@@ -362,8 +362,7 @@ func TestStoredQuotasHold(t *testing.T) {
 	}
 }
 
-// If etcd has granted no quota yet, the error of a put gives that reason, and does not claim that the quota is used
-// up.
+// If etcd has granted no quota yet, a put's error gives that reason, and does not claim that the quota is used up.
 func TestARefusalSaysWhetherAnythingWasGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(access.Quotas{StoredBytes: 100, Records: 10}, 2, "x", "y")
@@ -404,9 +403,9 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
-// TestOddLedgersAreReplaced checks a ledger with values that cannot be read or are impossible. Such values neither
-// keep a tenant from using its quota nor give it more than the quota. The error of look names them, and look writes
-// the ledger without them.
+// TestOddLedgersAreReplaced checks a ledger with values that cannot be read or are impossible. Such values neither keep
+// a tenant from using its quota nor give it more than the quota. look's error names them, and look writes the ledger
+// without them.
 func TestOddLedgersAreReplaced(t *testing.T) {
 	const limit = 1000
 	for name, value := range map[string]string{
@@ -490,8 +489,8 @@ func (a Amount) within(other Amount) bool {
 	return min(a.Bytes, a.Records) >= 0 && a.Bytes <= other.Bytes && a.Records <= other.Records
 }
 
-// TestLedgersHold does puts, looks, deletes, transfers of the leadership and ends of shards in any order. The shards
-// never store more than the quota, or than before if that was more. In the end all of the quota can be used.
+// TestLedgersHold performs puts, looks, deletes, leadership transfers and shard stops in random order. The shards never
+// store more than the quota, or than before if that was more. In the end all of the quota can be used.
 func TestLedgersHold(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		const limit, records = 10_000, 100
@@ -513,8 +512,8 @@ func TestLedgersHold(t *testing.T) {
 				t.Fatalf("%+v are stored", sum)
 			}
 		}
-		// moving is true between a move and the next time when all shards have looked. A share records only the
-		// number of its groups. So if one group were in two shares, a group that is in no share would not be noticed.
+		// moving is true between a move and the time when all shards have looked again. A share records only the number of
+		// its groups. So if one group were in two shares, a group that is in no share would not be noticed.
 		moving := true
 		for range rapid.IntRange(10, 120).Draw(t, "steps") {
 			switch rapid.IntRange(0, 9).Draw(t, "step") {

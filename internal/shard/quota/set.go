@@ -1,6 +1,6 @@
-// Package quota enforces the quotas of tenants: how much their groups store together, and the rates of calls and
-// bytes to these groups. A shard bounds the calls to the groups that it leads, and gets a part of the tenant's rates
-// according to the number of these groups. A ledger in etcd divides the storage quota among the shards. See
+// Package quota enforces the quotas of tenants: how much their groups store together, and the rates of calls to these
+// groups and of bytes moved. A shard bounds the calls to the groups that it leads, and gets a part of the tenant's
+// rates according to the number of these groups. A ledger in etcd divides the storage quota among the shards. See
 // docs/adr/0042-quotas-are-divided-among-leaders.md.
 package quota
 
@@ -49,13 +49,13 @@ type Set struct {
 	closing sync.Once
 	taking  sync.Mutex
 	looked  longlock.Mutex // held by look, so that only one look runs at a time
-	kept    atomic.Int64   // number of calls of all tenants that wait for their turn
+	kept    atomic.Int64   // number of calls from all tenants that wait for their turn
 }
 
-// tenants is a list of tenants that never changes, although each Tenant in it does.
+// tenants is an immutable list of tenants. Each Tenant in it is mutable.
 type tenants struct{ byPrefix []*Tenant }
 
-// New makes a Set without tenants. Call Run for its background work.
+// New creates a Set without tenants. Call Run for its background work.
 func New(cfg Config) *Set {
 	return &Set{cfg: cfg, woken: make(chan struct{}, 1), closed: make(chan struct{})}
 }
@@ -63,7 +63,7 @@ func New(cfg Config) *Set {
 // ErrStopping is the error of calls that wait when the Set is closed.
 var ErrStopping = errors.New("the shard is stopping")
 
-// Close ends all waiting calls with ErrStopping. It may be called again.
+// Close aborts all waiting calls with ErrStopping. It may be called again.
 func (s *Set) Close() { s.closing.Do(func() { close(s.closed) }) }
 
 func (s *Set) now() time.Time {
@@ -76,7 +76,8 @@ func (s *Set) now() time.Time {
 // pauseMost is the longest time until a waiting call checks again, because quotas may have been raised.
 const pauseMost = time.Second
 
-// pause waits for d, but at most for pauseMost. It returns earlier if early is closed, ctx ends or the Set is closed.
+// pause waits for d, but no longer than pauseMost. It returns earlier if early is closed, ctx is done or the Set is
+// closed.
 func (s *Set) pause(ctx context.Context, d time.Duration, early <-chan struct{}) error {
 	d = min(d, pauseMost)
 	if s.cfg.Pause != nil {
@@ -94,7 +95,7 @@ func (s *Set) pause(ctx context.Context, d time.Duration, early <-chan struct{})
 	}
 }
 
-// Take adopts the tenants of a table of grants. Tenants that the Set already has keep their usage.
+// Take adopts the tenants of a grants table. Tenants that the Set already has keep their usage.
 func (s *Set) Take(list []access.Tenant) {
 	s.taking.Lock()
 	defer s.taking.Unlock()
@@ -130,8 +131,8 @@ func (s *Set) all() []*Tenant {
 	return nil
 }
 
-// of returns the tenant of a group. Prefixes do not overlap, so only the last prefix that does not sort after the name
-// can match.
+// of returns a group's tenant. Prefixes do not overlap, so only the last prefix that does not sort after the name can
+// match.
 func (n *tenants) of(group string) *Tenant {
 	if n == nil {
 		return nil
@@ -148,8 +149,8 @@ func (n *tenants) of(group string) *Tenant {
 	return n.byPrefix[at]
 }
 
-// Of caches the tenant of one group between calls. The zero value is for a group without a tenant. It is safe for
-// concurrent use.
+// Of caches a group's tenant between calls. The zero value is for a group without a tenant. It is safe for concurrent
+// use.
 type Of struct {
 	set   *Set
 	group string
@@ -194,8 +195,8 @@ const (
 	lookShare = 20
 )
 
-// Run keeps this shard's limits up to date with the ledgers and with the groups that this shard leads, until ctx ends.
-// After each look, Run calls the function told with the error of the look, or with nil if there is none.
+// Run keeps this shard's limits up to date with the ledgers and with the groups that this shard leads, until ctx is
+// done. After each look, Run calls the function told with the look's error, or with nil if there is none.
 func (s *Set) Run(ctx context.Context, told func(error)) {
 	tick := time.NewTicker(s.cfg.Every)
 	defer tick.Stop()
@@ -311,8 +312,8 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 			shard: t.set.cfg.Shard, groups: m.groups, all: max(found.Groups, m.groups), used: m.used, want: m.want, left: m.left,
 			limits: Amount{quotas.StoredBytes, quotas.Records}, odd: odd != nil,
 		}
-		// If this shard leads no group of the tenant, the tenant counts as having one group on this shard, because
-		// calls may arrive before the next look.
+		// If this shard leads no group of the tenant, the tenant gets the limits for one group on this shard, because calls
+		// may arrive before the next look.
 		t.limit(quotas, float64(max(m.groups, 1))/float64(max(f.all, 1)))
 		if f.gone, err = t.gone(ctx, ledger, &f); err != nil {
 			return err
@@ -348,8 +349,8 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 	return nil // other shards keep changing the ledger, so the next look tries again
 }
 
-// gone returns the shards of a ledger that are not registered. If each group is in exactly one share, gone does not
-// ask etcd, because the share of a lost shard covers its groups until other shards lead them.
+// gone returns the shards in a ledger that are not registered. If each group is in exactly one share, gone does not ask
+// etcd, because the share of a lost shard covers its groups until other shards lead them.
 func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error) {
 	groups, ask := f.groups, []string{}
 	idle := false
@@ -388,8 +389,8 @@ func (t *Tenant) isPatient(l Ledger, f *facts) bool {
 	return now.Sub(t.stored.missing) <= agedLooks*t.set.cfg.Every
 }
 
-// prepare reports whether the share must be written. If not, it uses the share in the ledger. If so, it stops using
-// the slack that the write gives back, because other shards may take that slack as soon as the share is written.
+// prepare reports whether the share must be written. If not, it uses the share in the ledger. If so, it stops using the
+// slack that the write returns to the ledger, because other shards may take that slack as soon as the share is written.
 func (t *Tenant) prepare(out *outlook, old Share, is bool, f facts) (write bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,11 +12,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Exceeded is the error of a call that would exceed a quota. The call had no effect.
+// Exceeded is the error for a call that would exceed a quota. The call had no effect.
 type Exceeded struct {
 	Tenant string
 	Quota  access.Quota
-	Limit  int64 // limit of the tenant in the whole store
+	Limit  int64 // the tenant's limit in the whole store
 	// RetryAfter is the time after which the call may be repeated. 0 means that only deletes or a higher quota make the
 	// call possible.
 	RetryAfter time.Duration
@@ -50,13 +50,13 @@ func sum(a, b int64) int64 {
 
 func (a Amount) minus(b Amount) Amount { return Amount{a.Bytes - b.Bytes, a.Records - b.Records} }
 
-// each calls the function do for the bytes and for the records, and makes an Amount of the two results.
+// each calls the function do for the bytes and for the records, and returns an Amount with the two results.
 func each(do func(of func(Amount) int64) int64) Amount {
 	return Amount{do(func(a Amount) int64 { return a.Bytes }), do(func(a Amount) int64 { return a.Records })}
 }
 
-// Tenant bounds the calls to those groups of a tenant that this shard leads. Of the tenant's rates and its limit of
-// concurrent calls, the Tenant gets a part that corresponds to the number of these groups. It is safe for concurrent
+// Tenant bounds the calls to those groups of a tenant that this shard leads. The Tenant gets a part of the tenant's
+// rates and of its limit on concurrent calls, in proportion to the number of these groups. It is safe for concurrent
 // use.
 type Tenant struct {
 	set    *Set
@@ -85,10 +85,10 @@ type stored struct {
 	slack    Amount // amount that may be stored beyond the measured amount
 	spent    Amount // used part of slack
 	next     Amount // admitted since the current measurement began
-	inFlight Amount // admitted by a reservation whose outcome is not known yet
-	// epoch numbers the measurements. An amount that is given back counts only in the epoch in which it was taken.
+	inFlight Amount // amount admitted by reservations whose outcome is not known yet
+	// epoch numbers the measurements. A released amount is subtracted only in the epoch in which it was reserved.
 	epoch int64
-	want  Amount // the largest amount for which a write waits
+	want  Amount // the largest amount that a waiting write needs
 	total Amount // amount that all shards store
 	// doubt is the part of total and spent that may be counted twice, because the measurement may include writes in
 	// progress.
@@ -109,13 +109,14 @@ type counts struct {
 
 // Usage describes how much of a tenant's quotas this shard uses.
 type Usage struct {
-	Quotas  access.Quotas // quotas of the tenant in the whole store
-	Part    float64       // part of its groups that this shard leads, and of its rates that this shard enforces; 0 to 1
-	Stored  Amount        // stored by the groups that this shard leads, as last measured, plus the amount admitted since
-	Calls   int64         // number of admitted calls
-	Bytes   int64         // bytes that these calls moved
-	Open    int64         // number of calls in progress
-	Groups  int64         // number of groups that this shard leads, as last counted
+	Quotas access.Quotas // quotas of the tenant in the whole store
+	// fraction of its groups that this shard leads, and of its rates that this shard enforces; 0 to 1
+	Part    float64
+	Stored  Amount // stored by the groups that this shard leads, as last measured, plus the amount admitted since
+	Calls   int64  // number of admitted calls
+	Bytes   int64  // bytes that these calls moved
+	Open    int64  // number of calls in progress
+	Groups  int64  // number of groups that this shard leads, as last counted
 	Refused map[access.Quota]int64
 	Waited  map[access.Quota]int64 // delayed messages of streams, and delayed calls
 }
@@ -161,7 +162,7 @@ func (t *Tenant) limit(quotas access.Quotas, part float64) {
 	t.freed()
 }
 
-// freed wakes the callers that wait for calls to end. Called with mu held.
+// freed wakes the callers that wait until another call has ended. Called with mu held.
 func (t *Tenant) freed() {
 	if t.over != nil {
 		close(t.over)
@@ -176,7 +177,7 @@ func (t *Tenant) refuse(quota access.Quota, after time.Duration, words string) e
 		words: words}
 }
 
-// These formats describe the state of a quota in the texts of errors.
+// These formats describe the state of a quota in error messages.
 const (
 	usedUp     = "the quota %s of %d is used up"
 	notGranted = "nothing is granted yet of the quota %s of %d"
@@ -197,7 +198,7 @@ func (t *Tenant) refuseForNow(quota access.Quota, why string) error {
 	return err
 }
 
-// amountOf returns the part of an amount to which a quota of stored data applies: its bytes or its records.
+// amountOf returns the part of an amount that a storage quota limits, which is its bytes or its records.
 func amountOf(quota access.Quota, a Amount) int64 {
 	if quota == access.Records {
 		return a.Records
@@ -205,7 +206,7 @@ func amountOf(quota access.Quota, a Amount) int64 {
 	return a.Bytes
 }
 
-// openAgain is the delay after which a call that was refused for too many concurrent calls may be repeated.
+// openAgain is the retry delay for a call that was refused because too many calls were in progress.
 const openAgain = 100 * time.Millisecond
 
 // blocked returns the quota that keeps a call from beginning now, and the time until the call may begin. For the
@@ -224,20 +225,19 @@ func (t *Tenant) blocked(now time.Time) (access.Quota, time.Duration) {
 	return "", 0
 }
 
-// begun counts a call that begins. Called with mu held.
+// begun counts a call that has begun. Called with mu held.
 func (t *Tenant) begun(now time.Time) {
 	t.open++
 	t.calls.take(now, 1)
 	t.counts.calls++
 }
 
-// heldMost is the number of bytes of the shared memory that the calls and messages of one tenant may hold while they
-// wait.
+// heldMost is the number of bytes of shared memory that one tenant's calls and messages may hold while they wait.
 const heldMost = 16 << 20
 
-// Await does what Begin does, for the message of a stream, but waits if Begin would refuse. The argument holds is the
-// number of bytes of memory that the message takes while it waits. If waiting messages already hold too much, the
-// message is refused. Await returns *Exceeded, ErrStopping, or the error of ctx.
+// Await does what Begin does, for a stream message, but waits if Begin would refuse. The argument holds is the number
+// of bytes of memory that the message takes while it waits. If waiting messages already hold too much, the message is
+// refused. Await returns *Exceeded, ErrStopping, or ctx's error.
 func (t *Tenant) Await(ctx context.Context, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		quota, wait := t.blocked(now)
@@ -294,7 +294,7 @@ func (t *Tenant) tried(first bool, holds int64, try func(now time.Time) (access.
 	return wait, over, nil
 }
 
-// End ends a call.
+// End ends a call that Begin has begun.
 func (t *Tenant) End() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -315,8 +315,8 @@ func (t *Tenant) Moved(n int64) {
 	t.late.mean += (float64(n) - t.late.mean) / 16
 }
 
-// Move does what Moved does, for the message of a stream, but first waits until the rate allows the message. The
-// argument holds and the errors have the same meaning as for Await.
+// Move does what Moved does, for a stream message, but first waits until the rate allows the message. The argument
+// holds and the errors have the same meaning as for Await.
 func (t *Tenant) Move(ctx context.Context, n, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		if wait := t.bytes.wait(now, 0); wait > 0 {
@@ -338,7 +338,7 @@ type Reserved struct {
 const (
 	// storePatience is how long a put waits for a grant from the ledger, if one is possible.
 	storePatience = 2 * time.Second
-	// storeAgain is the delay after which a put that has waited storePatience without success may be repeated.
+	// storeAgain is the retry delay for a put that has waited storePatience without success.
 	storeAgain = time.Second
 )
 
@@ -393,8 +393,8 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 	}
 }
 
-// short returns the quota of which this shard has too little left for the amount n. final reports whether too little
-// is left in the whole store. If the returned quota is empty, enough is left. Called with mu held.
+// short returns the quota of which this shard has too little left for the amount n. final is true if too little is left
+// in the whole store. If enough is left, the returned quota is empty. Called with mu held.
 func (t *Tenant) short(n Amount) (quota access.Quota, final bool) {
 	s := &t.stored
 	for _, quota := range [...]access.Quota{access.StoredBytes, access.Records} {
