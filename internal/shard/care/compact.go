@@ -31,13 +31,12 @@ type Compaction struct {
 	// SupersededBytesMin is the number of bytes that must be superseded as well. Fewer bytes are enough if, together
 	// with the newest segment, they fill a segment. The default is 64 MiB.
 	SupersededBytesMin int64
-	// RateBytesPerSecond limits the rate of compactions. 0 means 64 MiB/s, and a negative number means that there is
-	// no limit. The rate is raised if more data becomes superseded than the limit allows to compact, and the limit is
-	// lifted when free space is low.
+	// RateBytesPerSecond limits the rate at which groups are compacted. 0 means 64 MiB/s, and a negative number means that
+	// there is no limit. The rate is raised if more data becomes superseded than the limit allows to compact, and the
+	// limit is lifted when free space is low.
 	RateBytesPerSecond int64
 	Interval           time.Duration // time between two checks of all groups; default: 30 s
-	// HoldBytesMax limits the total number of bytes that the holds of archives keep in all groups. 0 means 5 % of the
-	// volume.
+	// HoldBytesMax limits the total number of bytes that archive holds retain in all groups. 0 means 5 % of the volume.
 	HoldBytesMax int64
 }
 
@@ -76,13 +75,13 @@ type Compactor struct {
 
 	mu    sync.Mutex // guards the fields below
 	short bool       // a caller has found no space
-	asked int64      // the largest number of bytes above the reserve that such a caller needs
-	hurry func()     // ends the compaction in progress that has a rate limit; nil if there is none
-	// progress is closed when a compaction has freed space, or when a pass to free space is over.
+	asked int64      // the largest number of bytes above the reserve that a waiting caller needs
+	hurry func()     // aborts the compaction in progress if it has a rate limit; nil if there is none
+	// progress is closed when a compaction has freed space, or when a pass to free space has finished.
 	progress chan struct{}
 	passes   uint64 // number of finished passes to free space
-	// barren is the end of the last pass that freed nothing. It is zero if the last pass freed some space, or if
-	// something can be freed that could not be freed then.
+	// barren is the end of the last pass that freed nothing. It is zero if the last pass freed some space, or if more has
+	// become freeable since.
 	barren time.Time
 }
 
@@ -100,7 +99,7 @@ const (
 	garbageMin      = 1 << 20
 )
 
-// New makes a Compactor and the trash of the volume. It does nothing until Run is called.
+// New creates a Compactor and the trash of the volume. It does nothing until Run is called.
 func New(opts Options) *Compactor {
 	c := &Compactor{
 		Options: opts, metrics: newMetrics(), woken: make(chan struct{}, 1),
@@ -116,7 +115,7 @@ func New(opts Options) *Compactor {
 	return c
 }
 
-// Run compacts and frees space until ctx ends.
+// Run compacts and frees space until ctx is done.
 func (c *Compactor) Run(ctx context.Context) {
 	tick := time.NewTicker(c.Interval)
 	defer tick.Stop()
@@ -147,13 +146,13 @@ func (c *Compactor) Run(ctx context.Context) {
 	}
 }
 
-// servedGroup is a served group with its figures.
+// servedGroup is a served group with its sizes.
 type servedGroup struct {
 	*replicas.Served
 	stats group.Stats
 }
 
-// servedGroups returns the served groups with their figures. If only is not nil, it returns only the groups in it.
+// servedGroups returns the served groups with their sizes. If only is not nil, it returns only the groups in it.
 func (c *Compactor) servedGroups(only map[*replicas.Replica]struct{}) (out []servedGroup) {
 	for _, g := range c.Replicas.Routes().ByName {
 		if _, wanted := only[g]; only != nil && !wanted {
@@ -218,7 +217,7 @@ func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 	return min(wanted, max(garbageMin, volumeBytes/garbageOfVolume/int64(groups)))
 }
 
-// lookAt compacts a group if that is due. When free space becomes low, it ends early, because all groups are then
+// lookAt compacts a group if that is due. When free space becomes low, it returns early, because all groups are then
 // compacted without a rate limit.
 func (c *Compactor) lookAt(ctx context.Context, g *servedGroup) {
 	if ctx.Err() != nil {
@@ -249,7 +248,7 @@ func (c *Compactor) lookAt(ctx context.Context, g *servedGroup) {
 // compact.
 func (c *Compactor) rate(r *group.Reclaim) int64 {
 	k := &c.Compaction
-	rate := float64(max(k.RateBytesPerSecond, 0)) // a negative rate means no limit; for Compact, that is 0
+	rate := float64(max(k.RateBytesPerSecond, 0)) // a negative rate means no limit, for which Compact expects 0
 	needed := float64(r.Sealed-r.Free+r.SegmentMax) * k.SupersededShareMin / max(1-k.SupersededShareMin, 0.01)
 	return int64(rate * max(1, float64(r.Free)/needed))
 }
@@ -292,15 +291,15 @@ func (c *Compactor) CompactLog(
 	c.limitTombstones(sv)
 	c.hold(sv)
 	report, err := sv.Log().Compact(ctx, opts)
-	if report.BytesAfter < report.BytesBefore { // even a compaction that ended early may have freed space
+	if report.BytesAfter < report.BytesBefore { // a compaction that was aborted early may have freed space, too
 		c.Freed()
 	}
 	return report, err
 }
 
-// limitTombstones sets the index up to which every member has all entries, below which the log may drop tombstones.
-// The leader knows that index and reports it to etcd, where the other members read it with some delay. The index only
-// grows, because a member that was added later has got its files or entries from a member that had them.
+// limitTombstones sets the index up to which every member has all entries, below which the log may drop tombstones. The
+// leader knows that index and reports it to etcd, where the other members read it with some delay. The index only
+// grows, because a member that was added later received its files or entries from a member that had them.
 func (c *Compactor) limitTombstones(sv *replicas.Served) {
 	if m := sv.Replica().Members(); m.LeaderID == sv.RaftID && len(m.Progress) > 0 {
 		sv.Log().SetTombstoneLimit(sv.Everywhere(m))

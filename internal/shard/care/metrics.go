@@ -8,7 +8,7 @@ import (
 
 type metrics struct {
 	dropped, freed prometheus.Counter
-	scansLost      *prometheus.CounterVec // scans that were closed to free space
+	scansLost      *prometheus.CounterVec // number of scans that were closed to free space
 }
 
 func newMetrics() metrics {

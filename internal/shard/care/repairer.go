@@ -46,13 +46,13 @@ type RepairOptions struct {
 // Repairer finds damage in the replicas that this shard serves, and repairs it with data from other shards.
 type Repairer struct{ RepairOptions }
 
-// NewRepairer makes a Repairer. It does nothing until Run or Scrub is called.
+// NewRepairer creates a Repairer. It does nothing until Run or Scrub is called.
 func NewRepairer(opts RepairOptions) *Repairer {
 	opts.Every, opts.ScrubPause = cmp.Or(opts.Every, repairEvery), cmp.Or(opts.ScrubPause, scrubPause)
 	return &Repairer{opts}
 }
 
-// Run repairs damage until ctx ends.
+// Run repairs damage until ctx is done.
 func (m *Repairer) Run(ctx context.Context) {
 	for backoff.Sleep(ctx, m.Every) {
 		for _, g := range m.Replicas.Routes().ByUUID {
@@ -68,8 +68,8 @@ func (m *Repairer) Run(ctx context.Context) {
 	}
 }
 
-// forgetEnded removes problems of groups whose cause has ended and which no other code removes. Such a cause ends
-// when the replica leaves the shard, no longer leads, or is replaced as a whole.
+// forgetEnded removes group problems whose cause has ended and which no other code removes. Such a cause ends when the
+// replica leaves the shard, no longer leads, or is replaced as a whole.
 func (m *Repairer) forgetEnded() {
 	routes := m.Replicas.Routes()
 	if routes.ByName == nil {
@@ -144,7 +144,7 @@ func (m repairSource) Entries(ctx context.Context, r group.IndexRange) (group.Ra
 func (m repairSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
 	err := m.fetchBlob(ctx, ref)
 	if errors.Is(err, peer.ErrNotHere) {
-		// The other shard does not serve the group at present, so an install from it would fail as well.
+		// The other shard does not serve the group now, so an install from it would fail, too.
 		err = group.ErrVersionNotFound
 	}
 	return err
@@ -160,7 +160,7 @@ func (m *Repairer) Scrub(ctx context.Context) {
 		for _, g := range m.Replicas.Routes().ByUUID {
 			sv := g.Served()
 			if sv == nil || sv.Replica().Alone() {
-				continue // a single copy cannot be repaired; for such groups, sheaf verify finds damage
+				continue // a single copy cannot be repaired; sheaf verify finds its damage
 			}
 			report, err := sv.Log().Verify(ctx, m.ScrubBytesPerSecond)
 			if ctx.Err() != nil {

@@ -9,7 +9,7 @@ import (
 
 // A scan sees its group as it was when the scan began, so data that is overwritten or deleted meanwhile remains on
 // disk. Callers that hang or have disappeared must not fill a volume in this way, so their scans are closed. The next
-// call with the cursor of such a scan gets CURSOR_EXPIRED.
+// call with such a scan's cursor fails with CURSOR_EXPIRED.
 
 const (
 	// abandonedAfter is how long a scan may go without a read before it counts as abandoned. A caller that has merely
@@ -20,7 +20,7 @@ const (
 	scansPart = 16
 )
 
-// scanLoss is a kind of scans that are closed. It is the label of the metric that counts them.
+// scanLoss is the reason why a scan was closed to free space. It is a label of the metric that counts such scans.
 type scanLoss string
 
 const (

@@ -15,8 +15,8 @@ import (
 )
 
 // The code in this file frees space on the volume. Before it refuses a write, it deletes expendable data: files of
-// replicas that have left their groups, superseded records, data that only scans need, and history that is not
-// archived yet. It does so as soon as free space is low. A caller that finds no space wakes the compactor and waits.
+// replicas that have left their groups, superseded records, data that only scans need, and history that is not archived
+// yet. The deletion begins as soon as free space is low. A caller that finds no space wakes the compactor and waits.
 
 const (
 	// barrenTime is how long callers are refused without a wait after a pass that has freed no space.
@@ -54,7 +54,8 @@ func (c *Compactor) WithSpace(ctx context.Context, try func() error) error {
 	return err
 }
 
-// missing returns the number of bytes that an error says are needed, or 0 if the error does not contain the number.
+// missing returns the number of bytes that the operation behind the error needs, or 0 if the error does not contain
+// that number.
 func missing(err error) int64 {
 	var full *volume.FullError
 	var none *transfer.SpaceError
@@ -68,8 +69,8 @@ func missing(err error) int64 {
 }
 
 // ask wakes the compactor because a caller needs the given number of bytes above the reserve. It does not wait.
-// progress is closed when some space was freed, or when a pass to free space is over. passes is the number of passes
-// that were finished before the call. If ok is false, nothing can be freed at present.
+// progress is closed when some space was freed, or when a pass to free space has finished. passes is the number of
+// passes that were finished before the call. If ok is false, nothing can be freed now.
 func (c *Compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +88,7 @@ func (c *Compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, o
 	return c.progress, c.passes, true
 }
 
-// AskForSpace makes the Compactor free the given number of bytes above the reserve. It does not wait, so the caller
+// AskForSpace starts the Compactor to free the given number of bytes above the reserve. It does not wait, so the caller
 // must retry.
 func (c *Compactor) AskForSpace(bytes int64) { _, _, _ = c.ask(bytes) }
 
@@ -106,7 +107,7 @@ func (c *Compactor) hasSpace(bytes int64) bool {
 	return space.FreeBytes-reserve >= max(bytes, lowSpaceBytes(space.TotalBytes, c.Disk.Log.SegmentBytes))
 }
 
-// lowSpaceBytes returns the free space above the reserve below which the shard starts to free some.
+// lowSpaceBytes returns the threshold for the free space above the reserve. Below it, the shard starts to free space.
 func lowSpaceBytes(volumeBytes, segmentBytes int64) int64 {
 	if segmentBytes <= 0 {
 		segmentBytes = group.SegmentBytesDefault

@@ -12,11 +12,11 @@ import (
 // reportedWeights caches the weights that leaders reported to etcd.
 type reportedWeights struct {
 	etcd  Etcd
-	fresh time.Duration // how long an answer of etcd is used
+	fresh time.Duration // how long a response from etcd is used
 
 	mu     sync.Mutex
 	shards map[string]reportedWeight
-	silent time.Time // time before which etcd is not asked again, because it did not answer
+	silent time.Time // time before which etcd is not queried again, because it did not respond
 }
 
 type reportedWeight struct {
@@ -30,7 +30,7 @@ const (
 )
 
 // weightOf returns the weight that the leader of a group last reported. It returns the zero value if there is no such
-// weight, if the report concerns an earlier group of this name, or if etcd does not answer.
+// weight, if the report concerns an earlier group of this name, or if etcd does not respond.
 func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) registry.Weight {
 	weights, _ := h.weightsOf(ctx, state.Leader)
 	if w := weights[state.Name]; w.UUID == state.UUID {
@@ -40,7 +40,7 @@ func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) r
 }
 
 // weightsOf returns the weights that a shard last reported, by group. It returns false if the name of the shard is
-// empty, or if etcd does not answer.
+// empty, or if etcd does not respond.
 func (h *reportedWeights) weightsOf(ctx context.Context, shard string) (map[string]registry.Weight, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

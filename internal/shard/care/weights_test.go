@@ -17,7 +17,7 @@ func (w weightsOfLeaders) Weights(_ context.Context, shard string) (map[string]r
 	return w[shard], nil
 }
 
-// The report of a deleted group must not count for a new group of the same name. Members of the new group may lack
+// The report of a deleted group must not be used for a new group with the same name. Members of the new group may lack
 // entries up to the reported index, so a tombstone could be dropped before they have it.
 func TestTheReportOfADeletedGroupDoesNotCount(t *testing.T) {
 	deleted, now := uuid.New(), uuid.New()

@@ -46,8 +46,8 @@ var HoldReasons = []string{
 	holdDamage, holdOff, holdNoSpace, holdMemory, holdError, holdOther,
 }
 
-// holds returns the reasons why superseded bytes of a group are still stored, computed from figures in memory.
-// Reasons without bytes are left out.
+// holds returns the reasons why superseded bytes of a group are still stored, computed from sizes in memory. Reasons
+// without bytes are left out.
 func (c *Compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	r, retention := &stats.Reclaim, &c.Disk.Log.Retention
 	add := func(reason string, bytes int64, text string, args ...any) {
@@ -146,7 +146,7 @@ func (c *Compactor) Uncompacted() []*recordv1.UncompactedBytes {
 			}
 			sum.Bytes += h.bytes
 			sum.Groups++
-			// The names break ties, so that the answer is stable although the groups are in no particular order.
+			// The names break ties, so that the result is stable although the order of the groups is random.
 			if of := most[h.reason]; h.bytes > of || h.bytes == of && g.Name() < sum.GetGroup() {
 				most[h.reason], sum.Group, sum.Text = h.bytes, g.Name(), h.text
 			}

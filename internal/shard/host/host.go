@@ -1,6 +1,6 @@
 // Package host runs the process of a shard, whether the shard serves or not. It checks whose volume is mounted, and
 // whether the volume may be served. If not, it reports the reason. It also runs the gRPC and HTTP servers, which
-// answer for the whole lifetime of the process.
+// respond for the whole lifetime of the process.
 package host
 
 import (
@@ -54,8 +54,8 @@ type Shard interface {
 	// that names that process.
 	Superseded() <-chan struct{}
 	Successor() error
-	// Stop ends the shard gracefully, together with the server. Kill ends the shard immediately, while the server
-	// keeps running.
+	// Stop stops the shard gracefully, together with the server. Kill stops the shard immediately, while the server keeps
+	// running.
 	Stop(ctx context.Context) error
 	Kill()
 }
@@ -64,8 +64,8 @@ type Shard interface {
 type Options struct {
 	Identity Identity // an empty Address stands for the address of the listener
 	Server   ServerOptions
-	// Stay decides what happens if the volume cannot be served. With Stay, the Host keeps running and reports the
-	// reason. Without Stay, the Host ends with the error.
+	// Stay decides what happens if the volume cannot be served. With Stay, the Host keeps running and reports the reason.
+	// Without Stay, the Host stops with the error.
 	Stay bool
 	// Row returns a new row of the shard, with the facts that are known before the shard serves.
 	Row      func() *recordv1.Shard
@@ -85,13 +85,13 @@ type Times struct {
 	// because a slow volume is not a lost one. The default is 10 s.
 	GuardPatience time.Duration
 	// StopPatience is how long a stop waits for operations on files that it cannot interrupt, on a disk that does not
-	// answer. The default is 10 s.
+	// respond. The default is 10 s.
 	StopPatience time.Duration
 }
 
-// Host runs a shard while its volume may be served, and otherwise reports the reason. It answers health, AdminService
-// and HTTP in every state, for its whole lifetime. It repeatedly checks a volume that cannot be served, until the
-// volume can be served.
+// Host runs a shard while its volume may be served, and otherwise reports the reason. In every state, for its whole
+// lifetime, it serves health checks, AdminService and HTTP. It repeatedly checks a volume that cannot be served, until
+// the volume can be served.
 type Host struct {
 	opts   Options
 	server *Server
@@ -99,7 +99,7 @@ type Host struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	ended  chan struct{} // closed when run has ended
-	fatal  chan error    // receives the error with which the host ended by itself
+	fatal  chan error    // receives the error with which the host stopped by itself
 
 	mu       sync.Mutex
 	id       Identity // only its Wanted.Volume changes
@@ -137,7 +137,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	return h, nil
 }
 
-// deaf reports the error by which the server stopped accepting connections.
+// deaf reports the error because of which the server stopped accepting connections.
 func (h *Host) deaf(err error) {
 	if shard := h.serving(); shard != nil {
 		shard.Problem("serving gRPC", err)
@@ -149,11 +149,11 @@ func (h *Host) deaf(err error) {
 // Addr returns the address on which gRPC listens.
 func (h *Host) Addr() string { return h.server.Addr() }
 
-// Failed returns a channel that receives the error with which the host ended by itself. With Options.Stay it never
+// Failed returns a channel that receives the error with which the host stopped by itself. With Options.Stay it never
 // receives one.
 func (h *Host) Failed() <-chan error { return h.fatal }
 
-// Stop stops the shard as Shard.Stop does. If the disk does not answer, it stops waiting shortly after ctx ends. In
+// Stop stops the shard as Shard.Stop does. If the disk does not respond, it stops waiting shortly after ctx is done. In
 // that case it returns an error, and the process should exit. For the disk, that is the same as a kill.
 func (h *Host) Stop(ctx context.Context) error {
 	h.cancel()
@@ -237,7 +237,7 @@ func (h *Host) setHeld(held *heldError) {
 }
 
 var (
-	// errEtcd marks errors that end when etcd answers and has the data that a shard needs.
+	// errEtcd marks errors that last until etcd responds and has the data that a shard needs.
 	errEtcd = errors.New("etcd does not answer")
 	// errSuperseded marks the end of a shard because another process serves in its place.
 	errSuperseded = errors.New("another process took the place of this shard while it was silent")
@@ -265,7 +265,7 @@ func (h *Host) serve() *heldError {
 		}
 		return held
 	}
-	// From now on this process serves only this volume, even after it was lost.
+	// From now on this process serves only this volume, even after the volume was lost.
 	h.mu.Lock()
 	h.id.Wanted.Volume = shard.Superblock().Volume
 	h.shard, h.held = shard, nil
@@ -287,8 +287,8 @@ func (h *Host) takeOut(shard Shard, held *heldError) {
 	shard.Kill()
 }
 
-// store asks etcd for the store. It returns an error if the store is not the intended one, or if the volume may not
-// serve in it.
+// store reads the store's metadata from etcd. It returns an error if the store is not the intended one, or if the
+// volume may not serve in it.
 func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	ctx, cancel := context.WithTimeout(h.ctx, metaPatience)
 	defer cancel()
@@ -308,8 +308,8 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	case sb.Volume == uuid.Nil || sb.Store != meta.StoreUUID:
 		return nil // the volume is new, or Options.Start refuses it
 	}
-	// Options.Start makes this check again. The check may take a while, because it must find out whether another
-	// process is alive. It is made before Start as well, because requests for the state are then answered meanwhile.
+	// Options.Start makes this check again. The check may take a while, because it must find out whether another process
+	// is alive. The check is made before Start as well, because the host can respond to status requests meanwhile.
 	_, err = id.MayRegister(h.ctx, sb)
 	switch {
 	case err == nil, id.Renews(err):
@@ -320,14 +320,14 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	return etcdFails(err)
 }
 
-// waited is an error in the content of etcd that a person must correct by creating the store or repairing a key. The
-// host waits for the correction in the same way as for an etcd that does not answer.
+// waited is an error in etcd's content that a person must correct, by creating the store or repairing a key. The host
+// waits for the correction as it waits for an etcd that does not respond.
 type waited struct{ error }
 
 func (w waited) Unwrap() error      { return w.error }
 func (waited) Is(target error) bool { return target == errEtcd }
 
-// etcdFails returns the error for an etcd without a usable answer.
+// etcdFails returns the error for an etcd without a usable response.
 func etcdFails(err error) error {
 	if errors.Is(err, placement.ErrUnusable) {
 		return waited{err}
@@ -368,7 +368,7 @@ func (h *Host) guard(id *Identity, shard Shard) *heldError {
 	}
 }
 
-// look compares the volume with its state when it was opened. If the disk does not answer at all, look reports a
+// look compares the volume with its state when it was opened. If the disk does not respond at all, look reports a
 // problem and waits, because the disk may only be slow.
 func (h *Host) look(id *Identity, shard Shard, opened volume.Superblock) error {
 	done := make(chan error, 1)

@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestAVolumeThatCannotBeLookedAtIsNamed checks that the message names the expected volume, for whatever reason an
-// inspection of the volume fails.
+// TestAVolumeThatCannotBeLookedAtIsNamed checks that the message names the expected volume, whatever the reason for
+// which an inspection of the volume fails.
 func TestAVolumeThatCannotBeLookedAtIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -33,8 +33,7 @@ func TestAVolumeThatCannotBeLookedAtIsNamed(t *testing.T) {
 	}
 }
 
-// TestEveryErrorOfAVolumeHasAState checks that each error of a volume leads to a state of the shard that shows how to
-// remedy it.
+// TestEveryErrorOfAVolumeHasAState checks that each volume error leads to a shard state that shows how to remedy it.
 func TestEveryErrorOfAVolumeHasAState(t *testing.T) {
 	for _, c := range []struct {
 		err   error

@@ -82,9 +82,9 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 }
 
 // Handler returns the HTTP handler of the Host, which answers in every state. / is a page for people. /metrics is
-// served if Options.Registry is also a prometheus.Gatherer. /healthz succeeds whenever the process answers. /startupz
-// fails only while a load makes no progress. /readyz succeeds if the disk answers, and a group serves or there is
-// none to load. Kubernetes uses this check for the disruption budget. /status is the JSON of Status.
+// served if Options.Registry is also a prometheus.Gatherer. /healthz succeeds whenever the process responds. /startupz
+// fails only while a load makes no progress. /readyz succeeds if the disk responds, and a group serves or there is none
+// to load. Kubernetes uses /readyz for the disruption budget. /status is the JSON of Status.
 func (h *Host) Handler() http.Handler {
 	return NewHandler(h.opts.Registry, h.opts.Logger, func() any { return h.Status() }, map[string]func() error{
 		"/startupz": func() error { return h.startup(time.Now()) }, "/readyz": h.ready,

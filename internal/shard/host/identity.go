@@ -67,7 +67,7 @@ func hold(state recordv1.ShardState, format string, args ...any) *heldError {
 	return &heldError{state: state, err: fmt.Errorf(format, args...)}
 }
 
-// inspected is the result of an inspection of a folder, which writes nothing.
+// inspected is the result of a read-only inspection of a folder.
 type inspected struct {
 	superblock volume.Superblock // zero if the folder is blank
 	mount      volume.Mount
@@ -103,7 +103,7 @@ func (id *Identity) inspect() (seen inspected, held *heldError) {
 	return seen, id.admit(sb)
 }
 
-// expecting adds the expected volume to the text of an error.
+// expecting adds the expected volume to an error's message.
 func expecting(wanted uuid.UUID, err error) error {
 	if wanted == uuid.Nil {
 		return err
@@ -184,8 +184,8 @@ func (id *Identity) Registration(sb volume.Superblock) placement.Shard {
 	}
 }
 
-// Renews reports whether an error means that the volume must get a new identity. That is so if the volume was rolled
-// back, and Wanted does not require a particular volume.
+// Renews reports whether an error means that the volume must get a new identity. This is the case if the volume was
+// rolled back, and Wanted does not require a particular volume.
 func (id *Identity) Renews(err error) bool {
 	return errors.Is(err, placement.ErrRolledBack) && id.Wanted.Volume == uuid.Nil
 }

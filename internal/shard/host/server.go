@@ -31,14 +31,14 @@ import (
 const (
 	// connWindow is the window of a connection. gRPC replenishes it as bytes arrive, whether they are read or not.
 	connWindow = 4 << 20
-	// streamsMax is the number of concurrent calls. A gateway, which carries the calls of many clients, has two
-	// connections.
+	// streamsMax is the number of concurrent calls. streamsMax is high because a gateway sends many clients' calls over
+	// two connections.
 	streamsMax = 1024
 	// pingsMin is the minimum time between two pings of a client. A client that pings more often is disconnected. The
 	// gateway pings every 20 s.
 	pingsMin = 10 * time.Second
-	// ageMax is the age at which clients must reconnect, so that they spread over shards that have changed. The calls
-	// in progress then have ageGrace to end, because an upload or a scan of a large group takes hours.
+	// ageMax is the age at which clients must reconnect, so that they spread over shards that have changed. The calls in
+	// progress then have ageGrace to finish, because an upload or a scan of a large group takes hours.
 	ageMax   = 30 * time.Minute
 	ageGrace = 24 * time.Hour
 )
@@ -55,18 +55,18 @@ type ServerOptions struct {
 }
 
 // Server is the gRPC server of a shard's process. A process has one Server, on one socket, until the process ends.
-// Every service is registered once. While a volume is served, its Services answer; otherwise the answer is the reason
-// why nothing is served. Interceptors see each call in both cases. A Server is safe for concurrent use.
+// Every service is registered once. While a volume is served, its Services answer; otherwise each call fails with the
+// reason why nothing is served. Interceptors see each call in both cases. A Server is safe for concurrent use.
 type Server struct {
 	listener *descriptors.Listener
 	grpc     *grpc.Server
 	health   *health.Server
 	begun    sync.Once
-	ended    sync.WaitGroup // waits until the server no longer accepts connections
+	ended    sync.WaitGroup // waits until the server has stopped accepting connections
 	session  atomic.Pointer[session]
 }
 
-// Services are the services that answer calls while a volume is served.
+// Services are the services that handle calls while a volume is served.
 type Services struct {
 	Calls   *serve.Server
 	Admin   serve.Admin
@@ -82,13 +82,13 @@ type session struct {
 	underWay sync.RWMutex
 }
 
-// Listen makes a server without a Host. It accepts no connection until it has services.
+// Listen creates a server without a Host. It accepts no connection until it has services.
 func Listen(ctx context.Context, opts *ServerOptions) (*Server, error) {
 	return listen(ctx, opts, recordv1.UnimplementedAdminServiceServer{}, answer.Stopping)
 }
 
-// listen makes a server. While nothing is served, admin answers calls of AdminService, and the error that refuse
-// returns answers calls of RecordService.
+// listen creates a server. While nothing is served, admin handles AdminService calls, and RecordService calls fail with
+// the error that refuse returns.
 func listen(ctx context.Context, opts *ServerOptions, admin recordv1.AdminServiceServer,
 	refuse func() error) (*Server, error) {
 	open := opts.Listener
@@ -143,7 +143,7 @@ func listen(ctx context.Context, opts *ServerOptions, admin recordv1.AdminServic
 // Addr returns the address on which the server listens.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// accept begins to accept connections, unless an earlier call has done so. failed is called when accepting ends by
+// accept begins to accept connections, unless an earlier call has done so. failed is called if accepting stops by
 // itself.
 func (s *Server) accept(failed func(error)) {
 	s.begun.Do(func() {
@@ -155,8 +155,7 @@ func (s *Server) accept(failed func(error)) {
 	})
 }
 
-// Serve makes services answer calls, and begins to accept connections. failed is called when the server ends by
-// itself.
+// Serve lets services handle calls, and begins to accept connections. failed is called if the server stops by itself.
 func (s *Server) Serve(services Services, failed func(error)) {
 	s.session.Store(&session{
 		records: services.Calls.Records(), admin: services.Calls.Admin(services.Admin), peers: services.Peers,
@@ -167,7 +166,7 @@ func (s *Server) Serve(services Services, failed func(error)) {
 }
 
 // Leave removes the services. It closes all connections, and returns when their calls have ended. Clients that
-// reconnect get the reason why nothing is served.
+// reconnect receive the reason why nothing is served.
 func (s *Server) Leave() {
 	now := s.session.Swap(nil)
 	if now == nil {
@@ -178,15 +177,16 @@ func (s *Server) Leave() {
 	now.underWay.Lock()
 }
 
-// Drain ends the server after its calls have ended; see message.Drain. The function open returns the number of calls
-// in progress.
+// Drain stops the server after its calls have finished (see message.Drain). The function open returns the number of
+// calls in progress.
 func (s *Server) Drain(ctx context.Context, open func() int64) {
 	s.health.Shutdown()
 	message.Drain(ctx, s.grpc, open)
 	s.Stop()
 }
 
-// Stop ends the server immediately: it aborts the calls and waits until they have ended. It may be called again.
+// Stop stops the server immediately. It aborts the calls and waits until their handlers have returned. It may be called
+// again.
 func (s *Server) Stop() {
 	s.health.Shutdown()
 	s.grpc.Stop()
@@ -218,11 +218,11 @@ func (s *Server) enter() *session {
 	return nil
 }
 
-// service describes who answers the calls of one gRPC service.
+// service describes which code handles the calls to one gRPC service.
 type service struct {
 	of     func(*session) any // returns the implementation in a session
 	held   any                // the implementation while there is no session
-	refuse func() error       // if not nil, answers in place of held with an error
+	refuse func() error       // if not nil, its error is returned for every call in place of calling held
 }
 
 // register registers a service that picks the implementation for each call: the handlers of served in a session, and
@@ -254,8 +254,8 @@ func (s *Server) register(served, waiting *grpc.ServiceDesc, to *service) {
 	s.grpc.RegisterService(&d, to)
 }
 
-// refusing returns an interceptor for calls outside of a session. If the service refuses such calls, it replaces
-// their handler by one that returns the error of refuse.
+// refusing returns an interceptor for calls that arrive outside a session. If the service refuses such calls, it
+// replaces their handler by one that returns the error of refuse.
 func (to *service) refusing(interceptor grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	if to.refuse == nil {
 		return interceptor
@@ -265,7 +265,7 @@ func (to *service) refusing(interceptor grpc.UnaryServerInterceptor) grpc.UnaryS
 	}
 }
 
-// unary is the outermost interceptor of unary calls. It calls the interceptor of the session that answers.
+// unary is the outermost interceptor of unary calls. It calls the interceptor of the session that handles the call.
 func unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if calls, ok := info.Server.(interface {
 		Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error)

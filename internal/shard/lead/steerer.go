@@ -1,5 +1,5 @@
 // Package lead does the work of the leaders of groups on a shard: it changes members and leaders until they match the
-// targets, and it transfers the leadership when the disk does not answer or the shard stops. Package move decides on
+// targets, and it transfers the leadership when the disk does not respond or the shard stops. Package move decides on
 // each step.
 package lead
 
@@ -58,10 +58,10 @@ type Options struct {
 
 	// VolumeSilent reports whether the volume of this shard has stopped answering.
 	VolumeSilent func() bool
-	// IsSilent reports whether a peer is known to be silent. When such a peer answers again, the Steerer looks at its
+	// IsSilent reports whether a peer is known to be silent. When such a peer responds again, the Steerer looks at its
 	// groups.
 	IsSilent func(shard string) bool
-	// MustNotLead reports whether a peer has asked not to become the leader of groups, because of its disk.
+	// MustNotLead reports whether a peer has asked not to lead groups, because of its disk.
 	MustNotLead func(shard string) bool
 	// Withdraw takes a replica out of service that lacks entries on which its leader relies.
 	Withdraw func(ctx context.Context, sv *replicas.Served, why error)
@@ -80,10 +80,10 @@ type Steerer struct {
 	steering
 }
 
-// New makes a Steerer. It does nothing until Run is called.
+// New creates a Steerer. It does nothing until Run is called.
 func New(opts Options) *Steerer { return &Steerer{opts, newSteering()} }
 
-// Run looks at groups until ctx ends. Other code requests a look (Replica.AskLook) when the leader or the membership
+// Run looks at groups until ctx is done. Other code requests a look (Replica.AskLook) when the leader or the membership
 // of a group, the view of etcd or the peers have changed. Run looks repeatedly at a group with an unfinished change.
 func (q *Steerer) Run(ctx context.Context) {
 	var looks errgroup.Group
@@ -173,8 +173,8 @@ const (
 	stepAgain                // the step is done
 )
 
-// isPlain reports whether a group has exactly one copy, and its target is this shard. The leader of such a group has
-// no step to take, and the reporter of the shard reports its sizes.
+// isPlain reports whether a group has exactly one copy and this shard is its target. The leader of such a group has no
+// step to take, and the reporter of the shard reports its sizes.
 func isPlain(sv *replicas.Served, m replica.Members, state replicas.Group) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
 		len(state.Members) == 1 && state.Members[0].RaftID == sv.RaftID && state.Members[0].Role == placement.Voter &&
@@ -227,7 +227,7 @@ func (q *Steerer) step(
 			q.moved(g)
 		}
 		if a.Done && (state.Target[0] == q.Replicas.Shard || q.IsSilent(state.Target[0])) {
-			return stepDone, nil // when the designated leader answers again, that triggers the next look
+			return stepDone, nil // the next look begins when the designated leader responds again
 		}
 		// The group waits, perhaps only for the designated leader.
 		q.Logger.Debug("a move waits", "group", g.Name, "reason", a.Reason)
@@ -264,10 +264,10 @@ func knownVoters(conf *raftpb.ConfState, members []placement.Member) (n int) {
 const reportTime = 3 * time.Second
 
 // mayStillReport reports whether a member whose location etcd has lost may still be found. Such a member must not be
-// removed or replaced, because the group would lose a copy that exists, and a group of three could then lose no other
-// copy. A lost member may still be found while no registered shard could take its place, and until a newly registered
-// shard had time to report its replicas. If comes is set, because a new member is about to be added, any lost member
-// counts; otherwise only the member with the given id counts.
+// removed or replaced, because the group would lose an existing copy, and a group of three could then not survive the
+// loss of another copy. A lost member may still be found while no registered shard could take its place, and until a
+// newly registered shard had time to report its replicas. If comes is set, because a new member is about to be added,
+// any lost member counts; otherwise only the member with the given id counts.
 func mayStillReport(g *memory, state replicas.Group, id uint64, comes bool) bool {
 	var come []string
 	whole := len(state.Target) > 0 // the target is complete without the member
@@ -339,7 +339,7 @@ func (q *Steerer) HoldEnded(g *replicas.Replica) (release func(), ok bool) {
 
 // resume lets an ended group that this shard leads accept writes again, unless the group is deleted or being deleted.
 // It first changes the group's key in etcd, so that an earlier attempt to delete the group, by this shard or by the
-// former leader, finds a changed key and fails. While etcd does not answer, the group remains ended.
+// former leader, finds a changed key and fails. While etcd does not respond, the group remains ended.
 func (q *Steerer) resume(ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group) error {
 	release, ok := q.HoldEnded(sv.Group)
 	if !ok {
@@ -365,9 +365,9 @@ func (q *Steerer) resume(ctx context.Context, sv *replicas.Served, m replica.Mem
 	return err
 }
 
-// LeaveSilent transfers the leadership of all groups to other shards while the volume does not answer, until ctx
-// ends. Reads at a leader wait for its disk. Without writes, a shard with a silent disk would remain leader, because
-// it still sends heartbeats.
+// LeaveSilent transfers the leadership of all groups to other shards while the volume does not respond, until ctx is
+// done. Reads at a leader wait for its disk. Without writes, a shard with a silent disk would remain leader, because it
+// still sends heartbeats.
 func (q *Steerer) LeaveSilent(ctx context.Context) {
 	for told := false; backoff.Sleep(ctx, leaveSilentWait); {
 		silent := q.VolumeSilent()

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// written is an etcd that counts the writes of leaders.
+// written is a stand-in for etcd that counts the leaders' writes.
 type written int
 
 func (w *written) PutGroupAsLeader(_ context.Context, g placement.Group) (placement.Group, error) {
@@ -28,7 +28,7 @@ func (w *written) PutGroupAsLeader(_ context.Context, g placement.Group) (placem
 	return g, nil
 }
 
-// lone makes the Steerer of shard a, without peers.
+// lone creates the Steerer of shard a, without peers.
 func lone(etcd Etcd) *Steerer {
 	logger := slog.New(slog.DiscardHandler)
 	return New(Options{
@@ -135,7 +135,7 @@ func TestAFinishedLookReturnsThePlaceOfAMove(t *testing.T) {
 	}
 }
 
-// A look that is requested during a look follows it, and an unfinished group is looked at again.
+// A look that is requested during another look follows it, and an unfinished group is looked at again.
 func TestLooksFollow(t *testing.T) {
 	q := lone(nil)
 	g := q.Replicas.Add(uuid.New(), replicas.State{})

@@ -130,7 +130,7 @@ func (q *steering) memoryOf(g *replicas.Replica) *memory {
 	return q.known[g.UUID]
 }
 
-// forget drops the facts about a group whose replica has left.
+// forget drops what is stored about a group whose replica has left.
 func (q *steering) forget(g *replicas.Replica) {
 	q.list.Lock()
 	defer q.list.Unlock()

@@ -30,7 +30,7 @@ type View struct {
 	Target    []string
 	EpochBase uint64 // the group's revision plus EpochBase is an epoch
 
-	SetBack   bool // etcd was set back, so nothing is created, moved or deleted because of it (rule 9)
+	SetBack   bool // etcd was rolled back, so nothing is created, moved or deleted because of it (rule 9)
 	LoadBegun bool // the first load after the start has begun
 	// Retired holds the Raft ids that were begun on this volume before, or may have been. A replica with such an id
 	// may have acknowledged entries or voted, so no new replica gets the id (rule 7).
@@ -49,15 +49,15 @@ type Replica struct {
 
 	// The following fields are facts about the folder. Several of them may hold, in any phase.
 
-	Foreign    bool   // the replica was made on another volume or for another group, so it never runs
-	Exchanged  string // why the folder holds the files of another group; empty if it does not
+	Foreign    bool   // the replica was created on another volume or for another group, so it never runs
+	Exchanged  string // reason why the folder holds another group's files; empty if it does not
 	Unreadable bool   // the folder has no readable manifest
 	Empty      bool   // the folder has no replica file, for example after a kill during creation; Unreadable is also set
 
 	// The following fields record what this shard reported to etcd. A later view does not change them.
 
 	NeverReported bool   // this process made the replica for a new group, and etcd never listed it: it never served
-	Confirmed     uint64 // epoch at which this process reported to etcd that it has the group; 0 if it did not
+	Confirmed     uint64 // epoch at which this process reported to etcd that it has the group; 0 if never
 
 	// The following activities may run in any phase that has files.
 
@@ -152,7 +152,7 @@ func Decide(v *View, r *Replica) Action {
 	return v.notHere(r, here)
 }
 
-// whileSetBack decides while etcd was set back: replicas that etcd places on this shard are loaded, and everything
+// whileSetBack decides while etcd was rolled back: replicas that etcd places on this shard are loaded, and everything
 // else stays as it is. A replica that is no longer a member does no harm, because Raft ignores it.
 func (v *View) whileSetBack(r *Replica) Action {
 	switch here := v.here(); {
@@ -243,13 +243,13 @@ func (v *View) notHere(r *Replica, here []placement.Member) Action {
 	return Action{}
 }
 
-// keep makes an Action for a replica that is kept and not served.
+// keep creates an Action for a replica that is kept and not served.
 func keep(why Standing) Action { return Action{Kind: Keep, Standing: why} }
 
-// stay makes an Action for a replica that is left as it is.
+// stay creates an Action for a replica that is left as it is.
 func stay(r *Replica) Action { return does(Nothing, r) }
 
-// does makes an Action that keeps the standing of a replica, if there is one.
+// does creates an Action that keeps the standing of a replica, if there is one.
 func does(kind Kind, r *Replica) Action {
 	a := Action{Kind: kind}
 	if r != nil {

@@ -25,7 +25,7 @@ func members(index uint64, m ...placement.Member) func(v *View) {
 	return func(v *View) { v.Group.Members, v.Group.ConfIndex = m, index }
 }
 
-// viewOf returns a view of a group whose first load has begun.
+// viewOf returns a view of a group, as of a time when the first load has begun.
 func viewOf(change func(v *View)) View {
 	v := View{
 		Shard: "a", Volume: here, Known: true, Group: placement.Group{Name: "0", Revision: 50}, EpochBase: 50,
@@ -161,7 +161,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestDecideSetsTheStanding checks the standing that Decide gives to a replica that is loaded or could be.
+// TestDecideSetsTheStanding checks the standing that Decide gives to a replica that is loaded or could be loaded.
 func TestDecideSetsTheStanding(t *testing.T) {
 	for _, c := range []struct {
 		name    string

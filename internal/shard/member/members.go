@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Here returns the members of a group on a volume of a shard. Usually there is at most one.
+// Here returns the group's members that are on the given volume of the shard. Usually there is at most one.
 func Here(group placement.Group, shard string, volume uuid.UUID) []placement.Member {
 	var here []placement.Member
 	for _, m := range group.Members {
@@ -35,17 +35,17 @@ func Names(group placement.Group, raftID uint64) bool {
 	return slices.ContainsFunc(group.Members, func(m placement.Member) bool { return m.RaftID == raftID })
 }
 
-// EtcdIsBehind reports whether etcd does not name the replica although a later membership in the replica's log
-// includes it.
+// EtcdIsBehind reports whether etcd does not name the replica even if a later membership in the replica's log includes
+// it.
 func EtcdIsBehind(group placement.Group, r *Replica) bool {
 	return len(group.Members) > 0 && !Names(group, r.RaftID) && r.KnownIndex > group.ConfIndex && r.InConf
 }
 
-// Left reports whether the replica was a member of its group and no longer is. That is so if etcd names the replica
-// on no shard and no volume, and etcd's membership, which the leader wrote, is not older than the replica's own. For
-// a group that never has more than one copy, no leader writes a membership, so nothing is deleted. A replica that
-// this process created, and that was never reported to etcd, has left if etcd wants a learner in its place, because
-// another shard created the group at the same time and reported it first.
+// Left reports whether the replica was a member of its group and no longer is one. This is the case if etcd names the
+// replica on no shard and no volume, and etcd's membership, which the leader wrote, is not older than the replica's
+// own. For a group that never has more than one copy, no leader writes a membership, so nothing is deleted. A replica
+// that this process created, and that was never reported to etcd, has left if etcd wants a learner in its place,
+// because another shard created the group at the same time and reported it first.
 func (v *View) Left(r *Replica) bool {
 	here := v.here()
 	switch {
@@ -94,8 +94,7 @@ func (r *Replica) isLookedFor(group placement.Group) bool {
 	})
 }
 
-// away returns the reason why a replica is a stray although its group has a member on this shard, on a different
-// volume.
+// away returns the reason why a replica is a stray even if its group has a member on this shard, on a different volume.
 func (r *Replica) away(group placement.Group) Reason {
 	if slices.ContainsFunc(group.Members, func(m placement.Member) bool {
 		return m.RaftID == r.RaftID && m.VolumeUUID == uuid.Nil

@@ -11,7 +11,7 @@ const (
 	Serving                     // the Raft node of the replica runs
 	Failed                      // the load has failed; a new start tries again
 	DamagedTail                 // acknowledged data or a vote may be missing (rule 7): the replica is being reinstalled
-	MissingEntries              // entries on which the leader relies are missing; the others replace the replica later
+	MissingEntries              // the replica lacks entries on which the leader relies; the other members replace it later
 	GivenUp                     // not repairable on this shard: its loss is reported to etcd, and the leader replaces it
 	Lost                        // listed at this shard by etcd, but without data; no empty replica serves in its place
 	phases                      // number of phases
@@ -37,11 +37,11 @@ type Event int
 const (
 	LoadBegins Event = iota // the load of the replica begins
 	Installed               // the files of another copy are installed
-	Loaded                  // the load has ended, and the Raft node runs
-	Failing                 // the load has ended with an error
+	Loaded                  // the load has succeeded, and the Raft node runs
+	Failing                 // the load has failed
 	Tearing                 // the load has found that the tail is damaged
 	Paused                  // the log was closed, to be loaded again or because it lacks entries
-	Forgot                  // entries on which the leader relies are missing
+	Forgot                  // the replica lacks entries on which the leader relies
 	Abandoned               // the replica is given up
 	SetAside                // etcd places the replica on another shard, so it stops serving
 	Missing                 // etcd lists the replica at this shard, but its data is missing
@@ -57,13 +57,14 @@ func (e Event) String() string {
 	}[e]
 }
 
-// transitions holds all legal transitions. A load runs without the lock under which decisions are made, so it may end
-// after the replica was set aside or was found to lack entries. The decision that was made meanwhile then remains in
-// force.
+// transitions holds all legal transitions. A load runs without the lock under which decisions are made, so it may
+// finish after the replica was set aside or was found to lack entries. The decision that was made meanwhile then
+// remains in force.
 var transitions = map[Phase]map[Event]Phase{
 	Pending: {
 		LoadBegins: Loading, SetAside: Pending, Forgot: MissingEntries,
-		Paused: Pending, Loaded: Pending, Failing: Failed, Tearing: DamagedTail, // these events end an earlier load
+		// an earlier load causes these events when it finishes
+		Paused: Pending, Loaded: Pending, Failing: Failed, Tearing: DamagedTail,
 	},
 	Joining: {Installed: Loading},
 	Loading: {Loaded: Serving, Failing: Failed, Tearing: DamagedTail, Paused: Loading, Forgot: MissingEntries,

@@ -1,22 +1,22 @@
 package member
 
-// Reason is the reason why etcd does not list a replica at this shard although it is on the volume.
+// Reason explains why etcd does not list a replica at this shard although the replica is on the volume.
 type Reason int
 
 // These are the reasons.
 const (
 	Ours        Reason = iota // etcd lists the replica at this shard, so it is not a stray
 	Unconfirmed               // this shard created the replica for a new group, and etcd does not list it yet
-	SetBack                   // etcd was set back, and does not list the replica at this shard yet
+	SetBack                   // etcd was rolled back, and does not list the replica at this shard yet
 	Unread                    // etcd's key of the group cannot be used; Detail has the reason
-	HasLeft                   // the replica was a member, and no longer is
+	HasLeft                   // the replica was a member, and no longer is one
 	Unknown                   // etcd does not have the group
 	Elsewhere                 // etcd places the group on other shards
 	OtherVolume               // etcd places the replica on this shard, but on another volume
 	Replaceable               // the loss of the replica was reported to etcd; the leader has not replaced it yet
 	OtherName                 // etcd has the group under the name in Detail
 	OtherGroup                // the files are those of another group; Detail explains which
-	Foreign                   // the files were made on another volume or for another group; Detail explains which
+	Foreign                   // the files were created on another volume or for another group; Detail explains which
 )
 
 // Standing tells whether etcd lists a replica on the volume at this shard and, if not, why. The zero value means that
@@ -33,7 +33,7 @@ func (s Standing) Stray() bool { return s.Reason != Ours }
 // created is shown as a group.
 func (s Standing) Apart() bool { return s.Reason != Ours && s.Reason != Unconfirmed }
 
-// String returns the reason as a text for users, or an empty string if there is no reason.
+// String returns a description of the reason for users, or an empty string if there is no reason.
 func (s Standing) String() string {
 	switch s.Reason {
 	case OtherName:

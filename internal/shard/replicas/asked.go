@@ -31,7 +31,7 @@ func (a *Asked[T]) Take() map[*Replica]T {
 	return all
 }
 
-// AskLook asks the Steerer to examine the group, if this replica leads.
+// AskLook asks the Steerer to examine the group if this replica leads.
 func (r *Replica) AskLook() { r.set.Looks.add(r, struct{}{}) }
 
 // AskFiles requests an install of the replica from the files of another member, because the replica cannot get the

@@ -19,7 +19,7 @@ func TestTheRateOfACopyIsThatOfItsLastSeconds(t *testing.T) {
 		t.Errorf("before it begins: %v", p)
 	}
 	c.Begin("a", 1000_000)
-	c.Have(400_000) // bytes of an earlier attempt, which do not count towards the rate
+	c.Have(400_000) // bytes from an earlier attempt, which are ignored in the rate
 	for range 40 {
 		now = now.Add(time.Second)
 		c.Add(1000)

@@ -17,20 +17,20 @@ type Work struct {
 	Announce   []placement.Group // groups that this shard has created and that etcd does not list at this shard yet
 	MakeFolder []placement.Group // groups with a learner on this shard, which has no folder yet
 	Missing    []placement.Group // groups with a member on this shard, whose data is missing
-	Present    []placement.Group // groups with a member on this shard, whose location is missing in etcd
+	Present    []placement.Group // groups with a member on this shard, whose location etcd lacks
 	Load       []*Replica        // replicas to load that became this shard's after the first load
 	Join       []*Replica        // replicas that have a folder and must be installed
 	Reinstall  []*Replica        // replicas that lack entries, and must be reinstalled in place
-	// Close lists replicas that are served although they are no longer this shard's. Their files remain, because etcd
-	// does not confirm that these replicas have left their groups.
+	// Close lists served replicas that no longer belong to this shard. Their files remain, because etcd does not confirm
+	// that these replicas have left their groups.
 	Close []*Replica
 	Trash []*Replica // replicas that have left their group
-	Later bool       // another pass is needed when work in progress has ended
+	Later bool       // another pass is needed when the work in progress has finished
 	Look  []*Replica // replicas whose group has changed: those that lead must examine it
 	Peers []string   // all shards that share a group with this shard
 }
 
-// Groups returns the groups for which something is written to etcd or a folder is made.
+// Groups returns the groups for which the work writes to etcd or creates a folder.
 func (w *Work) Groups() []placement.Group {
 	return slices.Concat(w.Create, w.Announce, w.MakeFolder, w.Missing, w.Present)
 }
@@ -61,7 +61,7 @@ func (s *Set) Decide(view placement.View) Work {
 	for _, r := range s.all {
 		if !known[r] {
 			v.Known = false
-			if r.Name == "" { // a replica that was joining when the process ended has no manifest
+			if r.Name == "" { // a replica that was joining when the process was stopped has no manifest
 				r.Name = nameOfDeleted(view, r.UUID)
 			}
 			v.Deleted = isDeleted(view, r)

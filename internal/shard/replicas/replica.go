@@ -20,17 +20,17 @@ import (
 
 // State is a copy of a replica's facts at one moment.
 type State struct {
-	// Replica holds the facts on which decisions are based. Its KnownIndex is the index of the membership in the
-	// manifest when the replica was found. Fetching and Serves are set in the answers of Replica.State, and InConf in
-	// the facts of one decision.
+	// The embedded member.Replica holds the input for decisions. Its KnownIndex is the index of the membership in the
+	// manifest when the replica was found. Replica.State sets Fetching and Serves, and the method facts sets InConf for
+	// one decision.
 	member.Replica
 	Err    error             // why the replica is in a broken Phase, or why its load takes long
 	Conf   *raftpb.ConfState // the membership in the manifest when the replica was found
 	Report group.Report      // report of the last load
-	Plan   *group.Plan       // the part of the folder that was read, for the first load; nil if nothing was read
+	Plan   *group.Plan       // the part of the folder that was read before the first load; nil if nothing was read
 }
 
-// Replica is a group's replica on the volume, from the moment when its folder is found or made. It is safe for
+// Replica is a group's replica on the volume, from the moment when its folder is found or created. It is safe for
 // concurrent use.
 type Replica struct {
 	// Name is the name of the group. It is empty until Decide learns it, and until then the replica has no route.
@@ -38,7 +38,7 @@ type Replica struct {
 	Name string
 	UUID uuid.UUID
 
-	Progress group.Progress // progress of its load
+	Progress group.Progress // progress of the replica's load
 
 	set *Set
 	// known holds every member that etcd ever named, by Raft id; see Members.
@@ -56,17 +56,17 @@ type Replica struct {
 	// change.
 	state     State
 	fetch     context.Context    // context of the install in progress, in any phase; nil if there is none
-	stopFetch context.CancelFunc // ends fetch; nil if fetch is nil
+	stopFetch context.CancelFunc // cancels fetch; nil if fetch is nil
 	// stored is the group as this shard last wrote it to etcd. The view that this shard follows may be older.
 	stored placement.Group
 	seen   look
 }
 
-// look holds the state of a group at the last run of Decide. The leader examines the group again only if this state
-// has changed.
+// look holds a group's state at the last run of Decide. The leader examines the group again only if this state has
+// changed.
 type look struct {
-	group, target int64 // revisions of the group and of its target in etcd
-	replaced      int64 // members whose shards have another volume now
+	group, target int64 // revisions of the group's key and of its target's key in etcd
+	replaced      int64 // number of members whose shards have another volume now
 }
 
 // NoTransition is logged when an event is not legal in the phase of a replica. Tests fail if they see it.
@@ -116,7 +116,7 @@ func (r *Replica) BeginLoad() bool {
 	return true
 }
 
-// NotePlan stores the part of the folder that was read, for TakePlan.
+// NotePlan stores the part of the folder that was read. TakePlan returns it later.
 func (r *Replica) NotePlan(plan *group.Plan) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -143,8 +143,8 @@ func (r *Replica) NoteDelay(err error) {
 	r.state.Err = err
 }
 
-// EndLoad records the result of a load, and reports whether the load found the tail of the replica damaged. Decisions
-// that were made about the replica during the load remain in force.
+// EndLoad records the result of a load, and reports whether the load found a damaged tail. Decisions that were made
+// about the replica during the load remain in force.
 func (r *Replica) EndLoad(report group.Report, err error) (torn bool) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -184,7 +184,7 @@ func (r *Replica) NoteMissing(err error) {
 	r.set.Wake()
 }
 
-// tailError extends the error about a damaged tail by a text that explains what happens to the replica.
+// tailError adds to the error about a damaged tail what will happen to the replica.
 func tailError(err error) error {
 	return fmt.Errorf("%w; it does not vote, and is installed again from another copy, or replaced; where it stays so, "+
 		"start the shards that hold the other copies: a replacement needs a majority without this one", err)
@@ -197,7 +197,7 @@ func (r *Replica) NoteStored(stored placement.Group) {
 	r.stored = stored
 }
 
-// Confirm records that etcd now lists the replica that this process made at this shard, and routes calls to the
+// Confirm records that etcd now lists at this shard the replica that this process created, and routes calls to the
 // replica.
 func (r *Replica) Confirm(stored placement.Group) {
 	s := r.set
@@ -208,8 +208,8 @@ func (r *Replica) Confirm(stored placement.Group) {
 	s.publish()
 }
 
-// beginFetch makes the context for an install of a replica that joins, has a damaged tail, or lacks entries. The
-// caller holds Set.mu.
+// beginFetch creates the context for installing a replica that joins, has a damaged tail, or lacks entries. The caller
+// holds Set.mu.
 func (r *Replica) beginFetch(ctx context.Context) {
 	r.fetch, r.stopFetch = context.WithCancel(ctx)
 	r.copying.Store(&Copying{now: time.Now})
@@ -292,7 +292,7 @@ func (r *Replica) Member(state placement.Group) (m placement.Member, forgotten b
 	return placement.Member{RaftID: r.state.RaftID, Role: role}, member.EtcdIsBehind(state, r.facts(state))
 }
 
-// facts returns the facts for a decision about the replica, given etcd's state of its group. The caller holds Set.mu.
+// facts returns the input for a decision about the replica, given etcd's state of its group. The caller holds Set.mu.
 func (r *Replica) facts(state placement.Group) *member.Replica {
 	sv := r.Served()
 	facts := r.state.Replica

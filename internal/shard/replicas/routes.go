@@ -8,11 +8,11 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Routes is an immutable table of the groups of this shard, served or not. The zero value is the table of a shard
-// that has received nothing from etcd yet.
+// Routes is an immutable table of the groups of this shard, served or not. The zero value is the table of a shard that
+// has no view of etcd yet.
 type Routes struct {
 	Epoch    uint64
-	Held     bool // etcd was set back, so its state of groups may be outdated
+	Held     bool // etcd was rolled back, so its state of groups may be outdated
 	View     placement.View
 	ByName   map[string]*Replica // nil until the first view of etcd has arrived
 	ByUUID   map[uuid.UUID]*Replica

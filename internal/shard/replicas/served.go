@@ -24,7 +24,7 @@ type Served struct {
 	node *replica.Replica
 }
 
-// Serve makes a node serve the replica.
+// Serve records that a node serves the replica.
 func (r *Replica) Serve(log *group.Log, node *replica.Replica, raftID uint64, of *quota.Of) *Served {
 	sv := &Served{Group: r, RaftID: raftID, Quota: of, log: log, node: node}
 	r.set.mu.Lock()
@@ -74,7 +74,7 @@ func (r *Replica) Close(ctx context.Context, hints bool) error {
 	return sv.log.Close(hints)
 }
 
-// Everywhere returns the index up to which every member has all entries, according to the leader.
+// Everywhere returns the index up to which, according to the leader, every member has all entries.
 func (sv *Served) Everywhere(m replica.Members) uint64 {
 	index := m.AppliedIndex
 	for _, p := range m.Progress {
@@ -101,7 +101,7 @@ func (sv *Served) Replica() *replica.Replica { return sv.node }
 func (sv *Served) Tenant() *quota.Tenant {
 	t := sv.Quota.Tenant()
 	if t == nil || !sv.node.Readable() && !sv.node.Status().Leader {
-		return nil // only the leader counts calls towards quotas
+		return nil // only the leader charges calls to quotas
 	}
 	return t
 }

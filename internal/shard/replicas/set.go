@@ -1,11 +1,11 @@
-// Package replicas owns the state of the replicas on a shard's volume: the set of replicas, the Phase and the
-// Standing of each, their state in etcd, and the Routes by which calls find them. All other code uses the methods of
-// Set and Replica. Each method is atomic: no other method runs between what it reads and what it changes.
+// Package replicas owns the state of the replicas on a shard's volume: the set of replicas, the Phase and the Standing
+// of each, their state in etcd, and the Routes by which calls find them. All other code uses the methods of Set and
+// Replica. Each method is atomic: no other method runs between what it reads and what it changes.
 //
 // A Replica begins as a State: found on the volume (Replace), made for a new group (Add), begun as a learner (Begin),
-// or missing although etcd places it on this shard (Decide). From then on only an event changes its phase, and
-// package member has the table of legal transitions. Only Decide and Confirm change its standing. A replica has a
-// route unless it is a stray. It answers calls while it has a Served.
+// or missing although etcd places it on this shard (Decide). From then on only an event changes its phase, and package
+// member has the table of legal transitions. Only Decide and Confirm change a Replica's standing. A Replica has a route
+// unless it is a stray, and it serves calls while it has a Served.
 package replicas
 
 import (
@@ -29,7 +29,7 @@ type Options struct {
 	Shard  string
 	Volume func() uuid.UUID      // returns the UUID of the open volume
 	Meta   func() placement.Meta // returns the store's Meta
-	// Background is the context of installs and of the watch on etcd. It ends when the shard ends.
+	// Background is the context of installs and of the watch on etcd. It is canceled when the shard stops.
 	Background context.Context
 	Logger     *slog.Logger
 	Off        rules.Off // rules that a test switches off
@@ -54,17 +54,17 @@ type Set struct {
 	routes atomic.Pointer[Routes]
 
 	// mu guards the fields below, and the fields of each Replica that are documented as guarded by it. It is never held
-	// during input or output of files or connections.
+	// during input or output.
 	mu     sync.Mutex
 	all    map[uuid.UUID]*Replica // by UUID of the group, strays included
-	view   placement.View         // the view that the shard follows, which is never from an etcd that was set back
-	newest placement.View         // the newest view; if etcd was set back, the shard does not act on it
+	view   placement.View         // the view that the shard follows, which is never from an etcd that was rolled back
+	newest placement.View         // the newest view; if etcd was rolled back, the shard does not act on it
 	// retired holds the Raft ids that were begun on this volume, or may have been. It only grows (rule 7).
 	retired map[uint64]bool
 	begun   bool // the first load has begun
 }
 
-// New makes a Set without replicas and without a view of etcd.
+// New creates a Set without replicas and without a view of etcd.
 func New(opts Options) *Set {
 	s := &Set{
 		Options: opts, Woken: make(chan struct{}, 1), Looks: newAsked[struct{}](), Files: newAsked[uint64](),
@@ -90,7 +90,7 @@ func (s *Set) Replace(found map[uuid.UUID]State) {
 	}
 }
 
-// Add adds a replica that this shard has made for a new group, and routes calls to the replica.
+// Add adds a replica that this shard has created for a new group, and routes calls to the replica.
 func (s *Set) Add(id uuid.UUID, state State) *Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,8 +100,8 @@ func (s *Set) Add(id uuid.UUID, state State) *Replica {
 	return r
 }
 
-// Begin adds a learner that has just got the given Raft id, and retires this id. The next Decide routes calls to the
-// learner.
+// Begin adds a learner that has just received the given Raft id, and retires the id. The next Decide routes calls to
+// the learner.
 func (s *Set) Begin(group placement.Group, raftID uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +110,7 @@ func (s *Set) Begin(group placement.Group, raftID uint64) {
 	s.all[r.UUID], s.retired[raftID] = r, true
 }
 
-// Remove drops a replica whose files were moved away or removed.
+// Remove drops a replica whose files were moved or deleted.
 func (s *Set) Remove(r *Replica) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +174,7 @@ func (s *Set) Loads(of []*Replica, tell func(r *Replica, phase member.Phase, out
 	}
 }
 
-// See processes a view. A view of an etcd that was set back does not replace earlier knowledge.
+// See processes a view. A view of an etcd that was rolled back does not replace earlier knowledge.
 func (s *Set) See(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,14 +190,14 @@ func (s *Set) See(view placement.View) {
 	}
 	for name, group := range view.Groups {
 		if s.newest.GroupUnknown(name) && !view.GroupUnknown(name) {
-			s.retire(group) // at the start, it was unknown which replicas of this group an earlier process had begun
+			s.retire(group) // when the shard started, it was unknown which replicas of this group an earlier process had begun
 		}
 	}
 	s.newest = view
 	if view.Held() == "" || s.view.Groups == nil || s.view.Held() != "" {
 		if s.view.Meta.EpochBase != view.Meta.EpochBase {
 			for _, r := range s.all {
-				r.stored = placement.Group{} // the revision in it is one of a different etcd
+				r.stored = placement.Group{} // the revision in the old state belongs to a different etcd
 			}
 		}
 		s.view = view
@@ -205,9 +205,9 @@ func (s *Set) See(view placement.View) {
 }
 
 // Retire retires the Raft ids of the replicas that etcd places on this shard at the start, because an earlier process
-// may have begun these replicas. The caller calls it before etcd can assign a new replica to the shard. The first
-// view contains all such ids, because before a replica is begun, the volume records the revision of etcd that names
-// it, and the shard follows no older view.
+// may have begun these replicas. The caller must call it before etcd can assign a new replica to the shard. The first
+// view contains all such ids, because before a replica is begun, the volume records the revision of etcd that names it,
+// and the shard follows no older view.
 func (s *Set) Retire(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,14 +230,14 @@ func (s *Set) View() placement.View {
 	return s.view
 }
 
-// Newest returns the newest view, even if etcd was set back.
+// Newest returns the newest view, even if etcd was rolled back.
 func (s *Set) Newest() placement.View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newest
 }
 
-// IsHeld reports whether etcd was set back, so that the shard must not act on its state.
+// IsHeld reports whether etcd was rolled back, so that the shard must not act on its state.
 func (s *Set) IsHeld() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,7 +273,7 @@ type Group struct {
 	Known  map[string]placement.Shard // like Shards, but including shards that are no longer registered
 }
 
-// GroupOf returns etcd's state of the group of a replica, as far as this shard knows it. It returns false if etcd has
+// GroupOf returns etcd's state of a replica's group, as far as it is known to this shard. It returns false if etcd has
 // no such group.
 func (s *Set) GroupOf(r *Replica) (Group, bool) {
 	s.mu.Lock()
