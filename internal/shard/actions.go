@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// newReplicas makes the set of replicas of the shard.
+// newReplicas creates the shard's set of replicas.
 func (s *Shard) newReplicas() *replicas.Set {
 	return replicas.New(replicas.Options{
 		Shard: s.cfg.Name, Volume: func() uuid.UUID { return s.volume.Superblock().Volume },
@@ -28,7 +28,7 @@ func (s *Shard) newReplicas() *replicas.Set {
 	})
 }
 
-// newWatcher makes the watcher of the shard.
+// newWatcher creates the shard's Watcher.
 func (s *Shard) newWatcher() *follow.Watcher {
 	return follow.New(follow.Options{
 		Store:   func() uuid.UUID { return s.volume.Store },
@@ -83,7 +83,7 @@ func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 		return err
 	}
 	s.replicas.Remove(g)
-	g.AskLook() // this makes the Steerer forget the group
+	g.AskLook() // makes the Steerer forget the group
 	s.logger.Info("a replica has left its group", "group", g.Name, "raft_id", state.RaftID, "joining", joining)
 	return nil
 }
@@ -103,8 +103,8 @@ func (h actions) Create(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// MakeFolder implements follow.Actions. If the folder exists already, it belongs to a replica that is no longer a
-// member of the group, or never was a member on this shard; the folder is moved to the trash.
+// MakeFolder implements follow.Actions. If the folder exists already, it belongs to a replica that has left the group,
+// or never was a member on this shard, so MakeFolder moves the folder to the trash.
 func (h actions) MakeFolder(state placement.Group) error {
 	s := h.s
 	dir, raftID := s.volume.GroupDir(state.UUID), s.replicas.Here(state)[0].RaftID

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// newArchive makes the server for the calls of archivers. The limits on fetches by archivers are separate from those
-// on fetches by shards.
+// newArchive creates the server for archivers' calls. Archivers' fetches have limits separate from those on other
+// shards' fetches.
 func (s *Shard) newArchive() *archive.Server {
 	return archive.New(archive.Options{
 		Shard: s.cfg.Name, Store: s.volume.Store, Groups: forArchive{s}, Holds: s.compactor.History,
@@ -49,8 +49,8 @@ func (f forArchive) Silent() iter.Seq2[archive.Named, error] {
 	}
 }
 
-// silent returns the reason why no shard can answer for a group at present, as far as this shard knows. It returns
-// nil if the group has a leader, or if another shard may serve the group.
+// silent returns the reason why, as far as this shard knows, no shard currently serves a group. It returns nil if the
+// group has a leader, or if another shard may serve the group.
 func (f forArchive) silent(r *replicas.Routes, g *replicas.Replica) error {
 	if sv := g.Served(); sv != nil {
 		if sv.Replica().Status().LeaderID == 0 {
@@ -77,7 +77,7 @@ func (f forArchive) Deleted(ctx context.Context, g archive.Named) bool {
 }
 
 // wasDeleted reports whether a group was deleted, according to etcd. A group that is missing in etcd was not deleted,
-// because the key of a deleted group remains. An etcd that was set back proves nothing.
+// because the key of a deleted group remains. An etcd that was rolled back proves nothing.
 func wasDeleted(view placement.View, g archive.Named) bool {
 	if view.Held() != "" || view.GroupUnknown(g.Name) {
 		return false
@@ -89,7 +89,7 @@ func wasDeleted(view placement.View, g archive.Named) bool {
 	return taken && next.UUID != g.UUID || !taken && deleted
 }
 
-// archived implements archive.Group for a group that is served.
+// archived implements archive.Group for a served group.
 type archived struct {
 	sv    *replicas.Served
 	holds *care.Holds

@@ -34,8 +34,8 @@ func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *replicas.Repl
 	return started, started.replicas.Add(id, started.volume.Find(id))
 }
 
-// cuts runs the function do, and calls check with each disk that may remain after a cut. The cuts are before, between
-// and after the disk operations of do, and of each kind.
+// cuts runs the function do, and calls check with each disk that may remain after a cut. There is a power cut of each
+// kind before, between and after the disk operations that do performs.
 func cuts(disk *vfstest.Mem, do func(), check func(when string, disk *vfstest.Mem)) {
 	at := func(when string) {
 		for _, kind := range vfstest.SurvivalKinds {
@@ -57,7 +57,7 @@ func memoryDisk(s *Shard) *vfstest.Mem {
 	return timed.Unwrap().(*vfstest.Mem)
 }
 
-// A shard that dies while it makes the folder of a learner handles that learner when it restarts. It continues with
+// A shard that dies while it creates the folder of a learner handles that learner when it restarts. It continues with
 // the learner, or it reports to etcd that the learner is lost and then begins the next learner.
 func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
@@ -162,7 +162,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	}
 }
 
-// A move ends even if the target shard is killed at any of the operations with which it begins its replica.
+// A move ends even if the target shard is killed at any disk operation while it begins its replica.
 func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -181,7 +181,8 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 				faulty := vfstest.NewFaulty(vfstest.NewMem())
 				c.add("d", func(cfg *Config) { cfg.FS = faulty })
 				hit := make(chan struct{})
-				var dead atomic.Bool // once an operation was hit, the process counts as dead, and no operation changes the disk
+				// set once an operation was hit; the process then counts as dead, and no operation changes the disk
+				var dead atomic.Bool
 				first := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 					if match(op) && dead.CompareAndSwap(false, true) {
 						close(hit)

@@ -67,9 +67,9 @@ func echo(b *testing.B) *grpc.ClientConn {
 	return conn
 }
 
-// rounds calls each variant once in each of 5 rounds, one variant after another, and returns the median result of
-// each variant. The order changes between rounds, because on a busy machine a variant that follows one that waits for
-// the disk gets more than its share of the processors.
+// rounds calls each variant once in each of 5 rounds, one variant after another, and returns the median result of each
+// variant. The order changes between rounds, because on a busy machine a variant that runs after a disk-bound one gets
+// more than its share of CPU time.
 func rounds(variants ...func() float64) []float64 {
 	rates := make([][]float64, len(variants))
 	for round := range 5 {
@@ -175,8 +175,8 @@ func BenchmarkUnaryMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkBatch compares the records per second of BatchGet and BatchPut, with 100 records each, to those of unary
-// calls, with 16 callers.
+// BenchmarkBatch compares the records per second of BatchGet and BatchPut, with 100 records each, with the records per
+// second of unary calls, with 16 callers.
 func BenchmarkBatch(b *testing.B) {
 	const callers = 16
 	for _, residency := range []group.Residency{group.Resident, group.Index} {
@@ -227,7 +227,7 @@ func BenchmarkBatch(b *testing.B) {
 // These constants belong to BenchmarkBatch.
 const (
 	records      = 10_000
-	batchRecords = 100 // number of records of one batch
+	batchRecords = 100 // number of records in a batch
 	batches      = 977 // distance between the ids of two callers
 )
 
@@ -249,7 +249,7 @@ func putBatch(stream recordv1.RecordService_BatchPutClient, n int, data []byte) 
 	return err
 }
 
-// getBatch gets scattered ids.
+// getBatch reads scattered ids in one batch.
 func getBatch(f *fixture, n int) error {
 	in := &recordv1.BatchGetRequest{}
 	for i := range batchRecords {

@@ -26,7 +26,7 @@ type bubble struct {
 	ends []func()   // in a part: the functions that Cleanup has registered
 }
 
-// inBubble runs a test in a bubble of its own.
+// inBubble runs a test in its own bubble.
 func inBubble(t *testing.T, test func(t *bubble)) {
 	t.Helper()
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
@@ -36,7 +36,7 @@ func inBubble(t *testing.T, test func(t *bubble)) {
 }
 
 // Run runs a part of the test in the same bubble, because a bubble cannot have subtests. Everything that the part has
-// started ends with it.
+// started is stopped when the part returns.
 func (b *bubble) Run(name string, do func(t *bubble)) {
 	b.Helper()
 	b.Logf("=== %s", name)
@@ -68,7 +68,7 @@ func (b *bubble) TempDir() string {
 	return fmt.Sprintf("/volume-%d", b.folders.Add(1))
 }
 
-// moveInto makes a shard run in memory if the test is in a bubble.
+// moveInto configures a shard to run in memory if the test is in a bubble.
 func moveInto(t testing.TB, cfg *Config) {
 	if b, ok := t.(*bubble); ok {
 		cfg.FS, cfg.Listener, cfg.Dial = vfstest.NewMem(), b.network.Listen, b.network.Dial

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// newCalls makes the server for the calls to the shard.
+// newCalls creates the server for calls to the shard.
 func (s *Shard) newCalls() *serve.Server {
 	l := &s.cfg.Limits
 	return serve.New(serve.Options{

@@ -41,8 +41,8 @@ func (f *fixture) overwrite(ids []int64, rounds, bytes int) map[int64][]byte {
 }
 
 // The space of overwritten data is freed automatically, even if writes carry request ids, which are remembered. The
-// files then hold at most the current data, a share of it, and one segment for each group. The periodic check is not
-// needed for that, because a group that has filled a segment is checked.
+// files then hold at most the current data, a share of it, and one segment for each group. This does not need the
+// periodic check, because a group is checked when it has filled a segment.
 func TestOverwrittenSpaceIsFreedWhereWritesCarryRequestIDs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

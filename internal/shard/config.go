@@ -32,8 +32,8 @@ import (
 )
 
 // Medium is the kind of disk under the volume. Segments are read one after another only if the configuration says HDD.
-// Auto counts as SSD, because virtual disks often report themselves as rotational. A device that contradicts the
-// configured medium is logged.
+// Auto counts as SSD, because virtual disks often report themselves as rotational. A warning is logged if the device
+// contradicts the configured medium.
 type Medium string
 
 // These are the media.
@@ -50,13 +50,13 @@ type Config struct {
 	Listen    string // host:port for gRPC; port 0 means any free port
 	Advertise string // host:port under which others reach the shard; empty: the address of the listener
 	Domain    string // failure domain; empty: Node or, without a Node, Name
-	Node      string // node on which the shard runs, for the registration and status; may be empty
+	Node      string // name of the shard's node, for the registration and the status; may be empty
 	Zone      string
 
 	// Wanted holds conditions on the volume, which are checked before the volume is changed.
 	Wanted host.Wanted
-	// Stay decides what happens if the volume cannot be served. With Stay, the Host keeps running and reports the
-	// reason. Without Stay, the Host ends with the error.
+	// Stay decides what happens if the volume cannot be served. With Stay, the Host keeps running and reports the reason.
+	// Without Stay, the Host stops with the error.
 	Stay bool
 
 	Residency group.Residency
@@ -70,10 +70,10 @@ type Config struct {
 
 	// TrashDelay is how long the files of a replica that has left its group are kept. 0 means 1 h.
 	TrashDelay time.Duration
-	// NoReadLease makes leaders ask a majority of copies before each read (see replica.Options.Lease). It is for
+	// NoReadLease makes leaders contact a majority of copies before each read (see replica.Options.Lease). It is for
 	// machines whose clocks may stand still while other clocks run.
 	NoReadLease bool
-	// Audit is the audit log for the calls that Secure checks (guard.Event). If it is nil, no event is written.
+	// Audit is the audit log for the calls that Secure checks (guard.Event). If it is nil, no events are logged.
 	Audit *guard.Audit
 	// PeerCredentials returns the credentials for connections to another shard, by the name of that shard. If it is
 	// nil, TLS is not used.
@@ -88,7 +88,7 @@ type Config struct {
 	// ReportInterval is the time between two checks of the sizes of groups. 0 means 3 s. Large changes are reported
 	// to etcd after at least three checks, and all others once a minute.
 	ReportInterval time.Duration
-	Version        string                // version of the binary, for the status
+	Version        string                // version of the binary, reported in the status
 	Registry       prometheus.Registerer // nil: no metrics
 	Logger         *slog.Logger          // nil: messages are discarded
 	FS             vfs.FS                // nil: the file system of the operating system
@@ -104,7 +104,7 @@ type Config struct {
 
 	watched bool // true: the credentials that Secure has set limit incomplete messages
 
-	tables *tables        // source of the table of grants, which Secure follows
+	tables *tables        // source of the grants table, which Secure follows
 	server *host.Server   // the server of a Host; nil: the shard has its own
 	probe  *replica.Probe // observes all replicas in tests; nil elsewhere
 	off    rules.Off      // rules that a test switches off
@@ -128,8 +128,8 @@ const (
 	// callsMax is the number of concurrent calls above which calls get OVERLOADED. It bounds the memory of calls that
 	// wait.
 	callsMax = 16384
-	// sendTimeout is how long one message of a stream may wait until the caller reads it. After that time, the stream ends
-	// with SLOW_READER, because it holds memory that other calls need.
+	// sendTimeout is how long one message of a stream may wait until the caller reads it. After that time, the stream is
+	// aborted with SLOW_READER, because it holds memory that other calls need.
 	sendTimeout = time.Minute
 	// scrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage. That
 	// is a small part of the bandwidth of a disk, and enough to read 1 TiB in three days.
@@ -139,8 +139,8 @@ const (
 // Limits are the limits that a program adapts to its memory and network. A zero field takes its default.
 type Limits struct {
 	BytesInFlightMax int64 // bytes of writes in progress; calls above it get OVERLOADED; default: 256 MiB
-	// AnswerBytesMax bounds the data of answers that are being prepared or that their callers have not read yet. Calls
-	// above it get OVERLOADED. The default is 256 MiB.
+	// AnswerBytesMax bounds the data in responses that are being prepared or that their callers have not read yet. Calls
+	// above it fail with OVERLOADED. The default is 256 MiB.
 	AnswerBytesMax int64
 	// ScansReadingMax bounds the scans that read their log at the same time, with 16 MiB each if the data is not
 	// cached. Other scans queue. The default is 16.

@@ -25,11 +25,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// tailDamage is a kind of damage at the end of a log.
+// tailDamage is a way in which the end of a log is damaged.
 type tailDamage int
 
 const (
-	lastEntry tailDamage = iota // an entry of a batch that was synced; it may have completed a quorum
+	lastEntry tailDamage = iota // an entry in a synced batch, which may have completed a quorum
 	lastVote                    // the state record after that entry: term, vote and commit
 	manifest
 )
@@ -84,10 +84,10 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	hit(format.SegmentName(active.Number), entry.Offset, []byte("these bytes are bad"))
 }
 
-// lastBatch finds the last entry of a segment that was not yet committed when its batch was written, and the state
-// record of that batch. Such an entry may be the one that completed a quorum. A replica whose acknowledgement is not
-// needed may lag, and then record an entry and its commit in one batch. So the caller must make the last put while
-// the other follower is down: then the entry is committed only after this replica has synced it.
+// lastBatch finds a segment's last entry that was not yet committed when its batch was written, and that batch's state
+// record. Such an entry may be the one that completed a quorum. A replica whose acknowledgement is not needed may lag,
+// and then record an entry and its commit in one batch. So the caller must make the last put while the other follower
+// is down: then the entry is committed only after this replica has synced it.
 func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (entry, state segio.FrameStep, size int64) {
 	t.Helper()
 	file, err := disk.Open(name)
@@ -317,7 +317,7 @@ func TestWhoIsGivenUp(t *testing.T) {
 	}
 }
 
-// The files of a replica remain in the trash, whatever their age, until the copy that takes its place is complete.
+// The files of a replica remain in the trash, whatever their age, until its replacement is complete.
 func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
@@ -381,7 +381,7 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	}
 }
 
-// A folder in the place of a new replica is moved to the trash, and never becomes part of the new replica.
+// A folder found where a new replica belongs is moved to the trash, and never becomes part of the new replica.
 func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)

@@ -61,7 +61,7 @@ func TestALostReplicaIsReplaced(t *testing.T) {
 	})
 }
 
-// countHandler counts the log lines with the given message.
+// countHandler is a slog handler that counts records with the given message.
 type countHandler struct {
 	slog.Handler
 	message string
@@ -143,8 +143,8 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	})
 }
 
-// Bad bytes in the files of a leader are found while its group rests and gets no calls. The leader still transfers
-// the leadership, and is repaired from the copy that leads afterwards.
+// Bad bytes in the files of a leader are found while its group is quiet and receives no calls. The leader still
+// transfers the leadership, and is repaired from the copy that leads afterwards.
 func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -187,8 +187,8 @@ func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	})
 }
 
-// A volume that was rolled back to an earlier state never votes with forgotten votes or entries, because its replicas
-// rejoin as new ones.
+// A volume that was rolled back to an earlier state never votes after it has forgotten votes or entries, because its
+// replicas rejoin as new ones.
 func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -221,7 +221,7 @@ func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	})
 }
 
-// If the only copy is on a volume that was rolled back, it is not mistaken for a current one, and is not deleted.
+// If a group's only copy is on a volume that was rolled back, the copy is neither taken for a current one nor deleted.
 func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -75,7 +75,7 @@ func TestStopHandsTheLeadOver(t *testing.T) {
 	}
 }
 
-// The trash is deleted when its time is over or the volume is full. It is never deleted while etcd was set back,
+// The trash is deleted when its delay has passed or the volume is full. It is never deleted while etcd was rolled back,
 // because a replica in it may be needed then.
 func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	for _, c := range []struct {
@@ -129,7 +129,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	}
 }
 
-// A shard reports only replicas of its own volume as missing.
+// A shard reports only replicas of its current volume as missing.
 func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	s := lone(t)
 	registry := newRegistry(oneGroup, "a")

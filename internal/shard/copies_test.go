@@ -283,7 +283,7 @@ func TestMetricsReportPeers(t *testing.T) {
 	})
 }
 
-// A shard that does not lead a group names the leader in its answer.
+// A shard that does not lead a group names the leader in its error.
 func TestOthersNameTheLeader(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -419,7 +419,7 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		for id := range int64(8) { // reads give a lease, which must not prevent the transfer
+		for id := range int64(8) { // reads renew the lease, which must not prevent the transfer
 			c.holds(id, data(id, 10))
 		}
 		a := c.shards["a"].shard

@@ -52,7 +52,7 @@ func TestEveryCopyDropsItsTombstones(t *testing.T) {
 		c.eventually("no copy has a tombstone", func() bool {
 			n++
 			put(1000+n%2, data(n, 700<<10)) // changes the sizes enough for a report to etcd
-			synctest.Wait()                 // a copy that was not needed for the majority may lag until then
+			synctest.Wait()                 // a copy that the majority did not need may lag until this point
 			all := true
 			for _, name := range abc {
 				all = gone(c.shards[name]) && all

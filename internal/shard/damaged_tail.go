@@ -27,7 +27,7 @@ import (
 // attempts take about 3 s. In that time, the leader commits those of the replica's last entries that the leader has.
 const tailRefusals = 6
 
-// surveyTime bounds the wait for the answer of a shard that is asked whether it leads.
+// surveyTime bounds the wait for a shard's response to the question whether it leads.
 const surveyTime = 5 * time.Second
 
 // These are the outcomes for replicas with a damaged tail, as metric labels.
@@ -102,7 +102,7 @@ func isReplaceable(state placement.Group, raftID uint64) bool {
 }
 
 // isLed asks the shard that etcd names as a group's leader whether it leads. If it leads, other members form a
-// majority, because a leader without the answers of a majority steps down.
+// majority, because a leader that no majority responds to steps down.
 func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	address, known := i.replicas.Address(state.Leader)
 	if !known {

@@ -20,7 +20,7 @@ type decideCase struct {
 	unknown bool                    // etcd does not have the group
 	spent   bool                    // Raft id 9 was begun on this volume before
 	want    string
-	held    string // like want, while etcd was set back
+	held    string // what want would be while etcd is rolled back
 }
 
 func plain(*replicas.State) {}
@@ -189,7 +189,7 @@ var decideCases = []decideCase{
 		want: "stray", held: "stray"},
 	{name: "made here just now, and the only copy named here is another", folder: made, members: of(memberOn("a", 1, 9)),
 		index: -1, want: "stray", held: "stray"},
-	// A replica that was set aside for a different reason is not kept, although it was never reported to etcd.
+	// A replica that was set aside for another reason is not kept, even if it was never reported to etcd.
 	{name: "made here just now, and set aside before", folder: all(made, elsewhere), members: others, want: "trash",
 		held: "stray"},
 	{name: "made by an earlier process, and set aside before", folder: all(neverReported, elsewhere), members: others,

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// lone makes shard a with a volume in memory, whose first load has begun. None of the shard's goroutines runs.
+// lone creates shard a with a volume in memory, whose first load has begun. None of the shard's goroutines runs.
 func lone(t testing.TB) *Shard {
 	t.Helper()
 	s := unbegun(t)
@@ -30,7 +30,7 @@ func lone(t testing.TB) *Shard {
 	return s
 }
 
-// unbegun makes the same shard as lone, but before the first load.
+// unbegun creates the same shard as lone, but before the first load has begun.
 func unbegun(t testing.TB) *Shard {
 	t.Helper()
 	cfg := Config{Name: "a", Dir: "v", FS: vfstest.NewMem(), SegmentBytes: 64 << 10}
@@ -169,7 +169,7 @@ func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	}
 }
 
-// madeGroup makes the folder of a group with the given voters.
+// madeGroup creates a group's folder with the given voters.
 func madeGroup(t testing.TB, s *Shard, voters ...uint64) *replicas.Replica {
 	t.Helper()
 	id := uuid.New()
@@ -178,7 +178,7 @@ func madeGroup(t testing.TB, s *Shard, voters ...uint64) *replicas.Replica {
 	return g
 }
 
-// A folder is served only if it shows which replica it belongs to, and that this replica was made on this volume.
+// A folder is served only if it shows which replica it belongs to, and that this replica was created on this volume.
 func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	s := lone(t)
 	for _, c := range []struct {
@@ -290,7 +290,7 @@ func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 		if !g.State().Fetching {
 			return false, replicas.Work{}
 		}
-		g.TakeOut(nil) // at its end, an install stops the replica in this way
+		g.TakeOut(nil) // an install stops the replica in this way when it ends
 		g.EndChange()
 		return true, decide()
 	}

@@ -60,7 +60,7 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *replicas.Served, want uuid.
 }
 
 // deletable returns etcd's state of a group that this shard leads. It fails if no group may be deleted now, if etcd
-// does not have this group, or if want is not zero and is not the UUID of the group.
+// does not have this group, or if want is neither zero nor the group's UUID.
 func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UUID) (placement.Group, error) {
 	if s.meta.Routing.Mode == placement.Hash {
 		return placement.Group{}, answer.Fail(codes.FailedPrecondition, reason.HashRouting,
@@ -74,7 +74,8 @@ func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UU
 	switch held := view.Held(); {
 	case held != "":
 		return placement.Group{}, notDeleted(g, errors.New(held))
-	case ok && want != uuid.Nil && state.UUID != want && g.UUID != want: // if g.UUID is want, etcd may have been set back
+	// if g.UUID is want, etcd may have been rolled back
+	case ok && want != uuid.Nil && state.UUID != want && g.UUID != want:
 		return placement.Group{}, answer.Fail(codes.NotFound, reason.GroupNotFound,
 			"group %s with the UUID %s does not exist: the group of this name is %s, and remains", g.Name, want, state.UUID)
 	case !ok, state.UUID != g.UUID:

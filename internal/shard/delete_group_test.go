@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// slowRegistry delays each request about a group before and after it is applied, and loses some requests.
+// slowRegistry delays each request about a group before and after it is applied, and loses some of the requests.
 type slowRegistry struct {
 	*memRegistry
 	world *deletion
@@ -53,7 +53,7 @@ func (r slowRegistry) DeleteGroup(ctx context.Context, g placement.Group) error 
 	return r.memRegistry.DeleteGroup(ctx, g)
 }
 
-// deletion is one history of a group that is deleted and written to while its leader changes.
+// deletion is one run in which a group is deleted and written to while its leader changes.
 type deletion struct {
 	*cluster
 	mu       sync.Mutex
@@ -88,7 +88,7 @@ func (d *deletion) leader() (*Shard, *replicas.Served) {
 	return nil, nil
 }
 
-// repeatedly calls do() with a leader, after pauses, until the history ends.
+// repeatedly calls do() with a leader, after pauses, until the run ends.
 func (d *deletion) repeatedly(pauseMs int, do func(*Shard, *replicas.Served)) {
 	for time.Now().Before(d.end) {
 		d.sleep(pauseMs)
@@ -134,7 +134,7 @@ func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
 }
 
 // TestDeletesBesideFailoversLoseNoPut checks that a group in which a put was acknowledged is not deleted, in whatever
-// order calls, transfers of the leadership and answers of etcd arrive.
+// order calls, leadership transfers and etcd responses arrive.
 func TestDeletesBesideFailoversLoseNoPut(t *testing.T) {
 	t.Parallel()
 	seeds, first := uint64(24), uint64(1)
@@ -229,8 +229,8 @@ func TestADeletionByUUIDSparesOtherGroups(t *testing.T) {
 }
 
 // TestADeletionBesideAMembershipChangeIsTriedAgain checks that a deletion is refused as UNAVAILABLE while another
-// membership change of the group is in progress. A client repeats a call that fails with UNAVAILABLE, but not one that
-// fails with INTERNAL.
+// membership change of the group is in progress. Clients retry calls that fail with UNAVAILABLE, but not calls that
+// fail with INTERNAL.
 func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -264,8 +264,8 @@ func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestADeletedGroupLeavesNoHalfMadeReplica is about a shard that was killed while it made a replica. If the group was
-// deleted in the meantime, the shard drops the folder at its next start. Without a manifest, nothing in the folder
+// TestADeletedGroupLeavesNoHalfMadeReplica is about a shard that was killed while it created a replica. If the group
+// was deleted in the meantime, the shard drops the folder at its next start. Without a manifest, nothing in the folder
 // names the group.
 func TestADeletedGroupLeavesNoHalfMadeReplica(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ type namedReplica struct {
 	*replicas.Replica
 }
 
-// firstNames returns the replicas that have one of the first names, and whether there are other replicas. most is the
+// firstNames returns the replicas with the first names in groups. more is true if there are other replicas. most is the
 // maximum number of names; 0 means no limit. groups must be sorted by name. All replicas of a name are returned
 // together.
 func firstNames(groups []namedReplica, most int) (first []namedReplica, more bool) {
@@ -87,7 +87,7 @@ func describe(p *recordv1.Group, sv *replicas.Served) {
 	}
 }
 
-// stateOf returns the progress of a replica, in the terms of the API.
+// stateOf returns the API's state for a replica in the given phase.
 func stateOf(phase member.Phase) recordv1.GroupState {
 	switch {
 	case phase.Broken():
@@ -156,8 +156,8 @@ func describeMembers(p *recordv1.Group, sv *replicas.Served, node replica.Status
 		}
 		if one.ID != sv.RaftID {
 			member.LagEntries = m.LastIndex - min(one.Match, m.LastIndex)
-			// RecentActive is reset once per election timeout, and set by the next answer. So it may be false for a
-			// member that answers.
+			// RecentActive is reset once per election timeout, and set by the member's next response. So it may be false for a
+			// live member.
 			member.Active = !one.Down && (one.RecentActive || one.State == replica.StateReplicate)
 			member.NeedsFiles = one.State == replica.StateSnapshot
 			member.CaughtUp = member.GetActive() && one.State == replica.StateReplicate &&

@@ -45,7 +45,7 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
 	device := deviceOf(t, point)
 	registry := newRegistry(hash4, "s1")
-	// A Guard of 0 means the interval of production.
+	// A Guard of 0 means the production interval.
 	f := startHost(t, registry, func(c *Config) { c.Dir, c.Wanted.FileSystem, c.times.Guard = point, "ext4", 0 })
 	f.put(1, "one")
 	f.placed()
@@ -76,7 +76,7 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	f.holdsBack(diskLost, f.cfg.Wanted.Volume.String())
 }
 
-// A file system of a different type, even one of the same family, is detected before anything is written.
+// A file system of another type is detected before anything is written, even if it belongs to the same family.
 func TestAnExt3IsNoExt4(t *testing.T) {
 	for _, kind := range []string{"ext2", "ext3"} {
 		t.Run(kind, func(t *testing.T) {

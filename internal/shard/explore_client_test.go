@@ -31,15 +31,15 @@ type written struct {
 // absent is an index that stands for a record without data, because nothing was written or because of a delete.
 const absent = -1
 
-// record holds the writes under one id, in the order in which its only writer began them. A write of unknown outcome
-// may have been applied at any time. Of the other writes, only the last one counts.
+// record holds the writes under one id, in the order in which its only writer began them. A write with an unknown
+// outcome may have been applied at any time. Among the other writes, only the last one matters.
 type record struct {
 	id     int64
 	writes []written
 }
 
-// mayBe reports whether the record may have the data of its n-th write. If n is absent, mayBe reports whether the
-// record may have no data.
+// mayBe reports whether the record may have the data of its n-th write. If n is the constant absent, mayBe reports
+// whether the record may have no data.
 func (r *record) mayBe(n int) bool {
 	last := -1
 	for i, w := range r.writes {
@@ -61,7 +61,7 @@ func (r *record) mayBe(n int) bool {
 	return n >= 0 && n < len(r.writes) && r.writes[n].bytes >= 0 && (n == last || !r.writes[n].acked)
 }
 
-const tags = 100_000 // maximum number of writes of one record
+const tags = 100_000 // maximum number of writes to one record
 
 func (r *record) content(n int) []byte {
 	return data(r.id*tags+int64(n), r.writes[n].bytes)[:r.writes[n].bytes]
@@ -78,8 +78,8 @@ func (r *record) which(b []byte) int {
 	return int(n)
 }
 
-// person is a client. It writes some records that no other client writes. It makes one call after another, and
-// repeats each until it is answered or given up.
+// person is a client. It writes some records that no other client writes. It makes one call after another, and retries
+// each until it gets a response or gives up.
 type person struct {
 	x       *exploration
 	random  *rand.Rand
@@ -108,7 +108,7 @@ func (p *person) live(ctx context.Context) {
 	}
 }
 
-// tries repeats a call for a record until it is answered.
+// tries retries a call for a record until it gets a response.
 func (p *person) tries(r *record, do func(ctx context.Context, c recordv1.RecordServiceClient) error) bool {
 	name := placement.GroupName(p.x.routing.GroupOf(r.id))
 	err := p.x.atLeader(name, p.random.IntN, do)
@@ -127,8 +127,8 @@ func oracleOf(err error) oracle {
 }
 
 // atLeader makes a call at the shard that leads a group according to etcd. At every third attempt, or if etcd has no
-// leader, it makes the call at a random shard. It repeats the call until it is answered or patience ends. Damage
-// counts as an answer.
+// leader, it makes the call at a random shard. It retries the call until it gets a response or patience has passed. An
+// error about damage counts as a response.
 func (x *exploration) atLeader(name string, choose func(n int) int,
 	do func(ctx context.Context, c recordv1.RecordServiceClient) error) (err error) {
 	for began, try := time.Now(), 0; time.Since(began) < x.patience; try++ {
@@ -149,7 +149,7 @@ func (x *exploration) atLeader(name string, choose func(n int) int,
 			return err
 		case codes.Internal, codes.InvalidArgument, codes.Unimplemented:
 			if strings.Contains(status.Convert(err).Message(), vfs.ErrCrashed.Error()) {
-				break // a process whose disk is dead still answers for a moment, while a real dead machine would not
+				break // a process with a dead disk still responds for a moment, while a real dead machine would not
 			}
 			x.violate(oracleAnswers, "group %s at %s: %v", name, m.name, err)
 			return err
@@ -191,8 +191,8 @@ func (p *person) delete(r *record) {
 	})
 }
 
-// upload writes a blob. Often it cuts the connection in the middle, or after it has sent everything. It repeats some
-// of these uploads.
+// upload writes a blob. It often cuts the connection during an upload or after everything was sent, and retries some of
+// these uploads.
 func (p *person) upload(r *record, bytes int) {
 	n := r.begin(bytes)
 	content := r.content(n)

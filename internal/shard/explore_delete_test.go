@@ -39,15 +39,15 @@ type deletedOne struct {
 }
 
 const (
-	putsKeptMax = 4 // after this number of groups with an acknowledged put, the deleter makes no more puts
-	spareID     = 1 // id of the only record of each such group
+	putsKeptMax = 4 // the number of groups with an acknowledged put after which the deleter stops writing
+	spareID     = 1 // id of the only record in each group with an acknowledged put
 	sparePrefix = "spare-"
 )
 
-// fill returns the data of the only record of a group.
+// fill returns the data of a group's only record.
 func fill(name string) []byte { return []byte("kept in " + name) }
 
-// work deletes groups until ctx ends.
+// work deletes groups until ctx is done.
 func (d *deleter) work(ctx context.Context) {
 	d.works.Store(true)
 	defer d.works.Store(false)
@@ -116,7 +116,7 @@ func (d *deleter) create(name string) uuid.UUID {
 	return g.UUID
 }
 
-// withoutName returns a copy of the map of deleted groups without one name.
+// withoutName returns a copy of the map of deleted groups without the given name.
 func withoutName(all map[string]uuid.UUID, name string) map[string]uuid.UUID {
 	out := map[string]uuid.UUID{}
 	for n, id := range all {
@@ -127,7 +127,7 @@ func withoutName(all map[string]uuid.UUID, name string) map[string]uuid.UUID {
 	return out
 }
 
-// delete makes one attempt to delete a group, at its leader if etcd has one.
+// delete tries once to delete a group, at the group's leader if etcd has one.
 func (d *deleter) delete(name string, id uuid.UUID) {
 	x := d.x
 	m := x.machineOf(x.registry.now().Groups[name].Leader)
@@ -153,7 +153,7 @@ func (d *deleter) delete(name string, id uuid.UUID) {
 	}
 }
 
-// put makes several attempts to put the record of a group, and reports whether one was acknowledged.
+// put tries several times to put a group's record, and reports whether a put was acknowledged.
 func (d *deleter) put(name string) bool {
 	x := d.x
 	for range 20 {
@@ -212,7 +212,7 @@ func (d *deleter) judge() {
 	}
 }
 
-// found returns a text that names a shard which still serves a deleted group or has its files. It returns an empty
+// found returns a message that names a shard which still serves a deleted group or has its files. It returns an empty
 // string if there is none. If the name is used again, files may remain, because etcd then no longer lists the first
 // group as deleted.
 func (d *deleter) found(g deletedOne) string {

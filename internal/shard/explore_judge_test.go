@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// oracle is the name of a check that can find a violation.
+// oracle names a check that can find a violation.
 type oracle string
 
 // These are the oracles.
@@ -30,16 +30,16 @@ const (
 	oracleInvented oracle = "invented"      // no other data exists
 	oracleDamage   oracle = "damage"        // nothing is damaged unless a fault has damaged it
 	oracleAgree    oracle = "copies agree"  // the copies of a group have equal contents
-	oracleStuck    oracle = "comes to rest" // each group has its wanted members, no learner, and a leader that answers
-	oracleStop     oracle = "stops"         // stops and kills end
+	oracleStuck    oracle = "comes to rest" // each group gets its wanted members, no learner, and a leader that responds
+	oracleStop     oracle = "stops"         // stops and kills finish
 	oracleStart    oracle = "starts"        // a shard starts on the surviving disk
 	oraclePast     oracle = "past"          // a damaged group does not return old data as current
-	oracleAnswers  oracle = "answers"       // no call ends with an unexpected error
-	oracleSigns    oracle = "vital signs"   // no figure of a status is impossible
+	oracleAnswers  oracle = "answers"       // no call fails with an unexpected error
+	oracleSigns    oracle = "vital signs"   // no metric of a status is impossible
 	oracleDeleted  oracle = "deleted"       // a deleted group does not come back
 )
 
-// rests waits until every group is on its target shards, and its leader answers.
+// rests waits until every group is on its target shards and its leader responds.
 func (x *exploration) rests() bool {
 	what := ""
 	ok := x.await(func() bool {
@@ -75,7 +75,7 @@ func (x *exploration) rests() bool {
 	return ok
 }
 
-// led returns the reason why a group has no leader that answers, or has copies that are behind the leader. It returns
+// led returns the reason why a group has no leader that responds, or has copies that are behind the leader. It returns
 // an empty string if neither is the case.
 func (x *exploration) led(name string, g placement.Group) string {
 	m := x.machineOf(g.Leader)
@@ -144,7 +144,7 @@ func (x *exploration) states() string {
 	return b.String()
 }
 
-// judge reads all records in each way that clients can. It is called when all groups are at rest and no client
+// judge reads all records in each way that is open to clients. It is called when all groups are settled and no client
 // writes.
 func (x *exploration) judge() {
 	view := x.registry.now()
@@ -251,7 +251,7 @@ func (x *exploration) judgeCopies(name string, g placement.Group) {
 	}
 }
 
-// holdings returns the records of a copy as texts.
+// holdings returns the records of a copy as strings.
 func holdings(ctx context.Context, log *group.Log) (map[int64]string, error) {
 	id, err := log.OpenScan(time.Minute)
 	if err != nil {
@@ -273,7 +273,7 @@ func holdings(ctx context.Context, log *group.Log) (map[int64]string, error) {
 }
 
 // truncated truncates a segment of one copy while its shard is down. It is the last fault of an exploration. If there
-// are other copies, the copy becomes complete again. A single copy stays damaged: its answers are correct, and it
+// are other copies, the copy becomes complete again. A single copy stays damaged: its responses are correct, and it
 // refuses reads whose result may be wrong.
 func (x *exploration) truncated() {
 	m, name, g := x.anyReplica()

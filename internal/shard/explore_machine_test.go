@@ -19,12 +19,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// line is the connection of one process to etcd. It does not work once the process is dead.
+// line is one process's connection to etcd. It stops working when the process is dead.
 type line struct {
 	*memRegistry
 	x     *exploration
 	dead  atomic.Bool
-	stays bool // the registration outlives the process, like a lease that is not returned
+	stays bool // the registration outlives the process, like a lease that was not revoked
 }
 
 func (l *line) Meta(ctx context.Context) (placement.Meta, error) {
@@ -74,7 +74,7 @@ func (l *line) PutGroupAsLeader(ctx context.Context, g placement.Group) (placeme
 	return l.memRegistry.PutGroupAsLeader(ctx, g)
 }
 
-// DeleteGroup loses some requests, so that the group has ended but is not deleted, and some answers.
+// DeleteGroup loses some requests, so that the group has ended but is not deleted, and some responses.
 func (l *line) DeleteGroup(ctx context.Context, g placement.Group) error {
 	if l.dead.Load() {
 		return errDown
@@ -99,7 +99,7 @@ type machine struct {
 	name string
 
 	disk   *vfstest.Mem
-	faulty *vfstest.Faulty // the disk in the form in which the shard uses it, with faults
+	faulty *vfstest.Faulty // the disk as the shard uses it, with faults
 	line   *line
 
 	mu      sync.Mutex // guards the fields that clients read
@@ -112,7 +112,7 @@ type machine struct {
 type stage struct {
 	name  string
 	match func(op vfstest.Op) bool
-	most  int // the machine dies after at most this number of operations of the stage
+	most  int // the machine dies after at most this many operations of the stage
 }
 
 const exploreDir = "/v"
@@ -180,8 +180,8 @@ func (m *machine) renew(how vfstest.Survival) {
 	m.faulty = vfstest.NewFaulty(m.disk)
 }
 
-// end stops the shard by the function how. If the shard does not end in time, that is a violation; end then repairs
-// the disk, so that the test ends.
+// end stops the shard by the function how. If the shard does not end in time, that is a violation; end then repairs the
+// disk, so that the test can finish.
 func (m *machine) end(how func(s *Shard)) {
 	m.mu.Lock()
 	s, conn := m.shard, m.conn

@@ -60,7 +60,7 @@ func (x *exploration) step(n int, names []string) {
 	x.pause(400 * time.Millisecond)
 }
 
-// killed makes a machine die at some operation of a stage, which the function begins starts. It then restarts the
+// killed makes a machine die at some operation of a stage, which the function begins initiates. It then restarts the
 // machine on the surviving disk. During that restart, the machine may die once more.
 func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	how := x.survival()
@@ -134,7 +134,7 @@ func (x *exploration) killedWithoutEtcd() bool {
 	return true
 }
 
-// unbegun returns a fault that makes the first steps of a replica's creation fail.
+// unbegun returns a fault that fails the first steps of creating a replica.
 func (x *exploration) unbegun(before func(op vfstest.Op)) *vfstest.Fault {
 	return &vfstest.Fault{
 		Match:  func(op vfstest.Op) bool { return op.Kind.Mutates() && beginning.match(op) },
@@ -155,7 +155,7 @@ func (x *exploration) stoppedWhileItCannotBegin() bool {
 	var once sync.Once
 	fault := m.faulty.Add(x.unbegun(func(vfstest.Op) {
 		once.Do(func() { close(hit) })
-		select { // the disk answers only after the shard has begun to stop
+		select { // the disk responds only after the shard has begun to stop
 		case <-s.ctx.Done():
 		case <-time.After(3 * time.Second):
 		}
@@ -191,7 +191,7 @@ func (x *exploration) cannotBegin() bool {
 	return fault.Fired() > 0
 }
 
-// slow makes each sync of a segment and of the journal take some time.
+// slow delays each sync of a segment or of the journal.
 func (m *machine) slow(each time.Duration) *vfstest.Fault {
 	return m.faulty.Add(&vfstest.Fault{
 		Match: func(op vfstest.Op) bool {
@@ -252,7 +252,7 @@ func (x *exploration) truncate(m *machine, g placement.Group) bool {
 	return file.Truncate(at) == nil && file.Sync() == nil
 }
 
-// killedWhenItsDiskHasFailed makes a disk refuse all changes, beginning at some moment, until the process is killed.
+// killedWhenItsDiskHasFailed makes a disk refuse all changes from some moment until the process is killed.
 func (x *exploration) killedWhenItsDiskHasFailed() bool {
 	m := x.anyMachine()
 	kinds := []vfstest.Effect{vfstest.EffectNone, vfstest.EffectDone, vfstest.EffectPart, vfstest.EffectDrop}

@@ -19,7 +19,7 @@ var exploreRules = []struct {
 	faults  []string
 	fires   string // the misfortune that must have occurred before the violation
 	oracles []oracle
-	says    string // a text that the violation contains
+	says    string // a string that the violation contains
 	long    bool   // the rule needs many seeds, so only the long run includes it
 }{
 	{
@@ -47,8 +47,8 @@ var exploreRules = []struct {
 	},
 }
 
-// patienceOfRules limits the waits of an exploration with a rule switched off. An action that takes longer than that
-// never ends.
+// patienceOfRules limits the waits of an exploration with a rule switched off. An action that takes longer never
+// finishes.
 const patienceOfRules = 20 * time.Second
 
 // TestEveryRuleOfShardsIsNeeded switches one rule off and runs seeds until the exploration finds the violation that the

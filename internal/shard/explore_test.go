@@ -35,7 +35,7 @@ type exploration struct {
 	routing     placement.Routing // maps records to groups, even with Named routing
 	named       bool              // the store has Named routing, and a deleter
 	shardConfig Config
-	patience    time.Duration // time limit for everything that must come to an end
+	patience    time.Duration // time limit for everything that must finish
 	began       time.Time
 
 	registry *memRegistry
@@ -300,7 +300,7 @@ func (x *exploration) watch() (end func()) {
 	}
 }
 
-// impossible returns the names of the figures of a status that have impossible values.
+// impossible returns the names of the metrics in a status that have impossible values.
 func impossible(st *recordv1.ShardStatus) string {
 	row := st.GetShard()
 	var bad []string

@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A volume whose file system does not report its free space is broken. Its shard refuses writes, and clients find the
-// next leader, if there is one.
+// A volume with unknown free space is broken. Its shard refuses writes, and clients find the next leader, if there is
+// one.
 func TestAWriteWithoutKnownSpaceIsRefusedForNow(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -117,8 +117,8 @@ func aReturningGroupGetsTheSpaceOfTheTrash(t testing.TB) {
 	c.filled(40, 1_000_000)
 }
 
-// On a small volume, a group is compacted when its superseded data reaches its share of an eighth of the volume, even
-// before its newest segment is full.
+// On a small volume, a group is compacted when its superseded data reaches its share of an eighth of the volume,
+// although its newest segment is not full yet.
 func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { onASmallVolumeLessIsSuperseded(t) })

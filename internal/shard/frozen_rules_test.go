@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// While etcd was set back, the leader of a group does not change its members.
+// While etcd was rolled back, the leader of a group does not change its members.
 func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -46,7 +46,7 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 	})
 }
 
-// While etcd was set back, no groups of another shard are adopted either.
+// While etcd was rolled back, no groups of another shard are adopted either.
 func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -68,7 +68,7 @@ func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 	})
 }
 
-// unfrozen is a registry whose Freeze fails, so that a shard cannot record that etcd was set back.
+// unfrozen is a registry whose Freeze fails, so that a shard cannot record that etcd was rolled back.
 type unfrozen struct{ *memRegistry }
 
 func (unfrozen) Freeze(context.Context, string, string) error { return errDown }
@@ -93,7 +93,7 @@ func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
 	}
 }
 
-// slowToFreeze is a registry that does not answer the first call of Freeze.
+// slowToFreeze is a registry that does not return from the first call to Freeze.
 type slowToFreeze struct {
 	*memRegistry
 	tries atomic.Int32

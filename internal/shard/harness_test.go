@@ -39,23 +39,23 @@ type memRegistry struct {
 	view     placement.View
 	watchers map[chan placement.View]bool
 	seen     map[uuid.UUID]placement.VolumeRecord
-	down     bool                   // etcd does not answer
+	down     bool                   // etcd does not respond
 	refuse   bool                   // only writes of groups fail
-	puts     int                    // number of writes of groups and of weights
-	taken    bool                   // every name of a shard counts as taken by another process
-	asked    int                    // number of calls that asked whether a shard may be registered
+	puts     int                    // number of writes to groups and weights
+	taken    bool                   // every shard name counts as taken by another process
+	asked    int                    // number of requests whether a shard may be registered
 	refused  map[string]func(error) // by shard: called with the error when a registered shard is refused
 	unmade   error                  // if not nil, Meta returns this error
-	silent   time.Duration          // time since etcd last answered
+	silent   time.Duration          // time since etcd last responded
 	changed  func(placement.View)   // if not nil, called with each view
 	weights  map[string]map[string]registry.Weight
-	table    []byte // table of grants; nil if there is none
+	table    []byte // grants table; nil if there is none
 	ledgers  map[string]registry.Ledger
 }
 
 var errDown = errors.New("etcd is down")
 
-// newRegistry makes a store whose groups do not exist on any shard yet. The named shard is the target of every group.
+// newRegistry creates a store whose groups do not exist on any shard yet. The named shard is every group's target.
 func newRegistry(routing placement.Routing, shard string, names ...string) *memRegistry {
 	r := &memRegistry{seen: map[uuid.UUID]placement.VolumeRecord{}, refused: map[string]func(error){},
 		watchers: map[chan placement.View]bool{}}
@@ -261,7 +261,7 @@ func (r *memRegistry) told(shard string) map[string]registry.Weight {
 	return r.weights[shard]
 }
 
-// WatchAccess implements Registry. It returns only one table of grants, which a test must set before.
+// WatchAccess implements Registry. It returns only one grants table, which a test must set before.
 func (r *memRegistry) WatchAccess(ctx context.Context) <-chan registry.Access {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -392,7 +392,7 @@ type fixture struct {
 	admin    recordv1.AdminServiceClient
 }
 
-// handlerOf returns an HTTP handler like that of a host of the shard.
+// handlerOf returns an HTTP handler like that of the shard's Host.
 func handlerOf(s *Shard) http.Handler {
 	return host.NewHandler(s.cfg.Registry, s.logger, func() any { return s.Status() }, map[string]func() error{
 		"/readyz": forHost{s}.Ready,
@@ -451,7 +451,7 @@ func (f *fixture) start() {
 	f.records, f.admin = recordv1.NewRecordServiceClient(f.conn), recordv1.NewAdminServiceClient(f.conn)
 }
 
-// ready waits until all targets of the registry are groups of the shard.
+// ready waits until the shard has all groups whose target it is.
 func (f *fixture) ready() *fixture {
 	f.t.Helper()
 	f.eventually("all groups serve", func() bool {
@@ -528,7 +528,7 @@ func (f *fixture) get(id int64) *recordv1.Record {
 	return out.GetRecord()
 }
 
-// holds checks that the newest version of the record has exactly this data.
+// holds checks that the record's newest version has exactly this data.
 func (f *fixture) holds(id int64, data []byte) {
 	f.t.Helper()
 	rec := f.get(id)

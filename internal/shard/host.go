@@ -105,7 +105,7 @@ func (f forHost) Problem(what string, err error) {
 	f.problems.Note(what, err)
 }
 
-// leadAgain is how long the volume must answer after a silence before this shard may become leader of groups again.
+// leadAgain is how long the volume must respond after a silence before this shard may become leader of groups again.
 // Without this pause, a disk that hangs now and then would cause many transfers of the leadership.
 const leadAgain = 30 * time.Second
 

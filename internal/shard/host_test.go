@@ -120,8 +120,8 @@ func (f *hostFixture) http(path string) (int, string) {
 	return answer.Code, answer.Body.String()
 }
 
-// holdsBack waits for the given state, in which the shard does not serve, and checks all answers that the shard must
-// give in it.
+// holdsBack waits for the given state, in which the shard does not serve, and checks all responses that the shard must
+// give in that state.
 func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 	f.t.Helper()
 	row := f.reaches(state, words...)
@@ -174,7 +174,7 @@ func (f *hostFixture) put(id int64, data string) {
 	f.t.Fatalf("put %d: %v", id, err)
 }
 
-// get waits until the group answers, and checks the data of the record.
+// get waits until the group serves, and checks the record's data.
 func (f *hostFixture) get(id int64, data string) {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -394,8 +394,8 @@ func (l *lossyFile) ReadAt(p []byte, off int64) (int, error) {
 	}
 }
 
-// The same server answers in every state. A client that watches the health of a waiting shard is informed when the
-// shard serves. If a client has a stream to a shard whose disk is lost, the stream ends with an error.
+// The same server handles calls in every state. A client that watches the health of a waiting shard is informed when
+// the shard serves. If a client has a stream to a shard whose disk is lost, the stream ends with an error.
 func TestHostKeepsItsServer(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -521,7 +521,7 @@ func TestHostReportsADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A hanging disk does not delay a stop. The process ends, which to the disk is the same as a kill.
+// A hanging disk does not delay a stop. The process exits, which is the same as a kill for the disk.
 func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -537,7 +537,7 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 				f.put(1, "one")
 				f.reaches(serving)
 				if !served {
-					f.stop() // this stop has the default StopPatience, because the disk still answers
+					f.stop() // this stop has the default StopPatience, because the disk still responds
 					f.cfg.times.StopPatience = patience
 				}
 				lossy.mu.Lock()
@@ -565,15 +565,15 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 					t.Error("it waits for the disk")
 				}
 				answers()
-				// When the test ends, none of its goroutines may still run. Each Stop gives up as early as the first
-				// one, so the test repeats it until the disk answers in time.
+				// When the test ends, none of its goroutines may still run. Each Stop gives up as early as the first one, so the
+				// test repeats it until the disk responds in time.
 				for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
 					if ctx.Err() != nil {
 						t.Fatalf("with a disk that answers: %v", err)
 					}
 				}
 				_ = f.conn.Close()
-				f.host = nil // the host has ended
+				f.host = nil // the host has stopped
 			})
 		}
 	})
@@ -644,7 +644,7 @@ func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 				if state := f.row().GetState(); state != foreign || len(registry.now().Shards) != 0 {
 					t.Errorf("it came back: %v", state)
 				}
-				f.stop() // Stop ends the host nonetheless
+				f.stop() // Stop stops the host nonetheless
 				continue
 			}
 			select {

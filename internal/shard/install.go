@@ -27,7 +27,8 @@ import (
 )
 
 // A replica that joins, or that is too far behind, is installed: it fetches the files of another member. The fetched
-// files are collected next to the existing ones, checked, and then put in their place in one step.
+// files are collected next to the existing ones, checked, and then moved to the places of the existing files in one
+// step.
 
 const (
 	installsAtOnce = 16 // the sender bounds large installs
@@ -64,7 +65,7 @@ func newInstaller(s *Shard) *installer {
 	}
 }
 
-// run installs each replica that has asked for files, until ctx ends.
+// run installs each replica that has asked for files, until ctx is done.
 func (i *installer) run(ctx context.Context) {
 	var installs sync.WaitGroup
 	defer installs.Wait()
@@ -92,7 +93,7 @@ func (i *installer) join(g *replicas.Replica) {
 }
 
 // takeOver installs a replica that does not run, from the files of another member, and retries until it succeeds. It
-// returns false in three cases: etcd no longer names the replica, the context has ended, or giveUp, unless it is nil,
+// returns false in three cases: etcd no longer names the replica, the context is done, or giveUp, unless it is nil,
 // returned true for an error.
 func (i *installer) takeOver(ctx context.Context, g *replicas.Replica, what string,
 	giveUp func(state placement.Group, from string, err error) bool) bool {
@@ -279,9 +280,9 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 	}})
 }
 
-// problemOfInstall returns the problem of a running replica after an attempt to install it ended with err, or nil if
-// the replica has no problem. It returns false if the attempt proves nothing, because the other member does not send
-// files now.
+// problemOfInstall returns a running replica's problem after an attempt to install it ended with err, or nil if the
+// replica has no problem. known is false if the attempt proves nothing, because the other member does not send files
+// now.
 func problemOfInstall(err error) (known bool, problem error) {
 	switch {
 	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrNotHere):
@@ -301,7 +302,7 @@ func (i *installer) pause(ctx context.Context, g *replicas.Replica, sv *replicas
 	g.Happens(member.Paused)
 	i.health(g, false)
 	over, cancel := context.WithCancel(ctx)
-	cancel() // no wait is needed, because a replica that does not lead has no writes of callers in progress
+	cancel() // no wait is needed, because a replica that does not lead has no client writes in progress
 	if err := sv.Replica().Stop(over); err != nil {
 		i.logger.Debug("stopping to install", "group", g.Name, "error", err)
 	}

@@ -85,8 +85,8 @@ func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
 	})
 }
 
-// Whatever an interceptor does with an answer, no memory remains reserved for the answer, and no other call gets the
-// answer's memory.
+// Whatever an interceptor does with a response, no memory remains reserved for the response, and no other call reuses
+// its memory.
 func TestInterceptorsMayChangeWhatGetAnswers(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

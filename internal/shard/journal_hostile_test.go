@@ -75,7 +75,7 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 			if _, err := Start(f.ctx(), f.cfg); !errors.Is(err, syscall.EIO) || fault.Fired() == 0 {
 				t.Fatalf("started, or for another reason: %v; %d faults", err, fault.Fired())
 			}
-			fault.Remove() // the device answers again
+			fault.Remove() // the device responds again
 			f.again(nil)
 			f.ready()
 			if served, _ := f.servedOrRefused(there); served != len(there) {
@@ -93,7 +93,7 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 			}
 		})
 		for name, c := range map[string]struct {
-			bad     func(needed int64) (from, to int64) // needed is the offset of a record whose bytes no segment has
+			bad     func(needed int64) (from, to int64) // needed is the offset of a record whose bytes are in no segment
 			refused bool                                // at least one record must be refused
 		}{
 			"its first block":            {func(int64) (int64, int64) { return 0, block }, false},

@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// many is a routing with many groups. The function sharing makes these groups share their syncs even if only few
-// syncs are in progress, because a sync of a disk in memory takes no time.
+// many is a routing with many groups. The function sharing makes these groups share their syncs even if only few syncs
+// are in progress, because syncing a disk in memory takes no time.
 var many = placement.Routing{Mode: placement.Hash, Groups: 16}
 
 func sharing(fs vfs.FS) func(*Config) {
@@ -61,9 +61,9 @@ func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 	return then
 }
 
-// TestAPowerCutTakesNothingThatTheJournalHas checks that acknowledged writes survive a power cut although the
-// segments were not synced. While a journal exists, the volume has a mark that a program without a journal must not
-// open it. An orderly stop removes the mark.
+// TestAPowerCutTakesNothingThatTheJournalHas checks that acknowledged writes survive a power cut even if the segments
+// were not synced. While a journal exists, the volume has a mark that forbids programs without journal support to open
+// it. An orderly stop removes the mark.
 func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -133,7 +133,7 @@ func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 	})
 }
 
-// counter returns the value of a counter without labels of its own.
+// counter returns the value of a counter that has no labels other than the shard's.
 func counter(t testing.TB, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()

@@ -65,7 +65,7 @@ func (h *hanging) group(shard string) *replicas.Served {
 	return h.shards[shard].shard.replicas.Routes().ByName["0"].Served()
 }
 
-// silent makes the guard of a shard report whether the shard's disk answers.
+// silent sets whether a shard's guard reports that the shard's disk does not respond.
 func (h *hanging) silent(shard string, silent bool) {
 	var err error
 	if silent {
@@ -83,8 +83,8 @@ func (h *hanging) get(shard string) error {
 }
 
 // A leader whose disk hangs gives up the leadership even without writes, because its reads wait for the disk, and its
-// heartbeats keep the other members from an election. The leadership returns only once, when the disk has answered
-// for some time.
+// heartbeats keep the other members from an election. The leadership returns only once, when the disk has responded for
+// some time.
 func TestALeaderWhoseDiskHangsGivesUpTheLead(t *testing.T) {
 	t.Parallel()
 	for name, match := range map[string]func(vfstest.Op) bool{

@@ -78,7 +78,7 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 			&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
 				1)}}}))
 		f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
-		idle, err := f.records.BatchPut(f.ctx()) // this call never ends by itself
+		idle, err := f.records.BatchPut(f.ctx()) // this call never returns by itself
 		must(t, err)
 		f.eventually("the batch has begun", func() bool { return f.shard.calls.Calls() == 2 })
 		done := make(chan error, 1)
@@ -397,7 +397,7 @@ func TestOverloaded(t *testing.T) {
 		if retryAfter(err) == 0 {
 			t.Error("no RetryInfo")
 		}
-		// The first put passes although it alone exceeds the limit. Puts that arrive while it is in flight do not.
+		// The first put passes although it alone exceeds the limit. Puts that arrive while it is in flight are refused.
 		must(t, stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1),
 			Data: make([]byte, 5000)}}}))
 		out, err := stream.Recv()

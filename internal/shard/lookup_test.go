@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// asked is a registry that counts how often it is asked for a group, and delays the answers while held is locked.
+// asked is a registry that counts the lookups of a group, and delays the responses while held is locked.
 type asked struct {
 	*memRegistry
 	count atomic.Int64
@@ -32,8 +32,8 @@ func (a *asked) Look(ctx context.Context, group string) (placement.View, error) 
 	return a.memRegistry.Look(ctx, group)
 }
 
-// If no more callers look up groups at a time than allowed, none is ever refused, even if each caller looks up
-// another group as soon as it has its answer.
+// If no more callers look up groups at a time than allowed, none is ever refused, even if each caller looks up another
+// group as soon as it has its result.
 func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 	var wait sync.WaitGroup
 	q := &lookups{ask: func(string) (placement.View, error) { return placement.View{}, nil }, begin: wait.Go}
@@ -50,8 +50,7 @@ func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 	wait.Wait()
 }
 
-// No caller gets its answer before the place of its lookup is released. The test holds the lock that guards the
-// places.
+// No caller gets its result before its lookup's place is released. The test holds the lock that guards the places.
 func TestNobodyIsInformedBeforeAPlaceIsFree(t *testing.T) {
 	begun, told := make(chan func(), 1), make(chan error, 1)
 	q := &lookups{
@@ -75,8 +74,8 @@ func TestNobodyIsInformedBeforeAPlaceIsFree(t *testing.T) {
 	}
 }
 
-// For a group that it does not follow, a shard answers according to the current state in etcd, and makes one request
-// for all calls. If etcd does not answer, the shard cannot say where the group is.
+// For a group that it does not follow, a shard responds according to the current state in etcd, and makes one request
+// for all calls. If etcd does not respond, the shard cannot report where the group is.
 func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -104,7 +103,7 @@ func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 			v.Groups["there"], v.Shards["s2"] = g, placement.Shard{Name: "s2", Address: "elsewhere:1"}
 			epoch = v.Epoch
 		})
-		// The caller has a newer view with the group, so an earlier answer of etcd is not sufficient.
+		// The caller's view with the group is newer, so an earlier etcd response is not sufficient.
 		is(get("there", epoch), codes.FailedPrecondition, reason.WrongShard, "elsewhere:1")
 		if r := f.shard.replicas.Routes(); r.View.Groups["there"].Name != "" || !r.View.Own {
 			t.Errorf("the shard follows %v", r.View.Groups)

@@ -32,10 +32,10 @@ func (g *gated) PutGroup(ctx context.Context, state placement.Group) (placement.
 	}
 }
 
-// While a shard makes a group, the group is assigned to another shard, which makes the group, too. The first of the
-// two shards that reports to etcd owns the group. The owner may add a replica on the other shard before the other
-// shard learns of this. The other shard must not mistake its own group for a replica that lost its data. It moves its
-// own group to the trash, and the group moves.
+// While a shard creates a group, the group is assigned to another shard, which creates the group, too. The first of the
+// two shards that reports to etcd owns the group. The owner may add a replica on the other shard before the other shard
+// learns of this. The other shard must not mistake its own group for a replica that lost its data. It moves its own
+// group to the trash, and the group moves.
 func TestAGroupThatTwoShardsMakeMovesOn(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -47,7 +47,7 @@ func TestAGroupThatTwoShardsMakeMovesOn(t *testing.T) {
 		c.add("a", func(cfg *Config) { cfg.Placement = second })
 		<-first.came
 		c.aim("a")
-		<-second.came // the second shard has made the group, and receives no further views
+		<-second.came // the second shard has created the group, and receives no further views
 		close(first.let)
 		c.eventually("c gives a a replica", func() bool {
 			members := registry.now().Groups["0"].Members

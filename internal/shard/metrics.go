@@ -15,7 +15,7 @@ import (
 // are in package serve.
 type metrics struct {
 	shard    *Shard
-	syncs    map[string]prometheus.Observer // durations of syncs, by kind of file; never changed
+	syncs    map[string]prometheus.Observer // durations of syncs, by kind of file; the map is never changed
 	syncTime *prometheus.HistogramVec
 	tails    *prometheus.CounterVec
 
@@ -55,7 +55,7 @@ func newMetrics(s *Shard) *metrics {
 	return m
 }
 
-// synced records the time of one sync. It has the signature that vfs.NewTimed requires.
+// synced records the duration of one sync. It has the signature that vfs.NewTimed requires.
 func (m *metrics) synced(name string, took time.Duration, err error) {
 	kind := syncKind(path.Base(name))
 	m.syncs[kind].Observe(took.Seconds())

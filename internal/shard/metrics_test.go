@@ -118,7 +118,7 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 				t.Errorf("%s: %v records of %v bytes (%v), want %v", method, records, bytes, known, want)
 			}
 		}
-		// /status and AdminService report the same calls and bytes. Neither counts the calls of AdminService.
+		// /status and AdminService report the same calls and bytes. Neither counts AdminService calls.
 		var calls, bytes, unary float64
 		samples := gathered(t, metrics)
 		of := func(metric, method string) float64 { return samples[fmt.Sprintf("%s{method=%q}", metric, method)] }
@@ -204,8 +204,8 @@ func TestASyncThatFailsIsCounted(t *testing.T) {
 	}
 }
 
-// TestManyGroupsAreReportedInSums checks that there are metrics of single groups only up to a certain number of
-// groups, and that there always are sums.
+// TestManyGroupsAreReportedInSums checks that groups have their own metrics only up to a certain number of groups, and
+// that sums over all groups always exist.
 func TestManyGroupsAreReportedInSums(t *testing.T) {
 	for _, n := range []int{groupSeriesMax, groupSeriesMax + 1} {
 		registry := prometheus.NewRegistry()
@@ -228,7 +228,7 @@ func TestManyGroupsAreReportedInSums(t *testing.T) {
 	}
 }
 
-// groupsCollector collects the metrics of this number of groups.
+// groupsCollector collects the metrics of the given number of groups.
 type groupsCollector int
 
 func (groupsCollector) Describe(chan<- *prometheus.Desc) {}

@@ -36,7 +36,7 @@ func newPeers(s *Shard) *peers {
 	}
 }
 
-// newHub makes this shard's end of the communication between shards.
+// newHub creates this shard's end of the connections between shards.
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
 		Shard: s.cfg.Name, Store: s.volume.Store, Address: s.replicas.Address, Deliver: s.peers.deliver,
@@ -82,14 +82,14 @@ func (p *peers) received(shard string, alive bool) {
 	}
 }
 
-// isSilent reports whether a peer is known to be silent. When the peer answers again, received() informs the groups
-// that have a member on it.
+// isSilent reports whether a peer is known to be silent. When the peer responds again, received() informs the groups
+// that have a member on the peer.
 func (p *peers) isSilent(shard string) bool {
 	alive, since := p.hub.Alive(shard)
 	return !alive && !since.IsZero()
 }
 
-// mustNotLead reports whether a peer has asked not to become the leader of groups.
+// mustNotLead reports whether a peer has asked not to lead groups.
 func (p *peers) mustNotLead(shard string) bool { return p.hub.MustNotLead(shard) }
 
 // Tell implements load.Peers. It informs a group that has begun to serve which of its members are silent.
@@ -102,7 +102,7 @@ func (p *peers) Tell(g *replicas.Replica, sv *replicas.Served) {
 			continue // the peer is alive, or was never connected
 		}
 		sv.Replica().PeerDown(id)
-		if alive, _ := p.hub.Alive(m.Shard); alive { // the peer has answered meanwhile, and PeerUp came before this PeerDown
+		if alive, _ := p.hub.Alive(m.Shard); alive { // the peer has responded meanwhile, and PeerUp came before this PeerDown
 			sv.Replica().PeerUp(id)
 		}
 	}
@@ -135,7 +135,7 @@ func (e exported) Describe() peer.Description {
 	return peer.Description{Manifest: e.Manifest(), Index: e.Index, Term: e.Term, Bytes: e.Bytes}
 }
 
-// notHereAnyMore translates the errors of a group that is being closed into peer.ErrNotHere.
+// notHereAnyMore translates errors from a group that is being closed into peer.ErrNotHere.
 func notHereAnyMore(err error) error {
 	if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrVersionNotFound) {
 		return fmt.Errorf("%w: %w", peer.ErrNotHere, err)

@@ -34,8 +34,8 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	}
 }
 
-// A group that this process made counts as reported as soon as etcd lists it at this shard. An etcd that was set back
-// has no such effect.
+// A group that this process created counts as reported as soon as etcd lists the group at this shard. An etcd that was
+// rolled back has no such effect.
 func TestWhatEtcdNamesHereWasReported(t *testing.T) {
 	for held, want := range map[string]bool{"": false, "etcd was set back": true} {
 		s := lone(t)
@@ -53,7 +53,7 @@ func TestWhatEtcdNamesHereWasReported(t *testing.T) {
 	}
 }
 
-// The end of a load does not reverse a decision that was made while it ran.
+// When a load finishes, it does not reverse a decision that was made while it ran.
 func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -62,7 +62,7 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 	}{
 		{"nothing was decided", func(*Shard, *replicas.Replica) {}, member.Serving},
 		{"it was set aside", func(s *Shard, g *replicas.Replica) {
-			g.Serve(nil, nil, 1, nil) // a node already runs shortly before its load is recorded as ended
+			g.Serve(nil, nil, 1, nil) // a node already runs shortly before its load is recorded as finished
 			s.replicas.Decide(placement.View{})
 		}, member.Pending},
 		{"it lacks entries", func(s *Shard, g *replicas.Replica) { g.Happens(member.Forgot) }, member.MissingEntries},

@@ -23,7 +23,7 @@ func TestMemRegistryHasTheRulesOfEtcd(t *testing.T) {
 	placementtest.Register(t, func(*testing.T) placementtest.Registry { return newRegistry(oneGroup, "a") })
 }
 
-// soon makes a shard take its steps at short intervals.
+// soon sets a short interval between a shard's steps.
 func soon(cfg *Config) { cfg.stepEvery = 10 * time.Millisecond }
 
 // rolledBack checks that the shard does not start, because its volume was rolled back.
@@ -56,8 +56,8 @@ func (f *fixture) steps() {
 	f.eventually("etcd is told of a later step", func() bool { return now() > before })
 }
 
-// settles waits until the volume is no longer written to: it takes no more steps, and etcd has the last one. A step
-// is first visible in the shard, then on the disk, and finally in etcd.
+// settles waits until the volume takes no more steps, because nothing is written to it, and etcd has the last step. A
+// step is first visible in the shard, then on the disk, and finally in etcd.
 func (f *fixture) settles() {
 	f.t.Helper()
 	last, since, looks := volume.Step{}, time.Now(), 0
@@ -144,7 +144,7 @@ func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 		c.stopped["c"].cfg.Dir = image
 		c.restart("b")
 		c.restart("c")
-		// Without a, no shard can serve, because only b of the other two has a vote.
+		// Without a, no shard can serve, because of b and c only b has a vote.
 		if now := c.shards["c"].shard.volume.Superblock().Volume; now == volumeBefore {
 			t.Error("c has the volume that it had before")
 		}
@@ -166,7 +166,7 @@ func (c *cluster) raftIDOn(name string) uint64 {
 	return 0
 }
 
-// Without etcd, a shard keeps the step that it has not yet written to etcd. It takes further steps when etcd answers.
+// Without etcd, a shard keeps the step that it has not yet written to etcd. It takes further steps when etcd responds.
 func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

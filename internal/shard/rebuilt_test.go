@@ -24,8 +24,8 @@ import (
 
 // The tests in this file run in real time, because they use a real etcd and its socket.
 
-// Problems of a shard with etcd end when their causes end: etcd is stopped, comes back empty, and is rebuilt from the
-// shard's volume.
+// A shard's problems with etcd disappear when their causes end. In this test, etcd is stopped, comes back empty, and is
+// rebuilt from the shard's volume.
 func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -63,7 +63,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 		}
 		return n
 	}
-	// A group serves calls as soon as etcd lists it at this shard. That is a moment after the group is loaded.
+	// A group serves calls as soon as etcd lists it at this shard. etcd lists it shortly after the group is loaded.
 	f.eventually("all groups serve", func() bool {
 		if _, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil || serving() != 4 {
 			return false
@@ -73,8 +73,9 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 				return false
 			}
 		}
-		// The shard reports the sizes of groups that its view of etcd shows with a member. The view comes after the
-		// write by which a group begins to serve. It would never come if etcd were stopped in between.
+		// The shard reports the sizes of groups that have a member in its view of etcd. The shard receives this view after
+		// the write with which a group begins to serve. The shard would never receive the view if etcd were stopped in
+		// between.
 		for _, g := range f.shard.replicas.Routes().View.Groups {
 			if len(g.Members) == 0 {
 				return false
@@ -104,8 +105,8 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	})
 }
 
-// The problem of a group that the shard could not make also ends when the group no longer needs to be made, because
-// somebody else has changed its target.
+// If a shard could not create a group, that problem also disappears when the shard no longer needs to create the group,
+// because an administrator has changed its target.
 func TestProblemOfAGroupEndsWhenNothingIsToBeDone(t *testing.T) {
 	registry := newRegistry(named, "s1")
 	f := start(t, registry, nil)

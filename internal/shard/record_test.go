@@ -298,7 +298,7 @@ func TestRequestIDMakesRetriesExact(t *testing.T) {
 	})
 }
 
-// A request id identifies one write. Another write under the same id is refused, and never answered as if it were
+// A request id identifies one write. Another write under the same id is refused, and never acknowledged as if it were
 // stored.
 func TestOneRequestIDForTwoWritesIsRefused(t *testing.T) {
 	t.Parallel()
@@ -355,7 +355,7 @@ func TestOneRequestIDForTwoWritesIsRefused(t *testing.T) {
 }
 
 // A call that the shard reads only after its deadline, for example because its process was suspended, writes nothing,
-// because its caller no longer waits.
+// because the caller no longer waits.
 func TestAWriteWhoseCallerWaitsNoMoreIsNotBegun(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -392,7 +392,7 @@ func TestGetPinsVersions(t *testing.T) {
 			}
 			_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: cursor.Version(1 << 50)})
 			want(t, err, codes.NotFound, reason.VersionNotFound)
-			// Versions belong to a record, so the version of another record is unknown.
+			// Each version belongs to one record, so it is unknown to another record.
 			id := idsOf(hash4, hash4.GroupOf(3), 3)[2]
 			v := f.put(id, []byte("else"))
 			_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: v.GetVersion()})
@@ -504,14 +504,14 @@ func TestNamedGroupNames(t *testing.T) {
 		want(t, err, codes.InvalidArgument, "")
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"}})
 		want(t, err, codes.NotFound, reason.GroupNotFound)
-		// The caller has a view with a group that is not in this shard's view yet.
+		// The caller's view has a group that is not in this shard's view yet.
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"},
 			RoutingEpoch: math.MaxUint64})
 		want(t, err, codes.Unavailable, reason.GroupLoading)
 	})
 }
 
-// justNow is a context that has not ended when it is first checked, and has ended when it is checked again.
+// justNow is a context that is not done when it is first checked, and is done when it is checked again.
 type justNow struct {
 	context.Context
 	looks atomic.Int32
@@ -534,7 +534,7 @@ func TestDeadlinePassed(t *testing.T) {
 	if code := answer.CodeOf(err); code != codes.DeadlineExceeded {
 		t.Errorf("code %v: %v", code, err)
 	}
-	// If the shard notices the end of the context after it has begun the write, the outcome is unknown.
+	// If the shard notices the end of the context after the write has begun, the outcome is unknown.
 	gone, stop := context.WithCancel(access.WithCall(context.Background(), access.Everybody))
 	stop()
 	unknown := 0

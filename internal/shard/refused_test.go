@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// files returns the contents of all files of a shard, by name. The shard's lock changes no file.
+// files returns the contents of all files of a shard, by name. Locking the shard's folder changes no file.
 func files(t testing.TB, cfg *Config) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}

@@ -29,7 +29,7 @@ const (
 type reporter struct {
 	cfg         *Config
 	routes      func() *replicas.Routes
-	isHeld      func() bool // reports whether etcd was set back
+	isHeld      func() bool // reports whether etcd was rolled back
 	expireScans func(grace time.Duration)
 	problems    *problems.List
 	holds       *care.Holds
@@ -39,7 +39,7 @@ type reporter struct {
 	base     uint64 // EpochBase of the etcd that received the last report
 }
 
-// run reports until ctx ends.
+// run reports until ctx is done.
 func (p *reporter) run(ctx context.Context) {
 	for backoff.Sleep(ctx, p.cfg.ReportInterval) {
 		p.expireScans(serve.ScanGrace)
@@ -91,7 +91,7 @@ func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map
 		}
 		next.Bytes, next.Records = stats.StoredBytes, stats.Records
 		if err := p.report(ctx, next); err != nil {
-			return nil, err // etcd does not answer
+			return nil, err // etcd does not respond
 		}
 	}
 	return weights, nil

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// notServed returns the error for a call for a group that this shard does not serve. The error tells the caller which
+// notServed returns the error for a call to a group that this shard does not serve. The error tells the caller which
 // shard to call, if that is known.
 func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, epoch uint64) error {
 	if s.stopping.Load() {
@@ -58,8 +58,8 @@ func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, 
 	return answer.WrongShard(name, addressOf(view, state), view.Epoch)
 }
 
-// notFollowed returns the error for a call for a group about which etcd does not answer now. The caller must ask
-// other shards, unless the group is one of this shard's own.
+// notFollowed returns the error for a call to a group for which a lookup in etcd fails now. The caller must try other
+// shards, unless the group is one of this shard's own.
 func (s *Shard) notFollowed(ctx context.Context, r *replicas.Routes, name string) error {
 	switch {
 	case ctx.Err() != nil:
@@ -91,7 +91,7 @@ func (s *Shard) anothersFolder(r *replicas.Routes, state placement.Group) error 
 	return answer.Failed(state.Name, s.cfg.Name, errors.New(reason))
 }
 
-// addressOf returns the address of a group's leader, or of a live member. It returns an empty string if there is
+// addressOf returns the address of a group's leader, or of a live member. It returns an empty string if the group has
 // neither.
 func addressOf(view placement.View, state placement.Group) string {
 	if leader, ok := view.Shards[state.Leader]; ok {
@@ -116,7 +116,7 @@ func (s *Shard) otherMember(view placement.View, name string) string {
 	return address
 }
 
-// unavailable returns the error for a call for a group that does not serve on the named shard.
+// unavailable returns the error for a call to a group that does not serve on the named shard.
 func unavailable(g *replicas.Replica, shard string, eta time.Duration) error {
 	switch known := g.State(); {
 	case known.Phase == member.Lost:
@@ -128,12 +128,12 @@ func unavailable(g *replicas.Replica, shard string, eta time.Duration) error {
 	}
 }
 
-// A shard follows its own groups (registry.Store.Follow). It asks etcd about another group when a call for that group
-// has come to the wrong shard.
+// A shard follows its own groups (registry.Store.Follow). It looks up another group in etcd when a call to that group
+// was sent to this shard by mistake.
 
 const (
 	lookupTime   = 2 * time.Second
-	lookupKeep   = time.Second // how long the answer to one lookup is used for all calls
+	lookupKeep   = time.Second // how long the result of one lookup is used for all calls
 	lookupsMax   = 16          // maximum number of lookups in progress
 	lookupsKnown = 4096
 )
@@ -141,9 +141,9 @@ const (
 // errBusyLookups means that as many lookups are in progress as may be.
 var errBusyLookups = errors.New("too many groups that are elsewhere are asked for")
 
-// lookups asks etcd about groups that this shard does not follow, and caches the answers briefly.
+// lookups looks up groups in etcd that this shard does not follow, and caches the results briefly.
 type lookups struct {
-	ask   func(group string) (placement.View, error) // asks etcd
+	ask   func(group string) (placement.View, error) // looks up a group in etcd
 	begin func(func())                               // runs a function in the background
 
 	mu      sync.Mutex
@@ -159,8 +159,8 @@ type lookup struct {
 	err   error
 }
 
-// isOver reports whether a lookup has ended without an answer that callers with the given epoch can use, because the
-// lookup failed or its answer is too old.
+// isOver reports whether a lookup has finished without a result for callers with the given epoch, because it failed or
+// its result is too old.
 func (l *lookup) isOver(epoch uint64) bool {
 	select {
 	case <-l.done:
@@ -190,7 +190,8 @@ func (q *lookups) find(ctx context.Context, name string, epoch uint64) (placemen
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			l.view, l.err = view, err
-			// The callers that the close wakes may look up another group, so this lookup must no longer count.
+			// Closing the channel wakes callers, which may look up another group, so this lookup must no longer count as
+			// running.
 			q.running--
 			close(l.done)
 		})

@@ -25,7 +25,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 96)
 		c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
-		c.sendTimeout = time.Hour // on a busy machine, the scan that hangs must not end as a slow reader
+		c.sendTimeout = time.Hour // on a busy machine, the scan that hangs must not be aborted as a slow reader
 	}).ready()
 	ids := idsOf(hash4, 0, 100)
 	f.overwrite(ids, 1, 200_000)
@@ -44,8 +44,8 @@ func scansDoNotFillAVolume(t testing.TB) {
 	}
 	_, _, err = f.scan(&recordv1.ScanRequest{Cursor: cursors[0]}, 1)
 	want(t, err, codes.OutOfRange, reason.CursorExpired)
-	// The scan that hangs is closed last. If the other scans freed enough space, which depends on the time of the
-	// check of free space, this scan returns all its records.
+	// The scan that hangs is closed last. If the other scans freed enough space, which depends on when free space is
+	// checked, this scan returns all its records.
 	told := 0
 	for err = nil; err == nil; {
 		var message *recordv1.ScanResponse

@@ -34,8 +34,8 @@ var pool = &scribbling{BufferPool: message.Pool}
 
 func init() { message.Pool = pool } // runs before all tests
 
-// The shard does not copy the data of puts out of their message, but returns the buffer of the message as soon as the
-// group has the data.
+// The shard does not copy the data of puts out of their message, but releases the message's buffer as soon as the group
+// has copied the data.
 func TestDataOfPutsAreStoredAsTheyCame(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -13,10 +13,10 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// Secure makes the shard use mutual TLS according to the mode of its certificates. Callers must belong to the store,
-// be named by a token if the store has issuers, or be named by a gateway. Other shards must prove their names, and
-// calls need a grant. The caller of Secure sets Placement, Registry, Logger and Audit before, and closes the returned
-// guard after the shard has ended.
+// Secure configures mutual TLS for the shard, in the mode of its certificates. Callers must belong to the store, be
+// named by a token if the store has issuers, or be named by a gateway. Other shards must prove their names, and calls
+// need a grant. The caller of Secure sets Placement, Registry, Logger and Audit before, and closes the returned guard
+// after the shard has stopped.
 func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	store, tables := source.Identity().Store, c.Placement
 	c.tables = newTables()
@@ -53,7 +53,7 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 }
 
 // carriesOthers reports whether a connection belongs to a gateway or shard of the store. A gateway's connection carries
-// the calls, and the resets, of all its callers, and must not be throttled because of one of them.
+// the calls and resets of all the gateway's callers, and must not be throttled because of one caller.
 func carriesOthers(store identity.Store, info credentials.AuthInfo) bool {
 	known, ok := info.(certs.AuthInfo)
 	return ok && known.Peer.Store == store && (known.Peer.Role == identity.Gateway || known.Peer.Role == identity.Shard)

@@ -23,7 +23,7 @@ import (
 
 // The tests in this file run in real time, because they use a real etcd, and certificates for real names.
 
-// certificatesOf returns the certificates with which a process of a store uses TLS.
+// certificatesOf returns the TLS certificates of a process with the given identity.
 func certificatesOf(t *testing.T, a *authority.Authority, id identity.Identity) *certs.Source {
 	t.Helper()
 	cert, key, err := a.Issue(authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(),
@@ -37,8 +37,8 @@ func certificatesOf(t *testing.T, a *authority.Authority, id identity.Identity) 
 	return source
 }
 
-// Three shards share a group over TLS, and ask each other for the contents of their volumes. A shard that answers
-// under a different name than the requested one receives nothing, and its answer is not used.
+// Three shards share a group over TLS, and ask each other for the contents of their volumes. A shard that responds
+// under a different name than the requested one receives nothing, and its response is ignored.
 func TestShardsAskEachOtherByName(t *testing.T) {
 	store, ctx := newEtcd(t), t.Context()
 	id := uuid.New()
@@ -101,7 +101,8 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 		}
 	}
 
-	// Shards of another store, certified by the same authority, are not asked. Nor are processes that are not shards.
+	// Shards of another store, certified by the same authority, are not asked, and neither are processes other than
+	// shards.
 	another := of
 	another.UID = uuid.New()
 	for name, peer := range map[string]identity.Identity{
@@ -121,7 +122,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 	}
 }
 
-// TestWhoCarriesOthers checks that only gateways and shards of the store itself may carry calls of other callers.
+// TestWhoCarriesOthers checks that only gateways and shards of the store itself may carry other callers' calls.
 func TestWhoCarriesOthers(t *testing.T) {
 	own := identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}
 	other := identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}

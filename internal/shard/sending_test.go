@@ -51,7 +51,7 @@ func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
 		}
 		f.put(101, data(101, 400_000))
 		f.holds(101, data(101, 400_000))
-		f.put(102, data(102, 1_000_000)) // larger than the answer memory that is reserved for Get
+		f.put(102, data(102, 1_000_000)) // larger than the response memory that is reserved for Get
 		stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
 		if err == nil {
 			_, err = stream.Recv()
@@ -71,12 +71,12 @@ func TestAReaderThatDoesNotReadIsDisconnected(t *testing.T) {
 		watch, err := f.records.Watch(f.ctx(), &recordv1.WatchRequest{Group: "0"})
 		must(t, err)
 		f.putEach(20, 500_000)
-		// The part of a stream that the transport holds remains counted until the caller reads it or disconnects.
-		// That is one message, and the rest of a message that is partly written.
+		// The part of a stream that the transport holds remains counted until the caller reads it or disconnects. The
+		// transport holds one message, and the rest of a message that is partly written.
 		f.eventually("what the readers held is given back but for two messages each", func() bool {
 			return f.shard.calls.Calls() == 0 && f.shard.calls.AnswerBytes() <= 2*5*serve.ResultBytes
 		})
-		// A reader that continues gets the reason, and resumes at its position.
+		// A reader that continues receives the reason, and resumes at its position.
 		for _, stream := range streams {
 			given, last := 0, []byte(nil)
 			for err = nil; err == nil; {
@@ -110,8 +110,8 @@ func TestAReaderThatDoesNotReadIsDisconnected(t *testing.T) {
 	})
 }
 
-// The whole answer takes longer than the time limit for one message. If the machine stood still for longer than that
-// limit, the reader was indeed too slow. The test is then repeated with a longer limit.
+// The whole response takes longer than the time limit for one message. If the machine stood still for longer than that
+// limit, the reader was indeed too slow. In that case, the test is repeated with a longer limit.
 func TestAReaderThatReadsSlowlyIsNotDisconnected(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -123,7 +123,7 @@ func TestAReaderThatReadsSlowlyIsNotDisconnected(t *testing.T) {
 				var out *recordv1.ScanResponse
 				if out, err = stream.Recv(); err == nil {
 					given += len(out.GetRecords())
-					time.Sleep(limit * 3 / 20) // this is the pace of the slow reader
+					time.Sleep(limit * 3 / 20) // pace of the slow reader
 				}
 			}
 			f.shard.Kill()
@@ -157,7 +157,7 @@ func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 }
 
 // stopsDespiteCallers stops a shard that many callers keep waiting. It returns the error of a caller that reads one
-// message at a time, with a pause after each. In total, this takes longer than the 2 s for which the shard waits for
+// message at a time, with a pause after each. In total, reading takes longer than the 2 s for which the shard waits for
 // an idle caller.
 func stopsDespiteCallers(t testing.TB) error {
 	t.Helper()
@@ -193,7 +193,7 @@ func stopsDespiteCallers(t testing.TB) error {
 		var out *recordv1.DownloadResponse
 		if out, errSlow = slow.Recv(); errSlow == nil {
 			got += len(out.GetChunk().GetData())
-			time.Sleep(400 * time.Millisecond) // this is the pace of the slow reader
+			time.Sleep(400 * time.Millisecond) // pace of the slow reader
 		}
 	}
 	if errors.Is(errSlow, io.EOF) {

@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// backedUp is a cluster with an etcd of its own, which can be set back to a backup.
+// backedUp is a cluster with its own etcd, which can be rolled back to a backup.
 //
 // The tests run in real time, because etcd is a real one; the disks are in memory.
 type backedUp struct {
@@ -32,7 +32,7 @@ type backedUp struct {
 	etcd  *etcdtest.Own
 	store *registry.Store
 	id    uuid.UUID
-	quiet time.Duration // rememberQuiet of shards that are started after a change of this field
+	quiet time.Duration // value of rememberQuiet for shards that are started later
 }
 
 func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
@@ -135,8 +135,8 @@ func (b *backedUp) folders(name string) (groups, trash int) {
 	return len(filesIn(b.t, f.cfg.FS, path.Join(f.cfg.Dir, "groups"))), len(trashOf(b.t, f))
 }
 
-// Groups move after a backup of etcd, and etcd is then set back to the backup. Some shards start on the older etcd,
-// others have run all the time. In each case, nothing that was made after the backup is deleted, moved or served
+// Groups move after a backup of etcd, and etcd is then rolled back to the backup. Some shards start on the older etcd,
+// others have run all the time. In each case, nothing that was created after the backup is deleted, moved or served
 // wrongly, and etcd ends up with the true state.
 func TestRule9_AnEtcdThatWasSetBackIsReconciled(t *testing.T) {
 	for _, c := range []struct {
@@ -226,7 +226,7 @@ func sameMembersOf(a, b placement.Group) bool {
 	})
 }
 
-// While the shards with a majority of a group are down, the freeze remains, and its text names the group. Everything
+// While the shards with a majority of a group are down, the freeze remains, and its message names the group. Everything
 // else serves.
 func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
@@ -245,8 +245,8 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	b.on("b")
 	b.aimAll("a")
 	b.on("a") // the groups now have new members, on the same shards as before
-	// Shard b must have left its groups before it is killed. It could otherwise report, from its remains of a group,
-	// which shard has the group, and the text of the freeze would name the groups in a different order.
+	// Shard b must have left its groups before it is killed. It could otherwise report, from its remains of a group, which
+	// shard has the group, and the freeze's message would name the groups in a different order.
 	b.eventually("b has left its groups", func() bool { groups, _ := b.folders("b"); return groups == 0 })
 	b.kill("a")
 	b.kill("b")
@@ -277,9 +277,9 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	b.filled(12, 100)
 }
 
-// Copies are made on a shard that is not in etcd's backup, and the machine of that shard is down while etcd is set
-// back and reconciled. Nobody can tell where these copies are. They hold acknowledged data, so they remain members,
-// and no replacement is planned, until the shard comes back and reports them.
+// Copies are made on a shard that is not in etcd's backup, and the machine of that shard is down while etcd is rolled
+// back and reconciled. Meanwhile, the location of these copies is unknown. They hold acknowledged data, so they remain
+// members, and no replacement is planned, until the shard comes back and reports them.
 func TestRule9_ACopyThatTheBackupDoesNotKnowIsNotDropped(t *testing.T) {
 	for name, restarted := range map[string][]string{"whoever ran remembers the place": nil,
 		"nobody remembers the place": {"b", "c"}} {

@@ -38,9 +38,9 @@ type Shard struct {
 	committer *replica.Committer
 	id        host.Identity // the name and volume of this shard in etcd
 	boot      uuid.UUID     // chosen at random at each start
-	lookups   lookups       // asks etcd for groups of other shards that callers request
+	lookups   lookups       // looks up groups of other shards in etcd for callers
 
-	replicas  *replicas.Set   // the state of the replicas on the volume, and the routes of calls
+	replicas  *replicas.Set   // the state of the replicas on the volume, and the routes for calls
 	watcher   *follow.Watcher // follows etcd's state of the groups
 	loading   *load.Loader    // loads groups into memory
 	installer *installer      // fetches files from other shards
@@ -50,19 +50,19 @@ type Shard struct {
 	server  *host.Server
 	metrics *metrics
 	slow    slow
-	calls   *serve.Server // answers the calls of clients, gateways and administrators
+	calls   *serve.Server // handles calls from clients, gateways and administrators
 
 	stopping atomic.Bool
 	// superseded is canceled when another process owns the name or the volume; the cause names that process.
 	superseded context.Context
 	supersede  context.CancelCauseFunc
-	once       sync.Once // makes end do its work only once
+	once       sync.Once // ensures that end does its work only once
 	cancel     context.CancelFunc
 	ctx        context.Context // is canceled to stop the background goroutines
 	wait       sync.WaitGroup  // for the background goroutines
 
 	problems  *problems.List
-	answersAt atomic.Pointer[time.Time] // when the volume began to answer after a silence; nil if it never was silent
+	answersAt atomic.Pointer[time.Time] // when the volume began to respond after a silence; nil if it never was silent
 	compactor *care.Compactor
 	peers     *peers
 	repairer  *care.Repairer
@@ -178,8 +178,8 @@ func (s *Shard) start(ctx context.Context) error {
 	}
 	err = s.register(ctx)
 	if s.isRolledBack(err) {
-		// The volume gets a new identity. This is safe because none of its replicas has served yet, so none of them
-		// votes again under an old identity.
+		// The volume gets a new identity. This is safe because none of its replicas has served yet, so none of them votes a
+		// second time under an old identity.
 		if err := s.volume.Renew(); err != nil {
 			return err
 		}
@@ -200,7 +200,7 @@ func (s *Shard) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// ctx bounds only the first attempt to register. The registration lasts until the shard ends.
+	// ctx bounds only the first attempt to register. The registration lasts until the shard stops.
 	registration, cancel := context.WithCancel(s.ctx)
 	release := context.AfterFunc(ctx, cancel)
 	known := s.id.Registration(s.volume.Superblock())
@@ -223,21 +223,21 @@ func (s *Shard) register(ctx context.Context) error {
 	return nil
 }
 
-// care starts the background goroutines, which run until the shard ends. The argument known is the shard's
+// care starts the background goroutines, which run until the shard stops. The argument known is the shard's
 // registration.
 func (s *Shard) care(known placement.Shard) {
 	reporter := &reporter{cfg: &s.cfg, routes: s.replicas.Routes, isHeld: s.replicas.IsHeld,
 		expireScans: s.calls.ExpireScans, problems: s.problems, holds: s.compactor.History}
 	for _, task := range []func(ctx context.Context){
-		s.loading.Run, // ends when everything that was on the volume is loaded
+		s.loading.Run, // finishes when everything that was on the volume is loaded
 		s.watcher.Run,
 		s.installer.run,         // installs replicas that are too far behind
 		s.steerer.Run,           // moves the groups that this shard leads
-		s.steerer.LeaveSilent,   // transfers the leadership while the volume does not answer
+		s.steerer.LeaveSilent,   // transfers the leadership while the volume does not respond
 		reporter.run,            // reports the sizes of groups to etcd
-		s.watcher.LeaveSafeMode, // ends freezes, which begin when etcd was set back
-		// stepAll counts the steps of the volume in the superblock and in etcd. An older copy of the disk has a lower
-		// step, by which it is recognised.
+		s.watcher.LeaveSafeMode, // ends a freeze, which begins when etcd was rolled back
+		// stepAll counts the steps of the volume in the superblock and in etcd. An older copy of the disk is recognised by
+		// its lower step number.
 		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.Run,
 		s.compactor.Trash.Run,
@@ -252,7 +252,7 @@ func (s *Shard) care(known placement.Shard) {
 	}
 }
 
-// yield records that another process took the shard's place while this one was silent. The host then ends the shard.
+// yield records that another process took the shard's place while this one was silent. The host then stops the shard.
 func (s *Shard) yield(err error) {
 	s.problems.Note("the registration in etcd", err)
 	s.supersede(err)
@@ -265,7 +265,7 @@ func (s *Shard) Addr() string { return s.server.Addr() }
 func (s *Shard) Loaded() <-chan struct{} { return s.loading.Done }
 
 // Stop stops the shard gracefully: it refuses new calls, waits for calls in progress, syncs, writes hints and
-// unregisters. If ctx ends first, calls in progress are aborted, and the rest is done without hints.
+// unregisters. If ctx is done first, calls in progress are aborted, and no hints are written.
 func (s *Shard) Stop(ctx context.Context) error {
 	s.steerer.HandOver(ctx)
 	return s.end(ctx, true)
@@ -310,7 +310,7 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 	return err
 }
 
-// closeGroups closes all groups in parallel. It writes hints if hints is true, until ctx ends.
+// closeGroups closes all groups in parallel. It writes hints if hints is true, until ctx is done.
 func (s *Shard) closeGroups(ctx context.Context, hints bool) error {
 	if !hints {
 		over, cancel := context.WithCancel(ctx)

@@ -17,9 +17,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestALackThatPassesEndsNoGroup simulates a period in which no file can be opened, made or renamed, because the
-// process or the machine lacks descriptors or memory. Every write during that time (a put, blob, seal, compaction,
-// mark or hint) waits or is refused with that reason. Nothing is lost, nothing counts as damage, and every group
+// TestALackThatPassesEndsNoGroup simulates a period in which no file can be opened, created or renamed, because the
+// process or the machine lacks descriptors or memory. Every write during that time (a put, blob, seal, compaction, mark
+// or hint) waits or is refused with that reason. Nothing is lost, nothing is treated as damage, and every group
 // continues afterwards on its own. The test costs 3 s.
 func TestALackThatPassesEndsNoGroup(t *testing.T) {
 	t.Parallel()
@@ -139,9 +139,9 @@ func one[T any](all []T) (out [][]T) {
 	return out
 }
 
-// TestADiskThatCannotBeLookedAtIsNotLost simulates a process that has no file descriptor for a minute, and thus
-// cannot check its volume. That is a problem of the process, and proves nothing about the disk, so the shard
-// continues to serve. The test costs 20 ms.
+// TestADiskThatCannotBeLookedAtIsNotLost simulates a process that has no file descriptor for a minute, and thus cannot
+// check its volume. The lack of descriptors proves nothing about the disk, so the shard continues to serve. The test
+// costs 20 ms.
 func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -167,7 +167,7 @@ func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 }
 
 // TestAShardWaitsForItsStore checks that a shard waits, and reports the reason, with and without Stay, if it starts
-// before its store is made, or while the store's meta in etcd cannot be read. The test costs 20 ms.
+// before its store is created, or while the store's meta in etcd cannot be read. The test costs 20 ms.
 func TestAShardWaitsForItsStore(t *testing.T) {
 	t.Parallel()
 	for words, err := range map[string]error{
@@ -200,5 +200,5 @@ func TestAShardWaitsForItsStore(t *testing.T) {
 	}
 }
 
-// errEtcdSilent is the message for an etcd that does not answer.
+// errEtcdSilent is the message for an etcd that does not respond.
 const errEtcdSilent = "etcd does not answer"

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// hang makes the matching operations of a disk wait until the returned function is called, or the test ends.
+// hang makes the matching operations of a disk wait until the returned function is called, or the test has finished.
 func hang(t *bubble, disk *vfstest.Faulty, match func(vfstest.Op) bool) (answers func()) {
 	hung := make(chan struct{})
 	fault := disk.Add(&vfstest.Fault{Match: match, Effect: vfstest.EffectPass, Before: func(vfstest.Op) { <-hung }})
@@ -50,7 +50,7 @@ func TestAHangingDiskIsReportedInTime(t *testing.T) {
 				}
 				took := time.Since(began)
 				answers()
-				time.Sleep(step) // in this time, the waiting read ends
+				time.Sleep(step) // in this time, the waiting read returns
 				switch {
 				case lasts < 10*time.Second && took < lasts:
 					t.Errorf("a disk that stalls for %v is reported after %v", lasts, took)

@@ -23,7 +23,7 @@ const (
 	// slowKept is how many slow calls, and how many slow syncs, are kept. That is enough to see whether all of them
 	// concern one group, one method or one file, while a slow disk causes thousands.
 	slowKept = 32
-	// slowErrorBytesMax is how many bytes of an error's text are kept, so that the size of a ring is bounded.
+	// slowErrorBytesMax is how many bytes of an error message are kept, so that the size of a ring is bounded.
 	slowErrorBytesMax = 256
 )
 
@@ -74,7 +74,7 @@ func (s *slow) sync(name, kind string, took time.Duration, err error) {
 		text := err.Error()
 		one.Error = strings.ToValidUTF8(text[:min(len(text), slowErrorBytesMax)], "")
 	}
-	// The files of a group are in a folder that is named after its UUID.
+	// A group's files are in a folder named after the group's UUID.
 	if id, err := uuid.Parse(path.Base(path.Dir(name))); err == nil {
 		if g := s.routes().ByUUID[id]; g != nil {
 			one.Group = g.Name

@@ -39,8 +39,8 @@ func TestARingKeepsTheNewest(t *testing.T) {
 	}
 }
 
-// TestSlowCallsAreReported checks that slow calls are reported with their method, group and outcome, the newest
-// first. Streams, and calls whose time depends on the size of a group, never count as slow.
+// TestSlowCallsAreReported checks that slow calls are reported with their method, group and outcome, the newest first.
+// Streams, and calls whose time depends on the size of a group, are never reported as slow.
 //
 // This test runs in real time, because a call takes no virtual time.
 func TestSlowCallsAreReported(t *testing.T) {
@@ -65,7 +65,7 @@ func TestSlowCallsAreReported(t *testing.T) {
 	want(t, err, codes.InvalidArgument, "")
 
 	var got []string
-	// A call is counted only after its answer was sent.
+	// A call is counted only after its response was sent.
 	f.eventually("six calls are told", func() bool { return f.shard.Status().Slow.CallsTotal >= 6 })
 	slow := f.shard.Status().Slow
 	for _, c := range slow.Calls {
@@ -122,7 +122,7 @@ func TestSlowSyncsAreReported(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 
-	// Earlier entries are displaced. A failed sync is reported with its error, whose text is truncated.
+	// Earlier entries are displaced. A failed sync is reported with its error, whose message is truncated.
 	id := f.shard.replicas.Routes().ByName["0"].UUID
 	long := &os.PathError{Op: "sync", Path: strings.Repeat("ä", slowErrorBytesMax), Err: syscall.EIO}
 	for n := range slowKept {

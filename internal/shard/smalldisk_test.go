@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// smallDisk makes a shard run on a disk of this size: in memory in a bubble, and otherwise on a mounted ext4. Tests
-// that fill disks are skipped in short runs, because with the race detector they take minutes. Other tests write,
-// compact and scan concurrently, too.
+// smallDisk configures a shard to run on a disk of the given size, which is in memory in a bubble, and otherwise a
+// mounted ext4. Tests that fill disks are skipped in short runs, because with the race detector they take minutes.
+// Other tests write, compact and scan concurrently, too.
 func smallDisk(t testing.TB, c *Config, megabytes int64) {
 	t.Helper()
 	if testing.Short() {

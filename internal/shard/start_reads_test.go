@@ -55,7 +55,7 @@ func TestAStartReadsSmallFilesOnce(t *testing.T) {
 					for _, dir := range slices.Sorted(maps.Keys(seen)) {
 						counts := seen[dir]
 						if counts[format.ReplicaName] == 0 {
-							continue // this is not the folder of a group
+							continue // the folder does not belong to a group
 						}
 						groups++
 						for name, most := range map[string]int{

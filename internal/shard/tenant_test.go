@@ -157,7 +157,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 			}
 		}
 		var id int64
-		for id = 0; ; id++ { // finds a record that is stored
+		for id = 0; ; id++ { // finds a stored record
 			if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1",
 				Id: id}}); err == nil {
 				break
@@ -192,7 +192,7 @@ func TestAQuotaOfRecords(t *testing.T) {
 	})
 }
 
-// A call above the rate is refused with a time to retry, calls of another tenant continue, and streams wait.
+// A call above the rate is refused with a time to retry, calls from another tenant continue, and streams wait.
 func TestRatesOfATenant(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -237,7 +237,7 @@ func TestRatesOfATenant(t *testing.T) {
 	})
 }
 
-// A call of a tenant that ignores refusals waits for its turn, and ends when the shard stops.
+// A call from a tenant that ignores refusals waits for its turn, and fails when the shard stops.
 func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -277,7 +277,8 @@ func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
 }
 
 // Every call that reads or writes data is counted: Put, Get, Upload, Download, BatchPut, BatchGet, Scan, Watch,
-// ListVersions, PlanScan. Streams wait for their turn if the quota of bytes is used up, and end when the shard stops.
+// ListVersions, PlanScan. Streams wait for their turn if the quota of bytes is used up, and are aborted when the shard
+// stops.
 func TestEveryCallIsCounted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -410,7 +411,7 @@ func TestEveryCallIsCounted(t *testing.T) {
 	})
 }
 
-// putAnywhere puts a record at the shard that leads its group. The error is the answer of that shard.
+// putAnywhere puts a record at the shard that leads its group. It returns that shard's error.
 func (c *cluster) putAnywhere(group string, id int64, data []byte) (err error) {
 	c.t.Helper()
 	c.eventually("a leader answers", func() bool {

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// tables passes the table of grants on to code that does not watch etcd itself. It is safe for concurrent use.
+// tables passes the grants table on to code that does not watch etcd itself. It is safe for concurrent use.
 type tables struct {
 	mu      sync.Mutex
 	last    registry.Access
@@ -29,7 +29,7 @@ func (t *tables) set(found registry.Access) {
 	t.changed = make(chan struct{})
 }
 
-// follow calls the function take with the current table immediately, and again after each change, until ctx ends.
+// follow calls the function take with the current table immediately, and again after each change, until ctx is done.
 func (t *tables) follow(ctx context.Context, take func(registry.Access)) {
 	for {
 		t.mu.Lock()
@@ -44,7 +44,7 @@ func (t *tables) follow(ctx context.Context, take func(registry.Access)) {
 	}
 }
 
-// newQuotas makes the quotas of tenants for the groups that this shard leads.
+// newQuotas creates the tenants' quotas for the groups that this shard leads.
 func (s *Shard) newQuotas() *quota.Set {
 	return quota.New(quota.Config{
 		Shard: s.cfg.Name, Etcd: s.cfg.Placement, Every: s.cfg.ReportInterval,
@@ -53,7 +53,7 @@ func (s *Shard) newQuotas() *quota.Set {
 }
 
 // storedOf calls the function tell with the size of each group that this shard leads and that belongs to a tenant.
-// Superseded data does not count, because it is freed without the tenant's action.
+// Superseded data is not included, because it is freed without the tenant's action.
 func storedOf(r *replicas.Routes, tell func(group string, stored quota.Amount)) {
 	for name, g := range r.ByName {
 		sv := g.Served()
@@ -65,8 +65,8 @@ func storedOf(r *replicas.Routes, tell func(group string, stored quota.Amount)) 
 	}
 }
 
-// followTenants adopts the tenants of each new table of grants, until ctx ends. If the table is invalid or missing,
-// the last valid table remains in use, as it does for grants.
+// followTenants adopts the tenants of each new grants table, until ctx is done. If the table is invalid or missing, the
+// last valid table remains in use, as it does for grants.
 func (s *Shard) followTenants(ctx context.Context) {
 	if s.meta.Routing.Mode == placement.Hash {
 		return // with Hash routing the names of groups are numbers, which belong to no tenant

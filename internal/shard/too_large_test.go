@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// tooLarge lists sizes of data whose message exceeds 8 MiB.
+// tooLarge maps names to sizes of data whose message exceeds 8 MiB.
 var tooLarge = map[string]int{"8 MiB and 1 byte": 8<<20 + 1, "9 MiB": 9 << 20}
 
 func TestPutOfATooLargeMessageNamesUpload(t *testing.T) {

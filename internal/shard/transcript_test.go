@@ -23,9 +23,9 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden transcripts")
 
 // TestTranscriptOfStarts compares the changes of each replica with a golden file, when a shard starts and when the
-// state in etcd changes afterwards. The file has the phases and standings of each group in order, and the answers to
-// calls of the group. Two groups load, one has a damaged tail, one is a stray, one is a learner that joins, and one
-// has lost its data.
+// state in etcd changes afterwards. The file has the phases and standings of each group in order, and the responses to
+// calls to the group. Two groups load, one has a damaged tail, one is a stray, one is a learner that joins, and one has
+// lost its data.
 func TestTranscriptOfStarts(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -115,7 +115,7 @@ func othersOf(m placement.Member) []placement.Member {
 		{Shard: "s3", VolumeUUID: uuid.UUID{3}, RaftID: m.RaftID + 101}}
 }
 
-// answer returns the answer to a call of a group, as text.
+// answer returns the response to a call to a group, as a string.
 func (f *fixture) answer(name string) string {
 	g, err := forCalls{f.shard}.Group(f.ctx(), name, 0)
 	switch {
@@ -139,7 +139,7 @@ func (f *fixture) dirOf(name string) string {
 	return path.Join(f.cfg.Dir, "groups", f.registry.now().Groups[name].UUID.String())
 }
 
-// hitTail destroys the manifest of a replica of a stopped shard, and leaves its replica file.
+// hitTail destroys the manifest of a replica of a stopped shard, and leaves the replica file in place.
 func (f *fixture) hitTail(name string, volume uuid.UUID) {
 	view := f.registry.now()
 	file := format.ReplicaFile{RaftID: view.Groups[name].Members[0].RaftID, Volume: volume, Store: view.Meta.StoreUUID,
@@ -153,8 +153,7 @@ func (f *fixture) hitTail(name string, volume uuid.UUID) {
 	}
 }
 
-// phaseLog is a log handler that keeps the changes of phases and standings of each group, and passes on warnings and
-// errors.
+// phaseLog is a log handler that keeps each group's changes of phase and standing, and passes on warnings and errors.
 type phaseLog struct {
 	slog.Handler
 	mu    sync.Mutex

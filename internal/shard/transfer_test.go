@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// upload sends a header and chunks, and returns the answer.
+// upload sends a header and chunks, and returns the response.
 func (f *fixture) upload(header *recordv1.UploadHeader, chunks ...[]byte) (*recordv1.UploadResponse, error) {
 	f.t.Helper()
 	stream, err := f.records.Upload(f.ctx())
@@ -40,7 +40,7 @@ func (f *fixture) upload(header *recordv1.UploadHeader, chunks ...[]byte) (*reco
 	return stream.CloseAndRecv()
 }
 
-// download reads a complete answer, and checks the checksum of each chunk.
+// download reads a complete response, and checks each chunk's checksum.
 func (f *fixture) download(in *recordv1.DownloadRequest) (*recordv1.Record, []byte, error) {
 	f.t.Helper()
 	stream, err := f.records.Download(f.ctx(), in)
@@ -235,7 +235,7 @@ func TestUploadBadInputStoresNothing(t *testing.T) {
 	})
 }
 
-// blobs counts the blob files of the volume, including those that are being written.
+// blobs counts the blob files on the volume, including those that are being written.
 func (f *fixture) blobs() int {
 	f.t.Helper()
 	n := 0
@@ -265,7 +265,7 @@ func TestUploadBrokenStreamStoresNothing(t *testing.T) {
 				must(t, stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: c}}))
 			}
 			f.eventually("the call is under way", func() bool { return f.shard.calls.Calls() == 1 })
-			cancel() // ends the call without a half-close
+			cancel() // aborts the call without a half-close
 			f.eventually("the call ends", func() bool { return f.shard.calls.Calls() == 0 })
 			f.holds(1, []byte("before"))
 			if used := f.shard.calls.BytesInFlight(); used != 0 {
@@ -435,7 +435,7 @@ func TestBatchPutLimits(t *testing.T) {
 		for name, puts := range map[string][]*recordv1.PutRequest{"none": nil, "too many": many, "5 MiB": five} {
 			stream, err := f.records.BatchPut(f.ctx())
 			must(t, err)
-			// The earlier puts of the stream are answered nevertheless.
+			// The earlier puts of the stream get a response nevertheless.
 			ok := []*recordv1.PutRequest{{Key: key(99)}}
 			must(t, errors.Join(stream.Send(&recordv1.BatchPutRequest{Puts: ok}),
 				stream.Send(&recordv1.BatchPutRequest{Puts: puts})))

@@ -25,7 +25,7 @@ import (
 // caller's side, messages that are too small to be counted one by one, goroutines, and gRPC's state of a stream.
 const unreadSlack = 256 << 10
 
-// sends counts the messages that a shard sends on all streams.
+// sends counts the messages that a shard sends on all streams, and the streams.
 type sends struct{ begun, ended, calls atomic.Int64 }
 
 type countedStream struct {
@@ -134,7 +134,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 		name      string
 		residency group.Residency
 		cold      bool
-		records   int // number of records of 10,000 bytes
+		records   int // number of 10,000-byte records
 		bytes     int // size of a record; 0 means 10,000
 		call      unreadCall
 		after     func(f *fixture) // called when the streams are open
@@ -174,7 +174,8 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 			}
 			client := f.unreadConn()
 			first, end := context.WithCancel(f.ctx())
-			if err := unreadBatchGet(1)(first, client, 0); err != nil { // the memory of the first call must not count
+			// the memory that the first call allocates must not be counted
+			if err := unreadBatchGet(1)(first, client, 0); err != nil {
 				t.Fatal(err)
 			}
 			end()
@@ -231,5 +232,5 @@ func (f *fixture) fillBatches(n, bytes int) {
 		}
 	}
 	must(f.t, stream.CloseSend())
-	_, _ = stream.Recv() // the stream ends
+	_, _ = stream.Recv() // waits until the stream has ended
 }

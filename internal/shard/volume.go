@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// newDisk makes the Disk of the shard, whose volume is not open yet. Segments are read one after another only if the
+// newDisk creates the Disk of the shard, whose volume is not open yet. Segments are read one after another only if the
 // configuration says HDD, because virtual disks often report themselves as rotational.
 func (c *Config) newDisk(logger *slog.Logger) *disk.Disk {
 	return disk.New(disk.Options{
@@ -30,11 +30,10 @@ func (c *Config) newDisk(logger *slog.Logger) *disk.Disk {
 	})
 }
 
-// openVolume opens the volume if it may be registered according to etcd. Until that is known, nothing is written to
-// the volume, because an open raises the volume's generation. Otherwise a copy that is refused repeatedly, or a
-// rolled-back volume, would get a later generation than the true volume. The registration comes after the open,
-// because it reports a generation that must be on disk. It can still be refused, if another process registers between
-// the two.
+// openVolume opens the volume if etcd permits its registration. Until that is known, nothing is written to the volume,
+// because an open raises the volume's generation. Otherwise a copy that is refused repeatedly, or a rolled-back volume,
+// would get a later generation than the true volume. The registration comes after the open, because it reports a
+// generation that must be on disk. It can still be refused, if another process registers between the two.
 func (s *Shard) openVolume(ctx context.Context) error {
 	c := &s.cfg
 	opts := volume.Options{
@@ -50,7 +49,7 @@ func (s *Shard) openVolume(ctx context.Context) error {
 			return err
 		}
 	case err != nil && !errors.Is(err, volume.ErrNoVolume):
-		return err // if Open could then read the superblock, it would not know which step is registered
+		return err // even if Open can read the superblock, it is not known which step is registered
 	}
 	if err := s.volume.Open(opts); err != nil {
 		return err
@@ -105,20 +104,20 @@ func (s *Shard) findGroups() error {
 
 // A disk may be restored from an image that was taken while a shard ran on it. The image itself cannot show that,
 // because it looks like the disk after a kill. Every few seconds, if anything became durable, the shard therefore
-// raises the step number of the volume, and reports the number to etcd. If an image is restored, etcd has a later
-// step than the image, and the volume is refused. Writes that were acknowledged after the last step in etcd are not
-// protected in this way.
+// raises the volume's step number, and reports the number to etcd. If an image is restored, etcd has a later step than
+// the image, and the volume is refused. Writes that were acknowledged after the last step in etcd are not protected in
+// this way.
 
 const (
-	// stepEvery is the time between two steps of a volume that is written to. An image that is younger than the last
+	// stepEvery is the time between two steps of a volume with writes in progress. An image that is newer than the last
 	// step may be mistaken for the volume itself.
 	stepEvery = 5 * time.Second
 	// stepPatience bounds one request to etcd.
 	stepPatience = 5 * time.Second
 )
 
-// stepAll raises the step of the volume repeatedly until ctx ends. While etcd does not answer, the shard continues to
-// serve, but its step does not rise until etcd has it. The time in which an image may be mistaken for the volume
+// stepAll raises the step of the volume repeatedly until ctx is done. While etcd does not respond, the shard continues
+// to serve, but its step does not rise until etcd has it. The time in which an image may be mistaken for the volume
 // grows accordingly.
 func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 	tick := time.NewTicker(s.cfg.stepEvery)
@@ -131,8 +130,7 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 		case <-tick.C:
 		}
 		if told {
-			// durable is read before the step is raised, so data that becomes durable meanwhile counts for the next
-			// step.
+			// durable is read before the step is raised, so data that becomes durable meanwhile is covered by the next step.
 			durable := s.committer.Synced() + s.installer.tookOver.Load()
 			if durable == covered {
 				continue

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// watched is a Watch together with the changes that it has returned.
+// watched is a Watch with the changes that it has returned.
 type watched struct {
 	f      *fixture
 	stream recordv1.RecordService_WatchClient
@@ -38,7 +38,7 @@ func (f *fixture) watch(group string, from []byte) *watched {
 	return &watched{f: f, stream: stream, state: map[int64][]byte{}, stop: cancel}
 }
 
-// next receives one message. It returns the error of the stream if the stream has ended.
+// next receives one message. It returns the stream's error if the stream has ended.
 func (w *watched) next() error {
 	out, err := w.stream.Recv()
 	if err != nil {
@@ -249,8 +249,8 @@ func TestWatchEndsWithTheGroup(t *testing.T) {
 	})
 }
 
-// The group of a watch moves, and its leader dies. The watch ends with an error that says so. A new watch at the next
-// leader continues from the cursor and misses nothing.
+// The group of a watch moves, and its leader dies. The watch ends with an error that states the reason. A new watch at
+// the next leader continues from the cursor and misses nothing.
 func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -264,7 +264,7 @@ func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 			t.Helper()
 			c.eventually("the changes come", func() bool {
 				names := slices.Sorted(maps.Keys(c.shards))
-				slices.Reverse(names) // d, which first holds no copy, is asked before the leader
+				slices.Reverse(names) // d, which holds no copy at first, is queried before the leader
 				for _, name := range names {
 					f := c.shards[name]
 					w := f.watch("0", from)

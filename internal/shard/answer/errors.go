@@ -1,4 +1,4 @@
-// Package answer makes the errors that a shard returns to its callers: gRPC codes, reasons and details.
+// Package answer creates the errors that a shard returns to its callers: gRPC codes, reasons and details.
 package answer
 
 import (
@@ -28,7 +28,7 @@ import (
 // This file chooses the gRPC code and the reason of most errors. The callers of Fail choose them for the other
 // errors. api/sheaf/record/v1/record.proto lists the codes and reasons.
 
-// Error is an answer with a code other than OK.
+// Error is a gRPC status with a code other than OK.
 type Error struct {
 	Code       codes.Code
 	Reason     string // if empty, there is no ErrorInfo
@@ -64,7 +64,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	return with
 }
 
-// Fail makes an Error. If the reason is empty, the Error has no ErrorInfo.
+// Fail creates an Error. If the reason is empty, the Error has no ErrorInfo.
 func Fail(code codes.Code, reason, format string, args ...any) *Error {
 	return &Error{Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
@@ -126,8 +126,7 @@ type Where struct {
 // String names the record.
 func (w Where) String() string { return "group " + w.Group + ", record " + strconv.FormatInt(w.ID, 10) }
 
-// Of translates an error from the packages of a shard into the answer to the caller. An error that already is an
-// answer is returned unchanged.
+// Of translates an error from a shard's packages into the error for the caller. An *Error is returned unchanged.
 func Of(err error, w Where) error {
 	if err == nil {
 		return nil
@@ -205,7 +204,7 @@ var knownErrors = []struct {
 	{replica.ErrStopping, codes.Unavailable, reason.Stopping, ""},
 	{format.ErrClosed, codes.Unavailable, reason.Stopping, ""},
 	{cursor.ErrBad, codes.InvalidArgument, "", ""},
-	// errNotStored comes after more specific errors, such as that of a full volume.
+	// errNotStored comes after more specific errors, such as the error about a full volume.
 	{errNotStored, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 }
 
@@ -231,14 +230,14 @@ func SurelyNotApplied(err error) bool {
 	}
 }
 
-// quotaError returns the answer to a call that exceeds a quota. The call had no effect.
+// quotaError returns the error for a call that exceeds a quota. The call had no effect.
 func quotaError(e *quota.Exceeded) error {
 	return Fail(codes.ResourceExhausted, reason.QuotaExceeded, "%v", e).after(e.RetryAfter).with(map[string]string{
 		"tenant": e.Tenant, "quota": string(e.Quota), "limit": strconv.FormatInt(e.Limit, 10),
 	})
 }
 
-// reusedError returns the answer to a write whose request id belongs to a different write. The write had no effect.
+// reusedError returns the error for a write whose request id belongs to a different write. The write had no effect.
 func reusedError(err error, w Where) error {
 	answer := Fail(codes.InvalidArgument, reason.RequestIDReused,
 		"%v: nothing is written: %v; give each write 16 random bytes of its own", w, err)
@@ -259,7 +258,7 @@ func conditionError(e *replica.ConditionError, w Where) error {
 	return answer
 }
 
-// damageError returns the answer to a read that found bad bytes in the record, or in entries that may belong to the
+// damageError returns the error for a read that found bad bytes in the record, or in entries that may belong to the
 // record.
 func damageError(e *format.DamageError, w Where) error {
 	return Fail(codes.DataLoss, reason.Damaged,
@@ -269,7 +268,7 @@ func damageError(e *format.DamageError, w Where) error {
 	})
 }
 
-// ScanDamaged returns the error that ends a scan which was resumed after damage.
+// ScanDamaged returns the error with which a scan ends that was resumed after it had passed damage.
 func ScanDamaged() error {
 	return Fail(codes.DataLoss, reason.Damaged,
 		"damaged entries were left out of the scan before the cursor; Verify names them")
@@ -281,7 +280,7 @@ func Stopping() error {
 		after(time.Second)
 }
 
-// SlowReader returns the error that ends a stream whose caller did not read a message within the time most.
+// SlowReader returns the error for a stream that is aborted because its caller did not read a message within most.
 func SlowReader(most time.Duration) error {
 	return Fail(codes.Unavailable, reason.SlowReader,
 		"a message of the answer was not taken for %v: read faster, or go on from the last cursor", most)
@@ -305,8 +304,8 @@ func PutTooLarge(in *message.Bounded) error {
 		"the message has %d bytes, Put takes at most %d of data: use Upload", in.Bytes, format.DataBytesMax)
 }
 
-// PartTooLarge returns the error for a message of a stream that was too large to be decoded. The argument instead
-// tells the caller what to do.
+// PartTooLarge returns the error for a stream message that was too large to be decoded. The argument instead tells the
+// caller what to do.
 func PartTooLarge(in *message.Bounded, field, instead string) error {
 	return Invalid(field, "the message has %d bytes, at most %d are allowed: %s", in.Bytes, in.BytesMax, instead)
 }
@@ -357,7 +356,7 @@ func NotLeader(group, address string, epoch uint64) error {
 		with(goTo(address, epoch))
 }
 
-// goTo returns the metadata by which a caller finds another shard.
+// goTo returns the metadata with which a caller finds another shard.
 func goTo(address string, epoch uint64) map[string]string {
 	return map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
 }
@@ -367,7 +366,7 @@ func RangeError(w Where, offset, size int64) error {
 	return Fail(codes.OutOfRange, reason.BadRange, "%v has %d bytes: offset_bytes is %d", w, size, offset)
 }
 
-// Panicked returns the error that ends a call in which a panic occurred.
+// Panicked returns the error for a call whose handler panicked.
 func Panicked(method string) error {
 	return Fail(codes.Internal, "", "%s: a bug stopped this call; the shard's log has the trace", method)
 }

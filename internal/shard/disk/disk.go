@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// keepBytes bounds the memory that is kept for reuse. It is enough for one segment of the usual size. Kept memory
-// does not count towards any budget, so none is kept if there is a limit.
+// keepBytes bounds the memory that is kept for reuse. It is enough for one segment of the usual size. Kept memory is
+// not charged to any budget, so none is kept if there is a limit.
 const keepBytes = 272 << 20
 
 // Options configure a Disk.
@@ -44,8 +44,8 @@ type Disk struct {
 	loader *segio.Loader
 }
 
-// New makes a Disk whose volume is not open yet. In Resident residency the memory of one segment is kept for the
-// output of compaction.
+// New creates a Disk whose volume is not open yet. In Resident residency, the Disk keeps memory for one segment, into
+// which compaction writes.
 func New(opts Options) *Disk {
 	limit := opts.MemoryLimitBytes
 	// The page cache of a container counts against the container's limit, from which the memory limit is derived.
@@ -65,8 +65,8 @@ func (v *Disk) Open(opts volume.Options) (err error) {
 	return v.openJournal()
 }
 
-// Close closes the volume if it is open, and removes its journal if all groups have the journal's content. The groups
-// must be closed first.
+// Close closes the volume if it is open, and removes its journal if the content of the journal is in the groups'
+// segments. The groups must be closed first.
 func (v *Disk) Close() (err error) {
 	if v.Volume == nil {
 		return nil

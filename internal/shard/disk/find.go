@@ -34,7 +34,7 @@ func (v *Disk) Find(id uuid.UUID) (g replicas.State) {
 	}
 	switch {
 	case err != nil:
-		// The name of the folder is the UUID of the group, with which the group's name can be found in etcd.
+		// The folder's name is the group's UUID, with which the group's name can be found in etcd.
 		g.Phase, g.Err, g.Unreadable = member.Failed, fmt.Errorf("reading its manifest: %w", err), true
 		if found && (errors.Is(err, format.ErrCorrupt) || errors.Is(err, fs.ErrNotExist)) {
 			g.Phase = member.DamagedTail

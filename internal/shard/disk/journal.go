@@ -62,7 +62,7 @@ func (v *Disk) redo(id uuid.UUID, share journal.Share) error {
 // a status request need not wait for the disk.
 type JournalLeft struct{ Damaged, Kept []string }
 
-// Problems returns a text for each file that describes the file and the necessary action.
+// Problems returns a message for each file that describes the file and the necessary action.
 func (l JournalLeft) Problems(dir string) (problems []string) {
 	if len(l.Damaged) > 0 {
 		problems = append(problems, fmt.Sprintf(

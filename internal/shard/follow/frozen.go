@@ -18,15 +18,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// The volume remembers facts about etcd, by which the shard recognises an etcd that was set back to an older backup.
-// Until that etcd is reconciled, the shard does not act on its state: served groups continue, groups that etcd places
-// on the shard are loaded, and no replica is created, moved or deleted (rule 9).
+// The volume remembers facts about etcd, from which the shard recognises an etcd that was restored from an older
+// backup. Until that etcd is reconciled, the shard does not act on its state: served groups continue, groups that etcd
+// places on the shard are loaded, and no replica is created, moved or deleted (rule 9).
 
 const (
 	// SafeModeRetry is the time between two attempts to end a freeze.
 	SafeModeRetry = time.Second
 	rememberEvery = 5 * time.Second // time between two writes of the facts, while views require no action
-	surveyTime    = 5 * time.Second // time limit for the answer of one shard
+	surveyTime    = 5 * time.Second // time limit for one shard's response
 	reconcileTime = 10 * time.Second
 )
 
@@ -112,7 +112,7 @@ func (f *Watcher) rememberLater() {
 	}
 }
 
-// See processes a view. A view of an etcd that was set back does not replace earlier knowledge.
+// See processes a view. A view of an etcd that was rolled back does not replace earlier knowledge.
 func (f *Watcher) See(view placement.View) {
 	f.Replicas.See(view)
 	var err error
@@ -122,7 +122,7 @@ func (f *Watcher) See(view placement.View) {
 	f.Problems.Note("following etcd", err)
 }
 
-// freeze records in etcd that etcd was set back, if this shard is the first to notice. All other shards see that
+// freeze records in etcd that etcd was rolled back, if this shard is the first to notice. All other shards see that
 // record.
 func (f *Watcher) freeze(ctx context.Context) error {
 	told := f.Replicas.Newest()
@@ -134,7 +134,7 @@ func (f *Watcher) freeze(ctx context.Context) error {
 	return f.Etcd.Freeze(ctx, "shard "+f.Replicas.Shard, told.SetBack)
 }
 
-// LeaveSafeMode ends each freeze, until ctx ends.
+// LeaveSafeMode ends each freeze, until ctx is done.
 func (f *Watcher) LeaveSafeMode(ctx context.Context) {
 	for backoff.Sleep(ctx, SafeModeRetry) {
 		if !f.Replicas.IsHeld() {
@@ -185,7 +185,7 @@ func isFirst(view placement.View, shard string) bool {
 	return registered
 }
 
-// surveyAll asks each shard for the contents of its volume. silent describes the shards that did not answer.
+// surveyAll asks each shard for the contents of its volume. silent describes the shards that did not respond.
 func (f *Watcher) surveyAll(ctx context.Context, view placement.View) (volumes []rescue.FoundVolume,
 	silent []string) {
 	var mu sync.Mutex

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// lone makes a Watcher of shard a, with a volume in memory and without etcd.
+// lone creates a Watcher of shard a, with a volume in memory and without etcd.
 func lone(t *testing.T) *Watcher {
 	t.Helper()
 	store, disk := uuid.New(), vfstest.NewMem()
@@ -41,7 +41,7 @@ func lone(t *testing.T) *Watcher {
 	})
 }
 
-// The facts about etcd on the volume never become older, and a view of an etcd that was set back is not accepted.
+// The facts about etcd on the volume never become older, and a view of an etcd that was rolled back is not accepted.
 func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
 	f := lone(t)
 	at := func(revision int64, setBack string) placement.View {

@@ -50,8 +50,8 @@ func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// reportMissing reports to etcd that this shard lacks its replicas of a group of several copies, or has them
-// incomplete, so that the leader replaces them. These replicas never come back, because a Raft id is not reused.
+// reportMissing reports to etcd that this shard lacks its replicas of a group of several copies, or has incomplete
+// ones, so that the leader replaces them. These replicas never come back, because a Raft id is not reused.
 func (f *Watcher) reportMissing(ctx context.Context, state placement.Group) error {
 	sound := uint64(0) // Raft id of a replica on this volume that was not given up; 0 if there is none
 	if r := f.Replicas.Find(state.UUID); r != nil {
@@ -74,9 +74,9 @@ func (f *Watcher) reportMissing(ctx context.Context, state placement.Group) erro
 }
 
 // reportPresent reports to etcd that a member is on this shard. etcd may lack the member's location because etcd was
-// rebuilt without this volume. It may also lack the member itself, because an older membership was written. Without
-// the report nobody would find the member, and the leader changes nothing until it knows the location of all members.
-// If the member has been removed in the meantime, the leader reports that with a later membership.
+// rebuilt without this volume. It may also lack the member itself, because an older membership was written. Without the
+// report, the member's location would stay unknown, and the leader changes no membership until it knows the location of
+// all members. If the member has been removed in the meantime, the leader reports that with a later membership.
 func (f *Watcher) reportPresent(ctx context.Context, state placement.Group) error {
 	r := f.Replicas.Find(state.UUID)
 	if r == nil {
@@ -101,7 +101,7 @@ func (f *Watcher) reportPresent(ctx context.Context, state placement.Group) erro
 }
 
 // hasLeftNow reads the group's own key in etcd, and reports whether it confirms that this replica has left the group,
-// as Reconcile has concluded. An error means that etcd does not answer.
+// as Reconcile has concluded. An error means that etcd does not respond.
 func (f *Watcher) hasLeftNow(ctx context.Context, r *replicas.Replica) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()

@@ -37,8 +37,7 @@ type Options struct {
 	Problems *problems.List
 	Logger   *slog.Logger
 
-	// RememberQuiet is how often the revision of etcd is written to the volume if none of its changes concerned this
-	// shard.
+	// RememberQuiet is how often the revision of etcd is written to the volume if no change in etcd concerned this shard.
 	RememberQuiet time.Duration
 	// Adopt makes the shard take over groups that etcd assigns to another shard on this same volume, if that shard is not
 	// registered.
@@ -61,8 +60,8 @@ type Actions interface {
 	// Connect keeps connections to exactly these shards. It does not wait for them.
 	Connect(shards []string)
 
-	// Load begins to load a replica. Join begins to install a replica that is empty. Reinstall begins to install a
-	// replica again that lacks entries. None of the three methods waits for the result.
+	// Load begins to load a replica. Join begins to install a replica that is empty. Reinstall begins to reinstall a
+	// replica that lacks entries. None of the three methods waits for the result.
 	Load(r *replicas.Replica)
 	Join(r *replicas.Replica)
 	Reinstall(r *replicas.Replica)
@@ -72,9 +71,9 @@ type Actions interface {
 	Close(ctx context.Context, r *replicas.Replica) error
 	// Trash closes a replica that has left its group, and moves its files to the trash.
 	Trash(ctx context.Context, r *replicas.Replica) error
-	// Create makes a group and loads it.
+	// Create creates a group and loads it.
 	Create(ctx context.Context, state placement.Group) error
-	// MakeFolder makes the folder of a learner of this shard.
+	// MakeFolder creates the folder of a learner on this shard.
 	MakeFolder(state placement.Group) error
 }
 
@@ -86,11 +85,11 @@ type Watcher struct {
 	views <-chan placement.View // set by Start
 }
 
-// New makes a Watcher. It does nothing until Start is called.
+// New creates a Watcher. It does nothing until Start is called.
 func New(opts Options) *Watcher { return &Watcher{Options: opts} }
 
-// Start receives the first view of etcd and decides about the replicas on the volume; Run carries out the decisions.
-// If etcd was set back, Start records that in etcd before it returns, so that no planner assigns groups to the shard
+// Start receives the first view of etcd and decides about the replicas on the volume; Run carries out the decisions. If
+// etcd was rolled back, Start records that in etcd before it returns, so that no planner assigns groups to the shard
 // because of the older state. ctx bounds the start.
 func (f *Watcher) Start(ctx context.Context) error {
 	f.views = f.Etcd.Follow(f.Replicas.Background, f.recall(), f.Replicas.Own())
@@ -133,7 +132,7 @@ const (
 	viewPauseMax = 100 * time.Millisecond
 )
 
-// Run acts on one view after another, and retries failed actions, until ctx ends.
+// Run acts on one view after another, and retries failed actions, until ctx is done.
 func (f *Watcher) Run(ctx context.Context) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
@@ -171,8 +170,8 @@ func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 	todo := f.decide(view)
 	f.forgetDone(todo)
 	if todo.Acts() && f.remember(view) != nil {
-		// The volume could not record the revision of this view. Without that record, an older etcd could not be
-		// distinguished from the present one, so only urgent work is done.
+		// The volume could not record the revision of this view. Without that record, the shard could not tell an older etcd
+		// from the current one, so only urgent work is done.
 		todo = replicas.Work{Load: todo.Load, Join: todo.Join, Reinstall: todo.Reinstall, Close: todo.Close, Later: true}
 	}
 
@@ -225,7 +224,7 @@ func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 func groupProblem(group string) string { return "group " + group }
 
 // forgetDone removes the problems of groups for which no work is left, because other shards have done the work, or
-// because it is no longer wanted.
+// because the work is no longer wanted.
 func (f *Watcher) forgetDone(todo replicas.Work) {
 	wanted := map[string]bool{}
 	for _, state := range todo.Groups() {

@@ -79,7 +79,7 @@ type Loader struct {
 	tooSmall   error   // why groups were not loaded for lack of memory; nil if memory was sufficient
 }
 
-// New makes a Loader. It loads nothing until Run or Load is called.
+// New creates a Loader. It loads nothing until Run or Load is called.
 func New(opts Options) *Loader {
 	return &Loader{Options: opts, Done: make(chan struct{}), needs: map[*replicas.Replica]group.Need{}}
 }
@@ -186,8 +186,8 @@ func (l *Loader) measureDevice() {
 	l.mu.Unlock()
 }
 
-// syncVolume makes everything on the volume durable, by one sync of its file system when the first group asks for it.
-// To sync one file takes a device about as long as to sync all files. syncVolume is correct only for the first load,
+// syncVolume makes everything on the volume durable, with one sync of its file system when the first group needs it.
+// Syncing one file takes a device about as long as syncing all files. syncVolume is correct only for the first load,
 // because before that load this process has synced everything that it wrote.
 func (l *Loader) syncVolume() func() error {
 	return sync.OnceValue(func() error {
@@ -205,8 +205,8 @@ var loadAgain = backoff.Doubling{First: 200 * time.Millisecond, Most: 5 * time.S
 // Load loads one group after the first load, and serves it. See loadOne.
 func (l *Loader) Load(ctx context.Context, g *replicas.Replica) { l.loadOne(ctx, g, nil) }
 
-// loadOne loads a group and serves it. The result is in the group's state. The argument durable becomes Options.Durable
-// of the group's log. A load that lacks descriptors, memory or free space is retried until ctx ends.
+// loadOne loads a group and serves it. It stores the result in the group's state. The argument durable becomes
+// Options.Durable of the group's log. A load that lacks descriptors, memory or free space is retried until ctx is done.
 func (l *Loader) loadOne(ctx context.Context, g *replicas.Replica, durable func() error) {
 	report, err := l.open(ctx, g, durable)
 	for tries := (&backoff.Tries{Doubling: loadAgain}); format.Passes(format.MarkShortage(err)); {

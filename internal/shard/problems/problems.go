@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// The subjects of problems of a single group begin with one of these texts. The name of the group follows. The
-// Repairer also removes such a problem, because its cause may end without a call of Note.
+// The subject of a problem with a single group consists of one of these prefixes and the group's name. The Repairer
+// also removes such problems, because their cause may end without a call to Note.
 const (
 	Moving     = "moving group "
 	Resuming   = "resuming group "
@@ -25,7 +25,7 @@ type List struct {
 	now map[string]error // the keys are subjects
 }
 
-// New makes an empty List.
+// New creates an empty List.
 func New(logger *slog.Logger) *List { return &List{logger: logger, now: map[string]error{}} }
 
 // Note records a problem, and logs it if it is new or its error has changed. A nil error removes the problem.
@@ -56,7 +56,7 @@ func (p *List) Of(what string) error {
 	return p.now[what]
 }
 
-// Words returns the problems as text, in no particular order.
+// Words returns a message for each problem, in no particular order.
 func (p *List) Words() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

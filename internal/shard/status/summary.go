@@ -54,7 +54,7 @@ func summarize(st *recordv1.ShardStatus, problems []string) *recordv1.StatusSumm
 	return page.Summarize(&f)
 }
 
-// EtcdSilent returns the time since etcd last answered a shard, or 0 if that time is not known.
+// EtcdSilent returns the time since etcd last responded to a shard, or 0 if that time is not known.
 func EtcdSilent(shard *recordv1.Shard) time.Duration {
 	return time.Duration(shard.GetEtcdSilentSeconds() * float64(time.Second))
 }

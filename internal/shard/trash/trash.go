@@ -1,6 +1,7 @@
 // Package trash keeps the folders of replicas that have left their groups for some time. Their files are not needed,
-// because a majority of the other members has committed the change by which such a replica left its group. If another
-// copy will take its place on the volume, the folder stays until that copy is complete, unless free space is low.
+// because a majority of the other members has committed the membership change that removed such a replica from its
+// group. If another copy will take its place on the volume, the folder stays until that copy is complete, unless free
+// space is low.
 package trash
 
 import (
@@ -74,7 +75,7 @@ func (b *Bin) Put(dir string, group uuid.UUID, raftID uint64) error {
 	return nil
 }
 
-// Run deletes folders that have been in the trash for Delay, until ctx ends.
+// Run deletes folders that have been in the trash for Delay, until ctx is done.
 func (b *Bin) Run(ctx context.Context) {
 	for more := true; more; more = backoff.Sleep(ctx, min(every, b.Delay/2+time.Millisecond)) {
 		b.Problem("emptying the trash", b.Empty(time.Now()))
@@ -87,8 +88,8 @@ func (b *Bin) Empty(now time.Time) error {
 	return b.Drop(func(f *Folder) bool { return now.Sub(f.since) >= b.Delay && !f.coming })
 }
 
-// Drop deletes the folders for which may() returns true. The least needed folders come first: folders that wait for a
-// new copy come last, and older ones come before newer ones. Drop deletes nothing if Held returns true.
+// Drop deletes the folders for which may() returns true, older ones before newer ones. Folders that wait for a new copy
+// come last. Drop deletes nothing if Held returns true.
 func (b *Bin) Drop(may func(f *Folder) bool) error {
 	if b.Held() {
 		return nil

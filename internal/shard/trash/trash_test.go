@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// filled makes a bin with the folders of two replicas of different groups. The group of the first replica is getting
+// filled creates a bin with the folders of two replicas of different groups. The group of the first replica is getting
 // another copy, which is not complete.
 func filled(t *testing.T, held *bool) (b *Bin, disk *vfstest.Mem, groups [2]uuid.UUID) {
 	t.Helper()
@@ -73,7 +73,7 @@ func TestWhatIsOldGoes(t *testing.T) {
 	}
 }
 
-// If space is short, every folder may be deleted. A folder whose group is getting a new copy is deleted last.
+// If space is short, every folder may be deleted. A folder is deleted last if its group is getting a new copy.
 // Goroutines that wait for space are notified.
 func TestWhatIsMissedLeastGoesFirst(t *testing.T) {
 	held, freed := false, 0
@@ -108,7 +108,7 @@ func (w *watched) Remove(name string) error {
 }
 
 // When a folder is removed, its manifest is removed first, so that a crash leaves nothing that is mistaken for a group.
-// The replica file is removed last, so that the rest can still be identified.
+// The replica file is removed last, so that the remaining files can still be identified.
 func TestInWhichOrderFilesGo(t *testing.T) {
 	held := false
 	b, disk, _ := filled(t, &held)
