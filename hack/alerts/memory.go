@@ -15,8 +15,8 @@ import (
 // memory holds a few series, which the engine queries.
 type memory struct{ series []storage.Series }
 
-// add adds a series in promtool's notation, such as `up{job="a"}` with the values `1x10 0x5 _x3`. The samples are one
-// minute apart.
+// add adds a series in promtool's notation, such as `up{job="a"}` with the values `1x10 0x5 _x3`. Successive samples
+// are one minute apart.
 func (m *memory) add(series, values string) error {
 	lset, sequence, err := promQL.ParseSeriesDesc(series + " " + values)
 	if err != nil {

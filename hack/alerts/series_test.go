@@ -22,10 +22,10 @@ const (
 var updateUsed = flag.Bool("update-used", false, "write testdata/used.txt")
 
 // usedSeries holds the series that an alert or a panel reads, by name. Each series has the labels that the query, the
-// legend or the text of the alert takes from it.
+// panel's legend or the alert's message uses.
 type usedSeries map[string]map[string]bool
 
-// add adds the series of a query. The texts may name labels, as {{code}} or {{ $labels.code }}.
+// add adds a query's series. The texts may name labels, as {{code}} or {{ $labels.code }}.
 func (u usedSeries) add(t *testing.T, query string, texts ...string) {
 	t.Helper()
 	expr, err := promQL.ParseExpr(query)
@@ -63,8 +63,8 @@ func (u usedSeries) add(t *testing.T, query string, texts ...string) {
 	}
 }
 
-// ofOperator reports whether the operator exposes a series. The operator sets the labels namespace and store of such a
-// series itself. Shards, gateways and etcd expose the other series.
+// ofOperator reports whether the operator exposes a series. The operator itself sets the labels namespace and store on
+// such a series. Shards, gateways and etcd expose the other series.
 func ofOperator(series string) bool {
 	for _, prefix := range []string{"sheaf_store_", "sheaf_operator_", "controller_runtime_"} {
 		if strings.HasPrefix(series, prefix) {
@@ -74,7 +74,7 @@ func ofOperator(series string) bool {
 	return false
 }
 
-// podLabels returns the labels that the PodMonitor gives to each series of a pod.
+// podLabels returns the labels that the PodMonitor adds to each of a pod's series.
 func podLabels(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile(podMonitorFile)

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 )
 
-// kept is the number of samples of each series that are kept. They cover more time than the range of any alert's
+// kept is the number of samples kept for each series. They cover a longer period than the range of any alert's
 // expression.
 const kept = 60
 
@@ -30,7 +30,7 @@ const (
 	Firing = "firing"
 )
 
-// Alert is a set of labels for which an alert is pending or firing.
+// Alert is a label set for which an alert is pending or firing.
 type Alert struct {
 	Labels map[string]string `json:"labels"`
 	State  string            `json:"state"`
@@ -65,9 +65,9 @@ func NewWatch(file string) (*Watch, error) {
 	return w, nil
 }
 
-// Scrape takes the answer of each target in Prometheus' text format. It returns all alerts that are pending or firing
-// after this scrape, by name. The name of the target becomes the label instance. Series that are missing from the
-// answers end, as in Prometheus.
+// Scrape takes each target's response in Prometheus' text format. It returns all alerts that are pending or firing
+// after this scrape, by name. The target's name becomes the label instance. Series that are missing from the responses
+// become stale, as in Prometheus.
 func (w *Watch) Scrape(targets map[string]string) (map[string][]Alert, error) {
 	w.now += interval
 	seen := map[string]bool{}

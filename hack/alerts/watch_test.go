@@ -14,7 +14,8 @@ func stateOf(found map[string][]Alert, name string) string {
 	return found[name][0].State
 }
 
-// TestWatch checks that an alert is pending, then fires, and ends when its fault ends or when its metrics disappear.
+// TestWatch checks that an alert is pending, then fires, and resolves when its fault ends or when its metrics
+// disappear.
 func TestWatch(t *testing.T) {
 	watch, err := NewWatch(rulesFile)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // crd is one CustomResourceDefinition that controller-gen has written.
 type crd struct {
-	file  string // base name of its file
+	file  string // base name of the file
 	text  string
 	group string
 	kind  string
@@ -98,7 +98,7 @@ func writeCRDTemplates(root string, crds []crd) error {
 	return nil
 }
 
-// crdTemplate wraps a CRD in a template. The template engine never interprets the text of the CRD itself.
+// crdTemplate wraps a CRD in a template. The template engine never interprets the CRD itself.
 func crdTemplate(text string) (string, error) {
 	const before, after = "\nmetadata:\n  annotations:\n", "  name: "
 	head, body, ok := strings.Cut(strings.TrimPrefix(text, "---\n"), before)

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// version is the version of our kinds that the store chart uses.
+// version is the API version of our kinds that the store chart uses.
 const version = "v1alpha1"
 
 // jsonSchema converts an OpenAPI schema from a CRD to a plain JSON schema. The result is strict. An unknown field is an
@@ -208,7 +208,7 @@ func encode(value any) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// writeSchemas writes one JSON schema for each kind, under the name by which kubeconform looks for it.
+// writeSchemas writes one JSON schema for each kind, under the name that kubeconform looks for.
 func writeSchemas(root, swagger, dir string) error {
 	crds, err := readCRDs(root)
 	if err != nil {
@@ -281,7 +281,7 @@ func writeKubernetesSchemas(swagger, dir string) error {
 	return nil
 }
 
-// closure adds the named definition, made strict, to the map needed. It also adds all definitions to which that
+// closure adds the named definition to the map needed, and makes it strict. It also adds all definitions to which that
 // definition refers directly or indirectly.
 func closure(all map[string]map[string]any, name string, needed map[string]any) {
 	if _, done := needed[name]; done {

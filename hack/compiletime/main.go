@@ -1,7 +1,6 @@
-// Command compiletime runs a tool of Go's toolchain and records the tool's processor time, so that a step of CI can
-// distinguish the time of compiling from the time of running. It is used with GOFLAGS=-toolexec=bin/tools/compiletime.
-// It appends a line "SECONDS TOOL" to the file that SHEAF_COMPILE_TIMES names. Builds with and without compiletime
-// share the same build cache.
+// Command compiletime runs a tool of Go's toolchain and records the tool's CPU time, so that a CI step can distinguish
+// compile time from run time. It is used with GOFLAGS=-toolexec=bin/tools/compiletime. It appends a line "SECONDS TOOL"
+// to the file that SHEAF_COMPILE_TIMES names. Builds with and without compiletime share the same build cache.
 package main
 
 import (
@@ -39,8 +38,8 @@ func run(command []string) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// note appends a line. It uses a single write to a file that was opened for appending, so lines of several processes
-// do not mix.
+// note appends a line. It uses a single write to a file that was opened for appending, so lines from several processes
+// are not interleaved.
 func note(name, line string) error {
 	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {

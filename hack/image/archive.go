@@ -138,7 +138,7 @@ func writeManifest(root string, img v1.Image, imageName string) error {
 
 func blob(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 
-// archive writes a tar of a folder, with its files in the order of their names.
+// archive writes a folder as a tar file, with the files in the order of their names.
 func archive(root, output string, modified time.Time) (err error) {
 	out, err := os.Create(output)
 	if err != nil {

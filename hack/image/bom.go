@@ -11,12 +11,12 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// bomName is the path in an image of the list of modules in its binary.
+// bomName is the path in the image at which its binary's modules are listed.
 const bomName = "sbom.cdx.json"
 
 // bom returns a list, in CycloneDX 1.6, of the contents of a Go binary: its modules with the checksums from go.sum, and
 // the standard library. It reads this information from the data that the linker has written into the binary. The same
-// binary always gives the same list.
+// binary always results in the same list.
 func bom(binary []byte, title, version string, created time.Time) ([]byte, error) {
 	info, err := buildinfo.Read(bytes.NewReader(binary))
 	if err != nil {

@@ -77,8 +77,8 @@ func (s *Spec) tag() (string, error) {
 	return parts[3], nil
 }
 
-// labels returns the labels of the image. They are also the annotations of its manifest, because registries look
-// there.
+// labels returns the labels of the image. They are also the annotations of its manifest, because registries look for
+// them there.
 func (s *Spec) labels() map[string]string {
 	const prefix = "org.opencontainers.image."
 	all := map[string]string{
@@ -94,8 +94,8 @@ func (s *Spec) labels() map[string]string {
 	return labels
 }
 
-// image builds the image for one platform. It has a layer with the user, a layer with the binary, and a layer with the
-// list of the binary's modules.
+// image builds the image for one platform. The image has a layer with the user, a layer with the binary, and a layer
+// with the list of the binary's modules.
 func (s *Spec) image(b Binary) (v1.Image, error) {
 	if s.Entrypoint != path.Clean("/"+s.Entrypoint) || path.Dir(s.Entrypoint) != "/" {
 		return nil, fmt.Errorf("--entrypoint %q: want a path such as /sheaf", s.Entrypoint)
@@ -144,7 +144,7 @@ func (s *Spec) image(b Binary) (v1.Image, error) {
 	return mutate.Annotations(img, s.labels()).(v1.Image), nil
 }
 
-// config returns the configuration of the image. It does not change the history and the layers.
+// config returns the image's configuration. It keeps the history and the layers unchanged.
 func (s *Spec) config(img v1.Image, platform v1.Platform) *v1.ConfigFile {
 	config, err := img.ConfigFile()
 	if err != nil {
@@ -168,7 +168,7 @@ type file struct {
 	data []byte
 }
 
-// layer makes a gzipped layer of files that belong to root.
+// layer creates a gzipped layer of files that belong to root.
 func (s *Spec) layer(files []file) (v1.Layer, error) {
 	var buffer bytes.Buffer
 	w := tar.NewWriter(&buffer)

@@ -1,8 +1,9 @@
 // Command image packs a static binary into an OCI archive: an image from scratch, without a container engine.
 //
-// The archive is a tar of an OCI image layout. It has the name for which containerd looks (`ctr images import`, `kind
-// load image-archive`), and also a manifest.json for `docker load` and `podman load`. The same binary and the same
-// flags always give the same bytes: times are from --created, files are sorted, and all files belong to root.
+// The archive is a tar of an OCI image layout. It contains the name that containerd looks for (`ctr images import`,
+// `kind load image-archive`), and also a manifest.json for `docker load` and `podman load`. The same binary and the
+// same flags always result in the same bytes, because times are from --created, files are sorted, and all files belong
+// to root.
 //
 // Usage: image --name NAME:TAG --binary linux/amd64=PATH [--binary linux/arm64=PATH] --output FILE.tar ...
 package main

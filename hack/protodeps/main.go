@@ -1,4 +1,4 @@
-// Command protodeps writes the .proto files of google.rpc that our contract imports. It makes them from the
+// Command protodeps writes the .proto files of google.rpc that our contract imports. It generates them from the
 // descriptors in the published Go module, so that code generation needs only the Go module proxy.
 //
 // Usage: protodeps DIR

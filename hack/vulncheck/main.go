@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// read prints a line for each vulnerability that is called. It returns the number of those in modules.
+// read prints a line for each vulnerability that is called, and returns how many of these are in modules.
 func read(in io.Reader, out io.Writer) (bad int, err error) {
 	summaries, lines := map[string]string{}, map[string]string{}
 	said := false

@@ -18,12 +18,12 @@ const (
 	// connectionRest is how long an unused connection is kept. Pools are reconciled more often, so the connections to
 	// their shards are kept.
 	connectionRest = 2 * time.Minute
-	// connectionBuffer is the size of each connection's read buffer in bytes. Answers are small, and there are about
-	// a thousand connections.
+	// connectionBuffer is the size of each connection's read buffer in bytes. Responses are small, and there are about a
+	// thousand connections.
 	connectionBuffer = 4 << 10
 )
 
-// connections keeps one connection to each shard that is asked repeatedly, because opening one takes several times as
+// connections keeps one connection to each shard that is queried repeatedly, because opening one takes several times as
 // long as a request. It is safe for concurrent use.
 type connections struct {
 	now  func() time.Time
@@ -35,8 +35,8 @@ type connections struct {
 	closed bool
 }
 
-// wayTo identifies a shard and the credentials for it. The wayTo of a shard changes when the operator gets other keys
-// for the shard's store.
+// wayTo identifies a shard and the credentials for it. A shard's wayTo changes when the operator gets other keys for
+// the shard's store.
 type wayTo struct {
 	fleet.ShardAt
 	keys *certs.Source // nil: connections do not use TLS
@@ -48,8 +48,8 @@ type connection struct {
 	used time.Time
 }
 
-// to returns the connection to a shard. The result kept is true if the connection was used before. The process at its
-// address may then have ended.
+// to returns the connection to a shard. The result kept is true if the connection was used before, so the process at
+// its address may have ended since.
 func (c *connections) to(shard fleet.ShardAt) (_ *connection, kept bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// TestTheStatusOfAShardObject compares the status of Shard objects with golden files. The status is derived from the
-// answers of shards.
+// TestTheStatusOfAShardObject compares the status of Shard objects with golden files. The status is derived from
+// shards' responses.
 func TestTheStatusOfAShardObject(t *testing.T) {
 	rotational, eta := false, 6.5
 	shard := func(state recordv1.ShardState) *recordv1.Shard {

@@ -17,16 +17,16 @@ import (
 const (
 	// issuerPatience is the time limit for reading the keys of one issuer, for both requests together.
 	issuerPatience = 5 * time.Second
-	// issuerAnswerMax is the maximum size of each answer in bytes.
+	// issuerAnswerMax is the maximum size of each response in bytes.
 	issuerAnswerMax  = 256 << 10
 	issuerRedirects  = 3
 	discoveryPath    = "/.well-known/openid-configuration"
 	discoveryKeysFor = "jwks_uri"
 )
 
-// IssuerKeys reads the JSON Web Key Set of a token issuer by OpenID Connect Discovery, within 5 s. It uses only
-// HTTPS, even after a redirect. The argument caBundle holds the authorities with which the issuer is verified, in
-// PEM. Errors contain nothing from the answers except names.
+// IssuerKeys reads a token issuer's JSON Web Key Set through OpenID Connect Discovery, within 5 s. It uses only HTTPS,
+// even after a redirect. The argument caBundle holds the authorities with which the issuer is verified, in PEM. Errors
+// contain nothing from the responses except names.
 func IssuerKeys(ctx context.Context, issuer, caBundle string) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, issuerPatience)
 	defer cancel()
@@ -61,7 +61,7 @@ func IssuerKeys(ctx context.Context, issuer, caBundle string) (json.RawMessage, 
 	return keys, readJSON(ctx, c, about.Keys, &keys)
 }
 
-// readJSON decodes one answer into a value.
+// readJSON decodes one response into a value.
 func readJSON(ctx context.Context, c *http.Client, at string, into any) (err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, http.NoBody)
 	if err != nil {

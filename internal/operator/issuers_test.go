@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestKeysOfIssuersThatCannotBe checks that the operator asks an issuer only over HTTPS and within a bounded time,
-// and accepts an answer only from the intended issuer.
+// TestKeysOfIssuersThatCannotBe checks that the operator contacts an issuer only over HTTPS and within a bounded time,
+// and accepts a response only from the intended issuer.
 func TestKeysOfIssuersThatCannotBe(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"keys":[]}`)

@@ -6,7 +6,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// Keys holds the operator's credentials for the processes of stores: a certificate of its own for each store. It is
+// Keys holds the operator's credentials for connections to processes, with a separate certificate for each store. It is
 // safe for concurrent use. A nil Keys is empty.
 type Keys struct {
 	mu     sync.Mutex

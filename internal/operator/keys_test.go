@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// storeFiles returns a function that makes certificates of one store, all signed by one authority.
+// storeFiles returns a function that creates certificates for one store, all signed by one authority.
 func storeFiles(t *testing.T, mode certs.Mode) func(role identity.Role, name string) map[string][]byte {
 	t.Helper()
 	own, err := authority.New("test", time.Now(), time.Hour)
@@ -55,7 +55,7 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 	must.OK(t, err)
 	server := grpc.NewServer(grpc.Creds(sourceOf(t, files(identity.Shard, "main-0")).Server(certs.ServerOptions{})))
 	recordv1.RegisterAdminServiceServer(server, &asked{name: "main-0"})
-	go func() { _ = server.Serve(listener) }() // Serve ends when the server is stopped
+	go func() { _ = server.Serve(listener) }() // Serve returns when the server is stopped
 	t.Cleanup(server.Stop)
 	keys := NewKeys()
 	t.Cleanup(keys.Close)
@@ -89,8 +89,8 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 	}
 }
 
-// playedGrants simulates a shard that uses version 7 of the table of grants, and has received two tokens signed by
-// unknown keys.
+// playedGrants simulates a shard that uses version 7 of the grants table, and has received two tokens signed by unknown
+// keys.
 type playedGrants struct{}
 
 func (playedGrants) Version() int64                { return 7 }

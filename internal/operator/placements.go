@@ -187,8 +187,8 @@ func uidOf(store *v1alpha1.RecordStore) (uuid.UUID, error) {
 	return id, nil
 }
 
-// metaOf returns the properties that a store's placement gets when it is created and then keeps. shardsMin shards
-// have to be registered before the first groups are placed.
+// metaOf returns the fixed properties with which a store's placement is created. shardsMin shards have to be registered
+// before the first groups are placed.
 func metaOf(store *v1alpha1.RecordStore, shardsMin int32) (placement.Meta, error) {
 	id, err := uidOf(store)
 	if err != nil {
@@ -273,7 +273,7 @@ func stateOf(state v1alpha1.PoolState) placement.ShardState {
 	}
 }
 
-// EtcdMembers asks a quorum for the list of members, and then each member for its state.
+// EtcdMembers requests the list of members from a quorum, and then each member's state from the member.
 func (p *placed) EtcdMembers(ctx context.Context) ([]fleet.EtcdMember, error) {
 	view, err := etcd.Look(ctx, p.client)
 	if err != nil {
@@ -309,7 +309,7 @@ func (p *Placements) Look(ctx context.Context, store *v1alpha1.RecordStore) (pla
 	return opened.Look(ctx, store)
 }
 
-// Forget implements fleet.ShardRegister. It fails while the shard holds a group or is the target of one. If the shard
+// Forget implements fleet.ShardRegister. It fails while the shard holds a group or is a group's target. If the shard
 // still runs and is about to be stopped, Forget keeps the entry in etcd that forbids placing groups on the shard.
 func (p *Placements) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
 	opened, id, err := p.of(store)
@@ -332,8 +332,8 @@ func (p *Placements) Forget(ctx context.Context, store *v1alpha1.RecordStore, sh
 	return nil
 }
 
-// of returns the connection to the etcd of a store, and the UUID of the store. If the controller of the store has not
-// opened the connection yet, this method opens it, unless the connection needs a Secret.
+// of returns the connection to a store's etcd, and the store's UUID. If the controller of the store has not opened the
+// connection yet, this method opens it, unless the connection needs a Secret.
 func (p *Placements) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
 	id, err := uidOf(store)
 	if err != nil {

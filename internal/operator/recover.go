@@ -56,7 +56,7 @@ func (p *placed) Recover(ctx context.Context, store *v1alpha1.RecordStore, shard
 	return p.store.Restore(ctx, rebuilt, false)
 }
 
-// surveyAll asks all shards for the contents of their volumes. Every shard must answer.
+// surveyAll asks all shards for the contents of their volumes. It fails unless every shard responds.
 func (p *placed) surveyAll(ctx context.Context, shards []fleet.ShardAt) ([]rescue.FoundVolume, error) {
 	volumes, errs := make([]rescue.FoundVolume, len(shards)), make([]error, len(shards))
 	parallel.Times(len(shards), 16, func(i int) {

@@ -26,7 +26,7 @@ func NewShards(keys *Keys) *Shards {
 	return &Shards{connections{now: time.Now, keys: keys, open: map[wayTo]*connection{}}}
 }
 
-// Describe asks one shard for its report. It never uses plaintext with a shard that accepts only TLS.
+// Describe requests a shard's report. It never uses plaintext with a shard that accepts only TLS.
 func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*recordv1.ShardStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
@@ -51,7 +51,7 @@ func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*recordv1.S
 	}
 }
 
-// describeOver asks a shard for its report over a given connection.
+// describeOver requests a shard's report over a given connection.
 func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*recordv1.ShardStatus, error) {
 	admin := recordv1.NewAdminServiceClient(conn)
 	shards, err := admin.ListShards(ctx, &recordv1.ListShardsRequest{})
@@ -62,7 +62,7 @@ func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*recordv1
 		return nil, fmt.Errorf("it reported %d shards instead of itself", len(shards.GetShards()))
 	}
 	shard := shards.GetShards()[0]
-	if shard.GetVolumeSilent() { // while the disk does not answer, the report about the groups is outdated
+	if shard.GetVolumeSilent() { // while the disk does not respond, the report about the groups is outdated
 		return nil, fmt.Errorf("%w: %s", fleet.ErrVolumeSilent, strings.Join(shard.GetProblems(), "; "))
 	}
 	groups, err := recordv1.AllGroups(ctx, admin, &recordv1.ListGroupsRequest{})

@@ -16,14 +16,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// asked simulates a shard that answers with its name, and counts the connections that are made to it.
+// asked simulates a shard that responds with its name, and counts the connections to it.
 type asked struct {
 	recordv1.UnimplementedAdminServiceServer
 	net.Listener
 	name     string
 	accepted atomic.Int32
 	server   *grpc.Server
-	silent   atomic.Bool // the shard reports that its disk does not answer
+	silent   atomic.Bool // the shard reports that its disk does not respond
 	groups   atomic.Int32
 }
 
@@ -34,7 +34,7 @@ func askedAt(t *testing.T, address, name string) *asked {
 	must.OK(t, err)
 	a := &asked{Listener: listener, name: name, server: grpc.NewServer()}
 	recordv1.RegisterAdminServiceServer(a.server, a)
-	go func() { _ = a.server.Serve(a) }() // Serve ends when the server is stopped
+	go func() { _ = a.server.Serve(a) }() // Serve returns when the server is stopped
 	t.Cleanup(a.server.Stop)
 	return a
 }
@@ -68,7 +68,7 @@ func describes(t *testing.T, s *Shards, a *asked) {
 	}
 }
 
-// A shard that is asked repeatedly is dialled only once.
+// A shard that is queried repeatedly is dialled only once.
 func TestLooksShareAConnection(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
@@ -82,8 +82,8 @@ func TestLooksShareAConnection(t *testing.T) {
 	}
 }
 
-// The next request reaches a shard that has restarted at the same address, even if the previous request failed. It
-// also reaches another shard that has received the address.
+// The next request reaches a shard that has restarted at the same address, even if the previous request failed. It also
+// reaches another shard that now has the address.
 func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
@@ -130,7 +130,7 @@ func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
 	}
 }
 
-// A shard whose disk hangs still reports that it serves, but calls about its groups may wait.
+// A shard whose disk hangs still reports that it serves, but calls to its groups may wait.
 func TestADiskThatHangsIsDistinguished(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)

@@ -19,7 +19,7 @@ func NewTransports() *Transports {
 	return &Transports{http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: connectionRest}}}
 }
 
-// reportMax is the maximum size of an answer in bytes.
+// reportMax is the maximum size of a response in bytes.
 const reportMax = 64 << 10
 
 // Transport implements trust.TransportClient.

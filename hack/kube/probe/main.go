@@ -1,7 +1,7 @@
 // Command probe runs in the pods of the cluster's smoke test.
 //
 //	probe serve FILE    appends a line to FILE, syncs it, and serves a text about itself on :8080
-//	probe get URL       prints the answer of the URL
+//	probe get URL       prints the response of the URL
 package main
 
 import (

@@ -53,8 +53,8 @@ func parseRate(text string) (int64, error) {
 	return rate << shift, nil
 }
 
-// gate delays requests to a given rate. Each request gets the time interval that follows the interval of the previous
-// request.
+// gate delays requests so that they do not exceed a given rate. Each request gets the time interval that follows the
+// interval of the previous request.
 type gate struct {
 	file string
 

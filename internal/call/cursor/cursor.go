@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
-// ErrBad says that a value was not made by this program, or was changed in transit.
+// ErrBad is returned for a value that was not created by this program, or was changed in transit.
 var ErrBad = errors.New("not a value that a shard gave out")
 
 const digits = "0123456789abcdefghjkmnpqrstvwxyz" // base 32, without the letters i, l, o and u
@@ -34,8 +34,8 @@ const VersionBytesMax = 14
 // version is not secret.
 func checkDigit(index uint64) byte { return digits[index*0x9e3779b97f4a7c15>>59] }
 
-// Version returns the version of an index: the index in base 32 without leading zeros, then a check digit. The version
-// of 0 is empty.
+// Version encodes an index as a version, which consists of the index in base 32 without leading zeros and a check
+// digit. Version returns "" for index 0.
 func Version(index uint64) string {
 	if index == 0 {
 		return ""
@@ -72,14 +72,14 @@ type Kind byte
 
 // These are the kinds of cursors.
 const (
-	Split  Kind = 1 // made by PlanScan: a range of one group's snapshot
-	Resume Kind = 2 // made by Scan: the rest of a range
+	Split  Kind = 1 // created by PlanScan: a range in one group's snapshot
+	Resume Kind = 2 // created by Scan: the rest of a range
 )
 
 // Cursor is a position in a scan. It stands for the entries of a group's snapshot with an index in (After, Through].
 type Cursor struct {
 	Kind    Kind
-	All     bool // after this group, the scan continues with the groups whose names are greater
+	All     bool // after this group, the scan continues with the groups that have greater names
 	Own     bool // Scan took the snapshot only for this scan
 	Damaged bool // the scan found damage before this position, so it must not end with OK
 	Group   string
@@ -176,7 +176,7 @@ func DecodePlace(b []byte) (Place, error) {
 	return p, nil
 }
 
-// PageToken returns the token of the page that lists the versions of a record below an index.
+// PageToken returns the token for the page of ListVersions with a record's versions below the given index.
 func PageToken(id int64, below uint64) string {
 	b := make([]byte, 0, 20)
 	b = binary.LittleEndian.AppendUint64(b, uint64(id))
@@ -185,8 +185,8 @@ func PageToken(id int64, below uint64) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// ParsePageToken is the inverse of PageToken. It returns ErrBad for the token of another record and for anything that
-// is not a token.
+// ParsePageToken is the inverse of PageToken. It returns ErrBad for another record's token and for anything that is not
+// a token.
 func ParsePageToken(token string, id int64) (below uint64, err error) {
 	var buf [20]byte
 	if len(token) != base64.RawURLEncoding.EncodedLen(len(buf)) {

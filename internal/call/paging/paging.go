@@ -17,7 +17,7 @@ import (
 // These are the limits of a page.
 const (
 	NamesMax = 1000    // names on a page
-	BytesMax = 1 << 20 // encoded bytes of a page; one name whose rows have more bytes fills a page alone
+	BytesMax = 1 << 20 // limit on the encoded bytes of a page; one name with more bytes of rows fills a page alone
 )
 
 // List is a kind of listing. A token of one listing is refused by the other listings.
@@ -35,7 +35,7 @@ type Page struct {
 	list List
 	// After is the name after which the page begins. It is empty for the first page.
 	After string
-	// Size is the maximum number of names. It is 0 if the request asks for the whole listing in one answer.
+	// Size is the maximum number of names. It is 0 if the request asks for the whole listing in one response.
 	Size int
 }
 
@@ -45,8 +45,8 @@ type Request interface {
 	GetPageToken() string
 }
 
-// Asked returns the page that a request asks for. If a field of the request is invalid, field names it, and err says
-// what is wrong and which values are valid.
+// Asked returns the page that a request asks for. If a field of the request is invalid, field names it, and err
+// explains the fault and lists the valid values.
 func Asked(list List, in Request) (p Page, field string, err error) {
 	if in.GetPageSize() < 0 {
 		return Page{}, "page_size", fmt.Errorf("is %d: give 1 to %d, or 0 for all in one answer", in.GetPageSize(), NamesMax)
@@ -60,9 +60,9 @@ func Asked(list List, in Request) (p Page, field string, err error) {
 	return p, "", nil
 }
 
-// Cut returns the rows of the page, and the token of the next page, which is empty if there is no next page. The rows
-// must be those after p.After, in the order of the listing. The argument more says that the listing has further rows
-// after these. Rows of one name are never divided between two pages.
+// Cut returns the rows of the page, and the next page's token, which is empty if there is no next page. The rows must
+// be those after p.After, in the order of the listing. The argument more is true if the listing has further rows after
+// these. Rows of one name are never divided between two pages.
 func Cut[R proto.Message](p Page, rows []R, name func(R) string, more bool) (page []R, next string) {
 	if p.Size == 0 {
 		return rows, ""

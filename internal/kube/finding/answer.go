@@ -9,9 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// answer adds the findings of sheaf doctor about a gateway's answer. Each cause has one finding. If an object's
-// finding already explains a finding about the answer, answer leaves out the latter, because the object's finding
-// names a better next step. For example, the finding about a node that is down explains a silent shard.
+// answer adds sheaf doctor's findings about a gateway's response. Each cause has one finding. If an object's finding
+// already explains a finding about the response, the latter is left out, because the object's finding names a better
+// next step. For example, the finding about a node that is down explains a silent shard.
 func (l *look) answer() {
 	if l.Answer == nil {
 		return
@@ -39,9 +39,9 @@ func (l *look) answer() {
 	}
 }
 
-// isExplained reports whether an object already has a finding about the cause of f, a finding in a gateway's answer.
-// If something is not served because of that cause, the object's finding takes over the severity of f, and the text
-// of f is appended to it. If the other copies of each group serve, the object's finding keeps its own severity.
+// isExplained reports whether an object already has a finding about the cause of f, a finding from a gateway's
+// response. If something is not served because of that cause, the object's finding takes over f's severity, and f's
+// description is appended to it. If the other copies of each group serve, the object's finding keeps its own severity.
 func (l *look) isExplained(f *Finding, shard string, facts *finding.Facts) bool {
 	n, ofShard := l.explained[shard]
 	switch f.Kind {
@@ -110,7 +110,7 @@ func (l *look) isAbsent(shard string) bool {
 }
 
 // firstExplained returns the index of the first finding about a shard. The result all is true if each shard has a
-// finding that explains why the shard does not run. It is also true for a store without pools, which has no shards.
+// finding that explains why the shard does not run. It is also true for a store without pools, and thus without shards.
 func (l *look) firstExplained() (first int, all bool) {
 	first = len(l.found)
 	for i := range l.Pools {
@@ -125,7 +125,7 @@ func (l *look) firstExplained() (first int, all bool) {
 	return first, len(l.Pools) == 0 || first < len(l.found)
 }
 
-// poolOf returns the name of the pool of a shard, or "" if the pool is not known.
+// poolOf returns the name of a shard's pool, or "" if the pool is not known.
 func (l *look) poolOf(shard string) string {
 	for i := range l.Pools {
 		for _, s := range v1alpha1.ShardsOf(&l.Pools[i], l.Shards) {

@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
-// answered returns the answer of a gateway of the healthy store: three shards, and one group with a copy on each.
+// answered returns a gateway's response for the healthy store, which has three shards, and one group with a copy on
+// each.
 func answered() *finding.Facts {
 	facts := &finding.Facts{Whole: true}
 	for n, shard := range []string{"quotes-ssd-0", "quotes-ssd-1", "quotes-ssd-2"} {
@@ -26,9 +27,9 @@ func answered() *finding.Facts {
 	return facts
 }
 
-// TestOneEngineDecidesWhatAGatewayShows checks that kubectl sheaf finds the same problems in a gateway's answer as
-// sheaf doctor, and that one cause has one finding: if an object of Kubernetes explains the cause better, the finding
-// about the object remains.
+// TestOneEngineDecidesWhatAGatewayShows checks that kubectl sheaf finds the same problems in a gateway's response as
+// sheaf doctor. It also checks that one cause has one finding. If a Kubernetes object explains the cause better, the
+// finding about the object remains.
 func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
 	silent := func(f *finding.Facts) {
 		f.Shards[1].Alive, f.Groups[1].State = false, recordv1.GroupState_GROUP_STATE_UNAVAILABLE
@@ -93,7 +94,7 @@ func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
 	}
 }
 
-// TestOneCauseIsOneFinding creates causes that are visible both in Kubernetes objects and in a gateway's answer. It
+// TestOneCauseIsOneFinding creates causes that are visible both in Kubernetes objects and in a gateway's response. It
 // checks that one cause has one finding, which is a problem if something is not served, and that a finding hides no
 // other cause.
 func TestOneCauseIsOneFinding(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package finding lists the problems of a store. It evaluates the Kubernetes objects that belong to the store, and
-// the answer of a gateway. The package internal/status/finding, which sheaf doctor uses as well, evaluates that
-// answer. Find is a pure function from objects to sentences: it has no client and no clock.
+// Package finding lists the problems of a store. It evaluates the Kubernetes objects that belong to the store, and a
+// gateway's response. The package internal/status/finding, which sheaf doctor uses as well, evaluates that response.
+// Find is a pure function from objects to sentences: it has no client and no clock.
 package finding
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 // These are the severities of `sheaf doctor`, whose findings have the same type. A Problem means that calls fail, or
-// that data is lost or about to be lost. A Warning means that the next fault can cause a Problem. A Note needs no
+// that data is lost or about to be lost. A Warning means that the next fault can cause a Problem. A Note requires no
 // action.
 const (
 	Problem = finding.Problem
@@ -25,7 +25,7 @@ const (
 	Note    = finding.Note
 )
 
-// Finding is one deviation from the healthy state. Where is the object concerned, such as "shard quotes-ssd-1". Do is
+// Finding is one deviation from the healthy state. Where is the affected object, such as "shard quotes-ssd-1". Do is
 // the next command to type; it is empty if What already names it, or if waiting is enough.
 type Finding = finding.Finding
 
@@ -41,7 +41,7 @@ type Objects struct {
 	Claims   []corev1.PersistentVolumeClaim
 	Nodes    []corev1.Node
 	Events   []corev1.Event // events about any of these
-	// Answer is the answer of a gateway about shards and groups; nil if no gateway was asked, or none answered.
+	// Answer is a gateway's response about shards and groups. It is nil if no gateway was asked or none responded.
 	Answer *finding.Facts
 }
 
@@ -103,8 +103,8 @@ type look struct {
 	found []Finding
 	told  map[string]bool // names of objects that already have a finding
 
-	// The following fields record which findings about objects explain findings in the answer of a gateway. Numbers
-	// are indexes of found.
+	// The following fields record which findings about objects explain findings in a gateway's response. Numbers are
+	// indexes into found.
 
 	explained map[string]int                 // by shard: why the shard does not serve all of its groups
 	states    map[string]v1alpha1.ShardState // by shard: the state that its finding is about
@@ -113,13 +113,13 @@ type look struct {
 	lostDisks []int                          // the findings about shards whose disk is lost
 	domains   *int                           // the finding about too few failure domains; nil: there are enough
 	paused    bool                           // the update of a pool is paused
-	etcdWords string                         // start of a gateway's text about etcd that an object explains, or empty
+	etcdWords string                         // start of a gateway's message about etcd that an object explains, or empty
 }
 
 // one returns a pointer to the index of the newest finding.
 func (l *look) one() *int { return new(len(l.found) - 1) }
 
-// merge adds a consequence to a finding, and makes the finding at least as severe.
+// merge adds a consequence to a finding, and raises the finding's severity at least to the given one.
 func (l *look) merge(n int, severity finding.Severity, consequence string) {
 	f := &l.found[n]
 	if finding.BySeverity(severity, f.Severity) < 0 {

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
-// want describes an expected finding, with texts that its evidence must contain.
+// want describes an expected finding, with strings that its evidence must contain.
 type want struct {
 	severity finding.Severity
 	object   string
@@ -340,7 +340,7 @@ func compare(t *testing.T, got []Finding, wanted []want) {
 	}
 }
 
-// The worst finding comes first, and a long text is shortened so that it does not extend over several lines.
+// The worst finding comes first, and a long message is shortened so that it fits on one line.
 func TestTheWorstComesFirst(t *testing.T) {
 	o, _ := kubefindingtest.Well()
 	shardIs(v1alpha1.ShardNodeDown, strings.Repeat("long words ", 200)+"\nend")(t, &o)
@@ -362,7 +362,7 @@ func TestTheWorstComesFirst(t *testing.T) {
 	}
 }
 
-// Every state of a shard in the API is reported, except those in which the shard is healthy.
+// Every shard state in the API is reported, except those in which the shard is healthy.
 func TestEveryStateIsReported(t *testing.T) {
 	quiet := []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardDraining}
 	for _, state := range []v1alpha1.ShardState{

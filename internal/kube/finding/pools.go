@@ -115,7 +115,7 @@ func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 		add(l.worse(), l.kubectl("logs %s --previous", pod))
 	case v1alpha1.ShardUnreachable:
 		add(l.worse(), l.kubectl("logs %s", pod))
-	default: // FormatBlocked, Unschedulable, ImagePull, and states of later versions
+	default: // FormatBlocked, Unschedulable, ImagePull, and states that later versions add
 		add(l.worse(), describe)
 	}
 }
@@ -171,7 +171,7 @@ func (l *look) diskSet(set *v1alpha1.DiskSet) {
 	}
 }
 
-// orElse returns the first non-empty text.
+// orElse returns the first non-empty string.
 func orElse(texts ...string) string {
 	for _, t := range texts {
 		if strings.TrimSpace(t) != "" {

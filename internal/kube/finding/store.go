@@ -78,7 +78,7 @@ func (l *look) redundant() {
 // haveCauses reports whether findings about shards cover each cause in the message of a condition with the reason
 // CopiesMissing. The message is like "2 of 8 groups have fewer than 3 copies: groups 1, 2; not registered in etcd: a;
 // b; on a disk that does not answer: c". A part that is not the name of an absent shard is another cause, such as
-// "group 1: no space", or shards that the message only counts, such as "and 2 more".
+// "group 1: no space", or shards of which the message gives only the number, such as "and 2 more".
 func (l *look) haveCauses(message string) bool {
 	_, causes, _ := strings.Cut(message, "; ")
 	for part := range strings.SplitSeq(causes, "; ") {
@@ -106,13 +106,13 @@ func (l *look) groups() {
 		}
 		l.merge(l.lostDisks[0], Problem, fmt.Sprintf("the data of %s are lost, as every copy is on a disk that is lost: "+
 			"bring it back, or restore the records from a backup%s", lost, named))
-	case l.Answer != nil && l.Answer.HasLost(): // a finding about the gateway's answer names each lost group
+	case l.Answer != nil && l.Answer.HasLost(): // a finding about the gateway's response names each lost group
 	default:
 		l.add(Problem, "RecordStore", name, describe,
 			"the data of %s are lost: every copy is on a volume that is gone. Bring one back, or restore "+
 				"the records from a backup%s", lost, examples(g.NotWell))
 	}
-	if l.Answer != nil { // the rows of the answer name each group
+	if l.Answer != nil { // the rows of the response name each group
 		return
 	}
 	if g.Damaged > 0 {
@@ -251,7 +251,7 @@ func podCommand(l *look, pod *corev1.Pod) string {
 // PodReady reports whether the kubelet finds a pod ready, and nobody has deleted the pod.
 func PodReady(pod *corev1.Pod) bool { return workload.PodReady(pod) && pod.DeletionTimestamp == nil }
 
-// Cause explains why a pod is not ready, with the texts of Kubernetes.
+// Cause explains why a pod is not ready, in the words of Kubernetes.
 func Cause(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp != nil {
 		return "its pod is being stopped"
@@ -281,7 +281,7 @@ func Cause(pod *corev1.Pod) string {
 	return fmt.Sprintf("its pod is %s and not ready", orElse(string(pod.Status.Phase)))
 }
 
-// tail returns the end of a text, because the last words of a process explain why it ended.
+// tail returns the end of a text, because the last words that a process prints explain why it ended.
 func tail(text string, size int) string {
 	if len(text) <= size {
 		return text
@@ -289,7 +289,7 @@ func tail(text string, size int) string {
 	return "..." + strings.ToValidUTF8(text[len(text)-size+3:], "")
 }
 
-// claims adds findings about claims whose problem no condition mentions.
+// claims adds findings about claims with a problem that no condition mentions.
 func (l *look) claims() {
 	pools := map[string]bool{}
 	for i := range l.Pools {
@@ -361,8 +361,8 @@ func (l *look) events() {
 	}
 }
 
-// started reports whether an event is harmless: a readiness or startup probe fails until its container has started,
-// and the pod is ready now. A failed liveness probe and an event of an earlier container are signs of a fault.
+// started reports whether an event is harmless: a readiness or startup probe fails until its container has started, and
+// the pod is ready now. A failed liveness probe, or an event from an earlier container, is a sign of a fault.
 func (l *look) started(e *corev1.Event) bool {
 	if e.Reason != "Unhealthy" || !strings.HasPrefix(e.Message, "Readiness probe ") &&
 		!strings.HasPrefix(e.Message, "Startup probe ") {

@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// EtcdAccess describes how processes reach the etcd of a store, and the place of the store in that etcd.
+// EtcdAccess describes how processes reach a store's etcd, and the store's place in that etcd.
 type EtcdAccess struct {
 	Endpoints []string // host:port
 	Prefix    string   // empty means the default prefix of sheaf

@@ -15,10 +15,10 @@ import (
 const (
 	// AnnotationDevice holds the device path, for people only.
 	AnnotationDevice = "sheaf.dev/device"
-	// AnnotationFileSystem is on the StorageClass. It names the file system that the kubelet makes on a blank disk of
-	// the class.
+	// AnnotationFileSystem is set on the StorageClass. It names the file system that the kubelet creates on a blank disk
+	// of the class.
 	AnnotationFileSystem = "sheaf.dev/file-system"
-	// AnnotationStoreUID is the UID of the store whose claim got the disk. Only that store gets the disk again
+	// AnnotationStoreUID is the UID of the store whose claim the disk was bound to. Only that store can get the disk again
 	// automatically.
 	AnnotationStoreUID = "sheaf.dev/store-uid"
 	// AnnotationGivenUp with value true means that an administrator has replaced the disk (spec.replace of a
@@ -34,7 +34,7 @@ const (
 // noProvisioner means that the volumes of a class are created in advance.
 const noProvisioner = "kubernetes.io/no-provisioner"
 
-// DiskVolume returns the name of the PersistentVolume of a disk.
+// DiskVolume returns the name of a disk's PersistentVolume.
 func DiskVolume(diskSet string, disk v1alpha1.Disk) string {
 	sum := sha256.Sum256([]byte(disk.Node + "\x00" + disk.Device))
 	return diskSet + "-" + hex.EncodeToString(sum[:6])
@@ -60,7 +60,7 @@ func DiskClass(set *v1alpha1.DiskSet) *storagev1.StorageClass {
 	}
 }
 
-// fsTypeParameter is the parameter with which a StorageClass tells a CSI driver which file system to make.
+// fsTypeParameter is the parameter with which a StorageClass tells a CSI driver which file system to create.
 const fsTypeParameter = "csi.storage.k8s.io/fstype"
 
 // ClassFileSystem returns the file system of the volumes in a StorageClass, or "" if the class does not specify it.
@@ -71,7 +71,7 @@ func ClassFileSystem(class *storagev1.StorageClass) string {
 	return class.Parameters[fsTypeParameter]
 }
 
-// FreeClaim returns the claim for which a free disk is reserved. This claim never exists. Its namespace is one that may
+// FreeClaim returns the claim for which a free disk is reserved. This claim never exists. Its namespace is permitted to
 // use the disk.
 func FreeClaim(set *v1alpha1.DiskSet, volume string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
@@ -106,8 +106,8 @@ func DiskPersistentVolume(set *v1alpha1.DiskSet, disk v1alpha1.Disk) *corev1.Per
 	}
 }
 
-// DiskNode returns the node to which a local volume is bound. It returns "" if there is none, or if the volume does
-// not select the node by name.
+// DiskNode returns the node to which a local volume is bound. It returns "" if there is no such node, or if the volume
+// does not select the node by name.
 func DiskNode(pv *corev1.PersistentVolume) string {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
 		return ""

@@ -15,7 +15,7 @@ import (
 )
 
 // AnnotationEtcdState is on etcd pods. Its value is "new" if an empty member may form a new cluster, and "existing"
-// otherwise. It is not part of the template's hash, because members must not restart when the cluster has formed.
+// otherwise. It is not part of the template's hash, because members must not restart when the cluster forms.
 const AnnotationEtcdState = "sheaf.dev/etcd-state"
 
 // These are the states of a managed etcd, as in `sheaf etcd --initial-cluster-state`.
@@ -25,11 +25,11 @@ const (
 )
 
 // EtcdLostData is the exit code of `sheaf etcd` for a member whose folder is empty although the cluster was formed
-// before, if no quorum of the other members answers, from which the member could learn.
+// before. The member exits if no quorum of other members responds from which it could learn.
 const EtcdLostData = 5
 
-// etcdLostData is the last text of a member that has lost its data, in versions that exit with code 1 instead of
-// EtcdLostData. Such members run until an upgrade of the operator has replaced their image.
+// etcdLostData is the last message of a member that has lost its data, in versions that exit with code 1 instead of
+// EtcdLostData. Such members run until an operator upgrade has replaced their image.
 const etcdLostData = "the folder is empty, and the cluster was formed before"
 
 // LostEtcdData reports whether a container of an etcd member has ended because the member has lost its data.
@@ -51,8 +51,8 @@ const EtcdMembersMax int32 = 3
 // other numbers, but a store may have been created under a later CRD that allows other numbers.
 func ValidEtcdMembers(n int32) bool { return n == 0 || n == 1 || n == EtcdMembersMax }
 
-// EtcdMembers returns the number of members of a managed etcd. It is 0 if there is no managed etcd, or if the spec asks
-// for a number of members that is not valid.
+// EtcdMembers returns the number of members of a managed etcd. It is 0 if there is no managed etcd, or if the spec has
+// an invalid number of members.
 func EtcdMembers(store *v1alpha1.RecordStore) int32 {
 	if m := store.Spec.Etcd.Managed; m != nil && ValidEtcdMembers(m.Members) {
 		return cmp.Or(m.Members, EtcdMembersMax)
@@ -70,8 +70,8 @@ func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
 }
 
 // EtcdStatefulSet returns the StatefulSet of a managed etcd. The argument state is EtcdNew until the cluster has
-// formed, and EtcdExisting from then on, so that an empty member never forms a cluster of its own. The update strategy
-// is OnDelete: only the operator replaces pods.
+// formed, and EtcdExisting from then on, so that an empty member never forms its own cluster. The update strategy is
+// OnDelete, so only the operator replaces pods.
 func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.StatefulSet, error) {
 	managed := store.Spec.Etcd.Managed
 	if managed == nil {

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// AnnotationLooked is on the volume of a disk that a claim may get. Its value says why the claim may get the disk:
-	// LookedBlank or LookedReleased.
+	// AnnotationLooked is set on the volume of a disk that a claim may get. Its value is the reason why: LookedBlank or
+	// LookedReleased.
 	AnnotationLooked = "sheaf.dev/looked"
 	// AnnotationLooks is on the volume through which a Job looks at a disk. It names the PersistentVolume of the disk.
 	AnnotationLooks = "sheaf.dev/looks"
 
 	// LookedBlank means that a Job found the disk blank.
 	LookedBlank = "blank"
-	// LookedReleased means that an administrator released the disk by AnnotationRelease, regardless of its content.
+	// LookedReleased means that an administrator has released the disk with AnnotationRelease, regardless of its content.
 	LookedReleased = "released"
 )
 
@@ -29,10 +29,10 @@ const (
 	lookName   = "look"
 )
 
-// LookVolumeName returns the name of the volume through which a Job looks at the disk of a PersistentVolume.
+// LookVolumeName returns the name of the volume through which a Job inspects a PersistentVolume's disk.
 func LookVolumeName(volume string) string { return volume + "-look" }
 
-// LookName returns the name of the Job that looks at the disk of a PersistentVolume, and of the Job's claim.
+// LookName returns the name of the Job that inspects a PersistentVolume's disk, and of the Job's claim.
 func LookName(volume string) string {
 	sum := sha256.Sum256([]byte(volume))
 	return "sheaf-look-" + hex.EncodeToString(sum[:6])
@@ -46,7 +46,7 @@ func LookVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.Pers
 		map[string]string{AnnotationLooks: pv.Name})
 }
 
-// LookJob returns the Job that looks at a disk through the volume that LookVolume has returned. The Job completes if
+// LookJob returns the Job that inspects a disk through the volume that LookVolume has returned. The Job completes if
 // the disk is blank. It fails with reason PodFailurePolicy if the disk is not blank, and with another reason if the
 // disk could not be read.
 func LookJob(looking *corev1.PersistentVolume, set, image string, pullSecrets []string) *batchv1.Job {

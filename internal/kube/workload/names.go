@@ -1,4 +1,4 @@
-// Package workload makes Kubernetes objects from specs, without I/O. The names of all objects are in names.go.
+// Package workload builds Kubernetes objects from specs, without I/O. The names of all objects are in names.go.
 package workload
 
 import (
@@ -22,7 +22,7 @@ const (
 	PortArchiveHTTP = 7621
 )
 
-// These are the names of containers, which are also the names of components.
+// These are the container names, which are also the component names.
 const (
 	ContainerShard   = "shard"
 	ContainerGateway = "gateway"
@@ -35,7 +35,7 @@ const ComponentOperator = "operator"
 
 // These names are used inside pods.
 const (
-	// ClaimTemplate is the name of the claim template, and of the volume, of shards and etcd members.
+	// ClaimTemplate names the claim template and the volume of each shard and etcd member.
 	ClaimTemplate = "data"
 	// DataDir is the mount path of the volume named ClaimTemplate.
 	DataDir = "/data"
@@ -45,11 +45,11 @@ const (
 
 // These are the annotations of pods and StatefulSets.
 const (
-	// AnnotationTemplate is on pod templates, and therefore on pods. It is the hash of the template, which shows whether
-	// a pod is up to date.
+	// AnnotationTemplate is set on pod templates, and therefore on pods. Its value is the template's hash, which shows
+	// whether a pod is up to date.
 	AnnotationTemplate = "sheaf.dev/template"
-	// AnnotationVolume is on pod templates and pods of shards. It is the UUID of the only volume that the shard may
-	// serve. It is not part of the hash, because a shard must not restart when the UUID becomes known.
+	// AnnotationVolume is set on shards' pod templates and pods. Its value is the UUID of the only volume that the shard
+	// may serve. It is not part of the hash, because a shard must not restart when the UUID becomes known.
 	AnnotationVolume = "sheaf.dev/volume"
 	// AnnotationDeletionPolicy is on StatefulSets of shards. It repeats the store's deletionPolicy in case the store
 	// is deleted first.
@@ -79,7 +79,7 @@ func ShardPod(shard string) string { return shard + "-0" }
 // ShardClaim returns the name of the shard's PersistentVolumeClaim.
 func ShardClaim(shard string) string { return PodClaim(ShardPod(shard)) }
 
-// PodClaim returns the name of the PersistentVolumeClaim of a pod of a shard or of an etcd member.
+// PodClaim returns the name of the PersistentVolumeClaim of a shard's or etcd member's pod.
 func PodClaim(pod string) string { return ClaimTemplate + "-" + pod }
 
 // ShardService returns the name of the headless Service of a pool's pods.
@@ -97,7 +97,7 @@ func Etcd(store string) string { return store + "-etcd" }
 // EtcdMember returns the name of member n and of its pod.
 func EtcdMember(store string, n int32) string { return fmt.Sprintf("%s-%d", Etcd(store), n) }
 
-// EtcdAddress returns the address of a port of member n inside the cluster.
+// EtcdAddress returns the address, inside the cluster, of a port of etcd member n.
 func EtcdAddress(namespace, store string, n int32, port int) string {
 	return fmt.Sprintf("%s.%s.%s.svc:%d", EtcdMember(store, n), Etcd(store), namespace, port)
 }
@@ -114,7 +114,7 @@ func allShards(store string) string { return store + "-shards" }
 // Placement returns the store's name in etcd, below the prefix.
 func Placement(namespace, store string) string { return namespace + "." + store }
 
-// Labels returns the labels of an object of a store. The component is the name of a container.
+// Labels returns the labels for an object that belongs to a store. The component is the name of a container.
 func Labels(store, component string) map[string]string {
 	labels := Selector(store, component)
 	labels[v1alpha1.LabelName] = v1alpha1.NameSheaf
@@ -123,7 +123,7 @@ func Labels(store, component string) map[string]string {
 	return labels
 }
 
-// Selector returns labels that select the pods of one component of a store.
+// Selector returns labels that select the pods of one of a store's components.
 func Selector(store, component string) map[string]string {
 	return map[string]string{v1alpha1.LabelStore: store, v1alpha1.LabelComponent: component}
 }

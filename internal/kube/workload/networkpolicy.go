@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// NetworkPolicy holds a NetworkPolicy, and whether the store wants it.
+// NetworkPolicy holds a NetworkPolicy, and whether the store is to have it.
 type NetworkPolicy struct {
 	Policy *networkingv1.NetworkPolicy
 	Wanted bool

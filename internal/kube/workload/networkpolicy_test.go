@@ -18,9 +18,9 @@ type endpoint struct {
 	labels    map[string]string
 }
 
-// admits reports whether policies allow a pod to reach a port of another pod, according to the rules of the API. A pod
-// that no policy selects accepts everything. Any other pod accepts only connections that a policy which selects the pod
-// allows in one of its rules.
+// admits reports whether policies allow a pod to reach another pod's port, according to the API's rules. A pod that no
+// policy selects accepts everything. Any other pod accepts only connections that a policy which selects the pod allows
+// in one of its rules.
 func admits(t *testing.T, policies []*networkingv1.NetworkPolicy, from, to endpoint, port int32) bool {
 	t.Helper()
 	selected := false
@@ -93,8 +93,7 @@ func fencedStore(name string, policy v1alpha1.NetworkPolicy) *v1alpha1.RecordSto
 	}
 }
 
-// TestFences checks, for every pod and every port of every pod of a store, whether the NetworkPolicies allow the
-// connection.
+// TestFences checks which pods may connect to which ports. It covers each pair of a pod and a port of a store's pods.
 func TestFences(t *testing.T) {
 	for mode, policy := range map[string]v1alpha1.NetworkPolicy{
 		"by default": {}, "managed": {Mode: v1alpha1.NetworkPolicyManaged, DirectClients: v1alpha1.DirectClientsAny},

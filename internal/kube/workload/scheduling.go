@@ -12,8 +12,8 @@ import (
 )
 
 // gatewayAwaySeconds is how long a gateway remains on a node that does not respond. A gateway has no state to lose.
-// With the Kubernetes default of 300 s, a store whose gateways were all on that node would have no gateway for that
-// time.
+// With the Kubernetes default of 300 s, a store whose gateways were all on that node would have no gateway for five
+// minutes.
 const gatewayAwaySeconds = 10
 
 // schedule applies a component's scheduling spec to a pod. Tolerations in the spec are added to those of the operator.
@@ -40,9 +40,9 @@ func schedule(pod *corev1.PodSpec, s *v1alpha1.Scheduling, selector map[string]s
 	}
 }
 
-// customize applies the spec's options for the pods of a component to their template. It keeps labels and annotations
-// whose names the operator uses. None of the added environment variables has a name that the operator sets, because
-// the API server refuses such names.
+// customize applies the spec's options for a component's pods to their template. It keeps labels and annotations whose
+// names the operator uses. None of the added environment variables has a name that the operator sets, because the API
+// server refuses such names.
 func customize(template *corev1.PodTemplateSpec, o *v1alpha1.PodOptions, selector map[string]string) {
 	schedule(&template.Spec, o.Scheduling, selector)
 	own := template.Labels
@@ -95,8 +95,9 @@ func spread(store *v1alpha1.RecordStore, component string) []corev1.TopologySpre
 }
 
 // apart returns a constraint that places the pods of one Deployment on different nodes. No usable node may have two
-// more of these pods than another usable node. If there are more pods than nodes, pods share nodes. A node that is
-// cordoned, down, or tainted does not count. Pods of an older template do not count, because they are being replaced.
+// more of these pods than another usable node. If there are more pods than nodes, pods share nodes. The constraint
+// ignores nodes that are cordoned, down or tainted. It also ignores pods from an older template, because they are being
+// replaced.
 func apart(selector map[string]string) corev1.TopologySpreadConstraint {
 	return corev1.TopologySpreadConstraint{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
@@ -105,7 +106,7 @@ func apart(selector map[string]string) corev1.TopologySpreadConstraint {
 	}
 }
 
-// tracingEnv returns the environment variables with the address to which a process sends its traces.
+// tracingEnv returns the environment variables with the address to which processes send traces.
 func tracingEnv(store *v1alpha1.RecordStore) []corev1.EnvVar {
 	t := store.Spec.Tracing
 	if t == nil {
@@ -142,8 +143,8 @@ func PodReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// Unscheduled returns the scheduler's condition for a pod that it has not assigned to a node. It is zero if the
-// scheduler reports none.
+// Unscheduled returns the scheduler's condition on a pod that it has not assigned to a node. The result is zero if
+// there is no such condition.
 func Unscheduled(pod *corev1.Pod) corev1.PodCondition {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {

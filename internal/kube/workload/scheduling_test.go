@@ -63,8 +63,8 @@ func TestGatewaysSurviveTheirNode(t *testing.T) {
 	}
 }
 
-// TestPodsAreScheduledAsAsked checks that affinity and spread constraints of the spec replace those of the operator,
-// and that labels and annotations of the spec are added to those of the operator.
+// TestPodsAreScheduledAsAsked checks that the spec's affinity and spread constraints replace the operator's, and that
+// the spec's labels and annotations are added to the operator's.
 func TestPodsAreScheduledAsAsked(t *testing.T) {
 	s := &v1alpha1.Scheduling{
 		NodeSelector: map[string]string{"disk": "fast"}, PriorityClassName: "high",
@@ -107,7 +107,7 @@ func TestPodsAreScheduledAsAsked(t *testing.T) {
 			t.Errorf("%s: spreads %v", component, got)
 		}
 	}
-	// The labels of the object itself identify it for the operator, so labels of the user are not added to it.
+	// The object's own labels identify it for the operator, so the user's labels are not added to it.
 	if set := shardSet(t, in); set.Labels["team"] != "" || set.Spec.Selector.MatchLabels["team"] != "" {
 		t.Errorf("labels of the set %v", set.Labels)
 	}
@@ -117,8 +117,8 @@ func TestPodsAreScheduledAsAsked(t *testing.T) {
 	}
 }
 
-// TestExtraEnv checks that the variables of the spec are added to those of the operator, last and in their order, and
-// that the kinds refuse every name that the operator sets.
+// TestExtraEnv checks that the spec's variables are added after the operator's, in the spec's order, and that the CRDs
+// refuse every name that the operator sets.
 func TestExtraEnv(t *testing.T) {
 	in, store := shardInput(), managedStore()
 	store.Spec.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4317", SampleRatio: "0.01"}

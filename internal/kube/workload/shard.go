@@ -78,7 +78,7 @@ func shardTemplate(in ShardInput, name string) corev1.PodTemplateSpec {
 	// The startup probe fails only if loading makes no progress. After the start, the kubelet kills a process only if it
 	// does not respond.
 	container.StartupProbe = httpProbe("/startupz", 5, 60)
-	// The readiness probe fails for a shard whose disk hangs. The disruption budget counts the copies of the shard
+	// The readiness probe fails for a shard whose disk hangs. The disruption budget treats the shard's copies as available
 	// until the probe has failed.
 	container.ReadinessProbe = httpProbe("/readyz", 2, 2)
 	if in.Pool.Spec.Resources != nil {
@@ -101,8 +101,8 @@ func ImageOf(store *v1alpha1.RecordStore, fallback string) string {
 	return cmp.Or(store.Spec.Image, fallback)
 }
 
-// podOf returns a pod of a store with one container, which runs sheaf with args. It has the parts that all components
-// have in common.
+// podOf returns a pod for a store with one container, which runs sheaf with args. The pod has the parts that all
+// components have in common.
 func podOf(store *v1alpha1.RecordStore, component, image string, args []string) corev1.PodSpec {
 	return corev1.PodSpec{
 		AutomountServiceAccountToken: new(false),
@@ -164,7 +164,7 @@ func containerPort(name string, number int32) corev1.ContainerPort {
 	return corev1.ContainerPort{Name: name, ContainerPort: number, Protocol: corev1.ProtocolTCP}
 }
 
-// fieldEnv returns an environment variable with the value of a field of the pod.
+// fieldEnv returns an environment variable whose value comes from a field of the pod.
 func fieldEnv(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path},

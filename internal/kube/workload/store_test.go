@@ -30,7 +30,7 @@ func etcdTemplate(t *testing.T, store *v1alpha1.RecordStore, state string) corev
 	return set.Spec.Template
 }
 
-// Pod Security "restricted" accepts every pod that the operator makes.
+// The Pod Security level "restricted" admits every pod that the operator creates.
 func TestPodsOfAStoreAreRestricted(t *testing.T) {
 	store := managedStore()
 	for name, pod := range map[string]corev1.PodSpec{
@@ -243,8 +243,7 @@ func TestAuditLogOfAStore(t *testing.T) {
 	}
 }
 
-// TestAnOddNumberOfMembersIsNone checks that a number of members that is not valid causes no panic, and takes no
-// memory.
+// TestAnOddNumberOfMembersIsNone checks that an invalid number of members causes no panic, and takes no memory.
 func TestAnOddNumberOfMembersIsNone(t *testing.T) {
 	for members, want := range map[int32]int32{0: 3, 1: 1, 3: 3, -1: 0, math.MinInt32: 0, 2: 0, math.MaxInt32: 0} {
 		store := &v1alpha1.RecordStore{}

@@ -9,18 +9,18 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// TLSDir is the folder in a pod that contains its certificates and the transport that it has to use.
+// TLSDir is the folder in a pod that contains the pod's certificates and the name of the transport to use.
 const TLSDir = "/etc/sheaf/tls"
 
 // tlsVolume is the name of the pod's volume that contains its certificates.
 const tlsVolume = "tls"
 
-// annotationTransport is on the pod templates, and therefore on the pods, of a managed etcd. It identifies the
-// transport and the authorities with which the members start. Running members do not notice a change of either, so a
-// change restarts them.
+// annotationTransport is set on a managed etcd's pod templates, and therefore on its pods. It identifies the transport
+// and the authorities with which the members start. Running members do not notice a change of either, so a change
+// restarts them.
 const annotationTransport = "sheaf.dev/transport"
 
-// These are the names of the files in a pod's folder of certificates.
+// These are the names of the files in a pod's certificate folder.
 const (
 	KeyBundle       = "ca.crt"        // authorities of the store's processes; also in the Secrets of callers
 	KeyClientBundle = "client-ca.crt" // authorities of callers
@@ -43,10 +43,10 @@ func Transport(store string) string { return store + "-tls" }
 // Authority returns the name of the Secret with the store's authorities and their keys. No pod mounts it.
 func Authority(store string) string { return store + "-authority" }
 
-// GatewayTLS returns the name of the Secret with the certificate of a store's gateways.
+// GatewayTLS returns the name of the Secret with the gateways' certificate.
 func GatewayTLS(store string) string { return Gateway(store) + "-tls" }
 
-// EtcdTLS returns the name of the Secret with the certificate of the members of a store's managed etcd.
+// EtcdTLS returns the name of the Secret with the certificate for the members of a store's managed etcd.
 func EtcdTLS(store string) string { return Etcd(store) + "-tls" }
 
 // ArchiveTLS returns the name of the Secret with the certificate of a store's archiver.
@@ -55,14 +55,14 @@ func ArchiveTLS(store string) string { return Archive(store) + "-tls" }
 // ShardTLS returns the name of the Secret with the certificate of a shard.
 func ShardTLS(shard string) string { return shard + "-tls" }
 
-// AdminTLS returns the name of the Secret with the certificate of an administrator of a store.
+// AdminTLS returns the name of the Secret with the certificate for a store's administrator.
 func AdminTLS(store string) string { return store + "-admin-tls" }
 
-// ClientTLS returns the name of the Secret with the certificate of a caller of a store.
+// ClientTLS returns the name of the Secret with the certificate for one of a store's callers.
 func ClientTLS(store, client string) string { return store + "-client-" + client + "-tls" }
 
-// OperatorTLS returns the name of the Secret with the operator's certificate for connections to the processes of a
-// store, if the operator does not issue that certificate itself. No pod mounts this Secret.
+// OperatorTLS returns the name of the Secret with the operator's certificate for connections to a store's processes, if
+// the operator does not issue that certificate itself. No pod mounts this Secret.
 func OperatorTLS(store string) string { return store + "-operator-tls" }
 
 // HasTLS reports whether the pods of a store get certificates. They get certificates with any transport, unless the
@@ -119,17 +119,16 @@ func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, 
 	}
 }
 
-// annotationAuthorityOf is on ConfigMaps in other namespaces. It names the store whose authorities such a ConfigMap
+// annotationAuthorityOf is set on ConfigMaps in other namespaces. It names the store whose authorities such a ConfigMap
 // holds, as NAMESPACE/NAME.
 const annotationAuthorityOf = "sheaf.dev/authority-of"
 
 // Published returns the name of the ConfigMaps that hold the authorities of a store in other namespaces. The name
-// contains the namespace of the store. Otherwise a store in another namespace could take the name, and callers would
-// trust that store.
+// contains the store's namespace. Otherwise a store in another namespace could take the name, and callers would trust
+// that store.
 func Published(store *v1alpha1.RecordStore) string { return store.Namespace + "." + store.Name + "-ca" }
 
-// PublishedMap returns the ConfigMap for another namespace, by which callers in that namespace verify the servers of
-// a store. bundle is PEM.
+// PublishedMap returns the ConfigMap with which callers in another namespace verify a store's servers. bundle is PEM.
 func PublishedMap(store *v1alpha1.RecordStore, namespace string, bundle []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Published(store), Labels: TLSLabels(store.Name),
@@ -138,7 +137,7 @@ func PublishedMap(store *v1alpha1.RecordStore, namespace string, bundle []byte) 
 	}
 }
 
-// IsPublished reports whether a ConfigMap is one that the operator has made for callers of the store.
+// IsPublished reports whether the operator has created a ConfigMap for the store's callers.
 func IsPublished(live *corev1.ConfigMap, store *v1alpha1.RecordStore) bool {
 	return live.Annotations[annotationAuthorityOf] == store.Namespace+"/"+store.Name &&
 		live.Labels["app.kubernetes.io/managed-by"] == TLSLabels(store.Name)["app.kubernetes.io/managed-by"]
@@ -153,7 +152,7 @@ func AuthoritySecret(store *v1alpha1.RecordStore, data map[string][]byte) *corev
 }
 
 // LeafSecret returns a Secret for one process or caller. It holds the certificate and key, a separate pair for servers
-// if there is one, and the authorities with which its owner verifies processes of the store and callers. Pods of the
+// if there is one, and the authorities with which its owner verifies the store's processes and callers. Pods of the
 // store take those authorities from TransportMap.
 func LeafSecret(store *v1alpha1.RecordStore, name string, pairs map[string][]byte, bundle,
 	clientBundle []byte) *corev1.Secret {
@@ -200,7 +199,7 @@ func EtcdNames(store *v1alpha1.RecordStore) []string {
 	return append(names, "localhost")
 }
 
-// serviceNames returns the DNS names of a Service, or of a pod of a headless Service, the shortest first.
+// serviceNames returns the DNS names of a Service, or of one pod behind a headless Service, the shortest first.
 func serviceNames(name, namespace string) []string {
 	in := name + "." + namespace
 	return []string{name, in, in + ".svc", in + ".svc.cluster.local"}

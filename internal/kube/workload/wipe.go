@@ -11,19 +11,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// These are the annotations for wiping a Released disk. An administrator sets the first one, the operator answers with
-// a question, and the administrator repeats the token of the question.
+// These are the annotations for wiping a Released disk. An administrator sets the first one, the operator responds with
+// a question, and the administrator repeats the question's token.
 const (
-	// AnnotationWipe with value true makes the operator ask whether to wipe this Released disk. An administrator sets it.
+	// AnnotationWipe with value true makes the operator ask whether to wipe a Released disk. An administrator sets it.
 	AnnotationWipe = "sheaf.dev/wipe"
 	// AnnotationWipeAsked is the operator's question: a WipeToken.
 	AnnotationWipeAsked = "sheaf.dev/wipe-asked"
-	// AnnotationWipeConfirm is the administrator's answer: the WipeToken of the question.
+	// AnnotationWipeConfirm is the administrator's answer to the question. Its value is the question's WipeToken.
 	AnnotationWipeConfirm = "sheaf.dev/wipe-confirm"
 	// AnnotationWipes is on the volume through which a disk is wiped. It names the PersistentVolume that this volume
 	// replaces.
 	AnnotationWipes = "sheaf.dev/wipes"
-	// AnnotationWipeHeld is on the same volume as AnnotationWipes. It names the claim whose data was on the disk, as
+	// AnnotationWipeHeld is set on the same volume as AnnotationWipes. It names the claim whose data was on the disk, as
 	// namespace/name. It is empty if no claim of a store ever had the disk.
 	AnnotationWipeHeld = "sheaf.dev/wipe-held"
 )
@@ -35,7 +35,7 @@ const WipeDevice = "/dev/wipe"
 const wipeRetries = 3
 
 // WipeToken identifies the data that is lost when a disk is wiped. It consists of the claim and a hash of the volume,
-// the claim's UID, the node and the device. The token changes if any of these changes.
+// the claim's UID, the node and the device. If any of these changes, the token changes, too.
 func WipeToken(pv *corev1.PersistentVolume) string {
 	ref, device := pv.Spec.ClaimRef, ""
 	if ref == nil {
@@ -49,10 +49,10 @@ func WipeToken(pv *corev1.PersistentVolume) string {
 	return ref.Namespace + "/" + ref.Name + "-" + hex.EncodeToString(sum[:6])
 }
 
-// WipeVolumeName returns the name of the volume through which the disk of a PersistentVolume is wiped.
+// WipeVolumeName returns the name of the volume through which a PersistentVolume's disk is wiped.
 func WipeVolumeName(volume string) string { return volume + "-wipe" }
 
-// WipeName returns the name of the Job that wipes the disk of a PersistentVolume, and of the Job's claim.
+// WipeName returns the name of the Job that wipes a PersistentVolume's disk, and of the Job's claim.
 func WipeName(volume string) string {
 	sum := sha256.Sum256([]byte(volume))
 	return "sheaf-wipe-" + hex.EncodeToString(sum[:6])
@@ -86,7 +86,7 @@ func rawVolume(pv *corev1.PersistentVolume, set, name, namespace, claim string,
 	}
 }
 
-// RawClaim returns the claim for which a volume of WipeVolume or LookVolume is reserved.
+// RawClaim returns the claim for which a volume from WipeVolume or LookVolume is reserved.
 func RawClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVolumeClaim {
 	ref := wiping.Spec.ClaimRef
 	return &corev1.PersistentVolumeClaim{

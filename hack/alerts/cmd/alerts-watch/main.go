@@ -1,5 +1,5 @@
 // Command alerts-watch evaluates the rules in a file after every scrape. Its standard input has one line of JSON for
-// each scrape. The line maps the name of each target to the target's answer in Prometheus' text format. For each
+// each scrape. The line maps the name of each target to the target's response in Prometheus' text format. For each
 // scrape, the command prints one line of JSON. That line maps the name of each alert to the label sets for which the
 // alert is pending or firing. Each scrape counts as one minute after the previous one (alerts.Watch).
 package main
