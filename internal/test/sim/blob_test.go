@@ -33,7 +33,7 @@ func (p *process) readBlob(ref format.BlobRef) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(b, 0, ref.Size))
 }
 
-// fetchBlobs fetches the blobs to which the leader's entries refer. A follower calls it before it stores the entries.
+// fetchBlobs fetches the blobs that the leader's entries refer to. A follower calls it before it stores the entries.
 func (p *process) fetchBlobs(ctx context.Context, from uint64, refs []format.BlobRef) error {
 	w := p.machine.world
 	select {

@@ -24,14 +24,14 @@ type call struct {
 	cond replica.Condition
 }
 
-// reply is the answer to a call. For a refused write, index is the version that the refusal named as the newest one.
+// reply is the response to a call. For a refused write, index is the version that the refusal named as the newest one.
 // For any other call, it is the version that was read or written.
 type reply struct {
 	index   uint64
 	refused error // nil, ErrExists or ErrMismatch
 }
 
-// operation is a call with its answer, and the positions of both in the order of moments.
+// operation is a call with its response, and the positions of both in the order of moments.
 type operation struct {
 	client    int
 	call      call
@@ -41,8 +41,8 @@ type operation struct {
 	at, until time.Duration // positions in the order of messages
 }
 
-// moments numbers calls and answers in the order in which they occurred. Virtual time cannot order them, because many
-// calls and answers occur at the same virtual time.
+// moments numbers calls and responses in the order in which they occurred. Virtual time cannot order them, because many
+// calls and responses occur at the same virtual time.
 var moments atomic.Int64
 
 // client makes one call after another, and repeats each call until the call is answered.
@@ -124,9 +124,9 @@ func randomCall(random *rand.Rand, last map[int64]uint64, keys int64) call {
 	return c
 }
 
-// perform repeats the n-th call of a client until it is answered. It returns false if the run ends before that. The
-// first try goes to p if p is not nil. The other tries go to a process that claims to lead, and sometimes to any
-// process.
+// perform repeats the n-th call of a client until it is answered. It returns false if the run ends before the call is
+// answered. The first try goes to p if p is not nil. The other tries go to a process that claims to lead, and sometimes
+// to any process.
 func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) bool {
 	var request [16]byte
 	binary.LittleEndian.PutUint64(request[:], uint64(op.client)+1)
@@ -178,7 +178,7 @@ func (w *world) choose(random *rand.Rand, anybody bool) *process {
 	return nil
 }
 
-// reached records the moment of an answer. It returns false if the process is dead, because a dead process cannot have
+// reached records the moment of a response. It returns false if the process is dead, because a dead process cannot have
 // answered.
 func (w *world) reached(p *process, op *operation) bool {
 	w.mu.Lock()
@@ -299,8 +299,8 @@ var model = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 }
 
-// judge checks whether the history is possible. For each record there must be one order of all operations that fits
-// what each client saw.
+// judge checks whether the history is possible. For each record there must be one order of all operations that is
+// consistent with every client's responses.
 func judge(history []operation) (violations []violation) {
 	byID := map[int64][]operation{}
 	for _, op := range history {

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// fullDisk makes the disk of a process refuse new data for a while. The disk refuses either all data, or only data that
+// fullDisk makes a process's disk refuse new data for a while. The disk refuses either all data, or only data that
 // needs a new file or newly allocated space.
 func (w *world) fullDisk(_ *operator, r *rand.Rand) bool {
 	kinds := []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpAllocate}
@@ -65,7 +65,7 @@ func nameOf(kind string) string {
 	return kind
 }
 
-// fileKind returns the kind of a file to which the committer writes, or "" for any other file.
+// fileKind returns the kind of a file that the committer writes to, or "" for any other file.
 func fileKind(name string) string {
 	base := path.Base(name)
 	_, isSegment := format.ParseSegmentName(base)
@@ -123,10 +123,11 @@ func refusedToWrite(err error) bool {
 // continued on its own.
 const withoutSpace = 10 * time.Second
 
-// restarts restarts processes whose replica has failed, because only a start determines what is on the disk.
+// restarts restarts processes whose replica has failed, because only a restart determines what is on the disk.
 func (w *world) restarts() {
 	r := rand.New(rand.NewPCG(w.seed, 8))
-	stuck := map[*process]time.Time{} // since when a process has reported a full disk although there is free space
+	// time since which a process has reported a full disk even though there is free space
+	stuck := map[*process]time.Time{}
 	for w.sleep(100 * time.Millisecond) {
 		for _, p := range w.processes() {
 			err := p.replica.Status().Err

@@ -36,8 +36,8 @@ func (w *world) heal() {
 	})
 }
 
-// startAll starts every machine that is down. startAll also starts machines that crash after the healing because their
-// crash was planned before it.
+// startAll starts every machine that is down. It also restarts machines that crash after the healing because a crash
+// had been scheduled before.
 func (w *world) startAll(r *rand.Rand) {
 	for _, m := range w.machines {
 		w.mu.Lock()

@@ -23,12 +23,12 @@ type hostile struct {
 	disk   *vfstest.Mem
 	name   string // name of the file
 	offset int64
-	times  int64 // number of refused reads; 0: all reads until the start ends
+	times  int64 // number of refused reads; 0 means all reads until the start has finished
 }
 
 // failReads makes a disk refuse to read a block during the start after a power cut. The disk refuses either a few times
 // or always. The block is near the end of the active segment, or in the journal. If the group has only one copy, the
-// reads succeed after a few refusals, because otherwise its data would be lost for good.
+// reads succeed after a few refusals, because otherwise its data would be permanently lost.
 func (w *world) failReads(o *operator, r *rand.Rand) bool {
 	return w.powerCutOne(o, r, func(m *machine) bool { return m.refuseToRead(r) })
 }
@@ -38,8 +38,8 @@ func (w *world) rotJournal(o *operator, r *rand.Rand) bool {
 	return w.cfg.copies > 1 && w.powerCutOne(o, r, func(m *machine) bool { return m.rotRecord(r) })
 }
 
-// worstRead makes a block unreadable, or damages a record of the journal, at a moment when the other members lack
-// entries that the machine has acknowledged.
+// worstRead makes a block unreadable, or damages a journal record, at a moment when the other members lack entries that
+// the machine has acknowledged.
 func (w *world) worstRead(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		lost.cutPower(survival(r))
@@ -50,8 +50,8 @@ func (w *world) worstRead(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// powerCutOne cuts the power of one machine and then calls do(), which changes the disk of that machine. It chooses
-// only a machine whose disk may be lost, unless the group has only one copy. do() is called with world.mu held.
+// powerCutOne cuts one machine's power and then calls do(), which changes that machine's disk. It chooses only a
+// machine whose disk may be lost, unless the group has only one copy. do() is called with world.mu held.
 func (w *world) powerCutOne(o *operator, r *rand.Rand, do func(*machine) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -111,7 +111,7 @@ func (h *hostile) choose(r *rand.Rand) bool {
 
 // takeHostile returns the file system for a start from a disk. The file system includes the arranged fault. The caller
 // must not hold world.mu, and must call ended() after the start. ended() returns the fault if it refused all reads
-// until the end.
+// until the start had finished.
 func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended func() (forGood *hostile)) {
 	faulty = vfstest.NewFaulty(disk)
 	w := m.world
@@ -160,7 +160,7 @@ func (h *hostile) truncateUnreadable() bool {
 		h.disk.Remove(path.Join(groupDir, format.MarkName)), h.disk.SyncDir(groupDir)) == nil
 }
 
-// refusedToRead reports whether a start ended because the device refused to read.
+// refusedToRead reports whether a start failed because the device refused to read.
 func refusedToRead(err error) bool { return errors.Is(err, syscall.EIO) }
 
 type journalRecord struct {
@@ -210,7 +210,7 @@ func (m *machine) rotRecord(r *rand.Rand) bool {
 }
 
 // misread makes the disk return a wrong bit, once, when a compaction verifies the segment that it has written. One in
-// three compactions is affected. The caller calls over() when the compaction has ended.
+// three compactions is affected. The caller must call over() when the compaction has finished.
 func (w *world) misread(p *process) (over func()) {
 	w.mu.Lock()
 	chosen := w.random.IntN(3) == 0

@@ -11,7 +11,7 @@ import (
 
 // The faults in this file create situations in which a lease would cause a wrong read if one safety rule were missing.
 // These situations rarely occur by chance, because another member must be elected within half a second of the
-// majority's last answer to the leader, and the leader must not receive any message about the election.
+// majority's last response to the leader, and the leader must not receive any message about the election.
 
 // transferBehindPartition transfers leadership. From the TimeoutNow message on, the old leader receives nothing, so it
 // continues to believe that it leads.
@@ -53,7 +53,7 @@ func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 		return false
 	}
 	if late != 0 {
-		// A read gives the old leader a lease again, unless the safety rule under test prevents it.
+		// A read renews the old leader's lease, unless the safety rule under test prevents this.
 		if !w.sleep(late) || !w.readThrough(leader) {
 			return false
 		}
@@ -65,9 +65,9 @@ func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 	return w.contrast(to, leader, r)
 }
 
-// askJustStarted disconnects one member from the leader until that member asks for votes. At that moment the asked
-// voter loses power, so after its restart it does not remember that it has just answered the leader. askJustStarted
-// returns true if the restarted voter was asked for its vote.
+// askJustStarted disconnects one member from the leader until that member asks for votes. At that moment the voter that
+// receives the request loses power, so after its restart it does not remember that it has just responded to the leader.
+// askJustStarted returns true if the restarted voter was asked for its vote.
 func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()
@@ -132,8 +132,8 @@ func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhil
 }
 
 // contrast waits until the new leader (the argument leads) is the leader while the old leader (the argument led) still
-// believes that it leads. Clients then write to the new leader and read from the old one. At the end contrast connects
-// all machines again. It returns false if this situation does not arise.
+// believes that it leads. Clients then write to the new leader and read from the old one. Finally, contrast reconnects
+// all machines. It returns false if this situation does not arise.
 func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	defer w.connect()
 	is := false
@@ -172,7 +172,7 @@ func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 }
 
 // askWithCondition makes another client write through a former leader, on the condition that the record has the version
-// of the put. The former leader has only an older version, and must not refuse the write because of it.
+// of the argument put. The former leader has only an older version, and must not refuse the write for that reason.
 func (w *world) askWithCondition(led *process, put operation, random *rand.Rand, n uint64) {
 	w.calling.Add(1)
 	w.wait.Go(func() {
@@ -192,8 +192,8 @@ func (w *world) remember(op operation) {
 	w.history = append(w.history, op)
 }
 
-// readThrough asks a leader for a read barrier. If readThrough returns true, the leader also has a lease, provided that
-// it may have one.
+// readThrough asks a leader for a read barrier. If readThrough returns true, the leader also has a lease, if it is
+// allowed to have one.
 func (w *world) readThrough(p *process) bool {
 	ctx, cancel := context.WithTimeout(w.ctx, 50*time.Millisecond)
 	defer cancel()

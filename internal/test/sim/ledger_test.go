@@ -20,8 +20,8 @@ type ledger struct {
 	entries  map[uint64]fact      // index -> the entry of the first replica that applied it
 	requests map[[16]byte]uint64  // request id -> index
 	asked    map[[16]byte][]write // request id -> writes tried with it; if the data is a blob, they differ
-	blobs    map[uuid.UUID]uint64 // blob -> hash of its data
-	nothing  map[[16]byte]bool    // requests that were answered as having written nothing
+	blobs    map[uuid.UUID]uint64 // maps each blob to its data's hash
+	nothing  map[[16]byte]bool    // requests that were answered without a write
 	churned  map[write]bool       // writes without a request id
 	members  map[uint64]bool      // every id that was in a membership
 
@@ -37,7 +37,7 @@ type fact struct {
 	id      int64
 	request [16]byte
 	data    uint64 // the hash of the data
-	crc     uint32 // checksum that is stored with a remembered request id
+	crc     uint32 // checksum stored with a remembered request id
 	by      uint64 // the Raft id of the replica that applied the entry
 }
 
@@ -75,7 +75,7 @@ func (l *ledger) ask(request [16]byte, w write) {
 }
 
 // applier returns the probe for one process of a replica. The probe ignores what a dead process applies on its old
-// disk, because no client can see that.
+// disk, because no client can see it.
 func (l *ledger) applier(p *process) func(*format.Entry) {
 	last := uint64(0)
 	return func(e *format.Entry) {
@@ -132,7 +132,7 @@ func (f fact) remembered() fact {
 	return f
 }
 
-// has returns a description of what is wrong with an entry of a log, or an empty text.
+// has returns a description of a log entry's fault, or an empty string.
 func (l *ledger) has(e *format.Entry) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,7 +190,7 @@ func (l *ledger) churn(w write) {
 	l.churned[w] = true
 }
 
-// acknowledged checks the answer to a write.
+// acknowledged checks the response to a write.
 func (l *ledger) acknowledged(request [16]byte, index uint64) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,7 +210,7 @@ func (l *ledger) declined(request [16]byte) {
 	l.nothing[request] = true
 }
 
-// seen checks what a read has returned.
+// seen checks the result of a read.
 func (l *ledger) seen(id int64, index uint64, data []byte) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

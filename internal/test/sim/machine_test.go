@@ -29,8 +29,8 @@ type machine struct {
 	raftID  uint64   // the incarnation that the operator has assigned to this machine; 0: none
 	process *process // nil: the machine is down
 	joining bool     // comeUp is running
-	// busy holds the disks on which a start, an install or the end of a process is running. Only one of these may use a
-	// disk at a time, as flock ensures on real machines.
+	// busy holds the disks on which a start, an install or the stop of a process is in progress. Only one of these may use
+	// a disk at a time, as flock ensures on real machines.
 	busy      map[*vfstest.Mem]bool
 	rejoining *vfstest.Mem  // rejoin is running on this disk
 	foreign   *vfstest.Mem  // this disk is known to belong to another volume
@@ -83,11 +83,11 @@ type process struct {
 	replica    *replica.Replica
 	neighbours []*neighbour    // other groups on the volume
 	loaded     []format.Damage // damage that Load has found
-	orderly    bool            // the process was asked to stop, not killed
+	orderly    bool            // set if the process was asked to stop, and not killed
 	// writesFailed is true once a write or sync of the process has failed.
 	writesFailed atomic.Bool
-	full         atomic.Int32 // number of active faults of a full disk
-	informedAt   time.Time    // guarded by world.mu: arrival of the last planned notice about shards of other members
+	full         atomic.Int32 // number of active disk-full faults
+	informedAt   time.Time    // arrival of the last scheduled notice about other members' shards; guarded by world.mu
 }
 
 func (m *machine) options(disk vfs.FS) group.Options {
@@ -208,7 +208,7 @@ func (m *machine) noticeAge(disk *vfstest.Mem) {
 	}
 }
 
-// load starts a process from the content of the disk. It returns nil if that is not possible now.
+// load starts a process from the content of the disk. It returns nil if the process cannot be started now.
 func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *process {
 	w := m.world
 	fs, ended := m.takeHostile(disk)
@@ -338,8 +338,8 @@ func (p *process) halt() {
 	}
 }
 
-// kill ends the process immediately. The caller holds world.mu. The returned function ends the goroutines of the
-// process. Until that function has returned, no other goroutine may use the disk of the process.
+// kill kills the process immediately. The caller holds world.mu. The returned function stops the process's goroutines.
+// Until that function has returned, no other goroutine may use the disk of the process.
 func (m *machine) kill() (end func()) {
 	p := m.process
 	m.process = nil
@@ -367,7 +367,7 @@ func (m *machine) cutPower(s vfstest.Survival) {
 	w.wait.Go(end)
 }
 
-// halt kills the process, and waits until its goroutines have ended.
+// halt kills the process, and waits until its goroutines have returned.
 func (m *machine) halt() {
 	m.world.mu.Lock()
 	end := m.kill()
@@ -426,7 +426,7 @@ func (m *machine) comeUp(raftID uint64) {
 		return
 	}
 	if found && err == nil && (file.RaftID != raftID || file.Volume != volume) || m.isForeign(disk) {
-		m.wipe(disk) // a different incarnation, or the volume of another shard, which may hold nothing of the group
+		m.wipe(disk) // a different incarnation, or another shard's volume, which may hold nothing of the group
 	}
 	m.join(raftID)
 }
@@ -502,7 +502,7 @@ func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int,
 	}
 }
 
-// source chooses a process whose export will be installed. It prefers the replica whose Raft id is the argument from.
+// source chooses a process whose export will be installed. It prefers the replica with the Raft id from.
 func (w *world) source(m *machine, from uint64) *process {
 	all := w.processes()
 	w.mu.Lock()

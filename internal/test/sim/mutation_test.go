@@ -20,7 +20,7 @@ type safetyRule struct {
 }
 
 // safetyRules are the rules that the simulation can judge. If one is switched off, an oracle for that rule must report
-// it. A violation that another oracle reports is accepted only where it is also a consequence of the missing rule.
+// it. If another oracle reports a violation, it is accepted only where it is also a consequence of the missing rule.
 var safetyRules = []safetyRule{
 	{name: "acknowledged means synced", off: rules.Sync, faults: powerFaults, oracles: lost},
 	{name: "a promise waits for the sync", off: rules.Promise, faults: powerFaults, oracles: lost},
@@ -136,8 +136,7 @@ func (rule *safetyRule) run(t *testing.T, seed uint64, on bool) *result {
 	return run(t, seed, cfg)
 }
 
-// seedsFor returns the seeds that are tried for a rule that is switched off. The first pinned ones are the rule's
-// pins.
+// seedsFor returns the seeds with which a switched-off rule is tested. The first pinned seeds are the rule's pins.
 func seedsFor(t *testing.T, rule *safetyRule) (seeds []uint64, pinned int) {
 	t.Helper()
 	n, first := number(t, "SHEAF_SIM_MUTATION_SEEDS", 0), uint64(1)

@@ -25,7 +25,7 @@ import (
 
 const (
 	neighbours     = 2 // the number of neighbours on each volume
-	neighbourVoter = 1 // the Raft id of the only voter of a neighbour
+	neighbourVoter = 1 // Raft id of a neighbour's only voter
 )
 
 // neighbour is an additional group on a volume, as it runs in a process.
@@ -68,7 +68,7 @@ func groupsOn(disk vfs.FS) (ids []uuid.UUID, err error) {
 	return ids, nil
 }
 
-// startNeighbours opens the neighbours on a disk, and creates those that are missing. It returns false if it fails.
+// startNeighbours opens the neighbours on a disk, and creates those that are missing. It returns false after an error.
 func (p *process) startNeighbours() bool {
 	if p.journal == nil {
 		return true
@@ -160,7 +160,7 @@ func (n *neighbour) check(p *process) {
 	}
 }
 
-// writeNeighbour writes to a neighbour until its process ends.
+// writeNeighbour writes to a neighbour until the process is stopped.
 func (p *process) writeNeighbour(n *neighbour) {
 	m, w := p.machine, p.machine.world
 	r := rand.New(rand.NewPCG(w.seed, 1000+uint64(10*m.number+n.number)))
@@ -189,7 +189,7 @@ func (p *process) writeNeighbour(n *neighbour) {
 	}
 }
 
-// closeNeighbours closes the logs after the committer has ended.
+// closeNeighbours closes the logs after the committer has stopped.
 func (p *process) closeNeighbours() {
 	for _, n := range p.neighbours {
 		if err := n.log.Close(p.orderly); err != nil && !p.disk.Crashed() && !p.writesFailed.Load() {

@@ -107,7 +107,7 @@ func (w *world) crashOne(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// crashLater cuts the power right before one of the next operations of the disk takes effect.
+// crashLater schedules a power cut right before one of the disk's next operations takes effect.
 func (w *world) crashLater(_ *operator, r *rand.Rand) bool {
 	m, s, restart := w.one(r), survival(r), between(r, 10*time.Millisecond, 2*time.Second)
 	w.mu.Lock()

@@ -1,9 +1,9 @@
 package sim
 
 const (
-	// pinRounds is the number of times that the pins of a rule are tried before other seeds. A seed determines the faults
-	// and the calls, but the order in which goroutines run differs from run to run, and the weakest pins find their rule
-	// in one run of eight.
+	// pinRounds is the number of times that a rule's pins are tried before other seeds. A seed determines the faults and
+	// the calls, but the order in which goroutines run differs from run to run, and the weakest pins find their rule in
+	// one run of eight.
 	pinRounds = 12
 	// seedsMax is far more seeds than any rule needs.
 	seedsMax = 3000

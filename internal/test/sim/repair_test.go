@@ -185,9 +185,9 @@ func truncateTail(disk *vfstest.Mem) bool {
 		disk.SyncDir(groupDir)) == nil
 }
 
-// rejoin handles a disk that cannot be loaded because its last entries or its vote are bad. The replica is installed
-// again from a member that has all the replica's entries. If the replica's vote cannot be determined, the replica is
-// given up after a while, and another incarnation replaces it.
+// rejoin handles a disk that cannot be loaded because its last entries or its vote are damaged. The replica is
+// installed again from a member that has all the replica's entries. If the replica's vote cannot be determined, the
+// replica is given up after a while, and another incarnation replaces it.
 func (m *machine) rejoin(disk *vfstest.Mem, file format.ReplicaFile, epoch int) {
 	w := m.world
 	w.mu.Lock()

@@ -13,7 +13,7 @@ import (
 // reuse writes the records with ids from reuseIDs on.
 const reuseIDs = 2000
 
-// reuse repeats the request id of an acknowledged write with a different write: a write of another record, a write of
+// reuse repeats the request id of an acknowledged write with a different write: a write to another record, a write with
 // other data, or a delete. None of these writes may be acknowledged, no matter which replica leads by then, because
 // none of them is applied.
 func (w *world) reuse() {

@@ -58,7 +58,7 @@ const anyFrame = 1 << 30
 // last ones may not be committed.
 func newest(r *rand.Rand) int { return []int{1, 4, 20, anyFrame}[r.IntN(4)] }
 
-// rotDisk damages one of the newest frames that were synced, or a blob of a machine.
+// rotDisk damages one of the newest synced frames, or a blob, on a machine's disk.
 func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 	w.mu.Lock()
 	disk, raftID := m.disk, m.raftID
@@ -67,7 +67,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 	if err != nil || !found || file.Joining || file.RaftID != raftID {
 		return false
 	}
-	// Damage to bytes that were not synced does not count, because it could not be distinguished from a torn write.
+	// Only synced bytes are damaged, because damage to other bytes could not be distinguished from a torn write.
 	segments, blobs, ok := places(disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}))
 	if !ok || len(segments) == 0 {
 		return false
@@ -115,7 +115,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 	return true
 }
 
-// places returns the frames that count as synced, and the blobs to which entries refer.
+// places returns the frames that are treated as synced, and the blobs that entries refer to.
 func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
 	manifest, err := format.ReadManifest(disk, groupDir)
 	if err != nil {

@@ -38,8 +38,8 @@ func (w *world) watchShards() {
 	}
 }
 
-// inform informs a replica that the shard of a member is silent, or answers again. A shard informs its groups one after
-// the other, in any order. Therefore the notice may reach this replica long after other members received their notices.
+// inform informs a replica that a member's shard is silent, or responds again. A shard informs its groups one after the
+// other, in any order. Therefore the notice may reach this replica long after other members received their notices.
 // Notices do not overtake each other.
 func (w *world) inform(p *process, raftID uint64, heard bool) {
 	w.mu.Lock()
@@ -100,7 +100,7 @@ func (w *world) reconnect(m, only *machine) {
 }
 
 // informLate makes the leader silent for a second. One member is informed in time, and receives nothing from the leader
-// for longer. Another member is informed only after it has answered the leader again, and then the leader becomes
+// for longer. Another member is informed only after it has responded to the leader again, and then the leader becomes
 // silent once more. informLate returns true if the leader had a lease when the second member was informed.
 func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 	w.connect()

@@ -50,21 +50,21 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 const again = "run it again: SHEAF_SIM_SEED=%d SHEAF_SIM_SEEDS=20 go test ./internal/test/sim -run TestSeeds (the " +
 	"goroutines' turns differ from run to run)"
 
-// chosen are seeds in which, in total, each fault of mustCome occurs at least four times, at the lowest cost. They are
-// the cheapest sixty of the first 240 seeds.
+// chosen are seeds with which, in total, each fault in mustCome occurs at least four times, at the lowest cost. They
+// are the cheapest sixty of the first 240 seeds.
 var chosen = []uint64{
 	5, 6, 7, 15, 18, 24, 30, 33, 40, 42, 44, 46, 47, 49, 54, 55, 64, 68, 70, 72, 75, 80, 87, 88, 93, 94, 97, 101, 108, 111,
 	113, 116, 117, 120, 132, 141, 145, 146, 153, 157, 161, 163, 165, 170, 171, 172, 179, 180, 187, 195, 198, 199, 208, 209,
 	213, 216, 222, 224, 238, 239,
 }
 
-// found are seeds that have found a fault, some of them only in a part of their runs.
+// found are seeds that have found a fault in Sheaf, some of them only in a part of their runs.
 var found = []uint64{310, 335, 584, 666, 919, 2109, 3147, 3837, 4561, 5794, 7406, 20555, 21620}
 
 // shortSeeds is how many of the chosen seeds run with -short.
 const shortSeeds = 20
 
-// seedsOf returns the seeds of a run of TestSeeds, and whether each fault must occur in them.
+// seedsOf returns the seeds of a run of TestSeeds, and whether each fault must occur with them.
 func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	t.Helper()
 	only, first := number(t, "SHEAF_SIM_SEED", 0), number(t, "SHEAF_SIM_FIRST", 1)

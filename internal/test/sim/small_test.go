@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// smallKind returns the kind of a small file of a group, which is either kept twice or can be made again. It returns
-// "" for any other file.
+// smallKind returns the kind of a group's small file, which is either kept twice or can be recreated. It returns "" for
+// any other file.
 func smallKind(file string) string {
 	_, isHint := format.ParseHintName(file)
 	switch {
@@ -63,8 +63,8 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	}
 	changed := false
 	w.mu.Lock()
-	// If both the synced end of the log and the mark that records it were bad, no replica could notice the loss. Therefore
-	// only one of these two faults is caused at a time.
+	// If both the synced end of the log and the mark that records it were bad, no replica could notice the loss.
+	// Therefore, only one of these two is damaged at a time.
 	hit := kind == format.MarkName && m.isHit() || slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
 	if m.disk == disk && !hit {
 		disk.Rot(path.Join(groupDir, name), from, length, func(b []byte) {
@@ -89,9 +89,8 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// rotBoth makes both copies of the manifest, or both slots of the mark, go bad after a power cut. Without a manifest,
-// the replica's vote cannot be determined, so another incarnation replaces the replica. The loss of a mark damages
-// nothing.
+// rotBoth corrupts both copies of the manifest, or both slots of the mark, after a power cut. Without a manifest, the
+// replica's vote cannot be determined, so another incarnation replaces the replica. The loss of a mark damages nothing.
 func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 	return w.cfg.copies > 1 && w.powerCutOne(o, r, func(m *machine) bool {
 		file, found, err := format.ReadReplicaFile(m.disk, groupDir)

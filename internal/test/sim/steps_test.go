@@ -16,14 +16,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// Each disk has a superblock, and etcd has a registry of volumes. Both use the code and the rule of shards. A disk may
-// be replaced by an earlier image of itself at any moment, except in the seconds in which the image cannot be
+// Each disk has a superblock, and etcd has a registry of volumes. Both use the same code and the same rule as shards. A
+// disk may be replaced by an earlier image of itself at any moment, except in the seconds in which the image cannot be
 // distinguished from the disk (see docs/operations/troubleshooting.md).
 
 const (
 	superDir = "/s" // folder of the superblock
-	// stepTime is the time between two steps of a volume that is written to. stepBound is the maximum time from a write
-	// until etcd has the step that covers it.
+	// stepTime is the time between two steps of a volume with writes in progress. stepBound is the maximum time from a
+	// write until etcd has the step that covers it.
 	stepTime  = time.Second
 	stepBound = stepTime + 5*stepLook
 	stepLook  = 100 * time.Millisecond
@@ -43,20 +43,20 @@ type session struct {
 type sinceBackup struct {
 	restarted bool          // the volume was opened again
 	durable   uint64        // the writes that were durable at the backup
-	covered   time.Duration // how long a step has been due for later writes while etcd answered
+	covered   time.Duration // how long a step has been due for later writes while etcd responded
 	written   bool
 }
 
 // isOld reports whether the machine must notice that its backup is old. The caller holds world.mu.
 func (s sinceBackup) isOld() bool { return s.restarted || s.covered >= stepBound }
 
-// backUpNow takes an image of the disk of a machine. The caller holds world.mu.
+// backUpNow takes an image of a machine's disk. The caller holds world.mu.
 func (m *machine) backUpNow() {
 	m.backup = m.disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	m.since = sinceBackup{durable: m.durable()}
 }
 
-// durable returns the number of rounds of the committer that became durable since the process began. The caller holds
+// durable returns the number of committer rounds that became durable since the process began. The caller holds
 // world.mu.
 func (m *machine) durable() uint64 {
 	if m.process == nil {
@@ -142,8 +142,7 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	return true
 }
 
-// refused gives a machine a new identity, as a shard gets one after a rollback of its volume. The caller holds
-// world.mu.
+// refused gives a machine a new identity, as a shard's volume gets one after a rollback. The caller holds world.mu.
 func (m *machine) refused() {
 	w := m.world
 	if m.aged == uuid.Nil && !m.cloned { // a copy of the machine's own disk may have come back to it
@@ -163,7 +162,7 @@ func shardOn(name string, sb volume.Superblock) placement.Shard {
 	}
 }
 
-// mayRegister asks the registry in etcd whether a shard may register. It also returns the step that the registry has.
+// mayRegister checks with the registry in etcd whether a shard may register. It also returns the step in the registry.
 func (w *world) mayRegister(s placement.Shard) (placement.Step, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,7 +171,7 @@ func (w *world) mayRegister(s placement.Shard) (placement.Step, error) {
 		return seen.Step, nil
 	}
 	if w.cfg.mutation == mutateSteps {
-		seen.Step = placement.Step{} // only generations count
+		seen.Step = placement.Step{} // only generations are compared
 	}
 	return seen.Step, placement.MayFollow(seen, s)
 }
@@ -292,7 +291,7 @@ func (s *sinceBackup) note(durable uint64, silent bool) {
 	}
 }
 
-// isEtcdSilent reports whether etcd does not answer now. The caller holds world.mu.
+// isEtcdSilent reports whether etcd does not respond now. The caller holds world.mu.
 func (w *world) isEtcdSilent() bool { return time.Now().Before(w.etcdSilent) }
 
 // silenceEtcd makes etcd unresponsive for a while. Running processes continue, but their volumes make no further step.
@@ -322,7 +321,7 @@ func (w *world) rollBack(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// putBack replaces the disk of a machine by its image. The image is kept, so that it can be put back again.
+// putBack replaces a machine's disk with its image. The image is kept, so that it can be put back again.
 func (w *world) putBack(m *machine, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()

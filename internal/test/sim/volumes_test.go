@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// mayLose reports whether the disk of a machine may be lost without losing data. For that, a quorum of the other
-// members must hold everything, so no other voter may be lost or damaged. The caller holds o.mu, so that the operator
-// does not change members.
+// mayLose reports whether the disk of a machine may be lost without losing data. A quorum of the other members must
+// hold everything, so no other voter may be lost or damaged. The caller holds o.mu, so that the operator does not
+// change members.
 func (w *world) mayLose(o *operator, m *machine) bool {
 	if o.changing {
 		return false
@@ -38,7 +38,7 @@ func (w *world) mayLose(o *operator, m *machine) bool {
 			return false
 		}
 	}
-	// The leader may be a former one, so only the newest membership that any member has applied counts.
+	// The leader may be a former one, so this must be the newest membership that any member has applied.
 	return members.ConfIndex == w.ledger.newestConf() && m.raftID != 0
 }
 
@@ -53,7 +53,7 @@ func (w *world) loseVolume(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// replaceVolume gives a machine a new disk. The old content and the incarnation are lost for good.
+// replaceVolume gives a machine a new disk. The old content and the incarnation are permanently lost.
 func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()
@@ -97,9 +97,9 @@ func (w *world) backUp(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// swapVolumes exchanges the disk of a member with the disk of a machine that holds nothing of the group. Neither disk
-// has the volume that is registered for its new shard, so no replica on it may run, except when a disk returns to its
-// own machine.
+// swapVolumes swaps a member's disk with the disk of a machine that holds nothing of the group. Neither disk has the
+// volume that is registered for its new shard, so no replica on it may run, except when a disk returns to its own
+// machine.
 func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 	m, other := w.one(r), w.one(r)
 	o.mu.Lock()

@@ -8,9 +8,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// voteTwice makes a member lose power right after it has given its vote, and lets another candidate of the same term
-// ask the member for its vote. The two candidates cannot reach each other, and the first candidate is then
-// disconnected. voteTwice returns true if the member has given its first vote.
+// voteTwice cuts a member's power right after it has voted, and lets another candidate in the same term request the
+// member's vote. The two candidates cannot reach each other, and the first candidate is then disconnected. voteTwice
+// returns true if the member has cast its first vote.
 func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()

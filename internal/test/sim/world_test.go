@@ -26,7 +26,7 @@ type config struct {
 	clients  int
 	keys     int64
 	length   time.Duration // duration of the time with faults
-	pause    time.Duration // maximum pause between two calls of a client
+	pause    time.Duration // maximum pause between two calls by a client
 	scrub    time.Duration // maximum time between two scrubs
 	faults   map[string]int
 	off      rules.Off
@@ -48,7 +48,7 @@ const (
 	mutateReuse             // an emptied volume continues under its old Raft id
 	mutateRollBack          // an old state of a volume continues under its Raft id
 	mutateSteps             // volumes are distinguished only by their generations, not by steps
-	mutateBlobs             // followers accept entries without the blobs to which they refer
+	mutateBlobs             // followers accept entries without the blobs that the entries refer to
 	mutateTail              // damage below the synced mark is treated as a torn write
 	mutateRepair            // damage is repaired from any replica, even from one that has applied less
 	mutateCopy              // a copy of a volume continues under its Raft id
@@ -62,12 +62,12 @@ type world struct {
 	cfg    config
 	seed   uint64
 	ledger *ledger
-	ctx    context.Context // ends with a violation, or with the run
+	ctx    context.Context // canceled after a violation, or when the run ends
 	cancel context.CancelFunc
 	wait   sync.WaitGroup // waits for all goroutines
 
 	calling   atomic.Int32 // clients that are not done
-	contrasts uint64       // number of calls of contrast so far; used only by the nemesis
+	contrasts uint64       // number of calls to contrast so far; used only by the nemesis
 	begun     time.Time
 	tracing   bool
 	events    struct {
@@ -87,11 +87,11 @@ type world struct {
 	calm        bool                                 // clients do not write
 	stopping    bool                                 // no new calls and no new faults
 	volumes     map[uuid.UUID]placement.VolumeRecord // the records of volumes in etcd
-	etcdSilent  time.Time                            // etcd does not answer until this time
+	etcdSilent  time.Time                            // etcd does not respond until this time
 	fired       map[string]int
 	violations  []violation
 	history     []operation
-	members     map[uint64]bool // the members at the end of the run
+	members     map[uint64]bool // the members when the run ends
 }
 
 // result is the result of a run.
@@ -184,7 +184,7 @@ func (w *world) live() {
 	}
 }
 
-// violate records a violation, and ends the run.
+// violate records a violation, and stops the run.
 func (w *world) violate(o oracle, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -199,7 +199,7 @@ func (w *world) found(o oracle, what string) {
 	w.cancel()
 }
 
-// fire counts a fault.
+// fire counts the occurrence of a fault.
 func (w *world) fire(fault string) {
 	w.trace("%s", fault)
 	w.mu.Lock()
@@ -217,7 +217,7 @@ func (w *world) trace(format string, args ...any) {
 	w.events.list = append(w.events.list, fmt.Sprintf("%10v ", time.Since(w.begun))+fmt.Sprintf(format, args...))
 }
 
-// sleep waits for d. It returns false if the run ends before that.
+// sleep waits for d. It returns false if the run ends before d has passed.
 func (w *world) sleep(d time.Duration) bool {
 	select {
 	case <-w.ctx.Done():

@@ -24,7 +24,7 @@ func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// worstRot makes the last synced bytes of the log rot on one voter at the worst moment, when one other voter is left
+// worstRot corrupts the last synced bytes of the log on one voter at the worst moment, when one other voter is left
 // behind and the leader is disconnected. The damage is found immediately, because the machine restarts or scrubs.
 func (w *world) worstRot(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
@@ -66,7 +66,7 @@ func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) boo
 	longer := time.Duration(0)
 	if r.IntN(2) == 0 && len(lost.rots) == 0 {
 		lost.backUpNow()
-		longer = stepBound + 2*stepLook // the image counts as old after this time
+		longer = stepBound + 2*stepLook // the image is treated as old after this time
 	}
 	w.mu.Unlock()
 	w.only(func(a, b int) bool { return a != behind.number && b != behind.number })
