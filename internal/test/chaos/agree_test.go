@@ -151,7 +151,7 @@ func (l *logOf) read(name string, id format.SegmentID) error {
 }
 
 // cut drops the entries from an index on. Another leader has written other entries in their place, so the dropped
-// entries no longer count.
+// entries must be ignored.
 func (l *logOf) cut(from uint64) {
 	for index := from; index <= l.last; index++ {
 		delete(l.facts, index)
@@ -220,8 +220,8 @@ func TestFactsAgree(t *testing.T) {
 	}
 }
 
-// An entry that another leader truncated no longer counts, even if compaction has removed everything that this leader
-// wrote in its place. The manifest then gives the index at which the next segment begins.
+// An entry that another leader truncated is ignored, even if compaction has removed everything that this leader wrote
+// in its place. The manifest then gives the index at which the next segment begins.
 func TestWhatWasTruncatedIsNotReadThoughNothingIsLeftOfTheTruncation(t *testing.T) {
 	opts := group.Options{
 		FS: vfs.OS{}, Dir: path.Join(t.TempDir(), "7"), Identity: format.Identity{Store: uuid.New(), Group: uuid.New(),

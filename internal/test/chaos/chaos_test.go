@@ -41,7 +41,7 @@ type config struct {
 // These are the paths of the programs under test.
 var sheafBinary, slowdiskBinary string
 
-// TestMain removes the programs that build made.
+// TestMain removes the programs that the function build has compiled.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
@@ -178,7 +178,7 @@ func live(t *testing.T, cfg config) {
 	t.Logf("%.1f s in all", time.Since(begin).Seconds())
 }
 
-// judge checks everything that the clients saw, and what the shards hold.
+// judge checks everything that the clients saw, and the contents of the shards.
 func (n *nemesis) judge(lived error) {
 	t, l := n.t, n.load
 	if lived != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// lived makes a possible history of several workers on one record. The calls take effect in the order in which lived
-// generates them.
+// lived generates a possible history of several workers' calls on one record. The calls take effect in the order in
+// which lived generates them.
 func lived(seed uint64, n int) []operation {
 	random := rand.New(rand.NewPCG(seed, 1))
 	var all []operation
@@ -52,7 +52,7 @@ func lived(seed uint64, n int) []operation {
 }
 
 // TestTheCheckerTakesWhatCanBe checks that the checker accepts possible histories, including those in which some calls
-// have no answer.
+// have no response.
 func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	for seed := range uint64(50) {
 		all := lived(seed, 150)
@@ -147,8 +147,8 @@ var mutations = []struct {
 	{"an acknowledged write is lost", lost},
 	{"a read gives an older version", older},
 	{"a read misses a record", func(all []operation, i int) ([]operation, bool) {
-		// The value was written before the read began, and no delete overlaps the time between that write and the end of the
-		// read.
+		// The value was written before the read began, and no delete overlaps the time between that write and the read's
+		// response.
 		if all[i].verb != get || all[i].seen == 0 {
 			return nil, false
 		}
@@ -218,7 +218,7 @@ func TestTheCheckerFindsWhatCannotBe(t *testing.T) {
 	}
 }
 
-// TestAnUnansweredWriteMayOrMayNotHappen checks that a write without an answer may take effect, but only after it was
+// TestAnUnansweredWriteMayOrMayNotHappen checks that a write without a response may take effect, but only after it was
 // requested.
 func TestAnUnansweredWriteMayOrMayNotHappen(t *testing.T) {
 	first := operation{verb: put, key: 1, value: 1, version: 1, begin: 0, end: 10}

@@ -45,7 +45,7 @@ type load struct {
 	wait sync.WaitGroup
 }
 
-// keysAtOnce is the number of records of each group that are in use at a time. After keyCalls calls, a new record
+// keysAtOnce is the number of records in each group that are in use at a time. After keyCalls calls, a new record
 // replaces one of them.
 const (
 	keysAtOnce = 3
@@ -216,7 +216,7 @@ func (w *worker) finish(c *call) {
 	w.tryAgain(c, w.try(c))
 }
 
-// tryAgain repeats a call after the error of its first try.
+// tryAgain retries a call whose first try has failed with the given error.
 func (w *worker) tryAgain(c *call, err error) {
 	for tries := 1; err != nil; tries++ {
 		c.unknown = c.unknown || errors.Is(err, client.ErrOutcomeUnknown)
@@ -244,7 +244,7 @@ func (w *worker) tryAgain(c *call, err error) {
 	w.load.history.add(c.operation)
 }
 
-// try makes one try. It returns nil if it stored an answer in the operation.
+// try makes one try. It returns nil if it has stored a response in the operation.
 func (w *worker) try(c *call) error {
 	timeout := time.Second + time.Duration(w.random.Int64N(int64(9*time.Second)))
 	ctx, cancel := context.WithTimeout(w.load.ctx, timeout)
@@ -286,7 +286,7 @@ func (c *call) putOptions() *client.PutOptions {
 	return options
 }
 
-// takeGet records the answer to a read. It returns an error if the read failed.
+// takeGet records the response to a read. It returns an error if the read failed.
 func (w *worker) takeGet(c *call, got client.Record, err error) error {
 	if errors.Is(err, client.ErrNotFound) {
 		return nil
@@ -302,7 +302,7 @@ func (w *worker) takeGet(c *call, got client.Record, err error) error {
 	return nil
 }
 
-// takeWrite records the answer to a write. It returns an error if the write failed.
+// takeWrite records the response to a write. It returns an error if the write failed.
 func (w *worker) takeWrite(c *call, version string, err error) error {
 	var e *client.Error
 	errors.As(err, &e)
@@ -370,7 +370,7 @@ func (w *worker) several() (calls []*call) {
 	return calls
 }
 
-// putMany writes with BatchPut. It then repeats each put without an answer as a single call.
+// putMany writes with BatchPut. It then retries each put without a response as a single call.
 func (w *worker) putMany() {
 	calls := w.several()
 	var items []client.PutItem

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// damageCopy damages one of three copies while the shard of that copy is down. It zeroes or truncates a segment. `sheaf
+// damageCopy damages one of three copies while that copy's shard is down. It zeroes or truncates a segment. `sheaf
 // verify` on the volume must name the file. `sheaf verify` on the group must name the shard, unless the shard found the
 // damage when it started. No scan may return an earlier version of a record. The copy must be repaired.
 func (n *nemesis) damageCopy(victim *server) (words string, err error) {

@@ -11,8 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// mountDisk makes a file system of the given size on a loop device, mounted only in this machine, and returns its
-// folder. The kernel releases the device when the mount ends, and removes the mount when the machine ends.
+// mountDisk creates a file system of the given size on a loop device, mounted only in this machine, and returns its
+// folder. The kernel releases the device when the file system is unmounted, and unmounts it when the machine is
+// removed.
 func (m *machine) mountDisk(bytes int64) string {
 	image := filepath.Join(m.rig.dir, m.name+".image")
 	m.makeImage(image, bytes)
@@ -86,11 +87,11 @@ func (s *slowDisk) mountAgain() error {
 	return s.m.mountAt(s.file, s.at)
 }
 
-// set changes the rate. The change takes effect within a tenth of a second. A rate is "off", bytes per second such as
+// set changes the rate. The new rate takes effect within a tenth of a second. A rate is "off", bytes per second such as
 // "64K", "error" (EIO), or "hang".
 func (s *slowDisk) set(rate string) {
 	if err := os.WriteFile(s.rate+".new", []byte(rate), 0o644); err == nil {
-		_ = os.Rename(s.rate+".new", s.rate) // fails if the run has ended and removed the folder
+		_ = os.Rename(s.rate+".new", s.rate) // fails if the run has finished and removed the folder
 	}
 }
 
@@ -131,7 +132,7 @@ func (m *machine) releaseSpace(at string) error {
 	return os.Remove(m.path(filepath.Join(at, "filler")))
 }
 
-// free returns the free bytes of a file system of the machine.
+// free returns the free bytes in one of the machine's file systems.
 func (m *machine) free(at string) (int64, error) {
 	var s syscall.Statfs_t
 	err := syscall.Statfs(m.path(at), &s)

@@ -119,7 +119,7 @@ func (n *nemesis) another(but *server) *server {
 	}
 }
 
-// failDisk makes a disk return EIO for every request for a while. After the first error the file system refuses
+// failDisk makes all requests to a disk fail with EIO for a while. After the first error the file system refuses
 // everything until it is mounted again, so the shard is restarted.
 func (n *nemesis) failDisk(victim *server) (words string, err error) {
 	disk := victim.machine.slow

@@ -198,7 +198,7 @@ func (n *nemesis) isolate(victim *server, d direction) (string, error) {
 		len(groups), took.Seconds()), nil
 }
 
-// slowDown makes a disk hang for a while and then be slow.
+// slowDown makes a disk hang for a while, and then be slow for a while.
 func (n *nemesis) slowDown(victim *server) (string, error) {
 	disk := victim.machine.slow
 	defer disk.set("off")
@@ -232,8 +232,8 @@ func (n *nemesis) slowDown(victim *server) (string, error) {
 		took.Seconds()), nil
 }
 
-// fillUp fills the file system of a shard to the last byte. It checks that the shard refuses writes as the leader of a
-// group, and accepts them again when there is free space.
+// fillUp fills the file system of a shard to the last byte. It checks that the shard refuses writes as a group's
+// leader, and accepts them again when there is free space.
 func (n *nemesis) fillUp(victim *server) (string, error) {
 	if _, err := n.leads(victim); err != nil {
 		return "", err
@@ -324,7 +324,7 @@ func (n *nemesis) probe(victim *server, data []byte) (reason string, err error) 
 	return reason, err
 }
 
-// twin starts the same shard a second time on the same volume. The second process must end, and the first process must
+// twin starts the same shard a second time on the same volume. The second process must exit, and the first process must
 // continue.
 func (n *nemesis) twin(victim *server) (string, error) {
 	args := slices.Clone(victim.args)
@@ -358,7 +358,7 @@ func (n *nemesis) twinOnACopy(victim *server) (string, error) {
 	return n.refused(p, victim, "is live on")
 }
 
-// refused waits until a twin has ended on its own with the given words in its log, while the first process serves.
+// refused waits until a twin has exited on its own with the given words in its log, while the first process serves.
 func (n *nemesis) refused(p *process, first *server, words string) (string, error) {
 	begin := time.Now()
 	select {

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// lookSlack is added to the time of a rule in a soak, for the start of the doctor's process on a busy machine.
+	// lookSlack is added to a rule's time in a soak, because the doctor's process may start slowly on a busy machine.
 	lookSlack = 10 * time.Second
 	// lookPatience is added to the time of a rule outside of a soak, because a slow machine must not fail such a run. A
-	// finding that never appears, or never ends, still fails the run.
+	// finding that never appears, or never disappears, still fails the run.
 	lookPatience = 2 * time.Minute
-	// endsLater is the shortest time of a rule for which chaos does not wait for the end of the finding.
+	// endsLater is a limit. If a rule's time is at least endsLater, chaos does not wait until the finding has disappeared.
 	endsLater = time.Minute
 )
 
-// looks counts the findings that `sheaf doctor` was required to report at faults. Only the goroutine of the nemesis
-// uses it.
+// looks counts the findings that `sheaf doctor` was required to report after faults. Only the nemesis goroutine uses
+// it.
 type looks struct {
 	byKind map[finding.Kind]*lookTimes
 	open   []expected // reported during the current fault
@@ -38,7 +38,7 @@ type expected struct {
 
 type lookTimes struct {
 	reported, gone         int
-	mostReported, mostGone time.Duration // the longest time after the cause, and after its end
+	mostReported, mostGone time.Duration // the longest time after the cause began, and after it ended
 }
 
 // doctor returns the findings of `sheaf doctor`. The exit code must be 1 if and only if there is a problem.
@@ -47,7 +47,7 @@ func (n *nemesis) doctor() (found []finding.Finding, err error) {
 	var report struct {
 		Findings []finding.Finding `json:"findings"`
 	}
-	// doctor prints the text of its error after the JSON.
+	// doctor prints its error message after the JSON.
 	if bad := json.NewDecoder(strings.NewReader(out)).Decode(&report); bad != nil {
 		return nil, fmt.Errorf("sheaf doctor: %w: %s", errors.Join(err, bad), out)
 	}
@@ -64,7 +64,7 @@ func isAbout(f *finding.Finding, who string) bool {
 }
 
 // look calls doctor until the findings are as wanted. It returns how long after the time since that call began. It
-// fails if a call that begins after the time of the rule has passed still shows other findings.
+// fails if a call that begins after the rule's time has passed still shows other findings.
 func (n *nemesis) look(what string, since time.Time, within time.Duration, wanted func([]finding.Finding) bool) (
 	took time.Duration, err error) {
 	limit := within + lookPatience
@@ -79,7 +79,7 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 		switch {
 		case errors.Is(err, errHopeless):
 			return 0, err
-		case err != nil: // a gateway that is overloaded refuses the call, which shows no findings
+		case err != nil: // a gateway that is overloaded refuses the call, which thus returns no findings
 			if failed, last = failed+1, err; began > limit+lookPatience {
 				return 0, fmt.Errorf("%s: %d calls failed, the last one: %w", what, failed, err)
 			}
@@ -99,7 +99,7 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 }
 
 // expects requires that `sheaf doctor` reports, in time, a finding of one of the given kinds about the given part of
-// the store. The argument since is the time at which the cause of the finding began. The finding must disappear in time
+// the store. The argument since is the time at which the finding's cause began. The finding must disappear in time
 // after the fault.
 func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) error {
 	within := time.Duration(0)

@@ -30,7 +30,8 @@ const (
 	mismatch
 )
 
-// never is the end of a call whose outcome is unknown. Such a call may take effect at any later time, or not at all.
+// never is the end time of a call whose outcome is unknown. Such a call may take effect at any later time, or not at
+// all.
 const never = int64(math.MaxInt64)
 
 // operation is one call on one record as a client saw it. A value identifies a put, because no two puts have the same
@@ -40,12 +41,12 @@ type operation struct {
 	verb       verb
 	key        int64
 	value      uint64 // put: the value to write
-	ifVersion  uint64 // 0: the call has no such condition
+	ifVersion  uint64 // 0 if the call has no such condition
 	ifAbsent   bool
-	begin, end int64 // ns since the start; end is never if the outcome is unknown
+	begin, end int64 // nanoseconds since the start; end is never if the outcome is unknown
 
-	version uint64  // the version that was written or read, or that a refusal named as the newest; 0: there is no record
-	seen    uint64  // get: the value that was read; 0: no record
+	version uint64  // the version that was written or read, or that a refusal named as the newest; 0 means no record
+	seen    uint64  // for a get, the value that was read; 0 means no record
 	refused refusal // reason why nothing was written
 	existed bool    // delete: whether there was a record
 }
@@ -61,7 +62,7 @@ func (o operation) String() string {
 		o.refused, o.existed)
 }
 
-// record is the state of one record. version is 0 if there is no record, or if the put that made it was never
+// record is the state of one record. version is 0 if there is no record, or if the put that created it was never
 // answered.
 type record struct {
 	value   uint64
@@ -93,7 +94,7 @@ var model = porcupine.Model{
 	DescribeOperation: func(input, _ any) string { return input.(operation).String() },
 }
 
-// step reports whether an operation may have had this answer, and returns the record after the operation.
+// step reports whether an operation may have received its response, and returns the record after the operation.
 func step(r record, o operation) (bool, record) {
 	if o.verb == get {
 		if o.seen != r.value {
@@ -136,7 +137,7 @@ func step(r record, o operation) (bool, record) {
 	return true, record{value: o.value, version: o.version, floor: o.version}
 }
 
-// unanswered returns the record after a call without an answer. Only unconditional calls are given up, so the record
+// unanswered returns the record after a call without a response. Only unconditional calls are given up, so the record
 // is unambiguous.
 func (r record) unanswered(o operation) record {
 	if o.verb == del {
@@ -154,7 +155,7 @@ type history struct {
 }
 
 // leaveOut excludes a record from the judgement, because the run was interrupted while a conditional write had no
-// answer.
+// response.
 func (h *history) leaveOut(key int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,8 +189,8 @@ func (h *history) violations() int {
 	return len(h.wrong)
 }
 
-// judge checks whether the history is possible. For each record, there must be one order of all calls that fits every
-// answer.
+// judge checks whether the history is possible. For each record, there must be one order of all calls that is
+// consistent with every response.
 func (h *history) judge(patience time.Duration) []string {
 	h.mu.Lock()
 	violations := slices.Clone(h.wrong)
@@ -217,8 +218,8 @@ func linearizable(all []operation, patience time.Duration) porcupine.CheckResult
 	return porcupine.CheckOperationsTimeout(model, input, patience)
 }
 
-// narrow returns the last calls of the shortest impossible prefix of a history. The last line is the first call that
-// does not fit.
+// narrow returns the last calls of the shortest impossible prefix of a history. The last line is the first call that is
+// inconsistent.
 func narrow(all []operation) string {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b operation) int { return int(min(1, max(-1, a.end-b.end))) })
@@ -238,8 +239,8 @@ func narrow(all []operation) string {
 	return text
 }
 
-// upTo returns the n calls that ended first. It also returns calls that ended later but had already begun, because they
-// may have taken effect.
+// upTo returns the n calls that finished first. It also returns calls that finished later but had already begun,
+// because they may have taken effect.
 func upTo(byEnd []operation, n int) []operation {
 	out := slices.Clone(byEnd[:n])
 	if n == 0 {

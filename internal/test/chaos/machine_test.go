@@ -32,11 +32,11 @@ type machine struct {
 	slow    *slowDisk
 }
 
-// newMachine makes a machine that has no network yet. newNode makes a machine that is connected to the hub.
+// newMachine creates a machine that has no network yet.
 func (r *rig) newMachine(name, address string) *machine {
 	m := &machine{rig: r, name: name, address: address, holder: exec.Command("cat")}
 	var err error
-	m.stdin, err = m.holder.StdinPipe() // closed when this process ends, which ends the holder
+	m.stdin, err = m.holder.StdinPipe() // closed when this process exits, which makes the holder exit
 	must.OK(r.t, err)
 	m.holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
 	must.OK(r.t, r.start(m.holder))
@@ -52,7 +52,7 @@ func (r *rig) newMachine(name, address string) *machine {
 }
 
 // dropMounts unmounts, inside this machine, the mounts of other processes that its namespace has copied. Otherwise
-// those processes could not unmount them completely before the run ends.
+// those processes could not unmount them completely before the run finishes.
 func (m *machine) dropMounts() {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.holder.Process.Pid))
 	must.OK(m.rig.t, err)
@@ -70,7 +70,7 @@ func (m *machine) dropMounts() {
 	}
 }
 
-// newNode makes a machine that is connected to the hub.
+// newNode creates a machine that is connected to the hub.
 func (r *rig) newNode(name string) *machine {
 	r.mu.Lock()
 	number := len(r.machines)
@@ -98,13 +98,13 @@ func (m *machine) must(args ...string) {
 	must.OK(m.rig.t, err)
 }
 
-// path returns a path by which this process reaches a file of the machine, even if the file is on a mount in the
+// path returns the path at which this process finds one of the machine's files, even if the file is on a mount in the
 // machine's own namespace.
 func (m *machine) path(name string) string {
 	return fmt.Sprintf("/proc/%d/root%s", m.holder.Process.Pid, name)
 }
 
-// remove ends everything that runs in the machine.
+// remove kills everything that runs in the machine.
 func (m *machine) remove() {
 	if m.slow != nil {
 		m.slow.set("off") // a process that waits for a hanging disk cannot be killed

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// span is the period of one fault. It begins before the fault, and ends when the fault is healed and the store is whole
-// again.
+// span is the period of one fault. The period begins before the fault, and ends when the fault is healed and the store
+// is whole again.
 type span struct {
 	kind        string
 	victim      string
@@ -31,7 +31,7 @@ type nemesis struct {
 	spans  []*span
 	deck   []*fault
 	copied int    // number of twins on copies
-	rounds uint64 // number of rounds of ballast
+	rounds uint64 // number of ballast rounds so far
 	signs  signs
 	looks  looks
 	// etcdStopped is true while all members of etcd are stopped.
@@ -195,7 +195,8 @@ func (n *nemesis) next(from []*fault) *fault {
 	return f
 }
 
-// live causes every kind of fault once. It then causes more faults, until the time is over and enough calls were made.
+// live causes every kind of fault once. It then causes more faults, until the run's time has passed and enough calls
+// were made.
 func (n *nemesis) live() error {
 	some, etcd, err := chosen(n.cfg.faults)
 	if err != nil {
@@ -205,8 +206,8 @@ func (n *nemesis) live() error {
 	if err := n.calm(); err != nil {
 		return err
 	}
-	// First come the faults that need etcd, and the full disk. A full disk takes effect only on a leader, and without
-	// etcd no shard is made the leader of a group.
+	// First come the faults that need etcd, and the full disk. A full disk takes effect only on a leader, and without etcd
+	// no shard becomes a group's leader.
 	for _, f := range some {
 		if f.etcd || f.name == "full-disk" {
 			if err := n.one(f); err != nil {

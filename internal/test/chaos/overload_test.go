@@ -21,7 +21,7 @@ import (
 
 // bursts are the callers of an overload, grouped by the size of their puts. The large puts exceed the 16 MiB that one
 // group accepts at a time (see memoryOfShard). The small puts use the memory that remains, so that the server also
-// refuses calls of the workers.
+// refuses calls from the workers.
 var bursts = []struct{ callers, bytes int }{{40, 512 << 10}, {110, 8 << 10}, {130, 500}}
 
 const (
@@ -37,7 +37,7 @@ const (
 
 // burst is a set of callers that put to one group through the gateways, as fast as their puts are answered.
 type burst struct {
-	taken, bytes, refused, failed atomic.Int64 // bytes counts only the data of the accepted puts
+	taken, bytes, refused, failed atomic.Int64 // bytes is the data size of the accepted puts
 	numbers                       atomic.Int64 // numbers of the puts, used as their timestamps
 	cancel                        context.CancelFunc
 	wait                          sync.WaitGroup
@@ -73,7 +73,7 @@ func (n *nemesis) newBurst(group int) (*burst, error) {
 	return b, nil
 }
 
-// put makes puts until the burst is over. After a refusal it soon makes another put.
+// put makes puts until the burst ends. After a refusal, it makes another put after a short pause.
 func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int64, data []byte) {
 	for ctx.Err() == nil && b.bytes.Load() < burstTakenMax {
 		number := b.numbers.Add(1)
@@ -97,7 +97,7 @@ func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int
 	}
 }
 
-// refusedIsNotThere records a violation if a put that was refused as OVERLOADED was stored nevertheless.
+// refusedIsNotThere records a violation if a put that was refused as OVERLOADED was nevertheless stored.
 func (n *nemesis) refusedIsNotThere(b *burst) error {
 	for id, told := range b.told {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -124,7 +124,7 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// over ends a burst, and checks the answers that its callers received.
+// over stops a burst, and checks the responses that its callers received.
 func (n *nemesis) over(b *burst) error {
 	if err := b.end(); err != nil {
 		return err
@@ -132,7 +132,7 @@ func (n *nemesis) over(b *burst) error {
 	return n.refusedIsNotThere(b)
 }
 
-// end waits until all callers have ended.
+// end waits until all callers have finished.
 func (b *burst) end() error {
 	b.cancel()
 	b.wait.Wait()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The length of a pause is near the length of a lease and of an election timeout (1 to 2 s).
+// The length of a pause is close to a lease and to an election timeout (1 to 2 s).
 const (
 	pauses     = 6
 	pauseLeast = 500 * time.Millisecond
@@ -60,7 +60,7 @@ func (n *nemesis) killGateway(victim *server) (string, error) {
 		await(victim.name, time.Minute, victim.ready)
 }
 
-// answered waits until the given number of further calls was answered.
+// answered waits until the given number of further calls has been answered.
 func (n *nemesis) answered(before, calls int) error {
 	return await("calls are answered meanwhile", time.Minute, func() error {
 		if now := n.load.history.count(); now < before+calls {

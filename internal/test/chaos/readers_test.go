@@ -17,14 +17,14 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Ballast records have ids of their own, below the ids of the workers, bursts and probes.
+// Ballast records have their own ids, below the ids of the workers, bursts and probes.
 const (
 	ballastFirst   = -1_000_000_000
 	ballastRecords = 4
 	ballastBytes   = 400 << 10 // bytes of one record; together they exceed the size of a segment
 )
 
-// ballastData returns the data of a ballast record in a round. It is text, so that it can be found in a segment.
+// ballastData returns a ballast record's data in a round. It is text, so that it can be found in a segment.
 func ballastData(id int64, round uint64) []byte {
 	line := fmt.Sprintf("ballast %d of round %d;", id, round)
 	out := make([]byte, 0, ballastBytes+len(line))
@@ -62,17 +62,17 @@ func (n *nemesis) ballast(group int) (round uint64, err error) {
 	return n.rounds, nil
 }
 
-// stalledMax limits the number of streams without a reader. A scan occupies 192 KiB of a shard's memory for answers
-// while its records are small, and more than 1 MiB if they are ballast.
+// stalledMax limits the number of streams without a reader. A scan occupies 192 KiB of a shard's response memory while
+// its records are small, and more than 1 MiB if the records are ballast.
 const (
 	stalledMax   = 510
 	stalledKinds = 6        // open opens one stream of each kind in rotation
 	window       = 64 << 10 // bytes that the caller accepts
 )
 
-// stallReaders opens scans, batches of reads and watches at a shard without reading them, until the shard has no
-// memory for another answer. Puts must still succeed. The callers remain for a while, like callers that hang, and then
-// close their connection.
+// stallReaders opens scans, batches of reads and watches at a shard without reading them, until the shard has no memory
+// for another response. Puts must still succeed. The callers keep their connection for a while, like callers that hang,
+// and then close it.
 func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 	group, err := n.ledWithBallast(victim)
 	if err != nil {
@@ -139,7 +139,7 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 			group, taken), await("scans go on", time.Minute, func() error {
 			err := n.scans(victim, group)
 			if status.Code(err) == codes.FailedPrecondition {
-				return nil // another shard leads the group now, so this is not a refusal for lack of memory
+				return nil // another shard leads the group now, so the call was not refused for lack of memory
 			}
 			return err
 		})
@@ -158,8 +158,8 @@ func (n *nemesis) ledWithBallast(victim *server) (group int, err error) {
 	return group, err
 }
 
-// putsAreTaken puts to a shard for a while. A put needs as much memory as a scan, so it would be refused like the
-// scans if puts and scans shared that memory.
+// putsAreTaken puts to a shard for a while. A put needs as much memory as a scan, so it would be refused like the scans
+// if puts and scans shared their memory.
 func (n *nemesis) putsAreTaken(victim *server) (taken int, err error) {
 	data := make([]byte, 1<<20)
 	for at := time.Now(); time.Since(at) < holdAtLeast || taken < 5; {

@@ -70,7 +70,7 @@ func middleAndMost(gaps []time.Duration) string {
 	return fmt.Sprintf("%6.2f %6.2f", gaps[len(gaps)/2].Seconds(), gaps[len(gaps)-1].Seconds())
 }
 
-// successes returns the times of successful answers for each group, in order.
+// successes returns the times of successful responses for each group, in order.
 func (l *load) successes(groups int) [][]int64 {
 	out := make([][]int64, groups)
 	hash := routing.Routing{Mode: routing.Hash, Groups: groups}

@@ -25,13 +25,13 @@ import (
 
 // rig is what a run creates on this machine: a folder, and processes that hold unnamed namespaces. Only the folder has
 // a name that other processes can see, so two runs cannot collide. The kernel removes each namespace with the last
-// process in it, and kills all these processes if the test's process ends for any reason. The test removes the folder.
+// process in it, and kills all these processes if the test's process exits for any reason. The test removes the folder.
 // If the test is killed, the janitor removes the folder.
 type rig struct {
 	t       *testing.T
 	dir     string
 	own     int      // file descriptor of this process's network namespace
-	hub     *machine // the machine of the bridge and of the clients
+	hub     *machine // the machine with the bridge and the clients
 	starter chan func()
 	janitor io.Closer
 	http    *http.Client
@@ -41,7 +41,7 @@ type rig struct {
 	machines  []*machine
 }
 
-// folderPrefix is the prefix of the folder of every run.
+// folderPrefix is the prefix of every run's folder.
 const folderPrefix = "sheaf-chaos-"
 
 func newRig(t *testing.T) *rig {
@@ -52,8 +52,8 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(r.remove)
 	r.own, err = unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	must.OK(t, err)
-	// The kernel kills a child when the thread that started it ends. Therefore one thread starts all children, and
-	// never ends.
+	// The kernel kills a child when the thread that started it exits. Therefore one thread, which never exits, starts all
+	// children.
 	go func() {
 		runtime.LockOSThread()
 		for do := range r.starter {
@@ -71,7 +71,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// sweep removes the remains of runs whose process has ended: their folders, and the loop devices on files in these
+// sweep removes the remains of runs whose process has exited: their folders, and the loop devices on files in these
 // folders.
 func sweep(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*"))
@@ -87,19 +87,19 @@ func sweep(t *testing.T) {
 	}
 }
 
-// startJanitor starts a process that removes the folder after this process has ended. When the returned pipe is closed,
-// the janitor assumes that this process has ended.
+// startJanitor starts a process that removes the folder after this process has exited. When the returned pipe is
+// closed, the janitor assumes that this process has exited.
 func (r *rig) startJanitor() io.Closer {
 	cmd := exec.Command("sh", "-c", `cat >/dev/null; sleep 1; rm -rf --one-file-system "$0"`, r.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	pipe, err := cmd.StdinPipe() // closed when this process ends
+	pipe, err := cmd.StdinPipe() // closed when this process exits
 	must.OK(r.t, err)
 	must.OK(r.t, cmd.Start())
 	go func() { _ = cmd.Wait() }() // collects the exit status, so that no zombie remains
 	return pipe
 }
 
-// remove ends everything, and checks that no process and no file remains.
+// remove kills everything, and checks that no process and no file remains.
 func (r *rig) remove() {
 	r.keepLogs()
 	r.mu.Lock()
@@ -114,7 +114,7 @@ func (r *rig) remove() {
 	close(r.starter)
 	_ = unix.Close(r.own)
 	for deadline := time.Now().Add(20 * time.Second); loopsOn(r.dir) != "" && time.Now().Before(deadline); {
-		time.Sleep(50 * time.Millisecond) // the kernel removes mounts a moment after the last process has ended
+		time.Sleep(50 * time.Millisecond) // the kernel removes mounts shortly after the last process has exited
 	}
 	if left := loopsOn(r.dir); left != "" {
 		r.t.Errorf("loop devices are left: %s", left)
@@ -164,7 +164,7 @@ func detachLoops(dir string) {
 	}
 }
 
-// start starts a command on the thread that never ends.
+// start starts a command on the thread that never exits.
 func (r *rig) start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -206,7 +206,7 @@ func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, erro
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		if back := unix.Setns(r.own, unix.CLONE_NEWNET); back == nil {
 			runtime.UnlockOSThread()
-		} // without an unlock, the thread ends with this goroutine
+		} // without an unlock, the thread exits with this goroutine
 		answers <- answer{conn, err}
 	}()
 	a := <-answers
@@ -232,7 +232,7 @@ type process struct {
 	name  string
 	cmd   *exec.Cmd
 	log   string
-	ended chan struct{} // closed when the process has ended
+	ended chan struct{} // closed when the process has exited
 }
 
 // launch starts a program in a machine, and appends its output to the log with the given name.
@@ -252,7 +252,7 @@ func (m *machine) launch(name string, args ...string) (*process, error) {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // ProcessState records how the process ended
+		_ = p.cmd.Wait() // ProcessState records how the process exited
 		close(p.ended)
 	}()
 	r.mu.Lock()
@@ -261,19 +261,19 @@ func (m *machine) launch(name string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// kill kills the process with SIGKILL and returns when it has ended.
+// kill kills the process with SIGKILL and returns when the process has exited.
 func (p *process) kill() {
-	_ = p.cmd.Process.Signal(syscall.SIGKILL) // fails if the process has already ended
+	_ = p.cmd.Process.Signal(syscall.SIGKILL) // fails if the process has already exited
 	<-p.ended
 }
 
-// killed reports whether SIGKILL ended the process.
+// killed reports whether the process was terminated by SIGKILL.
 func (p *process) killed() bool {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
-// stop ends the process with SIGTERM, and returns an error if it did not end cleanly.
+// stop terminates the process with SIGTERM, and returns an error if it did not exit cleanly.
 func (p *process) stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -322,5 +322,5 @@ func await(what string, patience time.Duration, holds func() error) error {
 	}
 }
 
-// errHopeless makes await stop early.
+// errHopeless makes await give up early.
 var errHopeless = errors.New("and it will not")

@@ -12,16 +12,16 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// signs collects what the shards report about themselves while faults occur. No figure may be impossible.
+// signs collects what the shards report about themselves while faults occur. No reported value may be impossible.
 type signs struct {
 	wait sync.WaitGroup
 
 	mu       sync.Mutex
 	looked   int
-	answered map[string]int // number of answers, by state
+	answered map[string]int // number of responses, by state
 }
 
-// watchSigns asks every shard repeatedly, until ctx ends.
+// watchSigns requests the status of every shard repeatedly, until ctx is done.
 func (n *nemesis) watchSigns(ctx context.Context) {
 	n.signs.answered = map[string]int{}
 	for _, h := range n.shards {
@@ -63,7 +63,7 @@ func (n *nemesis) lookAt(ctx context.Context, h *server) {
 	}
 }
 
-// impossible returns the impossible figures that a shard reports.
+// impossible returns the impossible values that a shard reports.
 func impossible(row *recordv1.Shard) (bad []string) {
 	for name, figure := range map[string]int64{
 		"capacity": row.GetCapacityBytes(), "free": row.GetFreeBytes(), "reserve": row.GetReserveBytes(),
@@ -80,7 +80,7 @@ func impossible(row *recordv1.Shard) (bad []string) {
 	return bad
 }
 
-// words returns a text with the number of answers of the shards, by state.
+// words returns a string with the number of the shards' responses, by state.
 func (s *signs) words() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

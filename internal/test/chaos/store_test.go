@@ -25,7 +25,7 @@ const storeName = "chaos"
 // copies is the number of copies of each group.
 const copies = 3
 
-// store consists of etcd, gateways and shards. Each is a process on a machine of its own.
+// store consists of etcd, gateways and shards. Each is a process on its own machine.
 type store struct {
 	*rig
 	cfg      config
@@ -88,8 +88,8 @@ func newStore(r *rig, cfg config) *store {
 	return s
 }
 
-// noMoves returns an error that names the moves in progress according to etcd. Until a move ends, one of the copies may
-// have no vote.
+// noMoves returns an error that names the moves in progress according to etcd. Until a move is complete, one of the
+// copies may have no vote.
 func (s *store) noMoves() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -154,8 +154,8 @@ const (
 	slowedDisk = 2
 	diskBytes  = 512 << 20
 
-	// memoryOfShard is the memory limit that the programs of a shard see. It is small, so that a few callers can overload
-	// the shard.
+	// memoryOfShard is the memory limit that a shard's programs see. It is small, so that a few callers can overload the
+	// shard.
 	memoryOfShard = 256 << 20
 )
 
@@ -212,8 +212,8 @@ type replica struct {
 	row   *recordv1.Group
 }
 
-// survey asks all shards except the given ones for their replicas, and returns these by group. It skips shards that do
-// not answer.
+// survey asks all shards except the given ones for their replicas, and returns the replicas by group. It skips shards
+// that do not respond.
 func (s *store) survey(but ...*server) (map[string][]replica, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -257,8 +257,8 @@ func led(all map[string][]replica, h *server) (groups []string) {
 	return groups
 }
 
-// whole returns an error that describes what is wrong with the replicas. Each group must have all its copies, all of
-// them must serve, and one must lead.
+// whole returns an error that describes faults of the replicas. Each group must have all its copies, all of them must
+// serve, and one must lead.
 func (s *store) whole(all map[string][]replica) error {
 	var errs []error
 	for g := range s.cfg.groups {
@@ -290,8 +290,8 @@ func (s *store) settledNow() error {
 	return s.whole(all)
 }
 
-// settle waits until the store is whole and every replica has applied what any replica had applied when settle was
-// called.
+// settle waits until the store is whole and every replica has applied what any replica had applied by the time settle
+// was called.
 func (s *store) settle() error {
 	if err := await("the store is whole again", 3*time.Minute, s.settledNow); err != nil {
 		return err
