@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Group is a group of a store, with all entries that it ever had. Tests compare what readers return with these entries.
+// Group is a group in a store, with all entries that it ever had. Tests compare these entries with the results of
+// readers.
 type Group struct {
 	UUID  uuid.UUID
 	Name  string
@@ -30,7 +31,7 @@ type Group struct {
 	lastID     format.SegmentID
 }
 
-// NewGroup adds a group to the store. The number makes its UUID.
+// NewGroup adds a group to the store. The group's UUID is derived from the number.
 func (w *Writer) NewGroup(name string, number byte) *Group {
 	g := &Group{
 		UUID: uuid.UUID{0x67, 15: number}, Name: name, w: w, dropped: map[uint64]bool{}, data: map[uint64][]byte{},
@@ -123,7 +124,7 @@ func (g *Group) rangeOf(entries []format.Entry) object.Range {
 	return r
 }
 
-// Record is a version of a record, with its data.
+// Record is a record's version, with its data.
 type Record struct {
 	Entry format.Entry
 	Data  []byte

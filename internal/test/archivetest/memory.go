@@ -23,7 +23,8 @@ type Memory struct {
 	opens   map[string]int
 
 	// OnOpen, if not nil, returns the bytes that a reader receives in place of the content of an object from an offset on.
-	// The argument attempt counts the calls of Open for this name, beginning with 1. Set OnOpen before the bucket is used.
+	// The argument attempt is the number of this call to Open for the name, beginning with 1. Set OnOpen before the bucket
+	// is used.
 	OnOpen func(name string, attempt int, content []byte) (io.Reader, error)
 }
 

@@ -30,7 +30,7 @@ type Writer struct {
 	t        testing.TB
 	seconds  int64  // time of the last entry, in seconds after Begin
 	number   uint64 // number of the last log object
-	previous uint32 // CRC of the envelope of the last log object
+	previous uint32 // CRC of the last log object's envelope
 	writer   uuid.UUID
 	seed     byte
 }
@@ -54,7 +54,7 @@ func (w *Writer) Wait(seconds int64) { w.seconds += seconds }
 // Name returns the name of an object in the bucket.
 func (w *Writer) Name(name string) string { return w.Store.String() + "/" + name }
 
-// create writes an object, and returns the CRC of its envelope.
+// create writes an object, and returns its envelope's CRC.
 func (w *Writer) create(name string, header object.Header, body []byte) uint32 {
 	w.t.Helper()
 	b := w.Encode(header, body)

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Run runs a test in a bubble with a network of its own. Everything that the test starts has ended when Run returns.
-// The functions that the inner test registers with t.Cleanup also run in the bubble.
+// Run runs a test in a bubble with its own network. Everything that the test starts has stopped when Run returns. The
+// functions that the inner test registers with t.Cleanup also run in the bubble.
 func Run(t *testing.T, test func(t *testing.T, network *Net)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, NewNet()) })
@@ -31,7 +31,7 @@ type Net struct {
 	listeners map[string]*listener
 }
 
-// NewNet makes a network without listeners.
+// NewNet creates a network without listeners.
 func NewNet() *Net { return &Net{listeners: map[string]*listener{}} }
 
 type listener struct {
@@ -49,7 +49,7 @@ func (a address) String() string  { return string(a) }
 
 func (l *listener) Addr() net.Addr { return l.address }
 
-// Close ends the listener. Accepted connections remain open, as with sockets.
+// Close stops the listener. Accepted connections remain open, as with sockets.
 func (l *listener) Close() error {
 	l.network.mu.Lock()
 	if l.network.listeners[string(l.address)] == l {
@@ -70,7 +70,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Listen listens at an address "host:port". Port 0 selects a port that was never used. An address in use is an error.
+// Listen listens at an address "host:port". Port 0 selects a port that was never used. Listen fails if the address is
+// in use.
 func (n *Net) Listen(_ context.Context, at string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(at)
 	if err != nil {
@@ -111,7 +112,7 @@ func (n *Net) Dial(ctx context.Context, at string) (net.Conn, error) {
 	}
 }
 
-// Target returns the name by which grpc.NewClient reaches an address of this network without a lookup.
+// Target returns the name with which grpc.NewClient reaches an address of this network without a lookup.
 func Target(at string) string { return "passthrough:///" + at }
 
 // Dialer returns the option of grpc.NewClient that dials through this network.

@@ -19,8 +19,8 @@ const bufferBytes = 256 << 10
 //
 // It replaces google.golang.org/grpc/test/bufconn, which creates, for each connection, four timers that fire
 // immediately. Under the race detector, Go 1.26 runs such timers of one bubble concurrently with a single context of
-// the detector, and crashes. This crash once ended the race step of a run of the gate. Eight goroutines that call
-// time.AfterFunc(0, f) in a bubble reproduce it.
+// the detector, and crashes. This crash once aborted the race step of CI. Eight goroutines that call time.AfterFunc(0,
+// f) in a bubble reproduce it.
 type conn struct {
 	in, out *half
 	closed  atomic.Bool
@@ -44,9 +44,9 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.told("write", err)
 }
 
-// told returns err, except if err means that a pipe is closed because this end was closed. In that case told returns an
-// error with the text of a socket's error, by which clients distinguish it from the error of a connection that the
-// other end refused.
+// told returns err, unless err means that a pipe is closed because this end was closed. In that case, told returns an
+// error with the same message as a socket's error, so that clients can distinguish it from a connection refused by the
+// other end.
 func (c *conn) told(op string, err error) error {
 	if errors.Is(err, io.ErrClosedPipe) && c.closed.Load() {
 		return &net.OpError{Op: op, Net: "memory", Err: net.ErrClosed}
@@ -54,7 +54,7 @@ func (c *conn) told(op string, err error) error {
 	return err
 }
 
-// Close closes this end. The other end can still read what was written, and then gets io.EOF.
+// Close closes this end. The other end can still read what was written, and then receives io.EOF.
 func (c *conn) Close() error {
 	c.closed.Store(true)
 	c.in.change(func() { c.in.noReader = true })
@@ -91,7 +91,7 @@ type half struct {
 
 // deadline is a time after which reads or writes fail. Its timer exists only until that time.
 type deadline struct {
-	timer  *time.Timer // nil: there is no deadline, or it has passed
+	timer  *time.Timer // nil if there is no deadline or it has passed
 	passed bool
 }
 

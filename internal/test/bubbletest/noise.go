@@ -43,7 +43,7 @@ var noiseSeed = sync.OnceValues(func() (uint64, bool) {
 	return seed, true
 })
 
-var noisyEnds atomic.Uint64 // ends of connections that have noise
+var noisyEnds atomic.Uint64 // number of connection ends with noise
 
 func newNoise() *noise {
 	seed, ok := noiseSeed()

@@ -11,7 +11,7 @@ import (
 // pieceBytes is the number of bytes that Slow lets pass at each tick.
 const pieceBytes = 10
 
-// with makes a fault from a function that handles a request. The function calls fire when the fault has occurred.
+// with creates a fault from a function that handles a request. The function calls fire when the fault has occurred.
 func with(serve func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool) *Fault {
 	f := &Fault{}
 	f.serve = func(p *Proxy, w http.ResponseWriter, r *http.Request) bool {
@@ -29,11 +29,11 @@ func Away() *Fault {
 	})
 }
 
-// Refused answers with a status and a code of S3, such as 503 and SlowDown. The request is not forwarded.
+// Refused responds with an HTTP status and an S3 code, such as 503 and SlowDown. The request is not forwarded.
 func Refused(status int, code string) *Fault {
 	return with(func(_ *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		fire()
-		_, _ = io.Copy(io.Discard, r.Body) // so that the client reads the answer
+		_, _ = io.Copy(io.Discard, r.Body) // so that the client reads the response
 		w.Header().Set("Content-Type", "application/xml")
 		w.WriteHeader(status)
 		_, _ = fmt.Fprintf(w, "<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>injected</Message></Error>", code)
@@ -41,7 +41,7 @@ func Refused(status int, code string) *Fault {
 	})
 }
 
-// AnswerLost forwards the request, and then ends the connection instead of answering.
+// AnswerLost forwards the request, and then closes the connection without a response.
 func AnswerLost() *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		if _, err := p.forward(r, r.Body); err == nil {
@@ -52,7 +52,7 @@ func AnswerLost() *Fault {
 	})
 }
 
-// RequestCut forwards the first n bytes of the body of a request, and ends both connections. RequestCut fires only for
+// RequestCut forwards the first n bytes of a request's body, and closes both connections. RequestCut fires only for
 // bodies that are longer than n bytes.
 func RequestCut(n int64) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
@@ -60,7 +60,7 @@ func RequestCut(n int64) *Fault {
 			return false
 		}
 		fire()
-		_, _ = p.forward(r, io.MultiReader(io.LimitReader(r.Body, n), broken{})) // there is no whole request to answer
+		_, _ = p.forward(r, io.MultiReader(io.LimitReader(r.Body, n), broken{})) // there is no complete request to respond to
 		drop(w)
 		return true
 	})
@@ -71,7 +71,7 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// changed forwards a request, and answers with the body that the function change returns. The fault counts as fired if
+// changed forwards a request, and responds with the body that the function change returns. The fault counts as fired if
 // change returns true.
 func changed(change func(a *answer) ([]byte, bool)) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
@@ -89,12 +89,12 @@ func changed(change func(a *answer) ([]byte, bool)) *Fault {
 	})
 }
 
-// AnswerCut ends the connection after n bytes of the body of an answer.
+// AnswerCut closes the connection after n bytes of a response's body.
 func AnswerCut(n int) *Fault {
 	return changed(func(a *answer) ([]byte, bool) { return a.body[:min(n, len(a.body))], n < len(a.body) })
 }
 
-// AnswerShort answers with the first n bytes of a body, and with n as its length, so that the answer seems whole.
+// AnswerShort responds with the first n bytes of a body, and with n as its length, so that the response seems complete.
 func AnswerShort(n int) *Fault {
 	return changed(func(a *answer) ([]byte, bool) {
 		if n >= len(a.body) {
@@ -106,7 +106,7 @@ func AnswerShort(n int) *Fault {
 	})
 }
 
-// AnswerLong answers with one byte more than the server did, and with that length.
+// AnswerLong responds with one byte more than the server sent, and with that length.
 func AnswerLong() *Fault {
 	return changed(func(a *answer) ([]byte, bool) {
 		a.header = a.header.Clone()
@@ -115,7 +115,7 @@ func AnswerLong() *Fault {
 	})
 }
 
-// Flipped changes one bit of the byte at an offset of the body of an answer.
+// Flipped flips one bit of the byte at an offset in a response's body.
 func Flipped(at int) *Fault {
 	return changed(func(a *answer) ([]byte, bool) {
 		if at >= len(a.body) {
@@ -127,7 +127,7 @@ func Flipped(at int) *Fault {
 	})
 }
 
-// instead answers with a remembered answer, if there is one for the request.
+// instead responds with a remembered response, if there is one for the request.
 func instead(find func(p *Proxy, r *http.Request) (answer, bool)) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		a, ok := find(p, r)
@@ -140,8 +140,8 @@ func instead(find func(p *Proxy, r *http.Request) (answer, bool)) *Fault {
 	})
 }
 
-// Whole answers with the whole object when a range was requested. Remember must have been called before the whole
-// object was read.
+// Whole responds with the whole object if a range was requested. Remember must have been called before the whole object
+// was read.
 func Whole() *Fault {
 	return instead(func(p *Proxy, r *http.Request) (answer, bool) {
 		a, ok := p.remembered()[asked{uri: r.URL.RequestURI()}]
@@ -149,7 +149,7 @@ func Whole() *Fault {
 	})
 }
 
-// Shifted answers with a range of the object other than the requested one. Remember must have been called before that
+// Shifted responds with a range of the object other than the requested one. Remember must have been called before that
 // other range was read.
 func Shifted() *Fault {
 	return instead(func(p *Proxy, r *http.Request) (answer, bool) {
@@ -162,8 +162,8 @@ func Shifted() *Fault {
 	})
 }
 
-// Other answers with the whole of another object, as the server sent it earlier. Remember must have been called before
-// that.
+// Other responds with the whole of another object, as the server sent it earlier. Remember must have been called before
+// the other object was read.
 func (p *Proxy) Other(path string) *Fault {
 	kept := p.remembered()
 	return instead(func(*Proxy, *http.Request) (answer, bool) {
@@ -176,8 +176,8 @@ func (p *Proxy) Other(path string) *Fault {
 	})
 }
 
-// Stale answers each GET with the server's answer from before the call of Stale. Remember must have been called before
-// that answer.
+// Stale responds to each GET with the server's response from before the call to Stale. Remember must have been called
+// before that response was sent.
 func (p *Proxy) Stale() *Fault {
 	kept := p.remembered()
 	return instead(func(_ *Proxy, r *http.Request) (answer, bool) {
@@ -186,8 +186,7 @@ func (p *Proxy) Stale() *Fault {
 	})
 }
 
-// Slow lets 10 bytes of the body of a request or an answer pass at each tick. The fault ends when the client
-// disconnects.
+// Slow lets 10 bytes of a request's or response's body pass at each tick. The fault ends when the client disconnects.
 func Slow[T any](ticks <-chan T) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		fire()

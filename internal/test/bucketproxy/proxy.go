@@ -1,5 +1,5 @@
-// Package bucketproxy is a proxy in front of the HTTP server of a bucket. The proxy injects the faults that buckets and
-// the connections to them have, and counts each fault as fired.
+// Package bucketproxy is a proxy in front of a bucket's HTTP server. The proxy injects faults like those of real
+// buckets and connections, and counts each fault as fired.
 package bucketproxy
 
 import (
@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 )
 
-// rememberedBytesMax bounds the size of an answer that is remembered.
+// rememberedBytesMax bounds the size of a remembered response.
 const rememberedBytesMax = 32 << 20
 
 // Proxy forwards requests to a server, unless a fault handles them. All methods are safe for concurrent use.
@@ -28,7 +28,7 @@ type Proxy struct {
 	mu       sync.Mutex
 	fault    *Fault
 	requests []Request
-	answers  map[asked]answer // the newest answer to each GET; nil: nothing is remembered
+	answers  map[asked]answer // the newest response to each GET; nil if nothing is remembered
 }
 
 // Request is a request that has arrived.
@@ -39,7 +39,7 @@ type asked struct{ uri, ranged string }
 
 func askedBy(r *http.Request) asked { return asked{r.URL.RequestURI(), r.Header.Get("Range")} }
 
-// answer is a complete answer of the server.
+// answer is a complete response from the server.
 type answer struct {
 	status int
 	header http.Header
@@ -66,7 +66,7 @@ func Start(ctx context.Context, dial func(ctx context.Context) (net.Conn, error)
 // URL returns the URL at which the proxy listens.
 func (p *Proxy) URL() string { return "http://" + p.listener.Addr().String() }
 
-// Close ends the proxy and its connections.
+// Close stops the proxy and closes its connections.
 func (p *Proxy) Close() error {
 	err := p.server.Close()
 	<-p.done
@@ -90,7 +90,7 @@ func (p *Proxy) Requests() []Request {
 	return all
 }
 
-// Remember makes the proxy keep the newest answer to each GET, for Stale and Other.
+// Remember makes the proxy keep the newest response to each GET, for Stale and Other.
 func (p *Proxy) Remember() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,7 +119,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	a.write(w, a.body)
 }
 
-// forward sends a request with another body to the server, and returns its whole answer.
+// forward sends a request with another body to the server, and returns the whole response.
 func (p *Proxy) forward(r *http.Request, body io.Reader) (answer, error) {
 	out := r.Clone(r.Context())
 	out.URL.Scheme, out.URL.Host = "http", r.Host
@@ -151,7 +151,8 @@ func (p *Proxy) forward(r *http.Request, body io.Reader) (answer, error) {
 	return a, nil
 }
 
-// write answers with another body. If the body is shorter than the length in the header, the connection ends.
+// write sends the response with another body. If the body is shorter than the length in the header, the connection is
+// closed.
 func (a answer) write(w http.ResponseWriter, body []byte) {
 	header := w.Header()
 	for name, values := range a.header {
@@ -163,7 +164,7 @@ func (a answer) write(w http.ResponseWriter, body []byte) {
 	_, _ = io.Copy(w, bytes.NewReader(body)) // the client may have disconnected, which is no error
 }
 
-// drop resets the connection to the client without an answer, as a failed host would.
+// drop resets the connection to the client without a response, as a failed host would.
 func drop(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -178,8 +179,8 @@ func drop(w http.ResponseWriter) {
 // Fault is one fault, which the requests that match it meet.
 type Fault struct {
 	match func(*http.Request) bool
-	// serve answers a request, and counts the fault as fired before the client can notice it. If serve does nothing, it
-	// returns false, and the request is forwarded.
+	// serve responds to a request, and counts the fault as fired before the client can notice it. If serve does nothing,
+	// it returns false, and the request is forwarded.
 	serve func(p *Proxy, w http.ResponseWriter, r *http.Request) bool
 	fired atomic.Int64
 }

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Whenever its time ends, Dial reports both that nobody has answered and why it stopped waiting.
+// Whenever its time runs out, Dial reports both that nobody has responded and why it stopped waiting.
 func TestDialOfNobodyIsUnavailableAndOutOfTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()

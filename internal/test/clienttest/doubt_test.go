@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// lossy returns a configuration that loses the answer to the first write, which the server has applied. It replaces all
-// later answers by the argument answer. The argument limit bounds a call.
+// lossy returns a configuration that loses the response to the first write, which the server has applied. It replaces
+// all later responses with the argument answer. The argument limit bounds a call.
 func lossy(answer error, lost *atomic.Int64, limit time.Duration) client.Config {
 	fail := func(method string) (bool, error) {
 		if !strings.Contains(method, "RecordService") {
@@ -115,7 +115,7 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 	})
 }
 
-// A server that stops or is overloaded ends a stream of puts with a reason. All messages that were sent and not
+// A server that stops or is overloaded aborts a stream of puts with a reason. All messages that were sent and not
 // answered may have been applied.
 func TestAStreamOfPutsThatEndsWithAReasonLeavesThemInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -57,13 +57,13 @@ func (c *called) options() []grpc.DialOption {
 	}
 }
 
-// failGroup deletes the manifest of a group of the only shard, and restarts that shard.
+// failGroup deletes the manifest of a group on the only shard, and restarts that shard.
 func failGroup(t *testing.T, s *storetest.Server, name string) {
 	t.Helper()
 	cc, err := grpc.NewClient(bubbletest.Target(s.Addr()), s.Network.Dialer(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must.OK(t, err)
-	defer func() { _ = cc.Close() }() // the only possible error is that it is already closed
+	defer func() { _ = cc.Close() }() // the only possible error is that the connection is already closed
 	listed, err := recordv1.NewAdminServiceClient(cc).ListGroups(testContext(t), &recordv1.ListGroupsRequest{Group: name})
 	if err != nil || len(listed.GetGroups()) != 1 {
 		t.Fatalf("%v, %v", listed, err)
@@ -89,7 +89,7 @@ func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 				ctx, count := testContext(t), &called{n: map[string]int{}}
 				c := s.Client(t, client.Config{Direct: direct, DialOptions: count.options()})
 				key, data := client.Key{ID: failed}, []byte("data")
-				// The other groups are served, and the client knows the routing.
+				// The other groups are served, and the client knows where they are.
 				if _, err := c.Put(ctx, client.Key{ID: well}, data, nil); err != nil {
 					t.Fatal(err)
 				}

@@ -22,11 +22,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// whole is longer than any test, so if a call ends earlier, something other than this limit has ended it.
+// whole is longer than any test, so if a call fails earlier, the cause is not this limit.
 const whole = time.Hour
 
-// This test does not run in a bubble, because it checks the errors of the operating system and of DNS for an address at
-// which nothing listens.
+// This test does not run in a bubble, because it checks the operating system's and DNS's errors for an address at which
+// nothing listens.
 func TestFailFastSaysAtOnceThatNobodyIsThere(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:1", "no-such-host.invalid:1"} {
 		c, err := client.New(client.Config{Addresses: []string{address, address}, FailFast: true, CallTimeout: whole})
@@ -63,7 +63,7 @@ func TestFailFastTakesAnotherAddress(t *testing.T) {
 	})
 }
 
-// loading answers that its group is still loading.
+// loading is a server that responds that its group is still loading.
 type loading struct {
 	recordv1.UnimplementedRecordServiceServer
 }
@@ -79,7 +79,7 @@ func TestFailFastWaitsForAServerThatHasAnswered(t *testing.T) {
 		must.OK(t, err)
 		server := grpc.NewServer()
 		recordv1.RegisterRecordServiceServer(server, loading{})
-		go func() { _ = server.Serve(listener) }() // Serve ends with Stop
+		go func() { _ = server.Serve(listener) }() // Serve returns after Stop
 		defer server.Stop()
 		var calls atomic.Int64
 		c, err := client.New(client.Config{
@@ -122,7 +122,7 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
 		for _, said := range []string{
-			"i/o timeout",            // the network reports that there was no answer
+			"i/o timeout",            // the network reports that there was no response
 			"operation was canceled", // the attempt took so long that a Pulse aborted it
 		} {
 			var dials atomic.Int64
@@ -145,7 +145,7 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 }
 
 // hangsOnce returns an address. The first connection to it is accepted and hangs after some bytes. Later connections
-// are forwarded to another address. The argument taken counts the connections.
+// are forwarded to the address to. taken counts the connections.
 func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, taken *atomic.Int64) string {
 	t.Helper()
 	listener, err := network.Listen(t.Context(), "hangs:0")
@@ -178,8 +178,8 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 	return listener.Addr().String()
 }
 
-// A Pulse closes a connection on which nothing is answered. FailFast must not conclude that nobody listens at the
-// address, because the next connection may reach another server.
+// A Pulse closes a connection that does not respond. FailFast must not conclude that nobody listens at the address,
+// because the next connection may reach another server.
 func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 	for name, words := range map[string][]byte{
 		"before it was ready": nil,

@@ -23,16 +23,16 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// faults are injected between the client and a real store. fired counts how many times they occurred.
+// faults are injected between the client and a real store. fired counts how many times they have occurred.
 type faults struct {
 	fired atomic.Int64
-	// unary is called after each unary call. message is called after each message that a stream receives, and its
-	// argument n counts the messages from 1.
+	// unary is called after each unary call. message is called after each message that a stream receives, and its argument
+	// n is the message's number, from 1.
 	unary   func(method, address string, reply any, err error) error
 	message func(method string, n int, reply any) error
 }
 
-// startFaulty starts a store, and a client of it whose calls meet the faults.
+// startFaulty starts a store, and a client for it into whose calls the faults are injected.
 func startFaulty(t *testing.T, cfg storetest.Config) (*faults, *client.Client) {
 	t.Helper()
 	f := &faults{}
@@ -75,7 +75,7 @@ func (s *faultyStream) RecvMsg(m any) error {
 	return s.f.message(s.method, s.n, m)
 }
 
-// The transport's error for an ended connection.
+// This is the transport's error for a broken connection.
 var errBroken = status.Error(codes.Unavailable, "error reading from server: EOF")
 
 func TestChangedBytesAreFound(t *testing.T) {
@@ -289,7 +289,7 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 			st, err := status.New(codes.FailedPrecondition, "not here").
 				WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason})
 			must.OK(t, err)
-			lost := int64(0) // number of the first answers that are lost
+			lost := int64(0) // number of the first responses that are lost
 			f.unary = func(_, _ string, _ any, err error) error {
 				if f.fired.Add(1) <= lost {
 					return errBroken
@@ -340,8 +340,8 @@ func TestAnotherGatewayIsTakenWhereOneIsDown(t *testing.T) {
 	})
 }
 
-// TestARepeatedDeletionSparesTheNextGroup checks that a client whose deletion loses its answer does not delete the new,
-// empty group of the same name that another client creates before the client repeats the call.
+// TestARepeatedDeletionSparesTheNextGroup checks that a client whose deletion loses its response does not delete the
+// new, empty group of the same name that another client creates before the client repeats the call.
 func TestARepeatedDeletionSparesTheNextGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)

@@ -67,7 +67,7 @@ func (p *pagesOf) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) 
 		for copied := range 3 {
 			row := &recordv1.Group{Group: strconv.Itoa(i), Uuid: "a uuid", Shard: strconv.Itoa(copied), Records: 7,
 				State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: copied == 0}
-			if copied > 0 { // a copy that is behind, or whose shard does not answer
+			if copied > 0 { // a copy that is behind, or whose shard does not respond
 				row.Records = int64(9 * copied)
 			}
 			if copied == 2 {

@@ -39,7 +39,7 @@ func (s *told) WatchRouting(_ *recordv1.WatchRoutingRequest, stream recordv1.Rou
 	}
 }
 
-// reading is a shard that serves gets. If hangs is set, it never answers them.
+// reading is a shard that serves gets. If hangs is set, the shard never responds to them.
 type reading struct {
 	recordv1.UnimplementedRecordServiceServer
 	asked chan struct{}
@@ -49,7 +49,7 @@ type reading struct {
 func (s *reading) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
 	if s.hangs {
 		s.asked <- struct{}{}
-		<-ctx.Done() // like a read from a disk that does not answer
+		<-ctx.Done() // like a read from a disk that does not respond
 		return nil, ctx.Err()
 	}
 	return &recordv1.GetResponse{Record: &recordv1.Record{Key: in.GetKey()}}, nil

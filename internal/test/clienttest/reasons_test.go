@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// Every reason that record.proto lists has an error in package client, so that no caller needs to compare texts.
+// Every reason that record.proto lists has an error in package client, so that no caller needs to compare messages.
 func TestEveryReasonHasAnError(t *testing.T) {
 	known := []error{
 		client.ErrNotFound, client.ErrGroupNotFound, client.ErrVersionNotFound, client.ErrVersionMismatch, client.ErrExists,

@@ -1,4 +1,4 @@
-// Package clitest runs real programs in tests and checks what they print and how they end.
+// Package clitest runs real programs in tests and checks their output and their exit codes.
 package clitest
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Outcome is the result of a program that has ended.
+// Outcome is the result of a program that has exited.
 type Outcome struct {
 	Code           int // -1 if it was killed
 	Stdout, Stderr string
@@ -28,7 +28,7 @@ type Outcome struct {
 // sets it.
 const BinVariable = "SHEAF_BIN"
 
-// Programs returns the folder that holds the commands of the named packages. If SHEAF_BIN is set, that is its folder,
+// Programs returns the folder that holds the commands of the named packages. If SHEAF_BIN is set, it names the folder,
 // and a missing program is an error. Otherwise Programs builds the commands into the folder into, with the flags of
 // `make build`.
 func Programs(ctx context.Context, into string, packages ...string) (dir string, err error) {
@@ -71,7 +71,7 @@ func Main(m *testing.M, set func(dir string), packages ...string) {
 	}())
 }
 
-// longest is how long a program may run before it is killed. All programs should end much sooner.
+// longest is how long a program may run before it is killed. All programs should exit much sooner.
 const longest = 10 * time.Minute
 
 // Run runs a program and waits for it. If who is not nil, the program runs as that user.
@@ -102,7 +102,7 @@ func (o Outcome) Want(t testing.TB, code int) Outcome {
 	return o
 }
 
-// Has fails the test if standard error lacks the text.
+// Has fails the test if standard error does not contain the text.
 func (o Outcome) Has(t testing.TB, text string) Outcome {
 	t.Helper()
 	if !strings.Contains(o.Stderr, text) {
@@ -119,7 +119,7 @@ func (o Outcome) JSON(t testing.TB, into any) {
 	}
 }
 
-// Shortened returns the beginning of a long text, for the message of a test.
+// Shortened returns the beginning of a long string, for use in a test's message.
 func Shortened(s string) string {
 	if len(s) > 2000 {
 		return s[:2000] + "..."

@@ -32,8 +32,8 @@ type Server struct {
 }
 
 // Start starts etcd on a folder, and returns when etcd serves. Nothing is synced, because tests should not wait for a
-// busy disk. Writes survive the end of the process, but not a failure of the machine. Clients connect without TLS at
-// the addresses in listen, which are host:port or unix:///path. The default is a free port of 127.0.0.1.
+// busy disk. Writes survive a process exit, but not a machine failure. Clients connect without TLS at the addresses in
+// listen, which are host:port or unix:///path. The default is a free port of 127.0.0.1.
 func Start(dir string, listen ...string) (*Server, error) {
 	if len(listen) == 0 {
 		listen = []string{"127.0.0.1:0"}
@@ -103,7 +103,7 @@ func (s *Server) Close() {
 	})
 }
 
-// endStreams ends watches and keepalives when the server closes. Otherwise the server would wait five seconds for
+// endStreams aborts watches and keepalives when the server closes. Otherwise the server would wait five seconds for
 // clients that do not disconnect.
 func (s *Server) endStreams(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {

@@ -21,8 +21,8 @@ var shared struct {
 	err    error
 }
 
-// Shared returns one etcd for all tests that do not stop it. Each test must use a store name of its own. Main stops
-// the etcd.
+// Shared returns one etcd for all tests that do not stop it. Each test must use its own store name. Main stops the
+// etcd.
 func Shared(tb testing.TB) *etcdserver.Server {
 	tb.Helper()
 	shared.once.Do(func() {
@@ -40,7 +40,7 @@ func Shared(tb testing.TB) *etcdserver.Server {
 }
 
 // use makes one call to etcd. After that call, all lasting goroutines of etcd have started, so that no test mistakes
-// them for goroutines that it has leaked itself.
+// them for its own leaks.
 func use(server *etcdserver.Server) error {
 	client, err := server.Client()
 	if err != nil {

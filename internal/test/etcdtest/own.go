@@ -19,7 +19,7 @@ type Own struct {
 	Address string
 }
 
-// NewOwn starts an etcd, which ends with the test.
+// NewOwn starts an etcd, which is stopped when the test finishes.
 func NewOwn(tb testing.TB) *Own {
 	tb.Helper()
 	o := &Own{tb: tb, dir: filepath.Join(tb.TempDir(), "etcd"), Address: "unix://" + filepath.Join(tb.TempDir(), "s")}
@@ -40,7 +40,7 @@ func (o *Own) Start() {
 // Stop stops the etcd. Its data remains.
 func (o *Own) Stop() { o.server.Close() }
 
-// Backup copies the data of the etcd, and returns the folder of the copy. The etcd is stopped during the copy.
+// Backup copies the etcd's data, and returns the copy's folder. The etcd is stopped during the copy.
 func (o *Own) Backup() string {
 	o.tb.Helper()
 	o.Stop()

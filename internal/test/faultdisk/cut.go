@@ -13,7 +13,7 @@ type Keep uint8
 const (
 	KeepNone    Keep = iota
 	KeepAll          // as if only the process had been killed, and not the machine
-	KeepSome         // a subset of the writes, each of them whole
+	KeepSome         // a subset of the writes, each of them complete
 	KeepSectors      // a subset of the sectors of all writes, in any order
 	keeps
 )
@@ -32,12 +32,12 @@ func AnySurvival(seed uint64, sectorBytes int64) Survival {
 	return Survival{Keep: Keep(rand.New(rand.NewPCG(seed, 1)).IntN(int(keeps))), SectorBytes: sectorBytes, Seed: seed}
 }
 
-// Loss counts what a power cut did to the unflushed writes.
+// Loss counts the effects of a power cut on the unflushed writes.
 type Loss struct {
 	Pending   int // number of writes that were not flushed
 	Dropped   int // writes of which nothing survived
 	Torn      int // writes of which only some sectors survived
-	Reordered int // writes that survived, at least in part, although an earlier one did not, or not completely
+	Reordered int // writes that survived, at least in part, even though an earlier write did not survive completely
 }
 
 // Add adds the counts of another Loss.
@@ -48,21 +48,21 @@ func (l *Loss) Add(other Loss) {
 	l.Reordered += other.Reordered
 }
 
-// Cutter makes the images of a disk that power cuts would leave. It starts from the content of the disk and a recording
-// of the operations that followed.
+// Cutter creates the disk images that power cuts would leave. It starts from the disk's content and a recording of the
+// operations that followed.
 type Cutter struct {
 	durable pages // content up to the last flush at or before the last cut
 	record  []Op
 	flushed int // number of operations in durable
 }
 
-// NewCutter makes a Cutter from the results of Device.Begin and Device.Record.
+// NewCutter creates a Cutter from the results of Device.Begin and Device.Record.
 func NewCutter(before *Image, record []Op) *Cutter {
 	return &Cutter{durable: slices.Clone(before.pages), record: record}
 }
 
-// Cut returns the image of the disk if power is cut after the first done operations of the record. The argument done
-// must not be less than in the previous call.
+// Cut returns the image that the disk would have if power were cut after the first done operations of the record. The
+// argument done must not be less than in the previous call.
 func (c *Cutter) Cut(done int, s Survival) (*Image, Loss) {
 	if done > len(c.record) || done < c.flushed {
 		panic(fmt.Sprintf("faultdisk: a cut at %d, after one at %d or later, of %d", done, c.flushed, len(c.record)))

@@ -34,7 +34,7 @@ type Device struct {
 	faults []*Fault
 }
 
-// New makes a disk of zeros. Its size in bytes must be a multiple of PageBytes.
+// New creates a disk of zeros. Its size in bytes must be a multiple of PageBytes.
 func New(bytes int64) *Device {
 	if bytes <= 0 || bytes%PageBytes != 0 {
 		panic(fmt.Sprintf("faultdisk: a disk of %d bytes", bytes))
@@ -42,7 +42,7 @@ func New(bytes int64) *Device {
 	return newDevice(make(pages, bytes/PageBytes))
 }
 
-// Of makes a disk with the content of an image and with an empty record.
+// Of creates a disk with an image's content and an empty record.
 func Of(i *Image) *Device { return newDevice(slices.Clone(i.pages)) }
 
 func newDevice(content pages) *Device {
@@ -62,15 +62,15 @@ func (d *Device) Begin() *Image {
 	return &Image{slices.Clone(d.now)}
 }
 
-// Position returns the number of operations recorded so far. It includes every operation whose call returned before
-// the call of Position.
+// Position returns the number of operations recorded so far. It includes every operation that had returned before
+// Position was called.
 func (d *Device) Position() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.record)
 }
 
-// Record returns all operations since Begin, in the order in which they were done.
+// Record returns all operations since Begin, in the order in which they were performed.
 func (d *Device) Record() []Op {
 	d.mu.Lock()
 	defer d.mu.Unlock()

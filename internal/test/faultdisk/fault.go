@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// Calls is a set of kinds of calls to a disk.
+// Calls is a set of kinds of disk calls.
 type Calls uint8
 
 // These are the kinds of calls.
@@ -15,12 +15,12 @@ const (
 	Flushes
 )
 
-// Fault makes calls that touch a range fail or wait. Its fields must not be changed after it is added.
+// Fault makes calls that touch a range fail or wait. Its fields must not be changed after the fault is added.
 type Fault struct {
 	Calls         Calls
 	Offset, Bytes int64         // 0 bytes: the whole disk
 	Err           syscall.Errno // the error; 0: no error, and calls wait until the fault is removed
-	Times         int           // the fault ends after this many calls; 0: it remains until it is removed
+	Times         int           // the fault ends after this many calls; 0 means that it remains until it is removed
 
 	device *Device
 	fired  int // guarded by the device's mu

@@ -1,13 +1,13 @@
 package faultdisk
 
-// PageBytes is the unit in which the content of a disk is kept and shared between images.
+// PageBytes is the unit in which a disk's content is stored and shared between images.
 const PageBytes = 4096
 
-// Image is the content of a disk at one moment. It is immutable, and shares equal pages with other images.
+// Image is a disk's content at one moment. It is immutable, and shares equal pages with other images.
 type Image struct{ pages pages }
 
-// pages are the content of a disk. A nil page holds zeros. A page is never changed, only replaced, so a copy of the
-// slice is a copy of the disk.
+// pages are a disk's content. A nil page holds zeros. A page is never changed, only replaced, so a copy of the slice is
+// a copy of the disk.
 type pages []*[PageBytes]byte
 
 func (p pages) size() int64 { return int64(len(p)) * PageBytes }

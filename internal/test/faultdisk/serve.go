@@ -29,8 +29,8 @@ type Drive struct {
 	point  string
 }
 
-// Attach makes a block device from a disk, with sectors of sectorBytes bytes (512 to PageBytes). It creates its mount
-// point in dir.
+// Attach creates a block device from a disk, with sectors of sectorBytes bytes (512 to PageBytes). Attach creates the
+// FUSE mount point in dir.
 func Attach(d *Device, dir string, sectorBytes int) (drive *Drive, err error) {
 	point, err := os.MkdirTemp(dir, "faultdisk-")
 	if err != nil {
@@ -134,7 +134,7 @@ func (f *file) Getxattr(context.Context, string, []byte) (uint32, syscall.Errno)
 	return 0, syscall.ENODATA
 }
 
-// Flush implements fs.NodeFlusher. The kernel calls it when a file is closed. It does not flush the disk.
+// Flush implements fs.NodeFlusher. The kernel calls it when a file is closed. Flush does not flush the disk.
 func (f *file) Flush(context.Context, fs.FileHandle) syscall.Errno { return 0 }
 
 // Read implements fs.NodeReader.

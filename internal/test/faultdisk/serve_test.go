@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The mounts of the tests are in a mount namespace of their own, so that other processes do not see the mounts, and the
-// mounts end with the process.
+// The mounts of the tests are in their own mount namespace, so that other processes do not see the mounts, and the
+// mounts disappear when the process exits.
 func TestMain(m *testing.M) {
 	if err := loop.OwnMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -49,7 +49,8 @@ func attach(t *testing.T, d *Device, sectorBytes int) *Drive {
 	return drive
 }
 
-// Writes and syncs of the block device reach the record in their order, and the faults of the disk reach its readers.
+// Writes and syncs on the block device reach the record in order, and the disk's faults reach the block device's
+// readers.
 func TestABlockDevice(t *testing.T) {
 	for _, sectorBytes := range []int{512, 4096} {
 		d := New(1 << 20)

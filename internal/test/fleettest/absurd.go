@@ -31,8 +31,8 @@ func Absurdly(t *testing.T, words []string, check func(a *Absurd)) {
 	}
 }
 
-// Absurd makes values that their types allow but no sensible object has: negative and huge numbers, NaN, strings that
-// are empty, very long or not valid as names, and nil pointers.
+// Absurd creates values that their types allow but no sensible object has, such as negative and huge numbers, NaN,
+// strings that are empty, very long or not valid as names, and nil pointers.
 type Absurd struct {
 	rand  *rand.Rand
 	words []string

@@ -1,4 +1,4 @@
-// Package fleettest makes placements and pools from short texts, and absurd values of any type. It is for tests.
+// Package fleettest creates placements and pools from short strings, and absurd values of any type. It is for tests.
 package fleettest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// View makes a view from texts. A group is written as "a b c", where -c is a voter that is not running, +d is a
+// View creates a view from strings. A group is written as "a b c", where -c is a voter that is not running, +d is a
 // learner, and the target follows >.
 func View(copies int, shards string, groups map[string]string) *fleet.Places {
 	v := &fleet.Places{Planned: placement.Planned{Unplaced: map[string]string{}, View: placement.View{

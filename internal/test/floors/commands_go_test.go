@@ -56,8 +56,8 @@ func packageFolder(dir, name string) (folder string, ours bool) {
 	return "", false
 }
 
-// packages returns the folders with Go code that a pattern names. These are the folder itself and, if the pattern ends
-// in /..., also the folders below.
+// packages returns the folders with Go code that a pattern names. The result is the folder itself and, if the pattern
+// ends in /..., also the folders below it.
 func packages(folder string) (found []string) {
 	base, below := strings.CutSuffix(folder, "/...")
 	if !below {
@@ -145,8 +145,8 @@ func checkGoTest(c pagetest.Command, args []string) error {
 	return nil
 }
 
-// hasTest returns an error if no test in a package's text has the name that a pattern asks for. The name of a subtest
-// must be in the text too, either unchanged or with blanks in place of its underscores.
+// hasTest returns an error if no test in a package's source has the name that a pattern asks for. A subtest's name must
+// occur in the source, too, either unchanged or with blanks in place of its underscores.
 func hasTest(text, flag, pattern string) error {
 	if pattern == "" || pattern == "^$" || pagetest.Placeholder(strings.TrimSuffix(pattern, "$")) {
 		return nil

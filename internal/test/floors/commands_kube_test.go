@@ -284,7 +284,7 @@ func checkHelm(c pagetest.Command) (bool, error) {
 
 var inBraces = regexp.MustCompile(`\{[^}]*\}`)
 
-// setsWhatIs returns an error if a key of a --set is in neither the values nor the schema of a chart.
+// setsWhatIs returns an error if a key of a --set is in neither the chart's values nor its schema.
 func setsWhatIs(chart, settings string) error {
 	var values map[string]any
 	var allowed schema

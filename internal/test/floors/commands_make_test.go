@@ -12,7 +12,7 @@ import (
 
 // makefile holds the variables and targets of a Makefile.
 type makefile struct {
-	variables map[string]string // name -> text of all assignments
+	variables map[string]string // maps each name to the text of all its assignments
 	targets   map[string]target
 }
 
@@ -35,7 +35,7 @@ func readMakefile(name string) (makefile, error) {
 	for _, tool := range aTool.FindAllStringSubmatch(string(text), -1) {
 		m.targets["bin/tools/"+tool[1]] = target{}
 	}
-	var now []string // targets of the recipe that is being read
+	var now []string // targets of the recipe being read
 	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
 		if recipe, ok := strings.CutPrefix(line, "\t"); ok {
 			for _, name := range now {
@@ -61,8 +61,8 @@ func readMakefile(name string) (makefile, error) {
 	return m, err
 }
 
-// reach collects everything that targets run, including the text of the variables. It follows prerequisites and the
-// scripts that are called.
+// reach collects everything that targets run, including the variables' text. It follows prerequisites and the scripts
+// that are called.
 type reach struct {
 	makefile
 	seen map[string]bool

@@ -106,7 +106,7 @@ func TestVariablesOfPagesAreRead(t *testing.T) {
 // readsWithDefault reports whether a script in a page reads a variable that may be unset.
 func readsWithDefault(text, variable string) bool { return strings.Contains(text, "${"+variable+":-") }
 
-// sources holds the text of programs and scripts. The texts of this package are left out, because its tables name
+// sources holds the source text of programs and scripts. This package's own source is left out, because its tables name
 // variables that do not exist.
 type sources struct{ golang, scripts []string }
 
@@ -154,7 +154,7 @@ func (s sources) reads(variable string) bool {
 	return s.quotes(variable) || slices.ContainsFunc(s.scripts, func(text string) bool { return expands(text, variable) })
 }
 
-// expands reports whether a text contains ${NAME} (possibly with an operator), $NAME or $(NAME).
+// expands reports whether a script contains ${NAME} (possibly with an operator), $NAME or $(NAME).
 func expands(text, name string) bool {
 	return regexp.MustCompile(`\$[({]?` + regexp.QuoteMeta(name) + `\b`).MatchString(text)
 }
@@ -181,7 +181,7 @@ func (s sources) checkLabels(command pagetest.Command) (bool, error) {
 var treePath = regexp.MustCompile(`(?:^|[=:@,])(?:\./)?` +
 	`((?:hack|charts|config|api|internal|cmd|e2e|examples|bench|docs|\.ci)/[\w./*-]*)`)
 
-// checkPaths checks that the paths of a command below a folder of the repository exist in the tree.
+// checkPaths checks that those of a command's paths that are below a folder of the repository exist in the tree.
 func checkPaths(c pagetest.Command) (bool, error) {
 	applies := false
 	for _, word := range c.Words {
@@ -189,7 +189,7 @@ func checkPaths(c pagetest.Command) (bool, error) {
 			continue // a package, which checkGo handles
 		}
 		for _, m := range treePath.FindAllStringSubmatch(word, -1) {
-			if pagetest.Placeholder(word) || strings.Contains(m[1], "/target/") { // made by a Maven build
+			if pagetest.Placeholder(word) || strings.Contains(m[1], "/target/") { // created by a Maven build
 				continue
 			}
 			applies = true

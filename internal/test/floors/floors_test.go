@@ -73,7 +73,7 @@ func readFloors(t *testing.T) []floor {
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
 // permits reports whether the permission to import a folder covers a package. As in the linter, a permission that ends
-// with $ is for one package, and not for those below it.
+// with $ covers one package, but not the packages below it.
 func permits(folder, pkg string) bool {
 	alone, isAlone := strings.CutSuffix(folder, "$")
 	return pkg == alone || !isAlone && within(pkg, folder)

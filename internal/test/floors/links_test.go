@@ -37,7 +37,7 @@ func anchorOf(heading string) string {
 	return b.String()
 }
 
-// badLinks returns the links of a page whose target does not exist in the tree below root.
+// badLinks returns a page's links whose target does not exist in the tree below root.
 func badLinks(root, page, text string) (bad []string) {
 	prose := code.ReplaceAllString(fenced.ReplaceAllString(text, ""), "")
 	for _, m := range link.FindAllStringSubmatch(prose, -1) {

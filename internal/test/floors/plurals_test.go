@@ -14,11 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// countedByHand matches a format that prints a number before a plural noun. For the number 1, such a text is wrong.
+// countedByHand matches a format that prints a number before a plural noun. For the number 1, such a message is wrong.
 var countedByHand = regexp.MustCompile(`%d (?:(?:other|free|more|older|failure|whole) )?(?:groups|shards|disks|copies|` +
 	`members|volumes|claims|pods|gateways|pools|domains|issuers|grants|tenants|restarts|others|ones)\b`)
 
-// pluralsByHand returns such formats in a file. Texts that are joined by + count as one text.
+// pluralsByHand returns such formats in a file. Strings that are joined by + are treated as one string.
 func pluralsByHand(file *ast.File) (wrong []string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n.(type) {

@@ -52,8 +52,8 @@ func throughProxies(file *ast.File) (wrong []string) {
 }
 
 // TestNoConnectionAsksAProxy checks that connections within a store ignore the proxy that the environment names, for
-// example in HTTPS_PROXY. Such a variable may be set on all machines of a company. proxy_test.go in cmd/sheaf also
-// tests this with processes.
+// example in HTTPS_PROXY. A company may set such a variable on all machines. proxy_test.go in cmd/sheaf also tests this
+// with processes.
 func TestNoConnectionAsksAProxy(t *testing.T) {
 	files, unused := 0, len(mayAskAProxy)
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {

@@ -1,5 +1,4 @@
-// Package foldertest builds the folder of a group using only the codec. It is for tests of code that reads such
-// folders.
+// Package foldertest builds a group's folder using only the codec. It is for tests of code that reads such folders.
 package foldertest
 
 import (
@@ -18,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// NewestLeft returns the newest version of each id, without the entries whose indexes are in gone. Reads must return
+// NewestLeft returns the newest version of each id, except entries whose indexes are in gone. Reads must return exactly
 // these versions.
 func (g *Folder) NewestLeft(gone map[uint64]bool) map[int64]format.Entry {
 	newest := map[int64]format.Entry{}
@@ -33,7 +32,7 @@ func (g *Folder) NewestLeft(gone map[uint64]bool) map[int64]format.Entry {
 	return newest
 }
 
-// Folder is the folder of a group that was built using only the codec.
+// Folder is a group's folder that was built using only the codec.
 type Folder struct {
 	FS       vfs.FS
 	Dir      string
@@ -48,9 +47,9 @@ type Frame struct {
 	Entry         format.Entry
 }
 
-// Build makes two sealed segments with hints, and an active segment with free space after its frames. Ids repeat, so
+// Build creates two sealed segments with hints, and an active segment with free space after its frames. Ids repeat, so
 // that superseded versions exist. One record is a blob, one is deleted, and the term changes once. State frames and the
-// mark record up to where the log is synced.
+// mark record the position up to which the log is synced.
 func Build(t testing.TB, fs vfs.FS, dir string, perSegment, dataBytes int) *Folder {
 	t.Helper()
 	must.OK(t, fs.MkdirAll(dir))
@@ -97,7 +96,7 @@ func Build(t testing.TB, fs vfs.FS, dir string, perSegment, dataBytes int) *Fold
 	return g
 }
 
-// segmentBuilder makes one segment of a Folder.
+// segmentBuilder builds one segment of a Folder.
 type segmentBuilder struct {
 	g     *Folder
 	m     format.ManifestSegment
@@ -222,7 +221,7 @@ func WriteBlob(t testing.TB, fs vfs.FS, dir string, data []byte, piece int) form
 	return ref
 }
 
-// OrderRows sorts rows, together with their used flags, into the order of a hint.
+// OrderRows sorts rows, together with their used flags, into hint order.
 func OrderRows(h *format.Hint) {
 	rows := make([]int, len(h.IDs))
 	for i := range rows {

@@ -24,8 +24,8 @@ func Bounded(t *testing.T, input int, decode func()) {
 	}
 }
 
-// AddGolden calls add() with the content of each golden file in dir whose name begins with prefix, to make that content
-// a seed of a fuzz test.
+// AddGolden calls add() with the content of each golden file in dir whose name begins with prefix, which makes that
+// content a seed for a fuzz test.
 func AddGolden(f *testing.F, dir, prefix string, add func(b []byte)) {
 	f.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, prefix+"*"))

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// TouchedBytes returns how many bytes of a mapping occupy memory. It counts up to the capacity of the slice, which may
-// exceed its length.
+// TouchedBytes returns how many bytes of a mapping occupy memory. It covers the slice's capacity, which may exceed its
+// length.
 func TouchedBytes(t *testing.T, mapping []byte) (touched int64) {
 	t.Helper()
 	all := mapping[:cap(mapping)]

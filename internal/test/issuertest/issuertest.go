@@ -1,4 +1,4 @@
-// Package issuertest signs the requests of cert-manager's Certificates, as an issuer of cert-manager does. It is for
+// Package issuertest signs the requests for cert-manager's Certificates, as a cert-manager issuer does. It is for
 // tests.
 package issuertest
 

@@ -1,5 +1,5 @@
-// Package kubefindingtest makes the objects of a store as Kubernetes would show them. It is for tests of code that
-// reads such objects.
+// Package kubefindingtest creates a store's objects as Kubernetes would report them. It is for tests of code that reads
+// such objects.
 package kubefindingtest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// These are the names in the store that Well makes.
+// These are the names in the store that Well creates.
 const (
 	Namespace = "prod"
 	Store     = "quotes"
@@ -28,12 +28,12 @@ var Now = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 
 var made = metav1.NewTime(Now.Add(-24 * time.Hour))
 
-// meta returns the metadata of an object of the store.
+// meta returns the metadata for one of the store's objects.
 func meta(name string, labels map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: Namespace, Name: name, Labels: labels, CreationTimestamp: made, Generation: 1}
 }
 
-// Condition returns a condition whose last transition was at the creation of the objects.
+// Condition returns a condition whose last transition was when the objects were created.
 func Condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: made,
 		ObservedGeneration: 1}

@@ -42,9 +42,9 @@ func sweep(dir string) error {
 			return os.RemoveAll(dir)
 		}
 		for _, pid := range left {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have ended
+			_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have exited
 		}
-		time.Sleep(10 * time.Millisecond) // only a parent can wait for the end of a process, so poll
+		time.Sleep(10 * time.Millisecond) // only a parent can wait until a process exits, so poll
 	}
 }
 
@@ -59,7 +59,7 @@ func users(dir string) ([]int, error) {
 	for _, file := range files {
 		line, err := os.ReadFile(file)
 		if err != nil || !bytes.Contains(line, []byte(dir)) {
-			continue // the process has ended, or belongs to another user
+			continue // the process has exited, or belongs to another user
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err == nil && pid != os.Getpid() {

@@ -1,5 +1,5 @@
-// Package kubetest runs a real API server with its etcd for tests. Whether the test ends normally, by a panic, by a
-// timeout or by kill -9, a guard process ends both servers and removes their folder.
+// Package kubetest runs a real API server with its etcd for tests. A guard process kills both servers and removes their
+// folder, whether the test ends normally, by a panic, by a timeout or by kill -9.
 package kubetest
 
 import (
@@ -35,7 +35,7 @@ type Server struct {
 	pipe   io.Closer
 }
 
-// Options are for tests that need an API server with other settings. The zero value gives the settings of Start.
+// Options are for tests that need an API server with other settings. The zero value means Start's settings.
 type Options struct {
 	// Flags are flags of the API server, by name without dashes. Each replaces a value that this package sets, or adds a
 	// flag.
@@ -86,7 +86,7 @@ func (s *Server) start(crds string, options Options) error {
 	}
 	defer log.Close() //nolint:errcheck // the server has its own handle of it
 
-	// The servers have their folder on their command lines, by which the guard recognizes them.
+	// The servers have their folder on their command lines, from which the guard recognizes them.
 	api := &envtest.APIServer{CertDir: filepath.Join(s.dir, "apiserver"), Out: log, Err: log}
 	api.Configure().
 		Set("enable-priority-and-fairness", "false").
@@ -116,7 +116,7 @@ func (s *Server) start(crds string, options Options) error {
 	return os.WriteFile(s.Kubeconfig, s.env.KubeConfig, 0o600)
 }
 
-// Dir returns the server's folder. A process with this folder on its command line is ended together with the servers,
+// Dir returns the server's folder. A process with this folder on its command line is killed together with the servers,
 // no matter how the test ends.
 func (s *Server) Dir() string { return s.dir }
 
@@ -140,7 +140,7 @@ func (s *Server) User(name string) (kubeconfig string, err error) {
 	return kubeconfig, nil
 }
 
-// Stop immediately ends the servers, whose data is discarded, and removes their folder.
+// Stop immediately kills the servers, discards their data, and removes their folder.
 func (s *Server) Stop() error {
 	if err := s.pipe.Close(); err != nil {
 		return fmt.Errorf("kubetest: %w", err)
@@ -209,7 +209,7 @@ func startGuard(dir string) (*exec.Cmd, io.Closer, error) {
 	}
 	guard := exec.Command(self) //nolint:noctx // the guard has to outlive every context
 	guard.Env = append(os.Environ(), guardVariable+"="+dir)
-	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C at a terminal must not end the guard first
+	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C at a terminal must not kill the guard first
 	pipe, err := guard.StdinPipe()
 	if err != nil {
 		return nil, nil, fmt.Errorf("kubetest: %w", err)

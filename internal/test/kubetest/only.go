@@ -21,7 +21,7 @@ const FocusVariable = "SHEAF_API_FOCUS"
 // Wanted reports whether tests that need an API server have to run.
 func Wanted() bool { return os.Getenv(Variable) == Required || All() }
 
-// All reports whether tests for which a fake is enough also have to run on an API server.
+// All reports whether tests for which a fake is enough must also run on an API server.
 func All() bool { return os.Getenv(Variable) == Everything }
 
 // Only skips a test that needs an API server, unless Wanted returns true.

@@ -1,5 +1,5 @@
 // Package leaktest finds goroutines that a test has left running. Unlike goleak, which waits half a second, it waits
-// long enough for goroutines that end slowly on a slow machine.
+// long enough for goroutines that return slowly on a slow machine.
 package leaktest
 
 import (
@@ -12,11 +12,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is how long goroutines may take to end.
+// patience is how long goroutines may take to return.
 const patience = time.Minute
 
 // forLife is the goroutine that starts when a process first syncs a real file (not one in memory). It runs until the
-// process ends.
+// process exits.
 const forLife = "sheaf.dev/sheaf/internal/storage/vfs.(*aio).complete"
 
 // VerifyNone calls goleak.VerifyNone, but does not report a goroutine that lives as long as the process.
@@ -28,7 +28,7 @@ func VerifyNone(t testing.TB, options ...goleak.Option) {
 }
 
 // VerifyTestMain is like goleak.VerifyTestMain, but, like VerifyNone, does not report a goroutine that lives as long as
-// the process. It runs the tests of a package and ends the process.
+// the process. It runs a package's tests and exits the process.
 func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 	code := m.Run()
 	if code == 0 {

@@ -58,7 +58,7 @@ type rig struct {
 // asked is a health server that lets a test observe each check.
 type asked struct {
 	*health.Server
-	before atomic.Pointer[func()] // called before the answer; nil: no function
+	before atomic.Pointer[func()] // called before the response; nil if no function is set
 }
 
 func (a *asked) Check(ctx context.Context, in *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
@@ -68,7 +68,7 @@ func (a *asked) Check(ctx context.Context, in *healthv1.HealthCheckRequest) (*he
 	return a.Server.Check(ctx, in)
 }
 
-// newRig makes a rig in a bubble of testing/synctest, with connections in memory.
+// newRig creates a rig in a bubble of testing/synctest, with connections in memory.
 func newRig(t *testing.T, opts liveness.Options) *rig {
 	t.Helper()
 	network := bubbletest.NewNet()
@@ -130,7 +130,7 @@ func TestCallsAtAServerThatHangsEnd(t *testing.T) {
 			t.Error("it counts as alive")
 		}
 		r.listener.GoOn()
-		for r.pulse.Silent() { // no call is in progress, so only the health checks notice that the server answers again
+		for r.pulse.Silent() { // no call is in progress, so only the health checks notice that the server responds again
 			time.Sleep(time.Millisecond)
 		}
 		again := r.call(t)
@@ -158,8 +158,8 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 }
 
 // If a process was itself stopped for a while, it must not conclude that its server hangs. In this test the process is
-// stopped for most of the time that the server has for its answer, and the answer arrives a little later. The test does
-// not run in a bubble, because a bubble's time does not pass while a process is stopped.
+// stopped for most of the time within which the server must respond, and the response arrives a little later. The test
+// does not run in a bubble, because a bubble's time does not pass while a process is stopped.
 func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	l, err := net.Listen("tcp", "127.0.0.1:0")

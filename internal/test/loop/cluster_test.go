@@ -36,7 +36,7 @@ eval "$RUN"
 	disks := scriptPath(t, "disks.sh")
 	for _, c := range []struct {
 		run, back string
-		calls     string // the call that changes a device; empty: no such call is made
+		calls     string // the call that changes a device; empty if no such call is made
 		says      string
 	}{
 		{"disk_detach n1 a", "IMAGE", "losetup -d /dev/loop7", ""},
@@ -56,7 +56,7 @@ eval "$RUN"
 		{"disks_loops >&2", "/sheaf-slowdisk", "", "/dev/loop7 /sheaf-slowdisk"},
 		// A slow disk of another clone's cluster has the same file name. Its device has a different number.
 		{"echo 8 >state/n1/disks/a/loop; echo loops: $(disks_loops). >&2", "/sheaf-slowdisk", "", "loops: ."},
-		// A kubelet has attached a device to a disk, and its node has ended.
+		// A kubelet has attached a device to a disk, and the kubelet's node has been removed.
 		{"echo loops: $(disks_loops). >&2", "/", "", "loops: ."},
 		{"printf '0:38\\n0:39\\n' >state/n1/dev; echo loops: $(disks_loops). >&2", "/", "", "loops: /dev/loop7 / 0:39."},
 		{"echo 0:39 >state/n1/dev; echo loops: $(disks_loops). >&2", "/images/payroll.img", "", "loops: ."},
@@ -90,8 +90,8 @@ func scriptPath(t *testing.T, name string) string {
 	return path
 }
 
-// runWithLoops runs a script in an empty folder. The script attaches loop devices and mounts in a namespace of its own,
-// for which it needs root.
+// runWithLoops runs a script in an empty folder. The script attaches loop devices and mounts in its own namespace, for
+// which it needs root.
 func runWithLoops(t *testing.T, script string) {
 	t.Helper()
 	if err := exec.Command("losetup", "--find").Run(); err != nil || os.Getuid() != 0 {

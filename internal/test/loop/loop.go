@@ -1,5 +1,5 @@
-// Package loop makes block devices from files (losetup) and leaves none behind. It can also run a program in a mount
-// namespace of its own. It needs root. It is for benchmarks and tests.
+// Package loop creates block devices from files (losetup) and leaves none behind. It can also run a program in its own
+// mount namespace. The package needs root. It is for benchmarks and tests.
 package loop
 
 import (
@@ -22,7 +22,7 @@ type Device struct {
 	Name string
 }
 
-// Attach makes a block device from an image, and closes the image. Its sectors have sectorBytes bytes, or 512 if
+// Attach creates a block device from an image, and closes the image. Its sectors have sectorBytes bytes, or 512 if
 // sectorBytes is 0.
 func Attach(image *os.File, sectorBytes int) (d *Device, err error) {
 	defer func() { err = errors.Join(err, image.Close()) }()
@@ -83,18 +83,18 @@ const ownMounts = "SHEAF_OWN_MOUNTS"
 // HasOwnMounts reports whether OwnMounts gave this program a mount namespace of its own.
 func HasOwnMounts() bool { return os.Getenv(ownMounts) != "" }
 
-// OwnMounts executes this program again in a mount namespace of its own, if it is permitted to. Other processes do not
-// see the program's mounts, and the mounts disappear when the program ends for any reason. OwnMounts returns if the
+// OwnMounts executes this program again in its own mount namespace, if it is permitted to. Other processes do not see
+// the program's mounts, and the mounts disappear when the program exits for any reason. OwnMounts returns if the
 // program already has such a namespace or cannot have one.
 func OwnMounts() error {
 	if HasOwnMounts() || os.Geteuid() != 0 {
 		return nil
 	}
-	runtime.LockOSThread() // the namespace belongs to this thread, until exec ends the other threads
+	runtime.LockOSThread() // the namespace belongs to this thread, until exec terminates the other threads
 	defer runtime.UnlockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		if errors.Is(err, unix.EPERM) {
-			return nil // as in a container; loop devices later report what is missing
+			return nil // not permitted, as in a container; loop devices later report the missing permission
 		}
 		return fmt.Errorf("a mount namespace of its own: %w", err)
 	}

@@ -14,8 +14,8 @@ import (
 )
 
 // The ports are below those that Linux assigns to connections and to listeners on port 0 (from 32768 on), and below the
-// NodePorts of Kubernetes (from 30000 on). Therefore no other program gets such a port by chance between the check and
-// the use.
+// NodePorts of Kubernetes (from 30000 on). Therefore no other program is assigned such a port by chance between the
+// check and its use.
 const (
 	firstPort = 12000
 	ports     = 18000
@@ -26,7 +26,7 @@ var next atomic.Uint32
 
 func init() { next.Store(rand.Uint32N(ports)) }
 
-// Free is like FreeAddress, for a test. It ends the test if there is no free address.
+// Free is like FreeAddress, for a test. It fails the test if there is no free address.
 func Free(t must.T) string {
 	t.Helper()
 	address, err := FreeAddress()

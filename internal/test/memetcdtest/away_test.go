@@ -14,8 +14,8 @@ import (
 
 // TestAStopRightAfterAStreamBeganStopsNoBubble stops the server at the instant at which a stream begins, while one
 // goroutine reads from the stream and another one writes to it. Virtual time must continue to pass, so that the client
-// connects again. A run with noise in its connections had found a bubble in which it did not. The test takes 0.3 s of
-// processor time.
+// connects again. A run with noise in its connections once found a bubble in which virtual time stopped. The test takes
+// 0.3 s of CPU time.
 func TestAStopRightAfterAStreamBeganStopsNoBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := New(t)

@@ -196,8 +196,8 @@ func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err er
 	return puts, deletes, nil
 }
 
-// checkPut returns an error if a put names a lease that does not exist, or if it has to keep the value or the lease of
-// a key that does not exist.
+// checkPut returns an error if a put names a lease that does not exist, or if it keeps the value or the lease of a key
+// that does not exist.
 func (s *store) checkPut(r *pb.PutRequest) error {
 	if r.Lease != 0 && s.leases[r.Lease] == nil {
 		return rpctypes.ErrGRPCLeaseNotFound
@@ -305,7 +305,7 @@ func (t *transaction) run(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) *pb.Tx
 	return answer
 }
 
-// read answers a range request. The keys are filtered, then sorted, then limited. Count is the number of keys in the
+// read handles a range request. The keys are filtered, then sorted, then limited. Count is the number of keys in the
 // range before these steps.
 func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	at := r.Revision
@@ -342,8 +342,8 @@ func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	return answer
 }
 
-// outside reports whether the number n is less than the bound least or greater than the bound most. 0 means that there
-// is no such bound.
+// outside reports whether the number n is less than the bound least or greater than the bound most. A bound of 0 means
+// that there is none.
 func outside(n, least, most int64) bool { return least != 0 && n < least || most != 0 && n > most }
 
 func compareBy(target pb.RangeRequest_SortTarget, a, b *mvccpb.KeyValue) int {

@@ -44,7 +44,7 @@ func (s *Server) renew(l *lease) {
 	})
 }
 
-// revoke ends a lease, and deletes its keys in order at a single revision. The caller holds s.mu.
+// revoke revokes a lease, and deletes its keys in order at a single revision. The caller holds s.mu.
 func (s *Server) revoke(l *lease) {
 	l.timer.Stop()
 	s.write(func(t *transaction) {
@@ -87,7 +87,7 @@ func (s service) LeaseRevoke(_ context.Context, r *pb.LeaseRevokeRequest) (*pb.L
 	return &pb.LeaseRevokeResponse{Header: s.data.header(s.data.revision)}, nil
 }
 
-// LeaseKeepAlive implements pb.LeaseServer. For a lease that does not exist, the answer has a TTL of 0.
+// LeaseKeepAlive implements pb.LeaseServer. For a lease that does not exist, the response has a TTL of 0.
 func (s service) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	for {
 		r, err := stream.Recv()
@@ -110,7 +110,7 @@ func (s service) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	}
 }
 
-// LeaseTimeToLive implements pb.LeaseServer. For a lease that does not exist, the answer has a TTL of -1.
+// LeaseTimeToLive implements pb.LeaseServer. For a lease that does not exist, the response has a TTL of -1.
 func (s service) LeaseTimeToLive(_ context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

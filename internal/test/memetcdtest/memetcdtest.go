@@ -35,11 +35,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 )
 
-// These are the defaults of a member of etcd.
+// These are an etcd member's defaults.
 const (
 	requestBytesMax = 3 << 19 // 1.5 MiB
 	txnOpsMax       = 128
-	// callTimeout is how long etcd waits for its disk before it gives up a call.
+	// callTimeout is how long etcd waits for its disk before a call fails.
 	callTimeout = 7 * time.Second
 	// pingsMin is the shortest permitted interval between two pings from a client.
 	pingsMin = 5 * time.Second
@@ -71,7 +71,7 @@ type service struct {
 	*Server
 }
 
-// New starts an empty etcd on a network of its own. The etcd runs until the test ends.
+// New starts an empty etcd on its own network. The etcd runs until the test has finished.
 func New(tb testing.TB) *Server {
 	tb.Helper()
 	return On(tb, bubbletest.NewNet(), "etcd:2379")
@@ -89,9 +89,9 @@ func On(tb testing.TB, network *bubbletest.Net, address string) *Server {
 // Endpoint returns the address (host:port) on the server's network.
 func (s *Server) Endpoint() string { return s.address }
 
-// Client makes a new client, which is closed when the test ends. It connects like the clients of
-// internal/placement/etcd. In a bubble, everything that the test leaves running should end with tb.Context(), which
-// ends before the client is closed.
+// Client creates a new client, which is closed when the test has finished. It connects like the clients of
+// internal/placement/etcd. In a bubble, everything that the test leaves running should stop when tb.Context() is
+// canceled, which happens before the client is closed.
 func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	tb.Helper()
 	client, err := clientv3.New(clientv3.Config{
@@ -116,7 +116,7 @@ func (s *Server) Client(tb testing.TB) *clientv3.Client {
 }
 
 // settle waits until the goroutines of the bubble have done everything that needs no virtual time. At the end of a
-// test, these goroutines return leases and close watches, for which they need the client and the server. Once the test
+// test, these goroutines revoke leases and close watches, for which they need the client and the server. Once the test
 // of a bubble has ended, virtual time no longer passes, so a goroutine that waits for a retry would be reported as a
 // leak. Outside of a bubble, settle does nothing.
 func settle() {
@@ -125,8 +125,8 @@ func settle() {
 }
 
 // Away stops the server. The connections are closed, the address is no longer listened on, the data remains, and no
-// lease expires. Away first waits until requests that have been sent reach the server. Otherwise gRPC would repeat a
-// stream that the server has not processed. While gRPC repeats the stream, it holds a mutex on which the sender of the
+// lease expires. Away first waits until requests that have been sent reach the server. Otherwise gRPC would retry a
+// stream that the server has not processed. While gRPC retries the stream, it holds a mutex on which the sender of the
 // stream waits, and such a wait stops the virtual time of a bubble.
 func (s *Server) Away() {
 	settle()
@@ -187,8 +187,9 @@ func (s *Server) start() {
 	go func() { _ = server.Serve(listener) }() // returns after server.Stop
 }
 
-// Slow delays each later call. A delay of 0 ends the delays. If the delay reaches etcd's time limit for a call (seven
-// seconds), the request is executed, but the caller gets a timeout. Watches and renewals of leases are not delayed.
+// Slow delays each later call. A delay of 0 disables the delays. If the delay reaches etcd's time limit for a call
+// (seven seconds), the request is executed, but the call fails with a timeout. Watches and renewals of leases are not
+// delayed.
 func (s *Server) Slow(delay time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +197,7 @@ func (s *Server) Slow(delay time.Duration) {
 }
 
 // Intercept passes each call through a function, which replaces the function of an earlier Intercept. nil means no
-// function. The function may wait, refuse the call, or execute it and lose the answer. Streams (watches, renewals of
+// function. The function may wait, refuse the call, or execute it and lose the response. Streams (watches, renewals of
 // leases) are not intercepted.
 func (s *Server) Intercept(hook grpc.UnaryServerInterceptor) {
 	s.mu.Lock()
@@ -229,7 +230,8 @@ func (s *Server) intercept(ctx context.Context, request any, info *grpc.UnarySer
 	return answer, err
 }
 
-// BreakWatches ends the streams of all watches, as a broken connection does. Clients resume the watches automatically.
+// BreakWatches aborts the streams of all watches, as a broken connection does. Clients resume the watches
+// automatically.
 func (s *Server) BreakWatches() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,7 +254,7 @@ func (s *Server) Compact() {
 	s.data.compact(s.data.revision)
 }
 
-// Backup is the content of an etcd at one moment. It does not change.
+// Backup is an etcd's content at one moment. It does not change.
 type Backup struct{ data *store }
 
 // Backup takes a backup.
@@ -266,8 +268,8 @@ func (s *Server) Backup() Backup {
 // same, connections are closed, and leases have their full duration again. A stopped etcd remains stopped.
 func (s *Server) Restore(b Backup) { s.replace(b.data.clone()) }
 
-// Wipe makes etcd a new cluster without keys or leases, as if it had lost its volumes. Connections are closed. A
-// stopped etcd remains stopped.
+// Wipe turns the etcd into a new cluster without keys or leases, as if it had lost its volumes. Connections are closed.
+// A stopped etcd remains stopped.
 func (s *Server) Wipe() { s.replace(newStore()) }
 
 func (s *Server) replace(data *store) {

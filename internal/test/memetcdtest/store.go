@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// clusters counts the clusters that were created, because each has a different ID.
+// clusters is the number of clusters created so far. Each cluster has a different ID.
 var clusters atomic.Uint64
 
 // store is the content of etcd: each key with all its versions since the last compaction. The messages in it are never
@@ -24,7 +24,7 @@ type store struct {
 	keys      map[string][]version // each key in names has at least one version
 	log       []change             // all changes since the compaction, in order
 	leases    map[int64]*lease
-	granted   int64 // ID of the newest lease that was granted
+	granted   int64 // ID of the newest lease granted
 }
 
 // version is the state of a key since a revision. kv is nil if the key was deleted at that revision.
@@ -68,8 +68,8 @@ type span struct {
 	open       bool
 }
 
-// spanOf reads etcd's notation. Without an end, the span is one key. An end of one zero byte means that the span
-// includes all later keys.
+// spanOf parses etcd's notation for a range of keys. Without an end, the span is one key. An end of one zero byte means
+// that the span includes all later keys.
 func spanOf(key, end []byte) span {
 	return span{first: key, end: end, open: len(end) == 1 && end[0] == 0}
 }
@@ -139,7 +139,7 @@ type transaction struct {
 	changes []change
 }
 
-// now returns the revision of a read of the newest state within the transaction.
+// now returns the revision at which a read within the transaction sees the newest state.
 func (t *transaction) now() int64 {
 	if len(t.changes) > 0 {
 		return t.revision + 1

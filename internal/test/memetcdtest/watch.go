@@ -26,7 +26,7 @@ type watchStream struct {
 	out     []*pb.WatchResponse // not yet sent
 
 	ready  chan struct{} // holds one element while out is not empty
-	broken chan struct{} // closed to end the stream
+	broken chan struct{} // closed to abort the stream
 	once   sync.Once
 }
 
@@ -43,7 +43,7 @@ type watch struct {
 
 func (w *watchStream) breakOff() { w.once.Do(func() { close(w.broken) }) }
 
-// send queues answers for the client. The caller holds Server.mu.
+// send queues responses for the client. The caller holds Server.mu.
 func (w *watchStream) send(answers ...*pb.WatchResponse) {
 	w.out = append(w.out, answers...)
 	select {
@@ -92,7 +92,7 @@ func (s service) Watch(stream pb.Watch_WatchServer) error {
 		s.mu.Unlock()
 	}()
 	received := make(chan error, 1)
-	go func() { received <- s.receive(stream, w) }() // returns when the stream ends
+	go func() { received <- s.receive(stream, w) }() // returns when the stream has ended
 	progress := time.NewTicker(progressEvery)
 	defer progress.Stop()
 	for {
@@ -160,8 +160,8 @@ func (s *Server) receive(stream pb.Watch_WatchServer, w *watchStream) error {
 	}
 }
 
-// watch begins a watch. One response carries all events since the first revision of the watch. If some of these events
-// were compacted, the response ends the watch instead.
+// watch begins a watch. One response carries all events since the watch's first revision. If some of these events were
+// compacted, the response cancels the watch instead.
 func (s *store) watch(w *watchStream, r *pb.WatchCreateRequest) {
 	key := r.Key
 	if len(key) == 0 {

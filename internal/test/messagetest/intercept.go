@@ -36,7 +36,7 @@ type sight struct {
 	content       proto.Message
 }
 
-// NewInterceptors makes interceptors that have seen nothing.
+// NewInterceptors creates interceptors that have not seen any calls.
 func NewInterceptors() *Interceptors {
 	return &Interceptors{seen: map[string]*sight{}, news: make(chan struct{})}
 }
@@ -135,7 +135,7 @@ func inputOf(method string) (proto.Message, error) {
 	return kind.New().Interface(), nil
 }
 
-// await waits until enough() returns true for the recorded calls of a method.
+// await waits until enough() returns true for the recorded calls to a method.
 func (i *Interceptors) await(ctx context.Context, method string, enough func(*sight) bool) error {
 	for {
 		i.mu.Lock()
@@ -154,7 +154,7 @@ func (i *Interceptors) await(ctx context.Context, method string, enough func(*si
 }
 
 // CheckEveryCall calls every RPC of every service that a server lists by reflection. It fails the test for each RPC
-// that the interceptors do not see. The unary interceptor must see unary calls with the whole request. The stream
+// that bypasses the interceptors. The unary interceptor must see unary calls with the whole request. The stream
 // interceptor must see other calls with the first message. The calls may fail. CheckEveryCall returns the methods that
 // were called.
 func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (called []string) {
@@ -178,8 +178,8 @@ func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (call
 	return called
 }
 
-// prepare returns a request for a method, in which every field is set, and the type of the answer. It discards the
-// calls of the method that were recorded before, for example when reflection listed the services.
+// prepare returns a request for a method, in which every field is set, and the response type. It discards the calls to
+// the method that were recorded before, for example when reflection listed the services.
 func (i *Interceptors) prepare(method string, d protoreflect.MethodDescriptor) (in proto.Message,
 	out protoreflect.MessageType, err error) {
 	if in, err = inputOf(method); err != nil {
@@ -208,7 +208,7 @@ func (i *Interceptors) check(conn *grpc.ClientConn, method string, d protoreflec
 			defer close(answered)
 			_ = conn.Invoke(ctx, method, in, out.New().Interface())
 		}()
-		// The call may fail, or may wait for something that does not exist. If it waits, it is canceled after the
+		// The call may fail, or may wait for something that does not exist. If it waits, the call is canceled after the
 		// interceptors have seen it.
 		if i.await(ctx, method, func(s *sight) bool { return s.unary > 0 }) == nil {
 			cancel()
@@ -258,7 +258,7 @@ func (i *Interceptors) checkUnary(method string, in proto.Message) error {
 	return nil
 }
 
-// servicesOf asks a server for its services.
+// servicesOf requests the list of a server's services.
 func servicesOf(conn *grpc.ClientConn) ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// CheckRefusals calls every RPC of a service. It fails the test for each call that ends with a code other than the
-// result of want(), and for each call that the interceptors do not see. The unary interceptor must see the whole
-// request. The stream interceptor need not see a request, because a stream may be refused before its first message.
+// CheckRefusals calls every RPC of a service. It fails the test for each call that does not return the code from
+// want(), and for each call that bypasses the interceptors. The unary interceptor must see the whole request. The
+// stream interceptor need not see a request, because a stream may be refused before its first message.
 func (i *Interceptors) CheckRefusals(t *testing.T, conn *grpc.ClientConn, service string,
 	want func(method string) codes.Code) {
 	t.Helper()

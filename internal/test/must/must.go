@@ -1,13 +1,13 @@
-// Package must ends a test at an error that the test does not expect.
+// Package must aborts a test at an error that the test does not expect.
 package must
 
-// T is the part of testing.T and of rapid.T that ends a test.
+// T is the part of testing.T and of rapid.T that aborts a test.
 type T interface {
 	Helper()
 	Fatal(args ...any)
 }
 
-// OK ends the test if err is not nil, and reports err at the caller's line. Like t.Fatal, it may be called only from
+// OK aborts the test if err is not nil, and reports err at the caller's line. Like t.Fatal, it may be called only from
 // the goroutine that runs the test.
 func OK(t T, err error) {
 	t.Helper()

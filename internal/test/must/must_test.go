@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// reports is a test that only records the error that ended it.
+// reports is a test that only records the error that aborted it.
 type reports struct{ fatal []any }
 
 func (*reports) Helper()             {}

@@ -13,7 +13,7 @@ import (
 // Command is a command line of a page.
 type Command struct {
 	Line  int      // number of the line in the page, from 1
-	Words []string // as the shell passes them on; parts that only a shell can expand, such as $x, are unchanged
+	Words []string // words as the shell passes them on; parts that only a shell can expand, such as $x, are unchanged
 	Env   []string // names of the variables that are set only for this command
 	Dir   string   // folder in which the command runs, relative to the root, if an earlier cd sets one
 	// Mentioned is true if the command is in a sentence, or has an ellipsis, so that parts of it may be missing.
@@ -38,7 +38,7 @@ func (c Command) Args(program string) ([]string, bool) {
 }
 
 var (
-	// known matches the beginning of a command line with a program that is checked. It does not match outputs and
+	// known matches the beginning of a command line with a program that is checked. known matches neither output nor
 	// sentences.
 	known = regexp.MustCompile(`^(?:[A-Z_][A-Z0-9_]*=\S* +)*(?:(?:sudo|time) +)?` +
 		`(?:(?:(?:\S*/)?bin/|/)?(?:sheaf|sheaf-bench|sheaf-operator|kubectl-sheaf|kubectl|helm|grpcurl)|make|` +

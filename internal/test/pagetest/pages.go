@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Page is a text in Markdown.
+// Page is a Markdown document.
 type Page struct {
 	Name string // path relative to the root of the repository
 	Text string
@@ -95,7 +95,7 @@ func snippets(text string) (found []snippet) {
 // spans returns the code in the sentences of a paragraph, which is the text between equal numbers of backticks.
 func spans(line int, paragraph []string) (found []snippet) {
 	for i, l := range paragraph {
-		if strings.HasPrefix(l, "|") { // in a row of a table, a bar in code has a backslash, and code ends with the row
+		if strings.HasPrefix(l, "|") { // in a table row, a bar in code has a backslash, and code ends with the row
 			found = append(found, spans(line+i, []string{strings.ReplaceAll(strings.TrimLeft(l, "|"), `\|`, "|")})...)
 			paragraph[i] = ""
 		}

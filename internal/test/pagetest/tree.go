@@ -11,8 +11,8 @@ import (
 )
 
 // CheckTree checks each command in the pages below root that runs a program, and each example in its help, against the
-// program's command line. It does not run them. The number of such commands in the pages must not be below the argument
-// least, so that the test cannot pass without having checked any. The function command makes a new command line.
+// program's command line. It does not run them. The pages must contain at least least such commands, so that the test
+// cannot pass without having checked any. The function command creates a new command line.
 func CheckTree(t *testing.T, root, program string, least int, command func() *cobra.Command) {
 	t.Helper()
 	pages, err := Pages(root)
@@ -63,9 +63,9 @@ func examples(cmd *cobra.Command, program string, command func() *cobra.Command)
 	return checked, bad
 }
 
-// Accepts returns an error if a command line does not accept the arguments: an unknown subcommand or flag, a value
-// that the flag refuses, or too few or too many arguments. A placeholder stands for any value. A command that is only
-// mentioned may omit required arguments and flags.
+// Accepts returns an error if a command line does not accept the arguments, because of an unknown subcommand or flag, a
+// value that a flag refuses, or too few or too many arguments. A placeholder stands for any value. A command that is
+// only mentioned may omit required arguments and flags.
 func Accepts(root *cobra.Command, args []string, mentioned bool) error {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd(args...)

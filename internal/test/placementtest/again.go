@@ -10,7 +10,7 @@ import (
 
 // Again repeats do() until do() succeeds or fails for a reason other than a slow etcd. etcd gives up a write after five
 // seconds. On the disk of a slow machine, a write can take that long, and clients do not retry writes automatically. An
-// earlier call of do() may have taken effect.
+// earlier call to do() may have taken effect.
 func Again(ctx context.Context, do func() error) error {
 	for {
 		err := do()

@@ -58,7 +58,7 @@ func (d *Disk) shardOn(name, address string) placement.Shard {
 	}
 }
 
-// Start follows the steps of a shard's start: it asks the registry, opens the volume, and registers the shard.
+// Start follows the steps of a shard's start: it queries the registry, opens the volume, and registers the shard.
 func Start(ctx context.Context, registry Registry, d *Disk, name, address string) (*Process, error) {
 	asking := d.shardOn(name, address)
 	asking.Generation++
@@ -72,7 +72,7 @@ func Start(ctx context.Context, registry Registry, d *Disk, name, address string
 	return p, err
 }
 
-// Write makes the next step of the volume, as a shard does every few seconds while it writes data.
+// Write performs the volume's next step, as a shard does every few seconds while it writes data.
 func (p *Process) Write(ctx context.Context) error {
 	p.disk.next(p.shard.Step)
 	p.shard.Step, p.shard.Registered = p.disk.Step, p.disk.Registered
@@ -99,8 +99,8 @@ const (
 	elsewhere = "127.0.0.1:2"
 )
 
-// start starts a shard. It fails the test unless the start ends with the wanted error. If no error is wanted, the start
-// must succeed.
+// start starts a shard. It fails the test unless the start fails with the wanted error. If no error is wanted, the
+// start must succeed.
 func (r *run) start(d *Disk, name, address string, want error) *Process {
 	r.Helper()
 	p, err := Start(r.Context(), r.registry, d, name, address)
@@ -281,7 +281,7 @@ var cases = []struct {
 	}},
 }
 
-// Register runs all cases. Each case has a registry of its own.
+// Register runs all cases. Each case has its own registry.
 func Register(t *testing.T, registry func(t *testing.T) Registry) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

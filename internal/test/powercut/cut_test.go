@@ -33,7 +33,7 @@ type tally struct {
 	loss  faultdisk.Loss
 	keeps map[faultdisk.Keep]int
 	redo  int // starts that found a journal
-	// repaired counts file systems that had to be repaired before they could be mounted.
+	// repaired is the number of file systems that had to be repaired before they could be mounted.
 	repaired int
 }
 

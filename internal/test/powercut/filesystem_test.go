@@ -28,11 +28,11 @@ type fileSystem struct {
 	forget      []string // command that makes the kernel forget an unmounted device
 }
 
-// ext4 tolerates a disk that writes only 512 bytes atomically, apparently with the exception of its superblocks of 1
-// KiB. After about one in a thousand cuts the kernel did not mount ext4 ("bad message"), and the file system had to be
+// ext4 tolerates a disk that writes only 512 bytes atomically, apparently with the exception of its 1 KiB superblocks.
+// After about one in a thousand cuts the kernel did not mount ext4 ("bad message"), and the file system had to be
 // repaired first. xfs and btrfs need a disk that writes 4 KiB atomically, as real disks do. After writes were torn at
-// 512 bytes, xfs could sometimes not be mounted because checksums of its metadata were wrong. btrfs overwrites
-// superblocks of 4 KiB in place.
+// 512 bytes, xfs could sometimes not be mounted because checksums of its metadata were wrong. btrfs overwrites 4 KiB
+// superblocks in place.
 var fileSystems = []*fileSystem{
 	{
 		name: "ext4", bytes: 192 << 20, sectorBytes: 512,
@@ -109,13 +109,13 @@ func run(command []string, device string) error {
 type mounted struct {
 	fs    *fileSystem
 	drive *faultdisk.Drive
-	point string // mount point; "" if it is not mounted
+	point string // mount point; "" if the file system is not mounted
 }
 
 // errMount means that the kernel refused to mount a disk that a power cut left.
 var errMount = errors.New("the file system cannot be mounted")
 
-// mount attaches a disk and mounts its file system. If anew is true, it first makes a new file system.
+// mount attaches a disk and mounts its file system. If anew is true, it first creates a new file system.
 func (f *fileSystem) mount(dir string, disk *faultdisk.Device, anew bool) (m *mounted, err error) {
 	drive, err := faultdisk.Attach(disk, dir, f.sectorBytes)
 	if err != nil {

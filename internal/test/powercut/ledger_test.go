@@ -12,7 +12,7 @@ import (
 type write struct {
 	value  uint64 // identifies the data, see data; 0: a delete
 	issued int    // number of disk operations before the write began
-	acked  int    // number of disk operations when the write was acknowledged; never: it was not
+	acked  int    // number of disk operations when the write was acknowledged; never if it was not acknowledged
 }
 
 const never = -1
@@ -25,14 +25,14 @@ type ledger struct {
 	acks   []int // positions of acknowledgements
 }
 
-// begin records the start of a write. The caller repeats the write until it succeeds, and then calls end().
+// begin records the start of a write. The caller retries the write until it succeeds, and then calls end().
 func (l *ledger) begin(id int64, value uint64, at int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.writes[id] = append(l.writes[id], write{value: value, issued: at, acked: never})
 }
 
-// end records that the newest write of a record was acknowledged.
+// end records that a record's newest write was acknowledged.
 func (l *ledger) end(id int64, at int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -41,7 +41,7 @@ func (l *ledger) end(id int64, at int) {
 	l.acks = append(l.acks, at)
 }
 
-// known returns the value of the last write of a record. Only the writer of that record may call it.
+// known returns the value of a record's last write. Only the writer of that record may call it.
 func (l *ledger) known(id int64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *ledger) known(id int64) uint64 {
 }
 
 // judge compares the records that were found after a power cut with the writes before it. Every write that was
-// acknowledged before the cut must have survived. No write that had not begun may be found.
+// acknowledged before the cut must have survived. Only writes that had begun may be found.
 func (l *ledger) judge(cut int, found map[int64]uint64) error {
 	var wrong []string
 	for id, value := range found {

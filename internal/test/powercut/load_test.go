@@ -24,7 +24,7 @@ const (
 	workers    = 24
 	keysOfEach = 8
 	batchItems = 4
-	lives      = 2 // number of runs of the shard in a recording; the second run continues on the disk of the first
+	lives      = 2 // number of times that the shard runs in a recording; the second run continues on the disk of the first
 	restOneOf  = 40
 	rest       = 150 * time.Millisecond // longer than the time after which an idle group writes its mark
 	etcdEvery  = 200 * time.Millisecond
@@ -33,7 +33,7 @@ const (
 // evidence lists counters of the shard that a load must increase, because otherwise the load does not test enough.
 var evidence = [...]string{"sheaf_shard_journal_writes_total", "sheaf_shard_compaction_dropped_entries_total"}
 
-// known is the content of etcd at a position of the recording.
+// known is etcd's content at a position of the recording.
 type known struct {
 	at   int
 	keys map[string]string
@@ -54,7 +54,7 @@ type recording struct {
 	values atomic.Uint64
 }
 
-// record runs a shard with a load until the given number of writes was made.
+// record runs a shard with a load until the given number of writes has been made.
 func record(ctx context.Context, fs *fileSystem, etcd *etcdOf, dir string, files vfs.FS, writes int,
 	seed uint64) (*recording, error) {
 	r := &recording{fs: fs, disk: faultdisk.New(fs.bytes), ledger: ledger{writes: map[int64][]write{}}}
@@ -138,7 +138,7 @@ func (r *recording) knownAt(cut int) map[string]string {
 	return r.known[i].keys
 }
 
-// load lets all workers write. Each writes to records of its own.
+// load lets all workers write. Each writes to its own records.
 func (r *recording) load(ctx context.Context, l *life, writes int, seed uint64) error {
 	var left atomic.Int64
 	left.Store(int64(writes))
@@ -165,7 +165,7 @@ type worker struct {
 	random *rand.Rand
 }
 
-// put puts a record. Every other worker gives no request id, because compaction keeps the writes whose request id a
+// put puts a record. Every second worker sends no request id, because compaction keeps the writes whose request id a
 // client may repeat.
 func (w *worker) put(ctx context.Context, id int64, data []byte) error {
 	if w.number%2 == 0 || len(data) > 1<<20 {
@@ -189,8 +189,7 @@ func (w *worker) delete(ctx context.Context, id int64) error {
 	})
 }
 
-// served repeats a write while it fails because the group is not ready yet. In that case the write was certainly not
-// done.
+// served retries a write while it fails because the group is not ready yet. Such a write was certainly not applied.
 func served(write func() error) error {
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if err := write(); status.Code(err) != codes.Unavailable || time.Now().After(end) {
@@ -201,7 +200,7 @@ func served(write func() error) error {
 
 func (w *worker) key() int64 { return int64(w.random.IntN(keysOfEach)*workers + w.number) }
 
-// write makes one or several writes, and returns their number.
+// write performs one or several writes, and returns their number.
 func (w *worker) write(ctx context.Context) (int, error) {
 	if w.random.IntN(restOneOf) == 0 {
 		time.Sleep(rest) // lets groups become idle now and then

@@ -12,8 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// lazy is the real file system with some syncs omitted: either the syncs of files whose names begin with a prefix, or
-// the syncs of folders.
+// lazy is the real file system that omits either syncs of files whose names begin with a prefix, or syncs of folders.
 type lazy struct {
 	vfs.OS
 	files   string // prefix of file names; empty: no file
@@ -37,7 +36,7 @@ func (l lazy) SyncDir(dir string) error {
 	return l.OS.SyncDir(dir)
 }
 
-// SyncAll returns an error if syncs are omitted, because it would make those files or folders durable.
+// SyncAll fails if syncs are omitted, because it would make those files or folders durable.
 func (l lazy) SyncAll(dir string) error {
 	if l.folders || l.files != "" {
 		return errors.ErrUnsupported
@@ -52,8 +51,8 @@ func (neverSynced) Sync() error { return nil }
 
 // TestPowerCutsFindSyncsLeftOut checks that data is missing after power cuts, or that the shard does not start, if
 // syncs are omitted. Without this check, TestPowerCuts could pass although it detects nothing. `make test` tries one
-// kind of file on each of two file systems, and `make soak-log` tries all kinds. Missing syncs of folders are seldom
-// noticed, and only on btrfs, because on ext4 and xfs the sync of a file also makes earlier names durable.
+// kind of file on each of two file systems, and `make soak-log` tries all kinds. Missing folder syncs are seldom
+// noticed, and only on btrfs, because on ext4 and xfs syncing a file also makes earlier names durable.
 func TestPowerCutsFindSyncsLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		name, fs string

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// The mounts of the tests are in a mount namespace of their own, so that other processes do not see the mounts, and the
-// mounts end with the process.
+// The mounts of the tests are in their own mount namespace, so that other processes do not see the mounts, and the
+// mounts disappear when the process exits.
 func TestMain(m *testing.M) {
 	if err := loop.OwnMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	cutsOfTest       = 7 // for each file system; so few that some runs neither tear nor reorder a write
+	cutsOfTest       = 7 // number of cuts for each file system, so small that some runs neither tear nor reorder a write
 	cutsOfSoak       = 2000
 	cutsOfARecording = 50
 	writesRecorded   = 1500

@@ -70,7 +70,7 @@ func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, e
 	return next, err
 }
 
-// known returns the content of etcd except registrations, which end with their process.
+// known returns the content of etcd except registrations, which expire with their process.
 func (e *etcdOf) known(ctx context.Context) (map[string]string, error) {
 	answer, err := e.client.Get(ctx, e.prefix, clientv3.WithPrefix())
 	if err != nil {
@@ -114,7 +114,7 @@ type life struct {
 	conn    *grpc.ClientConn
 	records recordv1.RecordServiceClient // a client that uses conn
 	metrics *prometheus.Registry
-	log     *bytes.Buffer // warnings; read only after the shard has ended
+	log     *bytes.Buffer // warnings; read only after the shard has exited
 }
 
 // begin starts a shard on a mounted disk, and waits until all its groups serve, or until one of them reports an error.
@@ -147,7 +147,7 @@ func (e *etcdOf) begin(ctx context.Context, point string, fs vfs.FS, residency g
 	return l, nil
 }
 
-// counted returns the value of a counter of the shard.
+// counted returns the value of one of the shard's counters.
 func (l *life) counted(name string) (sum float64, err error) {
 	families, err := l.metrics.Gather()
 	for _, f := range families {
@@ -221,7 +221,7 @@ func (l *life) download(ctx context.Context, key client.Key) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// kill ends the shard as SIGKILL would.
+// kill terminates the shard as SIGKILL would.
 func (l *life) kill() error {
 	err := errors.Join(l.client.Close(), l.conn.Close())
 	l.shard.Kill()

@@ -23,14 +23,14 @@ import (
 
 const (
 	blockBytes = 4096
-	fibmap     = 1 // FIBMAP returns the block of the device that holds a block of a file
-	figetbsz   = 2 // FIGETBSZ returns the size of such a block in bytes
+	fibmap     = 1 // FIBMAP returns the device block that holds a file's block
+	figetbsz   = 2 // FIGETBSZ returns the block size in bytes
 	badImages  = 3 // number of disks that power cuts left
 	tailBlocks = 2 // number of blocks at the end of a segment's data
 )
 
-// placeOf returns the offset on the disk of a block of a file, or 0 if the block is not allocated. The file system must
-// overwrite files in place.
+// placeOf returns a file block's offset on the disk, or 0 if the block is not allocated. The file system must overwrite
+// files in place.
 func placeOf(name string, block int64) (place int64, err error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -30,7 +30,7 @@ func (u usage) String() string {
 		u.cpu.Seconds(), u.resident>>20, u.peak>>20)
 }
 
-// used asks the kernel for the usage of a process.
+// used reads a process's usage from the kernel.
 func used(t *testing.T, pid int) usage {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -48,7 +48,7 @@ func used(t *testing.T, pid int) usage {
 	return usage{cpu: cpu, resident: kibibytes(status, "VmRSS:"), peak: kibibytes(status, "VmHWM:")}
 }
 
-// kibibytes returns the value of a line of /proc/PID/status, converted to bytes.
+// kibibytes returns the value of a line in /proc/PID/status, converted to bytes.
 func kibibytes(status []byte, name string) int64 {
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, name); ok {
@@ -64,7 +64,8 @@ func kibibytes(status []byte, name string) int64 {
 // requests counts the operator's requests that the API server has answered, by verb and kind.
 type requests map[string]int
 
-// writes counts all requests that are not reads, except those for the lease by which operators elect their leader.
+// writes returns the number of requests that are not reads, except those for the lease with which operators elect their
+// leader.
 func (r requests) writes() (n int) {
 	for what, count := range r {
 		if verb, kind, _ := strings.Cut(what, " "); verb != "get" && verb != "list" && kind != "leases" {
@@ -111,7 +112,7 @@ func (c *cluster) requests(t *testing.T) requests {
 	return maps.Clone(c.audited.requests)
 }
 
-// audited holds the counts so far.
+// audited holds the counts up to the current position in the audit log.
 type audited struct {
 	bytes    int64 // bytes of the log that were read
 	requests requests

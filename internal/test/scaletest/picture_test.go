@@ -69,7 +69,7 @@ func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) 
 	return out
 }
 
-// without returns the specification of a StatefulSet as text, without the names that identify the shard or the store.
+// without returns a StatefulSet's spec as a string, without the names that identify the shard or the store.
 func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) string {
 	t.Helper()
 	if have := set.Spec.Template.Annotations[workload.AnnotationVolume]; have != volume {

@@ -41,7 +41,7 @@ func shardsWanted(t *testing.T) int {
 	return n
 }
 
-// store makes a RecordStore with a pool, and waits until the operator has given it an identity.
+// store creates a RecordStore with a pool, and waits until the operator has given it an identity.
 func (c *cluster) store(ctx context.Context, t *testing.T, shards, groups int) *v1alpha1.RecordStore {
 	t.Helper()
 	count, wanted, replicas := int32(groups), int32(shards), int32(2) //nolint:gosec // at most 1000
@@ -100,15 +100,15 @@ func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// lives fails the test if the operator has ended on its own, because waiting for its work would be useless then. An
-// operator ends when it loses its lease because the machine is too busy.
+// lives fails the test if the operator has exited on its own, because waiting for its work would then be useless. An
+// operator exits when it loses its lease because the machine is too busy.
 func (c *cluster) lives(t *testing.T) {
 	t.Helper()
 	if c.operates == 0 {
 		return
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.operates))
-	if err != nil || bytes.Contains(stat, []byte(") Z ")) { // a zombie, whose exit status was not collected yet
+	if err != nil || bytes.Contains(stat, []byte(") Z ")) { // a zombie, whose exit status has not been collected yet
 		t.Fatalf("the operator has ended by itself: %s", lastLine(c.said))
 	}
 }
@@ -135,8 +135,8 @@ func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.
 	return done && int(store.Status.Shards.Serving) == shards && store.Status.Groups.Moving == 0, words
 }
 
-// quiet waits until the operator has written nothing for some time. By then it has written everything that the last
-// change requires.
+// quiet waits until the operator has written nothing for some time. By then, the operator has written everything that
+// the last change requires.
 func (c *cluster) quiet(ctx context.Context, t *testing.T) {
 	t.Helper()
 	const enough = 35 * time.Second // the operator checks a healthy pool every 30 s
@@ -208,8 +208,8 @@ func (c *cluster) allowed(t *testing.T) {
 	}
 }
 
-// idle observes the operator for a minute in which nothing happens. The operator must not write again what it has
-// already stored.
+// idle observes the operator for a minute in which nothing happens. In that time, the operator must not repeat writes
+// of unchanged data.
 func (c *cluster) idle(ctx context.Context, t *testing.T, pid int) {
 	t.Helper()
 	const minute = time.Minute

@@ -35,8 +35,8 @@ import (
 )
 
 // fleet simulates all shards of a store. A shard runs while its pod exists. It listens at the pod's address, is
-// registered in etcd with a lease of its own, and answers AdminService. The fleet immediately creates and moves groups
-// as their targets demand, without any data.
+// registered in etcd with its own lease, and serves AdminService. The fleet immediately creates and moves groups as
+// their targets demand, without any data.
 type fleet struct {
 	recordv1.UnimplementedAdminServiceServer
 
@@ -52,7 +52,7 @@ type fleet struct {
 
 	mu          sync.Mutex
 	played      map[string]*played         // by address of the pod
-	generations map[string]uint64          // generations of volumes, by the UID of the claim
+	generations map[string]uint64          // volume generations, by the claim's UID
 	leads       map[string]map[string]bool // shard -> group -> whether the shard leads it
 }
 
@@ -117,8 +117,8 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 }
 
 // provision creates the volume for a claim, on the node that has the shard's number, as a provisioner for local disks
-// would. provision also binds the volume to the claim itself, because the controller of Kubernetes binds one volume at
-// a time, and a thousand volumes would take minutes.
+// would. provision also binds the volume to the claim itself, because Kubernetes' controller binds one volume at a
+// time, and a thousand volumes would take minutes.
 func (f *fleet) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	number, err := strconv.Atoi(claim.Labels[v1alpha1.LabelShard])
 	if err != nil || claim.Spec.VolumeName != "" {
@@ -168,7 +168,7 @@ func (f *fleet) provision(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return f.c.client.Status().Patch(ctx, bound, client.MergeFrom(before))
 }
 
-// see starts the shard of a running pod, and stops the shard of a pod that is being deleted.
+// see starts the shard in a running pod, and stops the shard in a pod that is being deleted.
 func (f *fleet) see(ctx context.Context, pod *corev1.Pod) {
 	address := pod.Status.PodIP
 	if address == "" || pod.Labels[v1alpha1.LabelShard] == "" {
@@ -230,7 +230,7 @@ func (f *fleet) view(ctx context.Context, t *testing.T) placement.View {
 	return view
 }
 
-// live listens, and keeps the shard registered until ctx ends.
+// live listens, and keeps the shard registered until ctx is done.
 func (f *fleet) live(ctx context.Context, p *played, host string) error {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
 		Name: workload.ShardClaim(p.name)}}
@@ -314,7 +314,7 @@ func (f *fleet) ListGroups(ctx context.Context, _ *recordv1.ListGroupsRequest) (
 	return out, nil
 }
 
-// follow changes groups until they match their targets. It runs until ctx ends.
+// follow moves groups until they match their targets. It runs until ctx is done.
 func (f *fleet) follow(ctx context.Context) {
 	for view := range f.store.Watch(ctx) {
 		leads := map[string]map[string]bool{}

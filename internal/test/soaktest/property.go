@@ -21,8 +21,8 @@ const (
 )
 
 // Check calls rapid.Check with the seed of SHEAF_SEED or of -rapid.seed. If neither is set, the seed is random in a
-// soak, and fixed otherwise. A soak draws more cases, and writes the seed to its report. Check is safe for concurrent
-// use.
+// soak, and fixed otherwise. In a soak, Check draws more cases, and writes the seed to its report. Check is safe for
+// concurrent use.
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
 	must.OK(t, pinned())

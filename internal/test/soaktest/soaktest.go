@@ -18,7 +18,7 @@ import (
 const (
 	// Variable is set to a non-empty value in a soak.
 	Variable = "SHEAF_SOAK"
-	// SeedVariable holds the seed of a run that is repeated, as a decimal uint64.
+	// SeedVariable holds the seed of a run to be repeated, as a decimal uint64.
 	SeedVariable = "SHEAF_SEED"
 	// ReportVariable names the file to which seeds and counts are appended, one per line.
 	ReportVariable = "SHEAF_SOAK_REPORT"
@@ -70,7 +70,7 @@ func Seed(t testing.TB, fixed uint64) uint64 {
 	return seed
 }
 
-// Report appends one figure of a test to the report of the soak. Without a report it does nothing. Report is safe for
+// Report appends one of a test's results to the soak's report. Without a report it does nothing. Report is safe for
 // concurrent use, even by several processes, because each line is a single write to a file that was opened for
 // appending.
 func Report(t testing.TB, what string, figure any) {

@@ -1,4 +1,4 @@
-// Package stoptest stops the process of a test for a while, as a stall of the machine does.
+// Package stoptest suspends a test's process for a while, like a stall of the machine.
 package stoptest
 
 import (

@@ -30,7 +30,7 @@ func admin(t *testing.T, s *Server) recordv1.AdminServiceClient {
 	return recordv1.NewAdminServiceClient(conn)
 }
 
-// delete deletes a group. If the answer is that the group may or may not be deleted, it deletes the group again.
+// delete deletes a group. If the outcome is unknown, it deletes the group again.
 func (s *Server) delete(ctx context.Context, a recordv1.AdminServiceClient, group string) error {
 	for tries := 0; ; tries++ {
 		_, err := a.DeleteGroup(ctx, &recordv1.DeleteGroupRequest{Group: group})
@@ -63,9 +63,9 @@ func (s *Server) folders(t *testing.T, uuid string) (held, trashed []int) {
 	return held, trashed
 }
 
-// An empty group is deleted: its files go to the trash of all members, and the name is free for a new group that holds
-// nothing of the old one. A group with a record is not deleted. No process mistakes the missing group for a sign that
-// etcd was rolled back.
+// When an empty group is deleted, all members move its files to the trash, and the name can be used for a new group,
+// which has no data from the old one. A group with a record is not deleted. No process mistakes the missing group for a
+// sign that etcd was rolled back.
 func TestAnEmptyGroupIsDeleted(t *testing.T) {
 	for _, copies := range []int{1, 3} {
 		t.Run(fmt.Sprint(copies, " copies"), func(t *testing.T) {
@@ -110,7 +110,7 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 	if err := s.delete(ctx, a, "other"); status.Code(err) != codes.NotFound {
 		t.Errorf("delete of a group that never was: %v", err)
 	}
-	// The shards restart. The deleted group is part of the history of etcd that they have seen.
+	// The shards restart. The deleted group is part of the etcd history that they have seen.
 	for n := range s.shards {
 		s.KillShard(n)
 	}
@@ -134,7 +134,7 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 	}
 }
 
-// A put that races with the delete of its group is never lost. It either prevents the delete, or is stored in the next
+// A put that races with its group's deletion is never lost. It either prevents the delete, or is stored in the next
 // group of that name.
 func TestAPutBesideADeleteIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

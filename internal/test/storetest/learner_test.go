@@ -16,7 +16,7 @@ import (
 
 // TestALearnerThatItsLeaderNeverHearsIsReported moves groups to a shard that fetches their files, and that the leaders
 // cannot reach. `sheaf doctor` must report the copies within the time of the rule, and must stop reporting them when
-// the leaders can reach the shard. The test takes 1 s of processor time.
+// the leaders can reach the shard. The test takes 1 s of CPU time.
 func TestALearnerThatItsLeaderNeverHearsIsReported(t *testing.T) {
 	synctest.Test(t, learnerIsNeverHeard)
 }

@@ -16,9 +16,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestAStoreStartsWithOneOddKey restarts every process while etcd holds a key whose value is not valid. Everything that
+// TestAStoreStartsWithOneOddKey restarts every process while etcd holds a key with an invalid value. Everything that
 // does not depend on the key must serve, and the gateway and `sheaf doctor` must name the key. The test takes 1 s of
-// processor time.
+// CPU time.
 func TestAStoreStartsWithOneOddKey(t *testing.T) {
 	for name, value := range map[string]string{
 		"states/shard-0": `{"state":"Draining"}`,

@@ -43,7 +43,7 @@ type Config struct {
 	Groups int  // number of groups with Hash routing; default 4
 	Named  bool // use Named routing, where callers name groups and the first write creates a group
 	Shards int  // number of shards; default 1
-	Copies int  // number of copies of each group: 1, 3 or 5, at most one on a shard; default 1
+	Copies int  // number of copies of each group (1, 3 or 5), at most one on each shard; default 1
 }
 
 // Server is a running store.
@@ -65,7 +65,7 @@ func Start(t testing.TB) *Server {
 	return StartWith(t, Config{})
 }
 
-// StartWith runs a store until the test ends. It returns when every group of Hash routing can be read and written.
+// StartWith runs a store until the test ends. With Hash routing, it returns when every group can be read and written.
 func StartWith(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	if cfg.Groups == 0 {
@@ -86,11 +86,11 @@ func StartWith(t testing.TB, cfg Config) *Server {
 	return s
 }
 
-// start starts the store. Everything that it starts ends with the test, in reverse order: the gateway before the
-// shards, and the shards before etcd.
+// start starts the store. Everything that it starts is stopped when the test finishes, in reverse order: the gateway
+// before the shards, and the shards before etcd.
 func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error) {
 	t.Helper()
-	// This cleanup runs last. It sleeps, because a shard that has ended still returns the lease of its wakes
+	// This cleanup runs last. It sleeps, because a shard that has stopped still revokes the lease of its wakes
 	// (internal/placement/registry/wakes.go) in the background. That takes a limited time.
 	t.Cleanup(func() { time.Sleep(timeout) })
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)

@@ -17,8 +17,8 @@ const (
 	SurviveNone SurvivalKind = iota
 	// SurviveAll means that all changes survive, as if everything had reached the disk before the power cut.
 	SurviveAll
-	// SurviveRandom means that sectors and changes of names survive at random, and that each file gets one of its sizes
-	// at random.
+	// SurviveRandom means that sectors and changes of names survive at random, and that each file has one of its earlier
+	// sizes at random.
 	SurviveRandom
 	// SurviveTorn means that everything survives, except that only a random number of the first sectors of the last
 	// write to each file survive.
@@ -96,7 +96,7 @@ func (c *cloner) chooseNames() {
 		if c.random.Float64() >= c.odds {
 			continue
 		}
-		for _, change := range p.changes { // a rename survives as a whole or not at all
+		for _, change := range p.changes { // a rename survives completely or not at all
 			if c.names[change.dir] == nil {
 				c.names[change.dir] = maps.Clone(change.dir.durable)
 			}

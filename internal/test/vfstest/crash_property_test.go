@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// sectorAt returns sector i of content. Zeros stand for the bytes after the end of content.
+// sectorAt returns sector i of content. Bytes after the end of content are zero.
 func sectorAt(content []byte, i int) []byte {
 	out := make([]byte, sector)
 	if i*sector < len(content) {
@@ -149,7 +149,7 @@ func TestCrashNamesAreFromHistory(t *testing.T) {
 		ok(t, m.MkdirAll("a"))
 		ok(t, m.MkdirAll("b"))
 		present, durable := map[string]string{}, map[string]string{}
-		since := map[string][]string{} // for each name, the files to which it referred since its folder was synced
+		since := map[string][]string{} // for each name, the files that it has referred to since its folder was synced
 		remember := func(name string) { since[name] = append(since[name], present[name]) }
 		for step := range rapid.IntRange(1, 20).Draw(t, "steps") {
 			name := rapid.SampledFrom(names).Draw(t, "name")

@@ -75,7 +75,7 @@ func TestCrashKeepsWhatWasSynced(t *testing.T) {
 func TestCrashLosesWhatWasNotSynced(t *testing.T) {
 	m, f := synced(t, fill(4, 1))
 	writeAt(t, f, fill(2, 100), sector)   // overwrites sectors 1 and 2
-	writeAt(t, f, fill(3, 200), 4*sector) // writes after the end of the file
+	writeAt(t, f, fill(3, 200), 4*sector) // writes beyond the end of the file
 	disk := m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
 	if got := vfstest.Read(t, disk, "f"); !bytes.Equal(got, fill(4, 1)) {
 		t.Errorf("%d bytes, not those that were synced", len(got))
@@ -146,7 +146,7 @@ func TestCrashRandomChoosesSizes(t *testing.T) {
 func TestCrashTearsTheLastWrite(t *testing.T) {
 	m, f := synced(t, fill(4, 1))
 	writeAt(t, f, fill(1, 50), 0)         // this is not the last write, so it survives
-	writeAt(t, f, fill(6, 100), 2*sector) // overwrites two sectors, and writes four after the end
+	writeAt(t, f, fill(6, 100), 2*sector) // overwrites two sectors, and writes four beyond the end of the file
 	lengths, sizes := make(map[int]bool), make(map[int]bool)
 	for seed := range uint64(200) {
 		got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveTorn, Seed: seed}), "f")

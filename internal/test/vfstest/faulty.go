@@ -24,23 +24,24 @@ const (
 	// other operations EffectPart is the same as EffectNone.
 	EffectPart
 	// EffectDrop means that a Sync fails as on Linux. Data written since the last Sync can be read from the page cache,
-	// but never reaches the disk, although later Syncs succeed. This works only for Sync of a file in a Mem. Elsewhere
+	// but never reaches the disk, even though later Syncs succeed. This works only for Sync of a file in a Mem. Elsewhere
 	// the loss cannot be simulated, and EffectDrop is the same as EffectNone.
 	EffectDrop
 	// EffectFlip means that a read succeeds (Err is not used), but that one bit in the middle of the result is wrong.
 	// For other operations EffectFlip is the same as EffectNone with EIO.
 	EffectFlip
-	// EffectPass means that the operation is done as if there were no fault (Err is not used). It is for faults with a
-	// Before.
+	// EffectPass means that the operation is performed as if there were no fault (Err is not used). It is for faults with
+	// a Before.
 	EffectPass
 )
 
-// Fault is a rule that makes operations fail. Add activates it. A Fault must not be changed after that.
+// Fault is a rule that makes operations fail. Add activates it. A Fault must not be changed after the call to Add.
 type Fault struct {
-	Match  func(Op) bool // selects operations; Op.Number counts the calls of this kind from 1; nil: all
-	Skip   int64         // number of matches that pass before the first fault
-	Count  int64         // maximum number of faults; 0: no limit
-	Err    error         // the error; nil: EIO
+	// selects operations; Op.Number is the number of this operation among those of its kind, from 1; nil selects all
+	Match  func(Op) bool
+	Skip   int64 // number of matches that pass before the first fault
+	Count  int64 // maximum number of faults; 0: no limit
+	Err    error // the error; nil: EIO
 	Effect Effect
 	Before func(Op) // called, without locks, before the effect; a test may block here; may be nil
 
@@ -102,8 +103,8 @@ func (f *Faulty) Calls(kind OpKind) int64 {
 	return f.calls[kind].Load()
 }
 
-// fire counts an operation. It returns the fault that hits the operation and the error to return, or nil if there is
-// none.
+// fire counts an operation. It returns the fault that applies to the operation and the error to return, or nil if no
+// fault applies.
 func (f *Faulty) fire(op Op) (*Fault, error) {
 	op.Number = f.calls[op.Kind].Add(1)
 	f.mu.RLock()
@@ -143,7 +144,7 @@ func (f *Faulty) match(op Op) *Fault {
 	return nil
 }
 
-// do runs an operation that is either done completely or not at all.
+// do runs an operation that is performed either completely or not at all.
 func (f *Faulty) do(op Op, run func() error) error {
 	fault, err := f.fire(op)
 	if fault == nil {
@@ -235,8 +236,8 @@ func (f *Faulty) SyncDir(dir string) error {
 	return f.do(Op{Kind: OpSyncDir, Name: dir}, func() error { return f.inner.SyncDir(dir) })
 }
 
-// SyncAll implements vfs.FS. If it fails, unsynced changes remain unsynced. A later sync of each file then has an
-// outcome of its own.
+// SyncAll implements vfs.FS. If it fails, unsynced changes remain unsynced. A later sync of each file then has its own
+// outcome.
 func (f *Faulty) SyncAll(dir string) error {
 	return f.do(Op{Kind: OpSyncAll, Name: dir}, func() error { return f.inner.SyncAll(dir) })
 }

@@ -123,12 +123,12 @@ func TestFaultByOffsetNameSkipAndCount(t *testing.T) {
 	must.OK(t, file.Sync())
 }
 
-// TestRule5_FailedSyncDropsData checks a failed sync: the data can still be read and later syncs succeed, but the data
-// is lost in a power cut. Only data that was written again survives.
+// TestRule5_FailedSyncDropsData checks that after a failed sync the data can still be read and later syncs succeed, but
+// the data is lost in a power cut. Only data that was written again survives.
 func TestRule5_FailedSyncDropsData(t *testing.T) {
 	f, m, file := faultyFile(t, fill(4, 1))
 	writeAt(t, file, fill(4, 101), 0)
-	writeAt(t, file, fill(2, 201), 4*sector) // writes after the end of the file
+	writeAt(t, file, fill(2, 201), 4*sector) // writes beyond the end of the file
 	fault := f.Add(&vfstest.Fault{Match: isKind(vfstest.OpSync), Count: 1, Effect: vfstest.EffectDrop})
 	if err := file.Sync(); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("sync: error %v", err)

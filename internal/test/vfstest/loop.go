@@ -12,10 +12,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// LoopMount makes a file system of the given type (ext2, ext3, ext4, xfs, btrfs) in a file of sizeBytes, mounts it
-// with the given driver (empty: the driver of the type), and returns the mount point. The mount is removed when the
-// test ends. If mkfs for the type is not installed, the test is skipped. LoopMount also needs root and loop devices.
-// Without them, the test is skipped too, or fails if SHEAF_LOOP=required.
+// LoopMount creates a file system of the given type (ext2, ext3, ext4, xfs, btrfs) in a file of sizeBytes, mounts it
+// with the given driver (the type's own driver if driver is empty), and returns the mount point. The mount is removed
+// when the test ends. If mkfs for the type is not installed, the test is skipped. LoopMount also needs root and loop
+// devices. Without them, the test is skipped too, or fails if SHEAF_LOOP=required.
 func LoopMount(t *testing.T, fsType, driver string, sizeBytes int64, options ...string) string {
 	t.Helper()
 	without := func(format string, args ...any) {

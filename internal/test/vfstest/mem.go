@@ -19,7 +19,7 @@ import (
 //     the size;
 //   - for each folder: the current names, the names at the last SyncDir, and the changes between the two in order.
 //
-// CrashClone makes the disk that a power cut leaves. Every operation that changes the disk has a number, from 1
+// CrashClone creates the disk that a power cut leaves. Every operation that changes the disk has a number, from 1
 // (OpCount). CrashAfter stops the machine at one of these operations, and AfterOp observes each of them. Mem is as
 // harsh as POSIX allows, and harsher than the file systems we know: Sync of a file does not make its name durable,
 // changes of names may survive out of order, and a truncation followed by an extension may leave old and new sectors
@@ -29,7 +29,7 @@ import (
 type Mem struct {
 	mu         sync.RWMutex // guards all fields below and those of all nodes
 	root       *memNode
-	nodes      int64       // number of the node that was created last
+	nodes      int64       // number of the node created last
 	pending    []*memNames // changes of names that are not durable yet, in order
 	capacity   int64       // bytes; 0: unlimited
 	cheap      bool        // result of vfs.File.CheapOverwrite
@@ -223,8 +223,8 @@ func (m *Mem) changeNames(changes ...memNameChange) {
 	m.pending = append(m.pending, &memNames{changes: changes})
 }
 
-// release frees the space of a file that has no name and is not open. Its synced content remains, because a power cut
-// may restore the name.
+// release frees the space of a file that no longer has a name and is not open. Its synced content remains, because a
+// power cut may restore the name.
 func (m *Mem) release(n *memNode) {
 	if n.links == 0 && n.handles == 0 {
 		m.usedBytes -= n.usedBytes
@@ -408,7 +408,7 @@ func (m *Mem) SyncAll(dir string) error {
 	})
 }
 
-// syncAll makes the content of all files below a folder durable.
+// syncAll syncs the content of all files below a folder.
 func (n *memNode) syncAll() {
 	if !n.dir {
 		n.sync()

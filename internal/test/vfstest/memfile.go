@@ -36,7 +36,7 @@ var zeroPage = func() *memPage {
 
 // memNode is a file or a folder. Mem.mu guards it.
 type memNode struct {
-	number int64 // in order of creation, makes seeded choices repeatable
+	number int64 // creation order, which makes seeded choices repeatable
 	dir    bool
 	mtime  time.Time
 
@@ -124,8 +124,8 @@ func (n *memNode) touch(s int64) {
 	n.dirty[s] = onDisk
 }
 
-// grow allocates pages for the bytes from offset to end, as far as there is free space. It returns the end of the part
-// for which there are pages.
+// grow allocates pages for the bytes from offset to end, as far as there is free space. It returns the end of the
+// allocated part.
 func (m *Mem) grow(n *memNode, offset, end int64) int64 {
 	for i := offset / pageBytes; i*pageBytes < end; i++ {
 		for int64(len(n.pages)) <= i {
@@ -227,7 +227,7 @@ func (n *memNode) drop() {
 }
 
 // readLost changes the result of a direct read. After a failed sync, some bytes are only in the page cache. readLost
-// replaces them by the content on the disk. The argument offset is the offset of b in the file, at the start of a
+// replaces them with the content on the disk. The argument offset is the offset of b in the file, at the start of a
 // sector.
 func (n *memNode) readLost(b []byte, offset int64) {
 	if len(n.lost) == 0 {

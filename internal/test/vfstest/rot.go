@@ -1,8 +1,8 @@
 package vfstest
 
 // Rot changes bytes of a file without a write, as a bad disk does. The function change receives the bytes on the disk.
-// Rot returns false and changes nothing if a part of the range is not on the disk. The reason may be that the file ends
-// before that part, or that the part has not been synced yet.
+// Rot returns false and changes nothing if a part of the range is not on the disk. A part is not on the disk if it is
+// beyond the end of the file or has not been synced yet.
 func (m *Mem) Rot(name string, offset, length int64, change func([]byte)) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
