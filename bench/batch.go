@@ -53,7 +53,7 @@ func (b *rpcBench) batches(ctx context.Context, size int) error {
 		name := fmt.Sprintf("records by batch %s of %d / unary, %s", what, batch, with)
 		b.add(got.against(name, "/s", "batch "+what, "unary "+what, 4))
 	}
-	// The server behind b.bare stores nothing. Its figures show the largest possible advantage of a batch over unary
+	// The server behind b.bare stores nothing. Its results show the largest advantage that a batch can have over unary
 	// calls.
 	for _, what := range []string{"get", "put"} {
 		bare := "bare " + what

@@ -57,10 +57,10 @@ func Copies(ctx context.Context, opts CopiesOptions) (*result.Report, error) {
 	return chosen.measure(ctx, b, &b.outcome, "copies")
 }
 
-// folder creates a folder for one part. The folder is removed when the benchmark ends.
+// folder creates a folder for one part. The folder is removed when the benchmark finishes.
 func (b *copiesBench) folder(name string) (string, error) { return os.MkdirTemp(b.dir, name+"-") }
 
-// loadCell makes a cell with two figures for the calls that run() makes: the calls per second, and their p99.
+// loadCell creates a cell with two metrics of the calls that run() makes: the calls per second and the p99.
 func loadCell(key string, run func() (drive.Load, error)) rounds.Cell {
 	return rounds.Cell{Key: key, Run: func(_ context.Context, f *rounds.Figures) error {
 		one, err := run()
@@ -70,7 +70,7 @@ func loadCell(key string, run func() (drive.Load, error)) rounds.Cell {
 	}}
 }
 
-// p99 is the key of the figure that holds the 99th percentile.
+// p99 is the key of the metric with the 99th percentile.
 const p99 = "p99"
 
 func times(v []float64, by float64) []float64 {

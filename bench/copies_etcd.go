@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// peerCallers is the number of callers, each of which waits for an answer before its next call. Puts are also measured
+// peerCallers is the number of callers, each of which waits for a response before its next call. Puts are also measured
 // with peerCallersMany callers, because concurrent writes share syncs.
 const (
 	peerCallers     = 64

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// moveRecordBytes is the size of the records in a group that is moved.
+// moveRecordBytes is the record size in a group that is moved.
 const moveRecordBytes = 10 << 10
 
 // moved is a group that is moved repeatedly.

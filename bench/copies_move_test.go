@@ -11,8 +11,8 @@ import (
 )
 
 // TestDoorsSendOnlyToTheirOwn guards the setup that measures moves over TLS. A door sends a group only to a shard of
-// its own store. It sends nothing to a peer that speaks plaintext, or to one with a certificate from another authority.
-// Without this test, a door that speaks plaintext by mistake could be measured as one that speaks TLS.
+// its own store. It sends nothing to a peer that speaks plaintext, or to a peer with a certificate from another
+// authority. Without this test, a door that speaks plaintext by mistake could be measured as one that speaks TLS.
 func TestDoorsSendOnlyToTheirOwn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

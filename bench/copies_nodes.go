@@ -28,8 +28,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// benchNode is the part of a shard that keeps copies: the logs of its groups, their committer, and the streams to the
-// other nodes. It does not use etcd.
+// benchNode is the part of a shard that keeps copies: its groups' logs, their committer, and the streams to the other
+// nodes. A benchNode does not use etcd.
 type benchNode struct {
 	name      string
 	dir       string
@@ -42,17 +42,17 @@ type benchNode struct {
 	made      atomic.Bool // all logs and replicas exist
 }
 
-// benchNodes are shards in one process. Each has a folder of its own and a copy of every group.
+// benchNodes are shards in one process. Each has its own folder and a copy of every group.
 type benchNodes struct {
 	store     uuid.UUID
 	dir       string
 	groups    []uuid.UUID
 	nodes     []*benchNode
 	addresses map[string]string
-	leaders   []*replica.Replica // leader of each group, by number of the group
+	leaders   []*replica.Replica // leader of each group, by group number
 }
 
-// newNodes makes one node for each copy. Every node has a copy of every group, and the leaders are spread evenly. The
+// newNodes creates one node for each copy. Every node has a copy of every group, and the leaders are spread evenly. The
 // nodes use mutual TLS with each other, or plaintext if secure is nil.
 func newNodes(ctx context.Context, dir string, copies, groups int, secure *authorities) (n *benchNodes, err error) {
 	n = &benchNodes{store: uuid.New(), dir: dir, addresses: map[string]string{}}
@@ -98,13 +98,14 @@ func newNodes(ctx context.Context, dir string, copies, groups int, secure *autho
 	return n, n.lead(ctx)
 }
 
-// newServer makes the gRPC server of a node, with the options of a shard's server that messages between shards need.
+// newServer creates the gRPC server of a node, with those options of a shard's server that messages between shards
+// need.
 func newServer(creds credentials.TransportCredentials) *grpc.Server {
 	return grpc.NewServer(grpc.Creds(creds), grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(16<<20),
 		grpc.WaitForHandlers(true))
 }
 
-// start makes and starts the replicas of a node. The Raft ID of a member is the number of its node.
+// start creates and starts a node's replicas. A member's Raft ID is its node's number.
 func (n *benchNodes) start(ctx context.Context, node *benchNode) error {
 	conf := &raftpb.ConfState{}
 	for i := range n.nodes {

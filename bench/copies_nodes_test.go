@@ -17,7 +17,7 @@ import (
 )
 
 // TestNodesWithTLS guards the setup that measures copies over TLS. Nodes with authorities agree on a write, and none of
-// them answers in plaintext. Nodes without authorities do answer in plaintext.
+// them accepts plaintext. Nodes without authorities do accept plaintext.
 func TestNodesWithTLS(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -40,7 +40,7 @@ func TestNodesWithTLS(t *testing.T) {
 				conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 				must.OK(t, err)
 				_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
-				// A node does not have this service, so the call ends with Unimplemented if it reaches the node.
+				// A node does not have this service, so the call fails with Unimplemented if it reaches the node.
 				if answered := status.Code(err) == codes.Unimplemented; answered != (authorities == nil) {
 					t.Errorf("node %s answers in plaintext: %v: %v", node, answered, err)
 				}

@@ -23,7 +23,7 @@ const (
 	copiesOf      = 3
 )
 
-// putSide is one side of the comparison of puts. It has the given number of copies, with or without TLS.
+// putSide is one side of the put comparison. It has the given number of copies, with or without TLS.
 type putSide struct {
 	name   string
 	copies int

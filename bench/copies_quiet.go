@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 )
 
-// quiet measures the cost of idle groups: the time to create them, and the processor time that they take. It measures
-// the processor time on all shards, and on the remaining shards while one shard is down.
+// quiet measures the cost of idle groups: the time to create them, and the CPU time that they take. It measures the CPU
+// time on all shards, and on the remaining shards while one shard is down.
 func (b *copiesBench) quiet(ctx context.Context) error {
 	dir, err := b.folder("quiet")
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *benchStore) ledBy(ctx context.Context, shards []string) error {
 	})
 }
 
-// processorTimes returns the processor time that each running shard has used.
+// processorTimes returns the CPU time that each running shard has used.
 func (s *benchStore) processorTimes() (map[string]time.Duration, error) {
 	const ticksPerSecond = 100 // USER_HZ of Linux
 	times := map[string]time.Duration{}

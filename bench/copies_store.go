@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
-// benchStore is a store whose shards are processes of their own. etcd and the gateway, from which the client gets its
-// routing, run in this process. There is no planner, because the benchmark sets the targets itself.
+// benchStore is a store whose shards are separate processes. etcd and the gateway, which sends the routing to the
+// client, run in this process. There is no planner, because the benchmark sets the targets itself.
 type benchStore struct {
 	dir     string
 	binary  string
@@ -38,7 +38,7 @@ type benchStore struct {
 	shards  map[string]*drive.Process
 }
 
-// startChild starts a process that ends with this one.
+// startChild starts a process that is killed if this one exits.
 func startChild(binary string, args ...string) (*drive.Process, error) {
 	return drive.Start(exec.Command(binary, args...), syscall.SIGKILL) //nolint:gosec,noctx // our own binary; Kill ends it
 }
@@ -126,7 +126,7 @@ func (s *benchStore) placed(ctx context.Context, meta placement.Meta, shards int
 	return s.settled(ctx)
 }
 
-// ended returns an error that names the shards that have ended, with their last output. It returns nil if all shards
+// ended returns an error that names the shards that have exited, with their last output. It returns nil if all shards
 // run.
 func (s *benchStore) ended() error {
 	errs := make([]error, 0, len(s.shards))
@@ -189,7 +189,7 @@ func (s *benchStore) close() {
 	if s.gateway != nil {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = s.gateway.Stop(ended) // the expired context makes Stop end immediately, with an error
+		_ = s.gateway.Stop(ended) // the expired context makes Stop return immediately, with an error
 	}
 	if s.client != nil {
 		_ = s.client.Close()

@@ -43,7 +43,7 @@ func (d *dataset) groupDir(i int) string {
 	return filepath.Join(d.dir, d.groups[i].Group.String())
 }
 
-// fill makes a dataset by writing through the logs, as a shard does. It seals the segments, so that hints exist.
+// fill creates a dataset by writing through the logs, as a shard does. It seals the segments, so that hints exist.
 func fill(ctx context.Context, dir string, groups int, records int64, size int, say func(string, ...any)) (*dataset,
 	error) {
 	return (&dataset{dir: dir, size: size}).fill(ctx, groups, records, say)
@@ -177,15 +177,15 @@ func (d *dataset) loadCold(ctx context.Context, residency group.Residency, loade
 	return d.load(ctx, residency, loader)
 }
 
-// These are the figures that a loadCell has in addition to rounds.Rate.
+// These are the metrics that a loadCell has in addition to rounds.Rate.
 const (
 	loadSeconds = "seconds"
 	perStored   = "memory per stored byte"
 	perRecord   = "memory per record"
 )
 
-// loadCell makes a cell that loads a dataset and computes units per second. The function before, which may be nil, runs
-// first and is not timed.
+// loadCell creates a cell that loads a dataset and computes units per second. The function before, which may be nil,
+// runs first and is not timed.
 func (d *dataset) loadCell(
 	key string, units float64, residency group.Residency, loader func() *segio.Loader, before func() error,
 ) rounds.Cell {

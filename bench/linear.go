@@ -25,14 +25,14 @@ import (
 const (
 	linearRecords = 100_000 // number of records in a small store
 	linearBytes   = 100     // bytes of data in each record
-	linearGets    = 50_000  // number of gets by one side in one round
+	linearGets    = 50_000  // number of gets on one side in one round
 	linearDepth   = 16      // number of concurrent cold gets
 	linearTarget  = 1.2
 )
 
-// linear compares the time per record in one large store with the time in several small stores. Both sides have the
-// same total number of records and do the same work in a round, because they read the same number of bytes, each byte
-// once, into the same amount of memory.
+// linear compares the time per record in one large store with the time per record in several small stores. Both sides
+// have the same total number of records and do the same work in a round, because they read the same number of bytes,
+// each byte once, into the same amount of memory.
 type linear struct {
 	*loadBench
 	groups  int   // the number of groups in each store
@@ -115,7 +115,7 @@ func (l *linear) measure(ctx context.Context) error {
 	}
 	// The small side uses only one small store and reads from it as often as from the large store, so its records stay in
 	// the processor's caches. A read from the large store misses these caches several times. Therefore the row has no
-	// target. linearCalls makes a row for whole calls.
+	// target. linearCalls creates a row for whole calls.
 	return l.gets(ctx, "Get inside the process, Resident", group.Resident, l.small[:1], 0)
 }
 
@@ -130,8 +130,7 @@ func linearName(what string, groups int, large, small int64) string {
 
 func (l *linear) name(what string) string { return linearName(what, l.groups, l.records, l.each) }
 
-// cost is the cost of a record in nanoseconds: elapsed time, and processor time as the kernel counts it for this
-// process.
+// cost is the cost of a record in nanoseconds, as elapsed time and as this process's CPU time according to the kernel.
 type cost struct{ clock, processor float64 }
 
 // stopwatch adds up the cost of the periods between start and stop.
@@ -153,7 +152,7 @@ func (w *stopwatch) per(records int64) cost {
 	return cost{float64(w.clock) / float64(records), float64(w.processor) / float64(records)}
 }
 
-// processorTime returns the processor time that this process has used, in nanoseconds.
+// processorTime returns the CPU time that this process has used, in nanoseconds.
 func processorTime() int64 {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -165,7 +164,7 @@ func processorTime() int64 {
 // costFigure takes one measurement.
 type costFigure func() (cost, error)
 
-// These are the figures for a side in compareCosts.
+// These are the metrics of each side in compareCosts.
 const (
 	clock     = "clock"
 	processor = "processor"
@@ -195,10 +194,11 @@ func (b *loadBench) compareCosts(
 	return got, nil
 }
 
-// resident compares Resident loads of the large store with those of the small stores, twice: into memory that was
-// touched before, and into fresh memory. The second comparison depends more on the machine than on Sheaf. The large
-// store gets huge pages, and the small stores get ordinary pages. If a hypervisor takes back free huge pages (free page
-// reporting), the next touch of such a page costs ten times as much as the touch of a page that the guest still has.
+// resident compares Resident loads of the large store with those of the small stores. It does so twice, once into
+// memory that was touched before and once into fresh memory. The second comparison depends more on the machine than on
+// Sheaf. The large store gets huge pages, and the small stores get ordinary pages. If a hypervisor takes back free huge
+// pages (free page reporting), the next touch of such a page costs ten times as much as the touch of a page that the
+// guest still has.
 func (l *linear) resident(ctx context.Context) error {
 	loaders := newLoaders()
 	defer loaders.close()
@@ -214,9 +214,9 @@ func (l *linear) resident(ctx context.Context) error {
 	return l.loads(ctx, "Resident load, fresh memory", group.Resident, 0, loaders.fresh)
 }
 
-// loads compares cold loads. One row compares the whole time per record. A second row first subtracts the fixed
-// time of a start, which does not depend on the number of records. Per record, that time is high in a small store and
-// low in a large one.
+// loads compares cold loads. One row compares the whole time per record. A second row first subtracts a start's fixed
+// time, which does not depend on the number of records. Per record, the fixed time is high in a small store and low in
+// a large one.
 func (l *linear) loads(ctx context.Context, what string, residency group.Residency, target float64,
 	loader func() *segio.Loader) error {
 	side := func(sets []*dataset) costFigure {
@@ -228,7 +228,7 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 	if err != nil {
 		return err
 	}
-	start := median(got.Of("empty", clock)) * float64(l.empty[0].records) // fixed time of the start of one store
+	start := median(got.Of("empty", clock)) * float64(l.empty[0].records) // fixed time of starting one store
 	net := func(side string, d *dataset) (out []float64) {
 		for _, c := range got.Of(side, clock) {
 			out = append(out, c-start/float64(d.records))
@@ -240,7 +240,7 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 	return nil
 }
 
-// loadAll loads stores one after another, each from a cold page cache. All remain open until the end, so that no
+// loadAll loads stores one after another, each from a cold page cache. All stores remain open until the end, so that no
 // memory is used twice.
 func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, loader func() *segio.Loader) (_ cost,
 	err error) {
@@ -264,7 +264,7 @@ func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, lo
 }
 
 // gets compares random reads. If target is 0, the row has no target. With Index the reads are cold, because each store
-// was just started. The same share of all blocks is read in small and large stores.
+// was just started. In small and large stores, the same fraction of all blocks is read.
 func (l *linear) gets(ctx context.Context, what string, residency group.Residency, small []*dataset,
 	target float64) error {
 	side := func(sets []*dataset) costFigure {

@@ -35,8 +35,7 @@ type servedStore struct {
 	records int64
 }
 
-// linearCalls compares calls to the shard of a small store with calls to the shard of a large store, as a client makes
-// them.
+// linearCalls compares client calls to a small store's shard with client calls to a large store's shard.
 func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 	dir := filepath.Join(b.dir, "calls")
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
@@ -75,7 +74,7 @@ func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 	return nil
 }
 
-// startFilled makes a store, stops it, writes records directly into the logs of its groups, which is faster than
+// startFilled creates a store, stops it, writes records directly into the logs of its groups, which is faster than
 // calls, and starts it again.
 func startFilled(ctx context.Context, dir string, records int64) (*servedStore, error) {
 	cfg := dev.Config{Dir: dir, Shards: 1, Groups: groupCount, Listen: "127.0.0.1:0",
@@ -168,8 +167,8 @@ func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
 	return nil
 }
 
-// drive makes calls with random ids for the given duration. The cost of a call is the total time divided by the number
-// of calls from all callers.
+// drive makes calls with random ids for the given duration. A call's cost is the total time divided by the number of
+// calls from all callers.
 func (s *servedStore) drive(ctx context.Context, callers int, duration time.Duration,
 	call func(context.Context, *servedStore, int64) error) (cost, error) {
 	var n atomic.Int64

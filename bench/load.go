@@ -21,13 +21,13 @@ import (
 // LoadOptions are the options of Load.
 type LoadOptions struct {
 	Options          // the file system of Dir must support O_DIRECT
-	LargeBytes int64 // size of the dataset with records of 10 KB
-	SmallBytes int64 // size of the dataset with records of 1 KB
+	LargeBytes int64 // size of the dataset with 10 KB records
+	SmallBytes int64 // size of the dataset with 1 KB records
 	StartBytes int64 // size of each dataset whose starts are measured
 	// FileSystems are names from layouts.FileSystemNames. Starts are measured on loop devices with these file systems.
 	// If FileSystems is empty, they are measured on the file system of Dir.
 	FileSystems  []string
-	IndexRecords int64 // number of records for the start from the index and for linearity; one group gets twice as many
+	IndexRecords int64 // number of records for the start from the index and for linearity; one group has twice as many
 	PutTime      time.Duration
 }
 
@@ -94,8 +94,8 @@ func (b *loadBench) residentLoads(ctx context.Context) error {
 }
 
 // residentLoad compares the load of a dataset with a raw read of its segments. "Fresh" means memory that the process
-// has not touched before. "Touched" means memory that is already mapped. Sheaf takes such memory from its pool, where
-// an earlier load left it.
+// has not touched before. "Touched" means memory that is already mapped, which Sheaf takes from the pool where an
+// earlier load left it.
 func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget, freshTarget,
 	memoryTarget float64) error {
 	names, err := d.segments()

@@ -6,7 +6,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// loaders provides a loader for all groups of a dataset, with new memory or with the memory of an earlier load.
+// loaders provides a loader for all groups of a dataset, with new memory or with an earlier load's memory.
 type loaders struct{ keeps *segio.Loader }
 
 func newLoaders() *loaders {

@@ -25,7 +25,7 @@ const (
 type piece struct {
 	file   vfs.File
 	offset int64
-	length int64 // a multiple of vfs.DirectAlign, except at the end of the file
+	length int64 // multiple of vfs.DirectAlign, except at the end of the file
 	place  int64 // offset in the memory that receives all pieces
 }
 
@@ -128,8 +128,8 @@ func readPlain(p piece, b []byte) error {
 }
 
 // rawRandom makes n reads of length bytes at random aligned offsets of files, without the page cache, depth at a time.
-// It returns reads per second. The function read is readPlain or readPiece. readPiece uses asynchronous reads of the
-// kernel if they are available.
+// It returns reads per second. The function read is readPlain or readPiece. readPiece uses the kernel's asynchronous
+// reads if they are available.
 func rawRandom(names []string, length int64, depth, n int, read func(piece, []byte) error) (float64, error) {
 	r, err := openRaw(names)
 	if err != nil {

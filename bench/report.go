@@ -49,7 +49,7 @@ type outcome struct {
 
 func (o *outcome) add(rows ...result.Ratio) { o.rows = append(o.rows, rows...) }
 
-// table makes a table from the rows, each of which has a unique name.
+// table creates a table from the rows, each of which has a unique name.
 func (o *outcome) table(kind string) result.Table {
 	seen := map[string]int{}
 	for _, row := range o.rows {
@@ -63,9 +63,9 @@ func (o *outcome) table(kind string) result.Table {
 	return result.Ratios(kind, "Ours against the limits of this machine", about, o.rows)
 }
 
-// measure runs all parts, or only the part o.Only, in a temporary folder. It creates the folder, stores its path in
-// o.dir, and removes it at the end. The parts add their rows to o.rows. If a part fails, measure returns its error
-// together with a report of the rows so far.
+// measure runs all parts, or only the part o.Only, in a temporary folder. It creates the folder, stores the folder's
+// path in o.dir, and finally removes the folder. The parts add their rows to o.rows. If a part fails, measure returns
+// its error together with a report of the rows so far.
 func (p parts[B]) measure(ctx context.Context, b *B, o *outcome, kind string) (report *result.Report, err error) {
 	report = &result.Report{Schema: result.Schema, Kind: kind, Started: time.Now()}
 	report.Machine = result.ThisMachine(cmp.Or(o.Dir, os.TempDir()))
@@ -88,7 +88,7 @@ func (p parts[B]) measure(ctx context.Context, b *B, o *outcome, kind string) (r
 	return report, nil
 }
 
-// turns holds the figures of cells that were measured in turns.
+// turns holds the results of cells that were measured in turns.
 type turns struct{ *rounds.Set }
 
 // takeTurns measures the cells in all rounds.
@@ -99,7 +99,7 @@ func (o *outcome) takeTurns(ctx context.Context, cells ...rounds.Cell) (turns, e
 	})
 }
 
-// timed makes a cell that computes units per second. One call of run() handles the given number of units.
+// timed creates a cell that computes units per second. One call of run() handles the given number of units.
 func timed(key string, units float64, run func() error) rounds.Cell {
 	return rounds.One(key, func() (float64, error) { return perSecond(units, run) })
 }
@@ -110,31 +110,31 @@ func perSecond(units float64, run func() error) (float64, error) {
 	return units / time.Since(begin).Seconds(), err
 }
 
-// against makes a row that compares the rates of two cells. If target is 0, the row has no target.
+// against creates a row that compares the rates of two cells. If target is 0, the row has no target.
 func (t turns) against(name, unit, ours, limit string, target float64) result.Ratio {
 	return against(name, unit, t.Rate(ours), t.Rate(limit), target)
 }
 
-// atMost makes a row that compares a figure of two cells. The ratio should not exceed the target. If target is 0, the
+// atMost creates a row that compares a metric of two cells. The ratio should not exceed the target. If target is 0, the
 // row has no target.
 func (t turns) atMost(name, unit, figure, ours, limit string, target float64) result.Ratio {
 	return atMost(name, unit, t.Of(ours, figure), t.Of(limit, figure), target)
 }
 
-// against makes a row that compares the medians of two series of rates. A higher rate is better. If target is 0, the
+// against creates a row that compares the medians of two series of rates. A higher rate is better. If target is 0, the
 // row has no target.
 func against(name, unit string, ours, limit []float64, target float64) result.Ratio {
 	return result.Ratio{Labels: result.Labels("what", name), Unit: unit, Ours: ours, Limit: limit, Target: target}
 }
 
-// atMost makes a row whose ratio ours / limit should not exceed the target. If target is 0, the row has no target.
+// atMost creates a row whose ratio ours / limit should not exceed the target. If target is 0, the row has no target.
 func atMost(name, unit string, ours, limit []float64, target float64) result.Ratio {
 	r := against(name, unit, ours, limit, target)
 	r.AtMost = true
 	return r
 }
 
-// plain makes a row with one figure, which should not exceed the target. If target is 0, the row has no target.
+// plain creates a row with one metric, which should not exceed the target. If target is 0, the row has no target.
 func plain(name, unit string, ours []float64, target float64) result.Ratio {
 	return atMost(name, unit, ours, nil, target)
 }

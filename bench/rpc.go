@@ -39,14 +39,14 @@ type rpcBench struct {
 	gateway *grpc.ClientConn
 	echo    *grpc.ClientConn
 	hop     *grpc.ClientConn // to a server that forwards raw bytes to the echo server
-	bare    *grpc.ClientConn // to a server that answers the messages of the record API without storing anything
+	bare    *grpc.ClientConn // to a server that responds to record API messages without storing anything
 	client  *client.Client   // calls the shard directly
 	stop    []func()
 }
 
 var rpcParts = parts[rpcBench]{{"calls", (*rpcBench).calls}}
 
-// RPC measures unary and batch calls over loopback, and compares them with calls of bare gRPC in the same process.
+// RPC measures unary and batch calls over loopback, and compares them with bare gRPC calls in the same process.
 func RPC(ctx context.Context, opts RPCOptions) (*result.Report, error) {
 	b := &rpcBench{opts: opts, outcome: outcome{Options: opts.Options}}
 	return rpcParts.measure(ctx, b, &b.outcome, "rpc")
@@ -179,13 +179,13 @@ func exchange(stream grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1
 	return nil
 }
 
-// id returns the id of a record with the given size. Consecutive values of i give ids scattered over all filled
-// records.
+// id returns the id of a record with the given size. Consecutive values of i map to ids that are scattered over all
+// filled records.
 func (b *rpcBench) id(size int, i int64) int64 {
 	return firstID(size) + drive.Scatter(i)%int64(b.opts.Records)
 }
 
-// figure takes one measurement.
+// figure is a function that takes one measurement.
 type figure func() (float64, error)
 
 // unaryGet measures reads of one record per call.
@@ -272,8 +272,7 @@ func (b *rpcBench) unary(ctx context.Context, size, callers int) error {
 	return nil
 }
 
-// drive makes calls from n goroutines for opts.Time and returns calls per second. Each call gets a number i that no
-// other call gets.
+// drive makes calls from n goroutines for opts.Time and returns calls per second. Each call receives a unique number i.
 func (b *rpcBench) drive(n int, call func(caller int, i int64) error) (float64, error) {
 	did, err := drive.Callers(n, b.opts.Time, call)
 	return did.PerSecond, err

@@ -67,7 +67,7 @@ func newAuthorities() (*authorities, error) {
 	return &authorities{authority: a, store: identity.Store{Domain: "bench", Namespace: "bench", UID: uuid.New()}}, nil
 }
 
-// issue makes a certificate and its key for a process of the store that listens on loopback.
+// issue creates a certificate and its key for a process of the store that listens on loopback.
 func (a *authorities) issue(of identity.Identity) (cert, key []byte, err error) {
 	of.Store = a.store
 	return a.authority.Issue(authority.Leaf{

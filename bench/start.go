@@ -25,13 +25,13 @@ import (
 const (
 	startSmallBytes  = 256 << 10 // size of a small active segment
 	startSmallGroups = 256       // maximum number of groups with a small active segment
-	aheadBytesMin    = 1 << 18   // space that a process allocates ahead beyond the end of an active segment
+	aheadBytesMin    = 1 << 18   // space that a process allocates ahead, beyond the end of an active segment
 	aheadBytesMax    = 1 << 24
 	journalPuts      = 600
 )
 
 // zerosShare holds, for each residency, the number by which the segment's size is divided. The quotient, 1/32 or 1/256
-// of the segment, bounds the number of zeros that were written ahead.
+// of the segment, bounds the number of zero bytes that are written ahead.
 var zerosShare = map[group.Residency]int64{group.Resident: 32, group.Index: 256}
 
 // startCase is one size of records with one residency.
@@ -85,7 +85,7 @@ type startBench struct {
 	cold      func(context.Context) error
 }
 
-// These are the figures for a start, in addition to rounds.Rate.
+// These are the metrics of a start, in addition to rounds.Rate.
 const (
 	secondsPerGB = "s/GB"
 	heldBytes    = "held"    // bytes in frames and hints
@@ -155,7 +155,7 @@ func (s *startBench) smallGroups() int {
 	return int(max(2, min(startSmallGroups, s.opts.StartBytes/startSmallBytes)))
 }
 
-// start makes a cell that loads a cold dataset and computes bytes per second.
+// start creates a cell that loads a cold dataset and computes bytes per second.
 func (s *startBench) start(
 	d *dataset, as string, loader func() *segio.Loader, before func(*dataset) error,
 ) rounds.Cell {

@@ -22,9 +22,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// allocateAhead brings the active segments into the state that a kill leaves. In this state, there is space that was
-// allocated ahead beyond the end of each segment, partly filled with zeros. A start does not change this space, so a
-// second call of allocateAhead does nothing.
+// allocateAhead brings the active segments into the state that a kill leaves. In this state, space is allocated ahead
+// beyond the end of each segment, and partly filled with zeros. A start does not change this space, so a second call of
+// allocateAhead does nothing.
 func (d *dataset) allocateAhead(residency group.Residency) error {
 	if d.allocatedAhead {
 		return nil
@@ -75,7 +75,7 @@ func (d *dataset) actives() (names []string, err error) {
 func (d *dataset) writeAndKill(ctx context.Context) error {
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: d.dir})
 	loaded := make(logs, len(d.groups))
-	defer func() { _ = loaded.close() }() // the journal is closed first, so closing the logs makes nothing durable
+	defer func() { _ = loaded.close() }() // the journal is closed first, so closing the logs does not sync anything
 	defer j.Close()                       //nolint:errcheck // the error says that the journal is not clean
 	for i := range d.groups {
 		opts := d.options(i)
@@ -184,7 +184,7 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 	}, nil
 }
 
-// filesMax limits how many files are made and read. The rate does not depend on the number of files, and more files
+// filesMax limits how many files are created and read. The rate does not depend on the number of files, and more files
 // would take long.
 const filesMax = 20_000
 

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// traceMark writes a line into the kernel's trace, so that each request to a device can be attributed to the start
-// that made it. hack/trace-starts.sh reads these lines. Without a mounted tracefs, traceMark does nothing.
+// traceMark writes a line into the kernel's trace, so that each request to a device can be attributed to the start that
+// caused it. hack/trace-starts.sh reads these lines. Without a mounted tracefs, traceMark does nothing.
 func traceMark(text string) {
 	f, err := os.OpenFile("/sys/kernel/tracing/trace_marker", os.O_WRONLY, 0)
 	if err != nil {

@@ -36,7 +36,7 @@ type WritePathOptions struct {
 	Batch   int // records in a BatchPut
 }
 
-// writePath is one run. The shard is a process of its own, so that its profiles do not include callers.
+// writePath is one run. The shard is a separate process, so that its profiles do not include callers.
 type writePath struct {
 	outcome
 	opts  WritePathOptions
@@ -62,8 +62,8 @@ func (c writeCase) key() string { return fmt.Sprintf("%d-%d-%d", c.size, c.batch
 const traceTime = time.Second
 
 // WritePath shows where a durable write spends its time in a shard with one copy. For each stage it reports two times.
-// The processor time for a record is sampled by the kernel's timers. The time that goroutines wait in that stage is
-// recorded by an execution trace.
+// The CPU time for a record is sampled by the kernel's timers. The time that goroutines wait in that stage is recorded
+// by an execution trace.
 func WritePath(ctx context.Context, opts WritePathOptions) (report *result.Report, err error) {
 	b := &writePath{opts: opts, outcome: outcome{Options: opts.Options}, set: rounds.New()}
 	report, err = parts[writePath]{{"write path", (*writePath).measure}}.measure(ctx, b, &b.outcome, "write-path")
@@ -172,7 +172,7 @@ func (b *writePath) one(ctx context.Context, c writeCase, t *writeTarget, f *rou
 	return b.waits(ctx, t, f)
 }
 
-// waits takes an execution trace, and sets the figures of how long goroutines waited in each stage.
+// waits takes an execution trace, and records how long goroutines waited in each stage.
 func (b *writePath) waits(ctx context.Context, t *writeTarget, f *rounds.Figures) error {
 	records := t.written.Load()
 	trace, err := t.fetch(ctx, fmt.Sprintf("trace?seconds=%d", int(traceTime.Seconds())))
@@ -201,7 +201,7 @@ func (b *writePath) waits(ctx context.Context, t *writeTarget, f *rounds.Figures
 // calls, and for a processor.
 var waitKinds = []string{"sync", "syscall", "sched"}
 
-// said returns the error output of a program that failed.
+// said returns what a failed program has written to standard error.
 func said(err error) string {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
@@ -210,7 +210,7 @@ func said(err error) string {
 	return ""
 }
 
-// write writes records until ctx ends. Each caller overwrites a thousand records of its own.
+// write writes records until ctx is done. Each caller overwrites its own thousand records.
 func (b *writePath) write(ctx context.Context, c writeCase, t *writeTarget) error {
 	const own = 1000
 	records, data := recordv1.NewRecordServiceClient(t.shard), randomBytes(c.size)
@@ -242,13 +242,13 @@ func (b *writePath) write(ctx context.Context, c writeCase, t *writeTarget) erro
 	return err
 }
 
-// processorTime returns the processor time that the shard's process has used, as the kernel counts it.
+// processorTime returns the shard process's CPU time so far, according to the kernel.
 func (t *writeTarget) processorTime() (time.Duration, error) {
 	times, err := t.store.processorTimes()
 	return times["1"], err
 }
 
-// fetch gets a profile from the shard.
+// fetch downloads a profile from the shard.
 func (t *writeTarget) fetch(ctx context.Context, what string) (content []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, t.profiles+what, nil)
 	if err != nil {
@@ -265,7 +265,7 @@ func (t *writeTarget) fetch(ctx context.Context, what string) (content []byte, e
 	return content, err
 }
 
-// setStages sets a figure for each stage of a profile, in seconds for a record, with the name kind/stage.
+// setStages sets a metric, named kind/stage, for each stage in a profile. Its unit is seconds per record.
 func setStages(f *rounds.Figures, kind string, content []byte, records float64) error {
 	p, err := profile.ParseData(content)
 	if err != nil {
@@ -281,8 +281,8 @@ func setStages(f *rounds.Figures, kind string, content []byte, records float64) 
 	return nil
 }
 
-// tables returns the tables of the report: for each size the totals, the processor time by stage, and the waiting
-// times by stage.
+// tables returns the tables of the report: for each size the totals, the CPU time by stage, and the waiting times by
+// stage.
 func (b *writePath) tables() []result.Table {
 	tables := make([]result.Table, 0, 3*len(b.opts.Sizes))
 	for _, size := range b.opts.Sizes {

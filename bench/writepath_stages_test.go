@@ -25,7 +25,7 @@ func TestAStackBelongsToItsInnermostStage(t *testing.T) {
 	}
 }
 
-// Without this test, a package that was renamed would silently belong to no stage.
+// Without this test, a renamed package would silently belong to no stage.
 func TestStagesNamePackagesThatExist(t *testing.T) {
 	for _, s := range stages {
 		for _, beginning := range s.functions {

@@ -23,10 +23,10 @@ const (
 	requestMax = 5 * time.Second  // for one HTTP request
 	stopMax    = 30 * time.Second // for a graceful stop
 	goneMax    = time.Minute      // for the kernel to remove a killed process
-	statusMax  = 64 << 20         // maximum size of an answer in bytes
+	statusMax  = 64 << 20         // maximum size of a response in bytes
 )
 
-// child is `sheaf dev` as a process of its own.
+// child is `sheaf dev` running as a separate process.
 type child struct {
 	*drive.Process
 	began time.Time
@@ -54,9 +54,9 @@ func (d *demo) launch() error {
 
 func (c *child) pid() int { return c.Cmd.Process.Pid }
 
-// kill kills the process with SIGKILL, and returns when the process has ended.
+// kill kills the process with SIGKILL, and returns when the process has exited.
 func (c *child) kill() error {
-	_ = c.Cmd.Process.Kill() // fails if the process has already ended
+	_ = c.Cmd.Process.Kill() // fails if the process has already exited
 	select {
 	case <-c.Ended:
 		return nil
@@ -80,7 +80,7 @@ func (d *demo) end() error {
 	if d.child == nil {
 		return nil
 	}
-	_ = d.child.Cmd.Process.Signal(syscall.SIGTERM) // fails if the process has already ended
+	_ = d.child.Cmd.Process.Signal(syscall.SIGTERM) // fails if the process has already exited
 	select {
 	case <-d.child.Ended:
 		return nil
@@ -89,7 +89,8 @@ func (d *demo) end() error {
 	}
 }
 
-// procNumber returns a number from a file of /proc about the process, in the unit of that file, or 0 if it is unknown.
+// procNumber returns a number from one of the process's files in /proc, in the unit of that file, or 0 if it is
+// unknown.
 func (c *child) procNumber(file, name string) int64 {
 	n, _ := result.ProcNumber(fmt.Sprintf("/proc/%d/%s", c.pid(), file), name)
 	return n
@@ -100,7 +101,7 @@ func (d *demo) ready(ctx context.Context) bool {
 	return err == nil && strings.HasPrefix(string(body), "ok")
 }
 
-// status requests /status, and keeps the answer as evidence for an error.
+// status requests /status, and keeps the response as evidence for an error.
 func (d *demo) status(ctx context.Context) (dev.Status, error) {
 	var s dev.Status
 	body, err := d.get(ctx, "/status")

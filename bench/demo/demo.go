@@ -23,7 +23,7 @@ type Options struct {
 	Listen    string // address of the gateway
 	HTTP      string
 	Residency string // index or resident
-	Once      bool   // end after the report
+	Once      bool   // stop after the report
 	Out       *cli.Output
 	StallMax  time.Duration // maximum time without progress during a wait; 0: a minute
 	Program   string        // the program that runs `sheaf dev`; empty: this one
@@ -33,13 +33,13 @@ type Options struct {
 type demo struct {
 	Options
 	dir     string
-	logDir  string // folder of the log of `sheaf dev`
+	logDir  string // folder for the log of `sheaf dev`
 	keepLog bool   // the log is not removed; set after an error
 	child   *child
 	conn    *cli.Conn
 	named   []tree
-	// last is the last answer of /status, and lastBody holds the bytes of that answer. lastBody is nil if the current
-	// process has not answered yet.
+	// last is the last response from /status, and lastBody holds that response's bytes. lastBody is nil if the current
+	// process has not responded yet.
 	last     dev.Status
 	lastBody []byte
 }
@@ -51,9 +51,9 @@ type tree struct {
 	files  map[string]state // by path, in their state before the import
 }
 
-// Run starts a store in a process of its own, imports the trees, kills the process, starts it again, and reports how
-// long each step took. Without Once it then waits until ctx ends. Run leaves nothing behind unless something fails. If
-// something fails, the error includes the last status of the store and the place where the store's log is kept.
+// Run starts a store in its own process, imports the trees, kills the process, starts it again, and reports how long
+// each step took. Without Once it then waits until ctx is done. Run leaves nothing behind unless something fails. In
+// that case, the error includes the store's last status and the location of its log.
 func Run(ctx context.Context, opts Options) (err error) {
 	d := &demo{Options: opts}
 	if d.StallMax <= 0 {

@@ -24,8 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// fakeVariable makes this test binary act as `sheaf dev` in a process of its own. Its value selects the behaviour of
-// that fake.
+// fakeVariable makes this test binary act as `sheaf dev` in its own process. Its value selects the fake's behaviour.
 const fakeVariable = "SHEAF_DEMO_FAKE"
 
 func TestMain(m *testing.M) {
@@ -45,8 +44,8 @@ func fakeDev(how, address string) {
 	}
 	if how == "silent" {
 		signals := make(chan os.Signal, 1)
-		// Nobody sends this signal. Because of the handler, Go does not regard the process as deadlocked, and does not
-		// end it, although the process waits for nothing else.
+		// Nobody sends this signal. The handler keeps Go from treating the process as deadlocked and aborting it, because the
+		// process waits for nothing else.
 		signal.Notify(signals, syscall.SIGUSR1)
 		<-signals
 	}
@@ -98,7 +97,8 @@ const (
 	slowTime = 3 * stallMax
 )
 
-// fakeRun returns the options of a demo on a fake store, the buffer of its output, and its folder for temporary files.
+// fakeRun returns the options of a demo on a fake store, the buffer for the demo's output, and its folder for temporary
+// files.
 func fakeRun(t *testing.T, how string) (opts Options, said *bytes.Buffer, temp string) {
 	t.Setenv(fakeVariable, how)
 	temp = t.TempDir()
@@ -110,11 +110,11 @@ func fakeRun(t *testing.T, how string) (opts Options, said *bytes.Buffer, temp s
 	}, said, temp
 }
 
-// A store that never becomes ready ends the demo with an explanation and evidence.
+// A store that never becomes ready makes the demo fail with an explanation and evidence.
 func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 	const stacks = "goroutine "
 	for how, want := range map[string]struct {
-		words []string // texts that the error must contain
+		words []string // strings that the error must contain
 		stall bool     // the demo must report that there is no progress, and the log must have stacks
 	}{
 		"silent": {[]string{"nothing has moved", "/status did not answer"}, true},
@@ -181,7 +181,7 @@ func TestALoadThatGoesOnIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Work that needs the store ends when the store ends, or when it stops making progress.
+// Work that needs the store is canceled when the store exits or stops making progress.
 func TestWorkEndsWithTheStore(t *testing.T) {
 	for how, want := range map[string]string{"never": "the work: nothing has moved", "ends": "ended by itself"} {
 		t.Run(how, func(t *testing.T) {

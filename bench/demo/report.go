@@ -27,7 +27,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// onDisk returns the segments of the store, and the total size of its blobs.
+// onDisk returns the store's segments, and the total size of its blobs.
 func (d *demo) onDisk() (segments []string, blobBytes int64, err error) {
 	err = filepath.WalkDir(filepath.Join(d.dir, "store", "shards"), func(name string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
@@ -65,13 +65,14 @@ func (d *demo) deviceRate(segments []string) float64 {
 	return rate
 }
 
-// dropCaches makes the next reads cold. It returns false if this process lacks the permission.
+// dropCaches drops the kernel's caches, so that the next reads are cold. It returns false if this process lacks the
+// permission.
 func dropCaches() bool {
 	unix.Sync()
 	return drive.DropCaches() == nil
 }
 
-// load holds the figures of a start.
+// load holds the measurements of a start.
 type load struct {
 	dev.Status
 	took        time.Duration // the time from exec until all groups serve
@@ -81,7 +82,7 @@ type load struct {
 	memoryBytes int64 // memory of the process, without mapped files; 0: unknown
 }
 
-// measureLoad collects the figures of a start. It must run before anything is read from the store.
+// measureLoad collects the measurements of a start. It must run before anything is read from the store.
 func (d *demo) measureLoad(took time.Duration, s dev.Status, blobBytes int64) load {
 	records, bytes := inGroups(s)
 	return load{
@@ -90,8 +91,8 @@ func (d *demo) measureLoad(took time.Duration, s dev.Status, blobBytes int64) lo
 	}
 }
 
-// inGroups returns the number of records and the bytes in all groups. A group that is moving has two copies. Of these,
-// inGroups adds only the one with more records.
+// inGroups returns the number of records and the bytes in all groups. A group that is moving has two copies. inGroups
+// adds only the copy with more records.
 func inGroups(s dev.Status) (records, bytes int64) {
 	groups := map[string]*recordv1.Group{}
 	for _, one := range s.Shards {
@@ -110,7 +111,7 @@ func inGroups(s dev.Status) (records, bytes int64) {
 
 func (l *load) seconds() float64 { return l.Load.ElapsedSeconds }
 
-// besides returns how many seconds of a start were not spent loading.
+// besides returns how many seconds of a start were spent on work other than loading.
 func (l *load) besides() float64 { return max(0, l.took.Seconds()-l.seconds()) }
 
 func (d *demo) sayLoad(l load, device float64, cold bool) {
@@ -145,16 +146,15 @@ func (d *demo) sayLoad(l load, device float64, cold bool) {
 	}
 }
 
-// files holds the figures of reading the files of the trees.
+// files holds the measurements of reading the trees' files.
 type files struct {
 	read, large atomic.Int64 // files that were read, and large files that were skipped
 	bytes       atomic.Int64 // in the files that were read
 	took        time.Duration
 }
 
-// readFiles reads the files of the trees in parallel, as a program with one file per record has to do when it starts.
-// It skips files above 1 MiB, because Sheaf also stores such records in files of their own, and reads them only on
-// request.
+// readFiles reads the trees' files in parallel, as a program with one file per record has to do when it starts. It
+// skips files above 1 MiB, because Sheaf also stores such records in separate files, and reads them only on request.
 func (d *demo) readFiles(ctx context.Context) (*files, error) {
 	f := &files{}
 	begin := time.Now()
@@ -242,10 +242,10 @@ func poorBecause(load, besides, files float64, state string) (reasons []string) 
 	return reasons
 }
 
-// inGroupFilesMax is the maximum size of data, in bytes, that is stored in a group file.
+// inGroupFilesMax is the maximum size, in bytes, of data that is stored in a group file.
 const inGroupFilesMax = 1 << 20
 
-// readSmall reads a file if it has at most inGroupFilesMax bytes. It returns the size of the file in any case.
+// readSmall reads a file if it has at most inGroupFilesMax bytes. It returns the file's size in any case.
 func readSmall(name string) (size int64, err error) {
 	f, err := os.Open(name)
 	if err != nil {

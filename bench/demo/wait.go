@@ -15,15 +15,15 @@ import (
 	"sheaf.dev/sheaf/internal/local/dev"
 )
 
-// Every wait for the store ends in one of three cases: its condition holds, the process ends, or no progress was seen
-// for Options.StallMax. In the last two cases the error contains the last answer of /status and the end of the log, and
-// the log is kept.
+// Every wait for the store ends in one of three cases: its condition holds, the process exits, or no progress was seen
+// for Options.StallMax. In the last two cases the error contains the last response from /status and the end of the log,
+// and the log is kept.
 
 const (
 	stallMaxDefault = time.Minute
 	askEvery        = 500 * time.Millisecond // the interval between two requests of /status
 	wordsEvery      = 5 * time.Second        // the interval between two messages about a wait
-	dumpMax         = 20 * time.Second       // for the process to write the stacks of its goroutines
+	dumpMax         = 20 * time.Second       // time for the process to write its goroutines' stacks
 	logLinesMax     = 20
 	groupsSaidMax   = 5
 )
@@ -55,7 +55,7 @@ func (d *demo) newWait(what string) *wait {
 }
 
 // look requests /status from time to time and prints the progress. It returns a stallError if there was no progress for
-// too long. markOf must return a text that changes while there is progress.
+// too long. markOf must return a string that changes while there is progress.
 func (w *wait) look(ctx context.Context, markOf func(dev.Status) string) error {
 	if time.Since(w.asked) >= min(askEvery, w.d.StallMax/4) {
 		if s, err := w.d.status(ctx); err == nil {
@@ -113,7 +113,7 @@ func (d *demo) awaitReady(ctx context.Context) error {
 
 var errChildEnded = errors.New("sheaf dev has ended by itself")
 
-// loadMark returns a text that changes while a load makes progress.
+// loadMark returns a string that changes while a load makes progress.
 func loadMark(s dev.Status) string {
 	mark := fmt.Sprint(s.NotYet, s.Load.GetBytesDone(), s.Load.GetGroupsLoaded(), s.Load.GetGroupsFailed(),
 		s.Load.GetDone())
@@ -125,7 +125,7 @@ func loadMark(s dev.Status) string {
 	return mark
 }
 
-// writeMark returns a text that changes while data is written. The text includes the free space of the file system,
+// writeMark returns a string that changes while data is written. The string includes the file system's free space,
 // because the store counts a large record only once it is complete.
 func writeMark(s dev.Status) string {
 	mark := ""
@@ -138,7 +138,7 @@ func writeMark(s dev.Status) string {
 	return mark
 }
 
-// while runs work that needs the store, and cancels the work if the process ends or no progress is made.
+// while runs work that needs the store, and cancels the work if the process exits or no progress is made.
 func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) string,
 	work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -167,7 +167,7 @@ func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) s
 	}
 }
 
-// awaitWork waits until canceled work has ended, for at most requestMax.
+// awaitWork waits until canceled work has returned, for at most requestMax.
 func awaitWork(done <-chan error) {
 	select {
 	case <-done: //nolint:errcheck // the error is that of the context
@@ -176,8 +176,8 @@ func awaitWork(done <-chan error) {
 }
 
 // evidence adds to an error the information that helps to find its cause: the last status of the store, the end of its
-// log, and the place where the log is kept. For a stallError it first makes the process write the stacks of its
-// goroutines to the end of the log.
+// log, and the place where the log is kept. For a stallError, it first makes the process append its goroutines' stacks
+// to the log.
 func (d *demo) evidence(err error) error {
 	if d.child == nil {
 		return err
@@ -196,7 +196,7 @@ func (d *demo) evidence(err error) error {
 	return &evidenceError{err, b.String()}
 }
 
-// evidenceError is an error with the text that the method evidence has made.
+// evidenceError is an error with the message that the method evidence has composed.
 type evidenceError struct {
 	error
 	words string
@@ -248,11 +248,11 @@ func (d *demo) logTail() string {
 	return strings.Join(lines[max(0, len(lines)-logLinesMax):], "\n")
 }
 
-// dump makes the process write the stacks of its goroutines to the log. This ends the process. dump returns a sentence
-// about the result.
+// dump makes the process write its goroutines' stacks to the log, which also terminates the process. It returns a
+// sentence about the result.
 func (d *demo) dump() string {
 	place := d.child.kernelPlace()
-	_ = d.child.Cmd.Process.Signal(syscall.SIGQUIT) // fails if the process has already ended
+	_ = d.child.Cmd.Process.Signal(syscall.SIGQUIT) // fails if the process has already exited
 	select {
 	case <-d.child.Ended:
 		return "the stacks of its goroutines are at the end of the log"

@@ -20,7 +20,7 @@ func Parallel(n int, work func(worker int) error) error {
 	return g.Wait()
 }
 
-// Shared distributes the numbers from 0 to n - 1 among the workers. A worker that is free gets the next number. Shared
+// Shared distributes the numbers from 0 to n - 1 among the workers. Each idle worker receives the next number. Shared
 // returns the first error.
 func Shared(workers int, n int64, do func(worker int, i int64) error) error {
 	var next atomic.Int64
@@ -41,7 +41,7 @@ type Load struct {
 }
 
 // Callers runs n callers for the given duration. Each caller makes one call after another, and at least one. Callers
-// returns the rate and the latency. Each call gets a number that no other call gets.
+// returns the rate and the latency. Each call receives a unique number.
 func Callers(n int, duration time.Duration, call func(worker int, i int64) error) (Load, error) {
 	var all Latencies
 	calls := make([]int64, n)
@@ -102,13 +102,13 @@ func Scatter(i int64) int64 {
 	return int64((z ^ z>>31) >> 1)
 }
 
-// dropCachesFile is the file to which DropCaches writes. The number that is written determines which caches the kernel
+// dropCachesFile is the file to which DropCaches writes. The number written to it determines which caches the kernel
 // drops.
 const dropCachesFile = "/proc/sys/vm/drop_caches"
 
 // MayDropCaches reports whether this process may drop the kernel's caches.
 func MayDropCaches() bool { return os.Geteuid() == 0 && unix.Access(dropCachesFile, unix.W_OK) == nil }
 
-// DropCaches makes the kernel drop the cached data, names and inodes of all files. It needs root. Data that is not on
-// disk yet remains in the cache.
+// DropCaches makes the kernel drop the cached data, names and inodes of all files. DropCaches needs root. Data that is
+// not on disk yet remains in the cache.
 func DropCaches() error { return os.WriteFile(dropCachesFile, []byte("3"), 0) }

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// If a process exits, the wait for it ends with the process's own message. Kill ends a process that still runs.
+// If a process exits, waiting for it fails with the process's own message. Kill terminates a process that still runs.
 func TestProcesses(t *testing.T) {
 	p, err := Start(exec.Command("sh", "-c", "echo that is why >&2; exit 3"), syscall.SIGKILL)
 	must.OK(t, err)

@@ -14,22 +14,22 @@ import (
 	"time"
 )
 
-// Process is a program that runs next to the benchmark. The kernel ends it if the benchmark dies.
+// Process is a program that runs next to the benchmark. The kernel kills it if the benchmark dies.
 type Process struct {
 	Cmd   *exec.Cmd
-	Ended chan struct{} // closed when the process has ended
+	Ended chan struct{} // closed when the process has exited
 	said  tail
 }
 
 // Start starts a program. Its output is kept, unless the command directs it elsewhere. The kernel sends the signal to
-// the program when the thread that started the program dies. Therefore a goroutine occupies that thread until the
-// program has ended.
+// the program when the thread that started the program exits. Therefore a goroutine occupies that thread until the
+// program has exited.
 func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 	p := &Process{Cmd: cmd, Ended: make(chan struct{})}
 	if cmd.Stderr == nil {
 		cmd.Stdout, cmd.Stderr = &p.said, &p.said
 	}
-	// The program runs in a process group of its own, so that Ctrl-C reaches only this process, which then ends the
+	// The program runs in its own process group, so that Ctrl-C reaches only this process, which then terminates the
 	// program.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: signal, Setpgid: true}
 	started := make(chan error)
@@ -39,7 +39,7 @@ func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // ProcessState records how the process ended
+			_ = cmd.Wait() // ProcessState records how the process exited
 			close(p.Ended)
 		}
 	}()
@@ -49,13 +49,13 @@ func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 	return p, nil
 }
 
-// Kill kills the process, and returns when the process has ended.
+// Kill kills the process, and returns when the process has exited.
 func (p *Process) Kill() {
-	_ = p.Cmd.Process.Kill() // fails if the process has already ended
+	_ = p.Cmd.Process.Kill() // fails if the process has already exited
 	<-p.Ended
 }
 
-// Err returns an error with the last output of the process after it has ended, and nil while it runs.
+// Err returns an error with the last output of the process after it has exited, and nil while it runs.
 func (p *Process) Err() error {
 	select {
 	case <-p.Ended:
@@ -65,7 +65,7 @@ func (p *Process) Err() error {
 	}
 }
 
-// Eventually calls try() until it succeeds. It returns an error if one of the processes has ended, if ctx has ended, or
+// Eventually calls try() until it succeeds. It returns an error if one of the processes has exited, if ctx is done, or
 // after two minutes.
 func Eventually(ctx context.Context, what string, try func() error, processes ...*Process) error {
 	const patience = 2 * time.Minute
@@ -87,7 +87,7 @@ func Eventually(ctx context.Context, what string, try func() error, processes ..
 	}
 }
 
-// tail keeps the end of the output of a process. tail is safe for concurrent use.
+// tail keeps the end of a process's output. It is safe for concurrent use.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -37,7 +37,7 @@ func (c *cell) String() string {
 	return strings.Join([]string{fmt.Sprintf("table %d", c.table), c.fs.name, c.variant, c.layout}, ", ")
 }
 
-// resultText is the key of the text that a measurement may store in addition to its figures.
+// resultText is the key of the text that a measurement may store in addition to its metrics.
 const resultText = "text"
 
 // allFigures are all columns, in order.

@@ -20,8 +20,8 @@ const (
 	flagBitmap               // one bit for each version in a separate file, written at the end
 )
 
-// composite is the composite file in Vorontsov's text. It consists of entries of id, length and data in sequence, and
-// has no checksum and no index.
+// composite is the composite file described in Vorontsov's text. It consists of entries of id, length and data in
+// sequence, and has no checksum and no index.
 type composite struct{ flags flags }
 
 const (

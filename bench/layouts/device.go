@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A device counts as blank if probeBytes at its start and at its end are zero, because every known file system,
-// partition table, volume manager and RAID has its superblock at one of these places.
+// A device is treated as blank if probeBytes bytes at its start and at its end are zero, because every known file
+// system, partition table, volume manager and RAID has its superblock at one of these places.
 const probeBytes = 1 << 20
 
 // signatures identify the content of a device for the error message.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deviceRateKind distinguishes a DeviceRate from other texts. The operator looks for it in the output of a Job's pod.
+// deviceRateKind distinguishes a DeviceRate from other output. The operator looks for it in the output of a Job's pod.
 const deviceRateKind = "sheaf.dev/device-rate"
 
 // DeviceRate is the rate of sequential reads from the device below a folder, without the page cache.
@@ -25,7 +25,7 @@ type DeviceRate struct {
 const (
 	rateReadings   = 3
 	sampleBytesMin = 8 << 20
-	samplePart     = 4 // at most this fraction of the free space
+	samplePart     = 4 // the sample is at most 1/samplePart of the free space
 )
 
 // MeasureDevice writes a file of random bytes into a folder, reads the file several times without the page cache, and

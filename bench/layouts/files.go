@@ -24,7 +24,7 @@ type layout interface {
 	read(ctx context.Context, dir string, set *recordSet, readers int, visit visitor) (int64, error)
 }
 
-// fileLayout stores each record in a file of its own.
+// fileLayout stores each record in its own file.
 type fileLayout struct {
 	title  string
 	folder func(set *recordSet, i int, name string) string // the relative folder of record number i; "": the folder itself
@@ -33,7 +33,7 @@ type fileLayout struct {
 
 func flatFolder(*recordSet, int, string) string { return "" }
 
-// tree puts files into nested folders, each named after the given number of hexadecimal digits of the file's name.
+// tree puts files into nested folders, each named after the given number of hexadecimal digits from the file's name.
 func tree(digits ...int) func(*recordSet, int, string) string {
 	return func(_ *recordSet, _ int, name string) string {
 		folder := ""
@@ -108,7 +108,7 @@ func (l *fileLayout) fill(ctx context.Context, dir string, set *recordSet, syncE
 	return nil
 }
 
-// create makes the file for record number i.
+// create creates the file for record number i.
 func (l *fileLayout) create(dir string, set *recordSet, i int, known folders, syncEach bool) error {
 	folder, path := l.path(dir, set, i)
 	if !l.made {

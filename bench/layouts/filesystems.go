@@ -18,9 +18,9 @@ type fileSystem struct {
 	driver  string   // name of the kernel's driver in /proc/filesystems; empty: the file system is not available
 	options string   // mount options
 	mkfs    []string // command; the device is appended
-	inodes  string   // option of mkfs that takes the number of files; empty: inodes are created as needed
+	inodes  string   // mkfs option that takes the number of files; empty if inodes are created as needed
 	check   []string // the file system's own check; the device is appended
-	fine    []int    // exit codes of the check that count as success, besides 0
+	fine    []int    // exit codes other than 0 with which the check succeeds
 	debian  string   // Debian package of the tools
 	fuse    []string // program that serves the file system if the kernel has no driver; $DEVICE and $POINT are replaced
 	fuseDeb string
@@ -34,7 +34,7 @@ type fileSystem struct {
 	bytesMin int64
 }
 
-// fileSystems are all file systems that the five texts name, and their successors.
+// fileSystems are all file systems that the five texts name, and these file systems' successors.
 var fileSystems = []fileSystem{
 	{name: "ext2", driver: "ext2", unindexed: true, mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext2", "-E", "nodiscard"},
 		inodes: "-N",
@@ -82,8 +82,8 @@ func findFileSystem(name string) *fileSystem {
 	return &fileSystems[i]
 }
 
-// missing returns the reason why a file system cannot be made and mounted on this machine, or "" if it can. The result
-// byFuse means that the kernel has no driver, and that a FUSE program serves the file system.
+// missing returns the reason why a file system cannot be made and mounted on this machine, or "" if it can. byFuse is
+// true if the kernel has no driver and a FUSE program serves the file system.
 func (f *fileSystem) missing(ctx context.Context) (why string, byFuse bool) {
 	if f.gone != "" {
 		return f.gone, false
@@ -135,7 +135,7 @@ func inKernel(driver string) bool {
 	return false
 }
 
-// mkfsCommand returns the command that makes the file system with space for the given number of files.
+// mkfsCommand returns the command that creates the file system with space for the given number of files.
 func (f *fileSystem) mkfsCommand(device string, files int) []string {
 	command := slices.Clone(f.mkfs)
 	if f.inodes != "" {
@@ -147,7 +147,8 @@ func (f *fileSystem) mkfsCommand(device string, files int) []string {
 // command runs a program and waits for it. The error includes the program's output.
 func command(ctx context.Context, fine []int, words ...string) error {
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
-	// The program runs in a process group of its own, so that Ctrl-C reaches only this process. ctx ends the program.
+	// The program runs in its own process group, so that Ctrl-C reaches only this process. The program is terminated when
+	// ctx is done.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {

@@ -1,5 +1,5 @@
 // Package layouts measures how records can be stored: as files in several layouts of folders, as the simple composite
-// file of the text that inspired Sheaf, and as Sheaf's group files. It measures these layouts side by side on the file
+// file in the text that inspired Sheaf, and as Sheaf's group files. It measures these layouts side by side on the file
 // systems that this kernel supports. Its tables reproduce the tables of five public texts (design.md, section 1). The
 // command is `sheaf-bench layouts`.
 package layouts
@@ -21,15 +21,15 @@ import (
 // Options are the options of Run.
 type Options struct {
 	Dir         string   // folder for images of file systems and for mount points
-	Device      string   // block device on which the file systems are made, instead of an image
+	Device      string   // block device on which the file systems are created, instead of an image
 	Destroy     bool     // allow a Device that contains data
 	Path        string   // use the file system of this folder, and make none
 	FileSystems []string // from FileSystemNames; empty: all
 	Tables      []int    // 1 to 5; empty: all
 	Scale       string   // one of Scales
-	Rounds      int      // number of rounds whose median is taken; 0: the number of the scale
-	State       string   // file that stores the figures during a run; empty: none
-	Resume      bool     // continue with the figures in State
+	Rounds      int      // number of rounds whose median is taken; 0 means the scale's number
+	State       string   // file that stores the results during a run; empty if there is none
+	Resume      bool     // continue with the results in State
 	MemoryLimit int64    // bytes that this process may use; 0: as many as are available
 	Version     string   // version of the program
 	Say         func(format string, a ...any)
@@ -48,7 +48,7 @@ func usage(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrUsage, fmt.Sprintf(format, a...))
 }
 
-// Tables are the titles of the tables, in the order of their numbers.
+// Tables are the tables' titles, in the order of their numbers.
 var Tables = []string{
 	"Single file against many (Vorontsov)",
 	"Too many files: hashed paths (2007)",
@@ -112,7 +112,7 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// Run makes the measurements. If it fails after some measurements, it returns their report together with the error.
+// Run performs the measurements. If it fails after some measurements, it returns their report together with the error.
 func Run(ctx context.Context, opts Options) (report *result.Report, err error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func Run(ctx context.Context, opts Options) (report *result.Report, err error) {
 }
 
 // refused reports whether an error means that a file system has reached one of its limits. Such an error is a result
-// and not a failure of the benchmark.
+// and not a benchmark failure.
 func refused(err error) bool {
 	for _, e := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EMLINK, syscall.EFBIG, syscall.ENAMETOOLONG,
 		syscall.EOPNOTSUPP} {

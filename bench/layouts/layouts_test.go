@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The tests mount in a mount namespace of their own. Otherwise a process that another test starts at the same time
-// would keep the mounts busy.
+// The tests mount in their own mount namespace. Otherwise a process that another test starts at the same time would
+// keep the mounts busy.
 func TestMain(m *testing.M) {
 	if err := loop.OwnMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -42,7 +42,7 @@ var allLayouts = []layout{
 	&ours{residency: group.Index},
 }
 
-// Every layout returns the newest version of each record, byte for byte and once.
+// Every layout returns each record's newest version exactly once, byte for byte.
 func TestLayoutsReadWhatWasWritten(t *testing.T) {
 	for _, l := range allLayouts {
 		for _, c := range []struct{ live, total, size, readers int }{{300, 300, 1000, 1}, {300, 300, 33, 8}, {1, 1, 1, 1},
@@ -108,7 +108,7 @@ func TestFlagsSkipSupersededVersions(t *testing.T) {
 	}
 }
 
-// A layout with damaged files fails, so that it does not count as a fast layout.
+// A layout with damaged files fails, so that it is not mistaken for a fast layout.
 func TestLayoutsNoticeWhatIsMissing(t *testing.T) {
 	set := newSet(100, 100, 1000)
 	for _, l := range allLayouts {

@@ -7,12 +7,11 @@ import (
 	"os"
 )
 
-// zeroBytes is the size of one write of zeros.
+// zeroBytes is the number of zeros in one write.
 const zeroBytes = 4 << 20
 
-// newImage makes an unnamed file of the given size. It writes the first part of the file, whose size is the argument
-// prewritten, so that later measurements on this part do not make the file system below allocate space. The rest is
-// sparse.
+// newImage creates an unnamed file of the given size. It writes the first prewritten bytes, so that later measurements
+// in this part do not make the underlying file system allocate space. The rest is sparse.
 func newImage(ctx context.Context, dir string, bytes, prewritten int64) (f *os.File, err error) {
 	if f, err = os.CreateTemp(dir, "sheaf-bench-image-"); err != nil {
 		return nil, fmt.Errorf("making an image: %w", err)

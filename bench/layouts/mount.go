@@ -36,7 +36,7 @@ func mount(ctx context.Context, fs *fileSystem, device, point string) (*mounted,
 	return &mounted{point: point}, nil
 }
 
-// mountFUSE starts the program that serves a file system, as a child process that ends with this process.
+// mountFUSE starts the program that serves a file system, as a child process that exits with this process.
 func mountFUSE(ctx context.Context, fs *fileSystem, device, point string) (*mounted, error) {
 	words := make([]string, len(fs.fuse))
 	for i, w := range fs.fuse {
@@ -94,7 +94,7 @@ func (m *mounted) unmount() error {
 	if m.daemon == nil {
 		return nil
 	}
-	select { // the device is free only when the daemon has ended
+	select { // the device is free only when the daemon has exited
 	case <-m.daemon.Ended:
 		return nil
 	case <-time.After(mountWait):

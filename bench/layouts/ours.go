@@ -76,7 +76,7 @@ func createGroup(ctx context.Context, dir string) (*Writer, error) {
 	return NewWriter(log)
 }
 
-// Commit makes entries durable and visible. It sets index, term and times, as a shard does.
+// Commit makes entries durable and visible. It sets index, term and times as a shard does.
 func (w *Writer) Commit(entries []format.Entry) error { return w.write(w.propose(entries)) }
 
 // propose prepares entries for Raft. It can run while an earlier batch is being committed, as the callers of a shard
@@ -152,7 +152,7 @@ func (o *ours) fill(ctx context.Context, dir string, set *recordSet, syncEach bo
 	return g.Wait()
 }
 
-// load loads the group in a folder as the start of a shard does, and counts its records.
+// load loads the group in a folder, as a shard does when it starts, and counts its records.
 func (o *ours) load(ctx context.Context, dir string) (*group.Log, error) {
 	dir = filepath.Join(dir, groupDir)
 	m, err := format.ReadManifest(vfs.OS{}, dir)

@@ -17,12 +17,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// place is where the measurements run: a device on which file systems are made, or a folder on an existing file
-// system.
+// place is where the measurements run, which is either a device on which file systems are created, or a folder on an
+// existing file system.
 type place interface {
 	// begin returns an empty folder on a file system with space for the given number of files.
 	begin(ctx context.Context, fs *fileSystem, files int) (*site, error)
-	// end removes what begin() has made.
+	// end removes what begin() has created.
 	end(s *site) error
 	close() error
 	// words describes the place for the report.
@@ -33,7 +33,7 @@ type place interface {
 type site struct {
 	*rounds.Figures // results of the measurement
 	dir             string
-	// mkfsSeconds is the time that mkfs took. It is 0 if no file system was made.
+	// mkfsSeconds is the time that mkfs took. It is 0 if no file system was created.
 	mkfsSeconds float64
 	// cold writes all data out, and drops as much of the data from the kernel's caches as possible.
 	cold func(ctx context.Context) error
@@ -124,7 +124,7 @@ func (p *pathPlace) words() string {
 }
 
 // Evict drops the pages of a folder's files from the page cache. Users may drop the pages of their own files. Pages
-// that are not on disk remain in the cache. Therefore, if sync is true, each file is made durable first.
+// that are not on disk remain in the cache. Therefore, if sync is true, each file is synced first.
 func Evict(ctx context.Context, dir string, sync bool) error {
 	i := 0
 	return walkFiles(dir, func(name string) error {
@@ -143,7 +143,7 @@ func Evict(ctx context.Context, dir string, sync bool) error {
 	})
 }
 
-// blockPlace is a block device. Every measurement makes a new file system on it.
+// blockPlace is a block device. Every measurement creates a new file system on it.
 type blockPlace struct {
 	device  string
 	file    *os.File // keeps the device open
@@ -154,7 +154,7 @@ type blockPlace struct {
 	mounted *mounted
 }
 
-// newLoopPlace makes a loop device on a new file.
+// newLoopPlace creates a loop device on a new file.
 func newLoopPlace(ctx context.Context, dir string, bytes, prewritten int64) (*blockPlace, error) {
 	image, err := newImage(ctx, dir, bytes, prewritten)
 	if err != nil {

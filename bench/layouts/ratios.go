@@ -14,14 +14,14 @@ type target struct {
 	what   string
 	table  int
 	part   string
-	figure string // the figure that is compared
-	faster bool   // the figure is a time
+	figure string // metric that is compared
+	faster bool   // the metric is a time
 	others func(c *cell) bool
 	// least returns the minimum for the ratio of a measurement. If it returns 0, the ratio is only reported.
 	least  func(c *cell) float64
 	atMost bool
-	limit  string // a figure of Sheaf to compare with, instead of the other layouts
-	also   string // the figure of the other layouts, if it is a different one
+	limit  string // a metric of Sheaf to compare with, instead of the other layouts
+	also   string // the other layouts' metric, if it differs
 }
 
 func is(layouts ...string) func(*cell) bool {
@@ -37,8 +37,7 @@ func isFiles(c *cell) bool {
 
 func always(v float64) func(*cell) float64 { return func(*cell) float64 { return v } }
 
-// coldTarget returns the target for the cold read of all records, which depends on the file system and the size of a
-// record.
+// coldTarget returns the target for the cold read of all records, which depends on the file system and the record size.
 func coldTarget(c *cell) float64 {
 	switch {
 	case c.x == 1<<10 && c.fs.name != "ext2":
@@ -51,8 +50,8 @@ func coldTarget(c *cell) float64 {
 	return 0
 }
 
-// superseded50 returns a function that requires the ratio least in measurements in which half of the versions are
-// superseded. In other measurements Sheaf must not be slower.
+// superseded50 returns a function with the target ratio. The target is least if half of the versions are superseded.
+// Otherwise it only requires that Sheaf is not slower.
 func superseded50(least float64) func(*cell) float64 {
 	return func(c *cell) float64 {
 		if c.x == 50 {
@@ -62,7 +61,7 @@ func superseded50(least float64) func(*cell) float64 {
 	}
 }
 
-// targets are the comparisons in the report. All figures of a ratio are from the same run.
+// targets are the comparisons in the report. Both sides of a ratio are from the same run.
 var targets = []target{
 	{what: "cold read of everything / best files, one reader",
 		table: 1, part: partSizes, figure: "read", faster: true, others: isFiles, least: coldTarget},

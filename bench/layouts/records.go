@@ -37,7 +37,7 @@ func (s *recordSet) data(k int) []byte {
 	return s.pool[at : at+s.size]
 }
 
-// mix returns a pseudo-random number that depends only on x, and in which each bit depends on all bits of x.
+// mix returns a pseudo-random number that depends only on x. Each bit of the number depends on all bits of x.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
@@ -66,7 +66,7 @@ func fileID(name string) (int64, error) {
 // visitor is called with each record's data, on several goroutines if there are several readers.
 type visitor func(id int64, data []byte) error
 
-// arena is memory into which data is read, and in which the data remains. Every layout has to read all records into an
+// arena is memory into which data is read, and which keeps the data. Every layout has to read all records into an
 // arena, as a program does when it starts.
 type arena struct {
 	memory []byte

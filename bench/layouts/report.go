@@ -13,7 +13,7 @@ type part struct {
 	table            int
 	part             string
 	id, title, about string
-	plots            []result.Plot // one for each file system; ID is the key of the figure
+	plots            []result.Plot // one for each file system; ID is the key of the metric
 }
 
 const numberLabel = "number of the creation"
@@ -66,7 +66,7 @@ var parts = []part{
 			"after some ten thousands of names instead of ten millions."},
 }
 
-// report makes the report of all measurements so far.
+// report creates a report on all measurements so far.
 func (r *run) report() *result.Report {
 	out := &result.Report{Schema: result.Schema, Kind: "layouts", Title: "sheaf-bench layouts"}
 	out.Machine = result.ThisMachine(r.dir())
@@ -138,7 +138,7 @@ func (r *run) of(table int, part string) []*cell {
 	return out
 }
 
-// table makes the table of one part.
+// table creates the table for one part.
 func (r *run) table(p *part) result.Table {
 	t := result.Table{ID: p.id, About: p.about, Title: fmt.Sprintf("%d. %s: %s", p.table, Tables[p.table-1], p.title)}
 	labels := func(fs, variant, layout string) []result.Label {
@@ -182,7 +182,7 @@ func plotName(s string) string {
 	}, strings.ToLower(s))
 }
 
-// series returns a line for each layout with the medians of a figure. A line has one point for each x, or the points
+// series returns a line for each layout with the medians of a metric. A line has one point for each x, or the points
 // that the rounds recorded.
 func (r *run) series(p *part, fs *fileSystem, figure string) []result.Series {
 	var out []result.Series
@@ -196,7 +196,7 @@ func (r *run) series(p *part, fs *fileSystem, figure string) []result.Series {
 		}
 		if v := r.set.Of(c.String(), figure); len(v) > 0 {
 			y := result.Of(v...).Median
-			if figure == "read" { // the figure is a time, which is converted to MB/s
+			if figure == "read" { // the metric is a time, which is converted to MB/s
 				y = c.x * r.set.Of(c.String(), "fill")[0] * r.set.Of(c.String(), "rate")[0] / y / 1e6
 			}
 			points = [][2]float64{{c.x, y}}

@@ -28,7 +28,7 @@ type run struct {
 	set     *rounds.Set
 }
 
-// absence describes a file system that cannot be measured, and gives the reason.
+// absence names a file system that cannot be measured, and gives the reason.
 type absence struct {
 	fs  string
 	why string
@@ -149,7 +149,7 @@ func (r *run) estimate() error {
 	most := r.most()
 	tables := strings.Trim(strings.ReplaceAll(fmt.Sprint(r.opts.Tables), " ", ","), "[]")
 	what := fmt.Sprintf("table %s at scale %s", tables, r.opts.Scale)
-	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable") // memory that is available without swapping
+	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable") // memory available without swapping
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (r *run) open(ctx context.Context) error {
 	return nil
 }
 
-// all makes the measurements that are not done yet.
+// all performs the measurements that are not done yet.
 func (r *run) all(ctx context.Context) (err error) {
 	cells := r.inRounds()
 	if r.set.Work(cells, r.opts.Rounds).Done == len(cells)*r.opts.Rounds {
@@ -227,7 +227,7 @@ func (r *run) all(ctx context.Context) (err error) {
 }
 
 // inRounds returns the measurements as cells. If a file system reaches one of its limits, the error is a result. With
-// Sheaf's layout, however, such an error ends the run. If a FUSE program provides the file system, every error is a
+// Sheaf's layout, however, such an error aborts the run. If a FUSE program provides the file system, every error is a
 // result.
 func (r *run) inRounds() []rounds.Cell {
 	out := make([]rounds.Cell, 0, len(r.cells))
@@ -248,7 +248,7 @@ func (r *run) inRounds() []rounds.Cell {
 	return out
 }
 
-// measure makes one measurement.
+// measure performs one measurement.
 func (r *run) measure(ctx context.Context, c *cell, f *rounds.Figures) error {
 	s, err := r.place.begin(ctx, c.fs, c.needs.files)
 	if err != nil {
@@ -258,7 +258,7 @@ func (r *run) measure(ctx context.Context, c *cell, f *rounds.Figures) error {
 	return errors.Join(c.run(ctx, s), r.place.end(s))
 }
 
-// settings returns the settings that must be equal if figures of several runs are to be combined.
+// settings returns the settings that must be equal to combine results from several runs.
 func (r *run) settings() string {
 	where := "loop"
 	switch {

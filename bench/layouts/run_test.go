@@ -56,7 +56,7 @@ func nothingLeft(t *testing.T, dir string) {
 	}
 }
 
-// Each kind of file system that this machine supports is made, mounted cold, checked and released.
+// Each kind of file system that this machine supports is created, mounted cold, checked and released.
 func TestFileSystems(t *testing.T) {
 	needLoop(t)
 	dir := t.TempDir()
@@ -154,7 +154,7 @@ func TestFlatFolderLimit(t *testing.T) {
 	nothingLeft(t, dir)
 }
 
-// An interrupted run leaves only its figures. The next run continues from them.
+// An interrupted run leaves only its results. The next run continues from them.
 func TestInterruptAndResume(t *testing.T) {
 	needLoop(t, "mke2fs")
 	o := tiny(t, 4)
@@ -242,7 +242,7 @@ func TestDeviceWithData(t *testing.T) {
 // Without root, the existing file system is measured, and the report names the omitted measurements.
 func TestRunOnAPath(t *testing.T) {
 	dir := t.TempDir()
-	if loop.HasOwnMounts() { // in a mount namespace of its own, a sync does not wait for the writes of other processes
+	if loop.HasOwnMounts() { // in its own mount namespace, a sync does not wait for the writes of other processes
 		must.OK(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 		defer func() { must.OK(t, unix.Unmount(dir, 0)) }()
 	}

@@ -23,7 +23,7 @@ type scale struct {
 	deep      int  // table 5: number of records
 	limitShow bool // show what happens when a flat folder is full
 
-	sample int64 // maximum number of bytes to read for the rate of a device
+	sample int64 // maximum number of bytes to read to measure a device's rate
 }
 
 const prewrittenMax = 16 << 30 // maximum number of bytes that are written in an image; the rest is sparse
@@ -59,7 +59,7 @@ var scales = map[string]*scale{
 		deep:    10000000, limitShow: true,
 		sample: 1 << 30,
 	},
-	// tiny is for tests. Its figures mean nothing.
+	// tiny is for tests. Its results mean nothing.
 	"tiny": {
 		rounds: 1,
 		sizes:  []sizeCase{{1 << 10, 200}, {20 << 10, 100}}, syncEach: 10,
@@ -89,7 +89,7 @@ const (
 	secondsPerFile        = 120e-6 // to create, read cold, check and remove it
 	secondsPerFileFUSE    = 400e-6
 	secondsPerFileFusefat = 70e-3
-	secondsPerFileScanned = 12e-9 // for each file that is already in the folder, if the folder has no index
+	secondsPerFileScanned = 12e-9 // for each file already in the folder, if the folder has no index
 	bytesPerSecond        = 300e6
 	blockBytes            = 4 << 10
 	inodeBytes            = 1 << 10

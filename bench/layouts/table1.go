@@ -69,7 +69,7 @@ func table1(fs *fileSystem, s *scale) []cell {
 	return append(cells, table1Superseded(fs, s)...)
 }
 
-// table1Superseded returns measurements of sets in which newer versions have superseded others.
+// table1Superseded returns measurements of record sets in which newer versions have superseded others.
 func table1Superseded(fs *fileSystem, s *scale) []cell {
 	cells := make([]cell, 0, 4*len(s.superseded))
 	total, size := fs.bounded(s.supersededTotal.records), s.supersededTotal.size

@@ -45,7 +45,7 @@ func table2(fs *fileSystem, s *scale) []cell {
 	return cells
 }
 
-// oneByOne is a layout that is asked for single records by their number.
+// oneByOne is a layout that can read single records by number.
 type oneByOne interface {
 	create(ctx context.Context) error
 	// start opens, after the caches were dropped, the files that must be open. The method stop closes them.
@@ -57,7 +57,7 @@ type oneByOne interface {
 }
 
 // randomAccess creates all records, and then opens, reads and deletes some. It measures each of these steps with cold
-// caches first. The time of a step includes the call of the method start.
+// caches first. A step's time includes the call to the method start.
 func randomAccess(ctx context.Context, s *site, l oneByOne, set *recordSet, n int) (err error) {
 	numbers := rand.New(rand.NewPCG(2, 3)).Perm(set.live)[:n]
 	begin := time.Now()

@@ -14,7 +14,7 @@ const (
 	latencyBytes   = 100 // size of a record in table 4
 	latencyWindow  = 1000
 	latencyFolders = 40
-	latencyCallers = 64 // for a group, whose commits each take one record from each of these callers
+	latencyCallers = 64 // for a group, whose commits each contain one record from each of these callers
 	latencyEnds    = 10 // number of windows at each end whose medians are compared
 )
 

@@ -52,8 +52,8 @@ func table5(fs *fileSystem, s *scale) []cell {
 	return cells
 }
 
-// smallIndex is an ext4 whose folder index has blocks of 1 KiB. With names of 255 bytes, such an index is full after
-// about ten thousand names. An index with blocks of 4 KiB and short names is full after about ten million.
+// smallIndex is an ext4 whose folder index has 1 KiB blocks. With 255-byte names, such an index is full after about ten
+// thousand names. An index with 4 KiB blocks and short names is full after about ten million.
 var smallIndex = &fileSystem{name: "ext4, blocks of 1 KiB", driver: "ext4", options: "noinit_itable",
 	mkfs:   []string{"mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-I", "128", "-O", "^large_dir", "-E", "nodiscard"},
 	inodes: "-N", debian: "e2fsprogs"}

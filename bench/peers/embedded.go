@@ -19,8 +19,7 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// These are the figures of an embedded store, by their keys in the tables. The first figure of each step has the name
-// of the step.
+// These are the keys, in the tables, of an embedded store's metrics. The first metric of each step has the step's name.
 const (
 	fillRate    = "fill"
 	startTime   = "start"
@@ -48,8 +47,8 @@ var embeddedColumns = []result.Column{
 }
 
 // embedded compares the stores that run inside a process, with records of one size. The stores take turns in every
-// round. If a peer fails, its row contains the error, and the other stores continue. A failure of Sheaf ends the
-// benchmark.
+// round. If a peer fails, its row contains the error, and the other stores continue. If Sheaf fails, the benchmark is
+// aborted.
 func (b *bench) embedded(ctx context.Context, size int, records int64) (*rounds.Set, error) {
 	kinds := b.kinds()
 	cells := make([]rounds.Cell, 0, len(kinds))
@@ -157,7 +156,7 @@ func dropCaches(ctx context.Context, dir string) error {
 	return layouts.Evict(ctx, dir, false)
 }
 
-// embeddedTable makes the table for one size of records.
+// embeddedTable creates the table for one record size.
 func (b *bench) embeddedTable(size int, records int64, found *rounds.Set) result.Table {
 	t := result.Table{
 		ID: fmt.Sprintf("embedded-%d", size), Columns: embeddedColumns,
@@ -171,7 +170,7 @@ func (b *bench) embeddedTable(size int, records int64, found *rounds.Set) result
 	return t
 }
 
-// embeddedRatios compares Sheaf, in each figure, with the peer that is best in that figure.
+// embeddedRatios compares Sheaf, in each metric, with the peer that is best in that metric.
 func (b *bench) embeddedRatios(size int, found *rounds.Set) (ratios []result.Ratio) {
 	var peers []string
 	for _, k := range b.kinds() {

@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/bench/result"
 )
 
-// Every step of every store runs in a process of its own, so that its peak memory is measured separately and no
-// earlier step leaves anything in its memory.
+// Every step of every store runs in its own process, so that its peak memory is measured separately and its memory
+// holds nothing from an earlier step.
 
 // job is the request to a process that runs one step with one store. The process reads it from its standard input.
 type job struct {
@@ -38,18 +38,18 @@ type job struct {
 	Time    time.Duration // duration of the warm gets
 }
 
-// outcome is the answer to a job. The process of the job writes it to its standard output.
+// outcome is the result of a job. The job's process writes it to standard output.
 type outcome struct {
 	Seconds   float64
 	Units     float64 // number of records that were put or read
 	PeakBytes int64   // peak memory: VmHWM of the process
-	AnonBytes int64   // anonymous memory at the end: RssAnon of the process
+	AnonBytes int64   // anonymous memory when the job has finished: the process's RssAnon
 	Error     string
 }
 
 func (o *outcome) rate() float64 { return o.Units / o.Seconds }
 
-// childEnv is the environment variable that makes this program do one job.
+// childEnv is the environment variable that makes this program run one job.
 const childEnv = "PEERS_JOB"
 
 // steps maps the name of each step to its function.
@@ -75,7 +75,7 @@ func runChild(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(o)
 }
 
-// run does the job in a child process, which ends with this one.
+// run runs the job in a child process, which exits with this one.
 func (j *job) run(ctx context.Context) (outcome, error) {
 	request, err := json.Marshal(j)
 	if err != nil {
@@ -107,7 +107,7 @@ func (j *job) run(ctx context.Context) (outcome, error) {
 
 func lastLines(s string) string { return s[max(0, len(s)-2000):] }
 
-// measured measures the duration of do(), and the memory of this process after that.
+// measured measures the duration of do(), and this process's memory afterwards.
 func measured(units float64, do func() error) (o outcome, err error) {
 	begin := time.Now()
 	err = do()
@@ -140,7 +140,7 @@ func (j *job) compact(k *store.Kind) (outcome, error) {
 	return j.use(k, store.Options{}, float64(j.Records), store.Store.Compact)
 }
 
-// put writes a version of every step-th record, in ascending order of ids, which is the best order for trees.
+// put writes a version of every step-th record, in ascending id order, which is the best order for trees.
 func (j *job) put(s store.Store, version int64, step int64) error {
 	pool := randomPool()
 	each := int64(j.Batch) * step
@@ -208,7 +208,7 @@ func (j *job) warm(k *store.Kind) (o outcome, err error) {
 	return o, err
 }
 
-// getFor reads random records and checks each of them. It ends after n records, or after the given duration.
+// getFor reads random records and checks each of them. It stops after n records, or after the given duration.
 func (j *job) getFor(s store.Store, n int64, most time.Duration) (int64, error) {
 	var done atomic.Int64
 	end := time.Now().Add(most)
@@ -243,7 +243,7 @@ func randomPool() []byte {
 	return pool
 }
 
-// makeData makes the data for a version of a record. The data begins with the id.
+// makeData creates a record version's data. The data begins with the id.
 func makeData(pool []byte, id, version int64, size int) []byte {
 	from := (uint64(id)*0x9e3779b97f4a7c15 + uint64(version)*0xbf58476d1ce4e5b9) >> 20 % uint64(len(pool)-size)
 	data := append(make([]byte, 0, size), pool[from:from+uint64(size)]...)

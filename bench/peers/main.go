@@ -1,6 +1,6 @@
 // Command peers compares Sheaf with other stores at equal durability, on this machine and in one run. The other stores
-// are embedded stores, each in a process of its own, and servers over loopback. The stores take turns in every round,
-// and the report has medians over the rounds. The ratios between stores are the result.
+// are embedded stores, each in its own process, and servers over loopback. The stores take turns in every round, and
+// the report has medians over the rounds. The results are the ratios between stores.
 package main
 
 import (
@@ -179,7 +179,7 @@ func (b *bench) say(format string, a ...any) {
 	fmt.Fprintf(b.err, "%6.0f s  %s\n", time.Since(b.began).Seconds(), fmt.Sprintf(format, a...))
 }
 
-// run makes the measurements and returns the report. It removes its temporary folder before it returns.
+// run performs the measurements and returns the report. It removes its temporary folder before it returns.
 func (b *bench) run(ctx context.Context) (r *result.Report, err error) {
 	var old *result.Report
 	if b.opts.compare != "" { // an unreadable report must not waste an hour of measurements
@@ -300,8 +300,8 @@ func (b *bench) allNetwork(ctx context.Context, r *result.Report) (ratios []resu
 }
 
 // checkSpace returns an error if disk space or memory are insufficient for the run. A store needs at most four times
-// the size of its data while it compacts. A file of 1 KiB needs 4 KiB and its inode. Memory must hold the data twice if
-// a peer maps its files.
+// the size of its data while it compacts. A 1 KiB file needs 4 KiB and an inode. Memory must hold the data twice if a
+// peer maps its files.
 func (b *bench) checkSpace() error {
 	var disk, memory int64
 	for _, s := range b.opts.sizes {

@@ -47,7 +47,7 @@ func peers(t *testing.T, args ...string) *result.Report {
 	return r
 }
 
-// The test runs every step with every store. At such sizes the figures mean nothing, so the test does not check them.
+// The test runs every step with every store. At such sizes the results mean nothing, so the test does not check them.
 func TestEmbeddedRun(t *testing.T) {
 	r := peers(t, "--only", "embedded", "--sizes", "300:1000,10240:1000", "--rounds", "1", "--time", "10ms")
 	if r.Kind != "peers" || len(r.Tables) != 3 || len(r.Tables[0].Rows) != 16 {
@@ -72,7 +72,7 @@ func TestEmbeddedRun(t *testing.T) {
 	}
 }
 
-// If a server is not installed, its rows contain this reason and what to do.
+// If a server is not installed, its rows contain this reason and the remedy.
 func TestServersThatAreNotThere(t *testing.T) {
 	r := peers(t, "--only", "network", "--sizes", "300:1000", "--rounds", "1", "--time", "5ms", "--sheaf", "/none/sheaf",
 		"--etcd", "/none/etcd", "--redis", "/none/redis")

@@ -19,11 +19,11 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// server is a store that runs as a process of its own.
+// server is a store that runs as a separate process.
 type server struct {
 	name     string
 	settings string
-	missing  string // reason why the server is not available; empty if it is
+	missing  string // reason why the server is not available; empty if it is available
 	start    func(ctx context.Context, dir string, callers int) (remote, error)
 }
 
@@ -59,10 +59,11 @@ var (
 	ways          = []way{sheafPut, sheafBatchPut, sheafGet, etcdPut, etcdGet, redisPut, redisPipe, redisGet}
 )
 
-// batchOf returns the number of records in one call of a way with batches.
+// batchOf returns the number of records in one call of a batch way.
 func batchOf(size int) int { return max(1, min(100, 256<<10/size)) }
 
-// network compares the servers with records of one size and the given number of callers. It returns rates by way.key.
+// network compares the servers with records of the given size and the given number of callers. It returns rates by
+// way.key.
 func (b *bench) network(ctx context.Context, size, callers int) (found *rounds.Set, err error) {
 	found = rounds.New()
 	var remotes []remote
@@ -185,14 +186,14 @@ func networkRatios(size, callers int, found *rounds.Set) (ratios []result.Ratio)
 	return ratios
 }
 
-// startServer starts a server that ends with this program.
+// startServer starts a server that exits with this program.
 func startServer(ctx context.Context, dir, name string, args ...string) (*drive.Process, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
 	return drive.Start(cmd, syscall.SIGKILL)
 }
 
-// answers calls try() until the server answers. It returns an error if the server has ended.
+// answers calls try() until the server responds. It returns an error if the server has exited.
 func answers(ctx context.Context, p *drive.Process, try func(context.Context) error) error {
 	return drive.Eventually(ctx, "it answers", func() error {
 		attempt, done := context.WithTimeout(ctx, 2*time.Second)

@@ -29,7 +29,7 @@ func (b *bench) servers() []server {
 func find(program, flag, hint string) (path, missing string) {
 	path, err := exec.LookPath(program)
 	if err == nil {
-		path, err = filepath.Abs(path) // because a server runs in a folder of its own
+		path, err = filepath.Abs(path) // because a server runs in its own folder
 	}
 	if err != nil {
 		return "", fmt.Sprintf("%s is not there (%s): %s, or say where it is with %s", program, errors.Unwrap(err), hint,

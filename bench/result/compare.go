@@ -11,24 +11,24 @@ type Comparison struct {
 	Version string    `json:"version"`
 	Warning string    `json:"warning,omitempty"` // reason why the comparison is only approximate
 	Changes []Change  `json:"changes,omitempty"`
-	Same    int       `json:"same"` // number of figures that did not change
+	Same    int       `json:"same"` // number of metrics that did not change
 }
 
-// Change is one figure that became worse or better.
+// Change is one metric that became worse or better.
 type Change struct {
-	Table  string  `json:"table"`
-	Row    string  `json:"row"`
-	Column string  `json:"column"`
-	Worse  bool    `json:"worse"`
-	Old    string  `json:"old"`
-	New    string  `json:"new"`
-	Factor float64 `json:"factor,omitempty"` // new / old; 0: the figure is missing now, or a target is no longer met
+	Table  string `json:"table"`
+	Row    string `json:"row"`
+	Column string `json:"column"`
+	Worse  bool   `json:"worse"`
+	Old    string `json:"old"`
+	New    string `json:"new"`
+	// new / old; 0 means that the metric is missing now, or that a target is no longer met
+	Factor float64 `json:"factor,omitempty"`
 	key    string  // key of the row
 }
 
-// A figure counts as changed if the ranges of the rounds do not overlap and the medians differ by more than this
-// fraction. With fewer than roundsKnown rounds the larger fraction applies, because so few rounds show little of the
-// scatter.
+// A metric has changed if the ranges over the rounds do not overlap and the medians differ by more than this fraction.
+// With fewer than roundsKnown rounds the larger fraction applies, because so few rounds show little of the scatter.
 const (
 	changeMin      = 0.05
 	changeMinRough = 0.25
@@ -105,7 +105,7 @@ func (c *Comparison) compareRow(t *Table, before, now *Row) {
 	}
 }
 
-// differ reports whether a figure changed by more than its scatter.
+// differ reports whether a metric has changed by more than its scatter. If it has, worse tells the direction.
 func differ(was, is Value, better string) (worse, changed bool) {
 	least := changeMin
 	if was.Rounds < roundsKnown || is.Rounds < roundsKnown {
@@ -121,7 +121,7 @@ func differ(was, is Value, better string) (worse, changed bool) {
 	return false, false
 }
 
-// worse returns the number of figures that became worse.
+// worse returns the number of metrics that became worse.
 func (c *Comparison) worse() (n int) {
 	for i := range c.Changes {
 		if c.Changes[i].Worse {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Format formats a figure with its unit and three significant digits.
+// Format formats a value with its unit and three significant digits.
 func Format(v float64, unit string) string {
 	switch unit {
 	case "B", "B/s":

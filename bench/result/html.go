@@ -99,7 +99,7 @@ func (t *Table) view(c *Comparison) tableView {
 		p := &t.Plots[i]
 		w, n := wide, narrow
 		w.untitled, n.untitled = true, true
-		// This package makes the SVG and escapes the texts in it.
+		// This package creates the SVG and escapes the text in it.
 		v.Plots = append(v.Plots, plotView{ID: p.ID, Title: p.Title, Wide: template.HTML(p.svg(w, "wide")),
 			Narrow: template.HTML(p.svg(n, "narrow"))})
 	}

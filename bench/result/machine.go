@@ -49,8 +49,7 @@ func (m *Machine) words() string {
 	return strings.Join(append(parts, m.Go), ", ")
 }
 
-// ProcNumber returns the number after "name:" in a file of /proc, in the unit of that file. It returns 0 with an
-// error.
+// ProcNumber returns the number after "name:" in a /proc file, in that file's unit. After an error, it returns 0.
 func ProcNumber(file, name string) (int64, error) {
 	value, err := procField(file, name)
 	if err != nil {

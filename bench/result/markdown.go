@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// WriteMarkdown writes the report as tables. If the argument plots is not empty, it is the folder of the plots, to
-// which the report links.
+// WriteMarkdown writes the report as tables. If the argument plots is not empty, it is the folder of the plots that the
+// report links to.
 func (r *Report) WriteMarkdown(w io.Writer, plots string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s\n\n", r.title())
@@ -160,7 +160,7 @@ func line(b *bytes.Buffer, cells []string) {
 	b.WriteString("|\n")
 }
 
-// cellText escapes a text so that it remains inside its cell.
+// cellText escapes a string so that it stays within its table cell.
 func cellText(s string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ", "\r", "").Replace(s)
 }

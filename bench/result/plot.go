@@ -29,12 +29,12 @@ const (
 
 type textStyle struct {
 	size   float64
-	anchor int // -1: the point is the left end, 0: the middle, 1: the right end
+	anchor int // the point is the left end (-1), the middle (0) or the right end (1)
 	bold   bool
 	muted  bool
 }
 
-// pageSize is the size of a plot and of its font.
+// pageSize is the size of a plot and its font.
 type pageSize struct {
 	width, height, font float64
 	untitled            bool // the surrounding page shows the title
@@ -54,8 +54,8 @@ var (
 	seriesStep  = 8    // number of colours
 )
 
-// advance is the approximate width of a letter in font sizes. It is a little more than most letters need, because
-// browsers have different fonts.
+// advance is the approximate width of a letter as a fraction of the font size. It is a little more than most letters
+// need, because browsers have different fonts.
 const advance = 0.56
 
 func widthOf(s string, size float64) float64 {
@@ -69,8 +69,8 @@ type layout struct {
 	x, y                     axis
 }
 
-// draw draws a plot. The title and the label of the y axis are above the plot's area and the legend is below it, so
-// that no text covers a line.
+// draw draws a plot. The title and the y axis label are above the plot's area and the legend is below it, so that no
+// text covers a line.
 func (p *Plot) draw(c canvas, page pageSize) {
 	l := layout{page: page, x: axisOf(p, 0, p.LogX), y: axisOf(p, 1, p.LogY)}
 	l.x.unit, l.y.unit = p.XUnit, p.YUnit
@@ -280,7 +280,7 @@ func logAxis(low, high float64) axis {
 			a.ticks = append(a.ticks, f*math.Pow(10, float64(e)))
 		}
 	}
-	// The axis ends at the nearest ticks outside of the figures.
+	// The axis ends at the nearest ticks outside the values.
 	a.low, a.high = math.Pow(10, float64(from)), math.Pow(10, float64(to))
 	for _, t := range a.ticks {
 		if t <= low*(1+1e-9) {
@@ -295,7 +295,7 @@ func logAxis(low, high float64) axis {
 	return a
 }
 
-// wrap breaks a text into lines that fit the width.
+// wrap breaks a string into lines that fit the width.
 func wrap(s string, size, width float64) []string {
 	var lines []string
 	for word := range strings.FieldsSeq(s) {

@@ -2,18 +2,18 @@ package result
 
 import "fmt"
 
-// Ratio compares a figure of Sheaf with a limit. The limit is the figure of the best peer, or the limit of the machine.
+// Ratio compares a metric of Sheaf with a limit. The limit is the best peer's value, or the machine's limit.
 type Ratio struct {
 	Labels []Label
 	Unit   string
-	Ours   []float64 // one figure for each round
+	Ours   []float64 // one value for each round
 	Limit  []float64 // from the same rounds; empty: the field Ours itself is compared with Target
 	// Faster means that the fields Ours and Limit are times or sizes. The ratio is then Limit / Ours, so that a greater
 	// ratio is better.
 	Faster bool
 	Target float64 // 0: no target, the ratio is only reported
-	AtMost bool    // the ratio must not exceed Target; otherwise it must not be less
-	Missed string  // reason why there is no figure; the row remains, without figures
+	AtMost bool    // the ratio must not exceed Target; otherwise it must not be below Target
+	Missed string  // reason why there is no value; the row remains, without values
 	Note   string
 }
 
@@ -23,7 +23,7 @@ func (r Ratio) WithNote(note string) Ratio {
 	return r
 }
 
-// These are the keys of the columns in a table of ratios.
+// These are the column keys in a ratio table.
 const (
 	keyOurs    = "ours"
 	keyLimit   = "limit"
@@ -40,8 +40,8 @@ const (
 	Missed = "missed"
 )
 
-// Ratios makes a table of comparisons with the figure of Sheaf, the limit, their ratio, the target, the verdict, and
-// the scatter of the ratio over the rounds.
+// Ratios creates a table of comparisons. Each row has Sheaf's value, the limit, their ratio, the target, the verdict,
+// and the scatter of the ratio over the rounds.
 func Ratios(id, title, about string, ratios []Ratio) Table {
 	t := Table{ID: id, Title: title, About: about, Columns: []Column{
 		{Key: keyOurs, Title: "ours"},
@@ -73,8 +73,8 @@ func Ratios(id, title, about string, ratios []Ratio) Table {
 	return t
 }
 
-// row makes the row. If both sides have the same rounds, the scatter of the ratio is computed from the ratios of the
-// single rounds.
+// row creates the table row for a ratio. If both sides have the same rounds, the scatter is computed from each round's
+// ratio.
 func (r *Ratio) row() Row {
 	row := Row{Labels: r.Labels, Missing: r.Missed, Cells: map[string]Value{}}
 	if r.Note != "" {
@@ -136,7 +136,7 @@ func (r *Ratio) ratio(ours, limit Value) Value {
 	return v
 }
 
-// sorted orders the ends of the range. With times, the minimum of Ours gives the maximum of the ratio.
+// sorted orders the ends of the range. For times, the minimum of Ours results in the maximum of the ratio.
 func (v Value) sorted() Value {
 	v.Min, v.Max = min(v.Min, v.Max), max(v.Min, v.Max)
 	return v

@@ -14,7 +14,7 @@ import (
 // Schema names the format of the JSON. A reader accepts no other.
 const Schema = "sheaf.dev/bench/v1"
 
-// These are the directions in which a figure is better.
+// These are the directions in which a metric improves.
 const (
 	Lower  = "lower"
 	Higher = "higher"
@@ -35,7 +35,7 @@ type Report struct {
 	Comparison *Comparison `json:"comparison,omitempty"`
 }
 
-// Label is a named text. The order of labels in a list is significant.
+// Label is a named string. The order of labels in a list is significant.
 type Label struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -51,7 +51,7 @@ type Table struct {
 	Plots   []Plot   `json:"plots,omitempty"`
 }
 
-// Column describes one figure of each row.
+// Column describes one metric in each row.
 type Column struct {
 	Key    string `json:"key"`
 	Title  string `json:"title"`
@@ -60,8 +60,8 @@ type Column struct {
 	Log    bool   `json:"log,omitempty"`    // the values span several decades
 }
 
-// FindColumn returns the column with a key. If there is none, it returns a column without a unit whose title is the
-// key.
+// FindColumn returns the column with the given key. If there is none, it returns a column without a unit whose title is
+// the key.
 func FindColumn(columns []Column, key string) Column {
 	for i := range columns {
 		if columns[i].Key == key {
@@ -74,11 +74,11 @@ func FindColumn(columns []Column, key string) Column {
 // Row holds the results of one measured case.
 type Row struct {
 	Labels  []Label          `json:"labels"`            // identify the row, such as fs, layout and case
-	Missing string           `json:"missing,omitempty"` // reason why there is no figure
+	Missing string           `json:"missing,omitempty"` // reason why there is no value
 	Cells   map[string]Value `json:"cells,omitempty"`   // by Column.Key
 }
 
-// Value is a figure: a median and its range. Text is shown instead if it is set.
+// Value is the value of a metric, with a median and a range. If Text is set, it is shown instead.
 type Value struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
@@ -106,7 +106,7 @@ type Series struct {
 	Points [][2]float64 `json:"points"` // pairs of x and y
 }
 
-// Of makes a value from the figures of the rounds.
+// Of creates a value from the values of the rounds.
 func Of(rounds ...float64) Value {
 	if len(rounds) == 0 {
 		return Value{}
@@ -119,7 +119,7 @@ func Of(rounds ...float64) Value {
 	return v
 }
 
-// Words makes a value that is a text.
+// Words creates a value that consists of text.
 func Words(format string, a ...any) Value { return Value{Text: fmt.Sprintf(format, a...)} }
 
 // spread returns (largest - smallest) / median.
@@ -130,7 +130,7 @@ func (v Value) spread() float64 {
 	return (v.Max - v.Min) / math.Abs(v.Median)
 }
 
-// Labels makes labels from pairs: name, value, name, value.
+// Labels creates labels from pairs (name, value, name, value).
 func Labels(pairs ...string) []Label {
 	labels := make([]Label, 0, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -180,7 +180,7 @@ func (r *Report) Table(id string) *Table {
 // idPattern restricts ids, because they become names of files and anchors.
 var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
-// Check returns an error that describes what is wrong with a report, and where.
+// Check returns an error that describes a fault in a report and where it is.
 func (r *Report) Check() error {
 	if r.Schema != Schema {
 		return fmt.Errorf("schema %q: this program reads %q only", r.Schema, Schema)

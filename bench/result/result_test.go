@@ -88,7 +88,7 @@ func TestJSONComesBackAsWritten(t *testing.T) {
 	}
 }
 
-// A reader reports what is wrong, and where. It refuses a name that would point outside of the folder.
+// A reader reports each fault and where it is. It refuses a name that would point outside the folder.
 func TestReadRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Report)

@@ -1,4 +1,4 @@
-// Package rounds makes measurements that are compared with each other, and alternates between them. Each cell is
+// Package rounds performs measurements that are compared with each other, and alternates between them. Each cell is
 // measured once a round, and the order rotates from round to round, so that a slow minute of the machine affects all
 // cells alike. The results of a run are stored, so that another run can resume it, and they become the rows of a
 // report.
@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/bench/result"
 )
 
-// Cell is a measurement that is made once a round.
+// Cell is a measurement that is performed once a round.
 type Cell struct {
 	Key     string  // unique name, also the key of the stored results
 	Part    string  // all rounds of a part are measured before the next part begins
@@ -22,14 +22,14 @@ type Cell struct {
 	Seconds float64 // expected duration of one round
 	Run     func(ctx context.Context, f *Figures) error
 	// Finding reports whether an error is a result to show. If it is, the run continues without this cell. If Finding is
-	// nil, every error ends the run.
+	// nil, every error aborts the run.
 	Finding func(error) bool
 }
 
-// Rate is the name of the figure of a cell that has only one.
+// Rate is the name of the metric in a cell that has only one metric.
 const Rate = "rate"
 
-// One returns a cell that measures one figure, Rate.
+// One returns a cell that measures one metric, Rate.
 func One(key string, run func() (float64, error)) Cell {
 	return Cell{Key: key, Run: func(_ context.Context, f *Figures) error {
 		v, err := run()
@@ -51,7 +51,7 @@ func NewFigures() *Figures {
 	return &Figures{Values: map[string]float64{}, Series: map[string][][2]float64{}, Text: map[string]string{}}
 }
 
-// Set stores a figure.
+// Set stores the value of a metric.
 func (f *Figures) Set(key string, value float64) {
 	if _, ok := f.Values[key]; !ok {
 		f.order = append(f.order, key)
@@ -59,7 +59,7 @@ func (f *Figures) Set(key string, value float64) {
 	f.Values[key] = value
 }
 
-// Words returns the figures in the order in which they were stored, formatted as their columns are.
+// Words returns the results in the order in which they were stored, formatted as their columns specify.
 func (f *Figures) Words(columns []result.Column) string {
 	parts := make([]string, 0, len(f.order)+len(f.Text))
 	for _, key := range f.order {
@@ -82,20 +82,20 @@ type Options struct {
 
 // Progress is the progress of a run.
 type Progress struct {
-	Key         string // of the cell that begins or has ended
+	Key         string // key of the cell that begins or has finished
 	Ended       bool
-	Figures     string        // the results, if the cell has ended
+	Figures     string        // the results, if the cell has finished
 	Round       int           // counted from 1
-	Took        time.Duration // if the cell has ended
+	Took        time.Duration // set if the cell has finished
 	Done, Total int           // numbers of measurements
-	Part        float64       // fraction that is done by expected duration, 0 to 1
+	Part        float64       // completed fraction, by expected duration, 0 to 1
 	Left        time.Duration // expected remaining duration
 }
 
 // Work is the progress of a run, counted in measurements and in expected seconds.
 type Work struct {
 	Done, Total   int     // numbers of measurements
-	Settled, Left float64 // expected seconds of the measurements that are done, and of the others
+	Settled, Left float64 // expected seconds of the finished measurements, and of the others
 }
 
 // Work returns the progress of a run with the given cells.
@@ -126,7 +126,7 @@ func inTurn(cells []Cell, round int) []*Cell {
 	return out
 }
 
-// Measure makes the measurements that are not done yet. After a finding it does not measure the cell again.
+// Measure performs the measurements that are not done yet. After a finding it does not measure the cell again.
 func (s *Set) Measure(ctx context.Context, cells []Cell, opts Options) error {
 	m := &measuring{Set: s, opts: opts, work: s.Work(cells, opts.Rounds), began: time.Now()}
 	m.reused = m.work.Settled

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// counting makes cells named "a1", "a2", "b1" and so on. Cells with the same letter are compared. The figure of a cell
-// is the number of times it was measured.
+// counting creates cells named "a1", "a2", "b1" and so on. Cells with the same letter are compared. A cell's result is
+// the number of times that it was measured.
 func counting(order *[]string, keys ...string) []Cell {
 	var cells []Cell
 	for _, key := range keys {
@@ -48,7 +48,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// An interrupted run leaves its figures. The next run continues from them and repeats nothing.
+// An interrupted run leaves its results. The next run continues from them and repeats nothing.
 func TestInterruptAndResume(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	open := func(settings string, resume bool) (*Set, error) {
@@ -101,7 +101,7 @@ func TestInterruptAndResume(t *testing.T) {
 	}
 }
 
-// A finding is stored in place of the figures of a cell, and that cell is not measured again. Any other error ends the
+// A finding is stored in place of a cell's results, and that cell is not measured again. Any other error aborts the
 // run.
 func TestFindings(t *testing.T) {
 	full, broken := errors.New("no space left"), errors.New("broken")

@@ -17,7 +17,7 @@ type Set struct {
 	Settings string           `json:"settings"` // a run with different settings does not resume this one
 	Cells    map[string]*Kept `json:"cells"`    // by Cell.Key
 
-	file string // file in which the set is stored after each measurement; empty: none
+	file string // file in which the set is stored after each measurement; empty if there is none
 }
 
 // Kept holds the results of one cell.
@@ -32,9 +32,9 @@ type Kept struct {
 // New returns an empty set that is not stored in a file.
 func New() *Set { return &Set{Cells: map[string]*Kept{}} }
 
-// Open returns a set that is stored in a file after each measurement. If the name of the file is empty, the set is not
-// stored. With resume, the set begins with the results that an earlier run with the same settings stored in the file.
-// Without resume, the first measurement replaces these results.
+// Open returns a set that is stored in a file after each measurement. If the file name is empty, the set is not stored.
+// With resume, the set begins with the results that an earlier run with the same settings stored in the file. Without
+// resume, the first measurement replaces these results.
 func Open(file, schema, settings string, resume bool, say func(string, ...any)) (*Set, error) {
 	s := &Set{Schema: schema, Settings: settings, Cells: map[string]*Kept{}, file: file}
 	if file == "" {
@@ -96,7 +96,7 @@ func (s *Set) rounds(key string) int {
 	return 0
 }
 
-// Of returns a figure of a cell, by round, or nil if there is none.
+// Of returns a cell's values of a metric, by round, or nil if there are none.
 func (s *Set) Of(key, figure string) []float64 {
 	if kept := s.Cells[key]; kept != nil && kept.Missing == "" {
 		return kept.Values[figure]
@@ -104,10 +104,10 @@ func (s *Set) Of(key, figure string) []float64 {
 	return nil
 }
 
-// Rate returns the figure, by round, of a cell that One() has made.
+// Rate returns the values, by round, of a cell that One() has created.
 func (s *Set) Rate(key string) []float64 { return s.Of(key, Rate) }
 
-// Missing returns the reason why a cell has no result, or an empty text if the cell was measured.
+// Missing returns the reason why a cell has no result, or an empty string if the cell was measured.
 func (s *Set) Missing(key string) string {
 	if kept := s.Cells[key]; kept != nil {
 		return kept.Missing
@@ -115,8 +115,8 @@ func (s *Set) Missing(key string) string {
 	return ""
 }
 
-// Best returns the index of the cell with the best median of a figure, or -1 if none has the figure. If less is true,
-// the smallest median is the best.
+// Best returns the index of the cell with the best median of a metric, or -1 if no cell has the metric. If less is
+// true, the smallest median is the best.
 func (s *Set) Best(keys []string, figure string, less bool) (at int, rounds []float64) {
 	at = -1
 	for i, key := range keys {

@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// Each part of the benchmark runs to its end at a tiny size, with shards as processes. The figures mean nothing at
-// this size, so the test does not check them. A soak also runs the parts that take longer.
+// Each part of the benchmark runs to its end at a tiny size, with shards as processes. The results mean nothing at this
+// size, so the test does not check them. A soak also runs the parts that take longer.
 func TestCopiesAreMeasured(t *testing.T) {
 	parts := map[string]int{"put": 8, "move": 2, "move --tls": 6, "quiet": 3}
 	if soaktest.Long() {
@@ -27,7 +27,7 @@ func TestCopiesAreMeasured(t *testing.T) {
 				t.Errorf("%d rows, %d are expected: %+v", len(r.Rows), rows, r.Rows)
 			}
 			for _, row := range r.Rows {
-				// A shard of four groups may use less processor time than the kernel can count.
+				// A shard with four groups may use less CPU time than the kernel can measure.
 				if row.Ours < 0 || row.Ours == 0 && part != "quiet" || row.Rounds < 1 {
 					t.Errorf("nothing was measured: %+v", row)
 				}

@@ -153,7 +153,7 @@ func (f *layoutsFlags) deviceRate(ctx context.Context) (note string, err error) 
 	return note, nil
 }
 
-// layoutsError gives usage errors the right exit code.
+// layoutsError assigns the right exit code to usage errors.
 func layoutsError(err error) error {
 	if errors.Is(err, layouts.ErrUsage) {
 		return cli.Usagef("%w", err)
@@ -179,7 +179,7 @@ func tableNumbers(s string) ([]int, error) {
 }
 
 // bar draws a completed fraction, 0 to 1, followed by a blank. It draws nothing if the fraction is negative, which
-// means that it is unknown.
+// means that the progress is unknown.
 func bar(done float64) string {
 	const width = 20
 	if done < 0 {

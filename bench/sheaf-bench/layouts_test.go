@@ -113,7 +113,7 @@ func loopsOn(t *testing.T, dir string) (n int) {
 	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	must.OK(t, err)
 	for _, name := range names {
-		content, err := os.ReadFile(name) // a device that has vanished is not one of this test
+		content, err := os.ReadFile(name) // a device that has vanished does not belong to this test
 		if err == nil && strings.HasPrefix(string(content), dir+"/") {
 			n++
 		}

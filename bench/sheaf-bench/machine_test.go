@@ -42,7 +42,7 @@ func (b *benchReport) UnmarshalJSON(text []byte) error {
 var smallLoad = []string{"load", "--large", "3MiB", "--small", "1MiB", "--records", "120000", "--put-time", "10ms",
 	"--start", "2MiB", "--fs", ""}
 
-// The benchmarks run to their end at tiny sizes. The figures mean nothing at these sizes, so the test does not check
+// The benchmarks run to their end at tiny sizes. The results mean nothing at these sizes, so the test does not check
 // them.
 func TestBenchmarksRun(t *testing.T) {
 	runs(t, 10, 5, "rpc", "--time", "5ms", "--records", "300", "--sizes", "100", "--callers", "2,64")
@@ -79,8 +79,8 @@ func runs(t *testing.T, rows, targets int, args ...string) {
 		t.Fatalf("%q: %+v", args, r)
 	}
 	for _, row := range r.Rows {
-		// The figure "without the start" is a difference of two times. It can be negative at such sizes, because either time
-		// may be the longer one.
+		// The metric "without the start" is a difference between two times. It can be negative at such sizes, because either
+		// time may be the longer one.
 		difference := strings.Contains(row.Name, "without the start")
 		if row.Ours == 0 || row.Ours < 0 && !difference || row.Rounds < 5 {
 			t.Errorf("%q: nothing was measured: %+v", args, row)

@@ -82,7 +82,7 @@ func (f *reportFlags) add(cmd *cobra.Command) {
 	}
 }
 
-// print writes the report, even if an error ended the measurements. Targets are shown but not enforced, because a
+// print writes the report, even if an error aborted the measurements. Targets are shown but not enforced, because a
 // machine under load misses them.
 func (p *program) print(report *result.Report, err error) error {
 	report.Version = version
@@ -104,8 +104,8 @@ func (p *program) print(report *result.Report, err error) error {
 	return errors.Join(err, report.WriteMarkdown(p.Out.Out, ""))
 }
 
-// sheafFlag adds the flag for the path of the program sheaf, whose processes are measured. Without the flag,
-// sheafBeside finds the program.
+// sheafFlag adds the flag for the path of the sheaf program that is measured. Without the flag, sheafBeside finds the
+// program.
 func sheafFlag(cmd *cobra.Command, path *string) {
 	cmd.Flags().StringVar(path, "sheaf", "",
 		"the program sheaf, whose processes are measured (default: the one beside this program)")

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// One round shows the stages of puts and batches. The figures mean nothing after so short a time, so the test does not
+// One round shows the stages of puts and batches. The results mean nothing after so short a time, so the test does not
 // check them.
 func TestTheWritePathIsShown(t *testing.T) {
 	t.Parallel()

@@ -50,8 +50,8 @@ type Options struct {
 	InMemory   bool  // keep all data in memory from the start on, if the store can do so
 }
 
-// Memory receives the records from LoadAll. It holds a list of copies of the records with their ids, which is the
-// minimum that a program needs to work on records. It has no index.
+// Memory receives the records from LoadAll. It holds a list of copied records with their ids, which is the minimum that
+// a program needs to work on records. It has no index.
 type Memory struct {
 	// Each, if not nil, is called with every record. Tests use it. Several workers call it concurrently.
 	Each func(id int64, data []byte)

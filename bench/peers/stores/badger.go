@@ -66,7 +66,7 @@ func (s *badgerStore) Get(id int64, into []byte) ([]byte, error) {
 	return into, err
 }
 
-// ends returns the smallest and the greatest id.
+// ends returns the smallest and the largest id.
 func (s *badgerStore) ends() (first, last int64, err error) {
 	last = -1
 	err = s.db.View(func(txn *badger.Txn) error {

@@ -22,7 +22,7 @@ func filesKind() store.Kind {
 
 type filesStore struct {
 	dir  string
-	next atomic.Int64 // makes the names of files that are being written unique
+	next atomic.Int64 // creates the names of files that are being written unique
 }
 
 func (s *filesStore) folder(id int64) string {
@@ -123,7 +123,7 @@ func (s *filesStore) LoadAll(n int, m *store.Memory) (int64, error) {
 			for _, name := range names {
 				id, err := strconv.ParseInt(name.Name(), 10, 64)
 				if err != nil {
-					continue // the program ended while it wrote this file
+					continue // the program was killed while it wrote this file
 				}
 				if buffer, err = s.Get(id, buffer[:0]); err != nil {
 					return err

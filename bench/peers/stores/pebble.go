@@ -55,7 +55,7 @@ func (s *pebbleStore) Get(id int64, into []byte) ([]byte, error) {
 	return into, closer.Close()
 }
 
-// ends returns the smallest and the greatest id. The result found is false if there are no records.
+// ends returns the smallest and the largest id. The result found is false if there are no records.
 func (s *pebbleStore) ends() (first, last int64, err error) {
 	it, err := s.db.NewIter(nil)
 	if err != nil {

@@ -71,8 +71,8 @@ func openSheaf(dir string, groups int, o store.Options) (_ store.Store, err erro
 	return s, drive.Parallel(groups, func(i int) error { return s.openGroup(ctx, dir, i) })
 }
 
-// replay writes the content of a journal to the segments of the groups and removes the journal, as the start of a
-// shard does.
+// replay writes the content of a journal to the segments of the groups and removes the journal, as a shard does when it
+// starts.
 func replay(dir string, groups int) error {
 	folders, ids := map[uuid.UUID]string{}, make([]uuid.UUID, groups)
 	for i := range groups {

@@ -138,7 +138,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// writerEnv makes the test program write to the store that the variable names until the program is killed.
+// writerEnv creates the test program write to the store that the variable names until the program is killed.
 const writerEnv = "PEERS_TEST_WRITER"
 
 func TestMain(m *testing.M) {
@@ -150,7 +150,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// write puts batches forever and prints each one once it is durable.
+// write puts batches until it is killed, and prints each batch once it is durable.
 func write(name, dir string) error {
 	s, err := Find(name).Open(dir, store.Options{})
 	if err != nil {
