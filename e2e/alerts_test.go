@@ -39,7 +39,7 @@ const (
 // minutes are longer.
 const minute = 500 * time.Millisecond
 
-// These are the states for which a test waits.
+// These are the alert states for which a test waits.
 const (
 	firing = "firing"
 	gone   = ""
@@ -127,7 +127,7 @@ func (a *alertWatch) follow(ctx context.Context, in io.Writer, out *bufio.Reader
 }
 
 // operatorAddresses returns the addresses of the running operators, by pod. It returns none if the API server does not
-// answer. In that case a scrape finds no metrics either.
+// respond. In that case a scrape finds no metrics either.
 func operatorAddresses() map[string]string {
 	addresses := map[string]string{}
 	o := try(10*time.Second, "", "kubectl", "get", "pods", "-n", operatorNamespace, "-l",
@@ -142,7 +142,7 @@ func operatorAddresses() map[string]string {
 	return addresses
 }
 
-// scrape reads the operators' metrics about Sheaf. It skips operators that do not answer.
+// scrape reads the operators' metrics about Sheaf. It skips operators that do not respond.
 func (a *alertWatch) scrape(ctx context.Context, addresses map[string]string) map[string]string {
 	answers := map[string]string{}
 	var mutex sync.Mutex
@@ -177,7 +177,7 @@ func (a *alertWatch) scrape(ctx context.Context, addresses map[string]string) ma
 	return answers
 }
 
-// take records the answer of alerts-watch to a scrape. Alerts without a label for a store concern all stores.
+// take records the output of alerts-watch for a scrape. Alerts without a store label concern all stores.
 func (a *alertWatch) take(text []byte) error {
 	var found map[string][]struct {
 		Labels map[string]string

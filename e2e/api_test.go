@@ -19,7 +19,7 @@ import (
 )
 
 // Scenarios send several thousand requests to the API server, so get sends them from this process. A kubectl process
-// for each request would take a tenth of a second of processor time from the cluster, which shares the machine.
+// for each request would take a tenth of a second of CPU time from the cluster, which shares the machine.
 
 // groupOf holds the API groups of the kinds that get reads, by plural name.
 var groupOf = map[string]string{
@@ -92,8 +92,8 @@ func pathOf(args []string) (string, error) {
 	return path, nil
 }
 
-// read returns the answer of the API server for a path. answered is false if the server, or a backend of it, is too
-// busy.
+// read returns the API server's response for a path. answered is false if the API server, or one of its backends, is
+// too busy.
 func read(path string) (text []byte, answered bool, err error) {
 	caller, host := apiServer()
 	answer, err := caller.Get(host + path) //nolint:noctx // the client bounds it

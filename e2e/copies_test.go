@@ -22,10 +22,10 @@ import (
 const failoverMax = 15 * time.Second
 
 // statusMax limits how long the status may be outdated when the leading operator fails together with its node. The
-// operator's lease must end first, which takes 13 to 17 s.
+// operator's lease must expire first, which takes 13 to 17 s.
 const statusMax = 45 * time.Second
 
-// drainOf returns the arguments by which kubectl drains the shards of a node through the eviction API.
+// drainOf returns the arguments with which kubectl drains the shards from a node through the eviction API.
 func drainOf(node, timeout string) []string {
 	return []string{"drain", node, "--pod-selector=app.kubernetes.io/component=shard", "--delete-emptydir-data",
 		"--ignore-daemonsets", "--timeout=" + timeout}
@@ -35,7 +35,7 @@ func drainOf(node, timeout string) []string {
 type drain struct {
 	end   context.CancelFunc
 	ended chan struct{}
-	err   error // valid after ended is closed
+	err   error // valid after ended was closed
 	mutex sync.Mutex
 	words bytes.Buffer // standard error; guarded by mutex
 }
@@ -88,7 +88,7 @@ func (d *drain) awaitRefusal() {
 	}).WithTimeout(2*time.Minute).Should(Succeed(), "%v", d)
 }
 
-// If a node fails on which a store with three copies has shards, no record is lost, and calls succeed again soon.
+// If a node fails that runs shards of a store with three copies, no record is lost, and calls soon succeed again.
 var _ = Describe("a store with three copies on three nodes", Serial, Ordered, func() {
 	const records = 12
 	var s *space

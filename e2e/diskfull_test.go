@@ -186,8 +186,8 @@ func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
-// untouched checks that a shard's pod is still the same, and that the pod's process never ended. The kubelet may notice
-// later than the store that the pod is ready.
+// untouched checks that a shard's pod is still the same, and that the pod's process never exited. The kubelet may
+// notice later than the store that the pod is ready.
 func (s *space) untouched(name string, before pod) {
 	GinkgoHelper()
 	var now pod
@@ -199,10 +199,10 @@ func (s *space) untouched(name string, before pod) {
 	Expect(now.Status.ContainerStatuses[0].RestartCount).To(BeZero())
 }
 
-// Scenario 11: a full disk, and what a person can do about it. There is no CSI driver in the test cluster, so the test
-// cannot show a volume that a driver enlarges. Instead, a disk grows as a logical volume does, and the kubelet enlarges
-// the file system as it would for a driver. To simulate a driver that refuses to enlarge a volume, the test writes what
-// that driver's resizer would write.
+// Scenario 11: a full disk and its remedies. There is no CSI driver in the test cluster, so the test cannot show a
+// volume that a driver enlarges. Instead, a disk grows as a logical volume does, and the kubelet enlarges the file
+// system as it would for a driver. To simulate a driver that refuses to enlarge a volume, the test writes what that
+// driver's resizer would write.
 var _ = Describe("a full disk", SpecPriority(1), func() {
 	It("refuses puts alone, takes them again when there is room, and grows under its pod", func() {
 		s := newSpace("diskfull")

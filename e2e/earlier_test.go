@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// newField is a field of RecordStore that this file removes from its copy of the chart. Using the field restarts
+// newField is a field of RecordStore that this file removes from its copy of the chart. Setting the field restarts
 // nothing.
 const newField = "serviceAnnotations"
 
@@ -40,7 +40,7 @@ func operatorMay(verb, what, namespace string) bool {
 		"--as=system:serviceaccount:"+operatorNamespace+":"+operatorName).err == nil
 }
 
-// An operator is installed for one namespace, with kinds that lack a field. It is then upgraded to the current chart,
+// An operator is installed for one namespace, with CRDs that lack a field. It is then upgraded to the current chart,
 // for all namespaces. The installation and the upgrade follow docs/install.md. The store serves without an operator,
 // and the new operator restarts nothing.
 var _ = Describe("an operator for one namespace, of an earlier release,", Serial, Ordered, func() {

@@ -26,7 +26,7 @@ func (s *space) awaitPoolReason(pool, reason string) {
 }
 
 // Some invalid input is noticed only in the cluster. The operator reports such input in the status, and checks it at a
-// low rate until a person corrects it.
+// low rate until it is corrected.
 var _ = Describe("what cannot be", func() {
 	It("is named in a condition, and not looked at all the time", func() {
 		s := newSpace("failing")

@@ -11,8 +11,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// stranger creates a pod in a namespace of its own. The pod has only a token for the store q and the store's
-// authorities. The function run() runs the command line in the pod.
+// stranger creates a pod in its own namespace. The pod has only a token for the store q and the store's authorities.
+// The function run() runs the command line in the pod.
 func (s *space) stranger() (namespace string, run func(args ...string) output) {
 	GinkgoHelper()
 	other := newSpace(strings.TrimPrefix(s.name, "e2e-") + "-stranger")
@@ -56,7 +56,7 @@ spec:
 	}
 }
 
-// letsInWhomAGrantNames checks that the store q admits a pod of another namespace while a grant names the pod, but
+// letsInWhomAGrantNames checks that the store q admits a pod from another namespace while a grant names the pod, but
 // neither before nor after that.
 func (s *space) letsInWhomAGrantNames() {
 	GinkgoHelper()

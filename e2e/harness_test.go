@@ -118,12 +118,12 @@ func cluster(args ...string) string {
 // space is the namespace of a scenario, with Pod Security "restricted", and everything that the scenario has created.
 type space struct {
 	name   string
-	groups int // number of groups of the store q; 0: 8
+	groups int // number of groups in the store q; 0 means 8
 	sets   []string
 	disks  [][2]string // node and name of each disk
 }
 
-// newSpace creates a namespace. When the scenario ends, it removes the namespace and the disks that were added.
+// newSpace creates a namespace. When the scenario ends, it removes the namespace and the disks that the scenario added.
 func newSpace(name string) *space {
 	GinkgoHelper()
 	s := &space{name: "e2e-" + name}
@@ -178,16 +178,16 @@ func (s *space) holdPods() output {
 	return try(time.Minute, yaml, "kubectl", "apply", "--server-side", "-f", "-")
 }
 
-// letPods removes the quota. It also changes the StatefulSet, because by then the StatefulSet's controller makes long
-// pauses between its attempts.
+// letPods removes the quota. It also modifies the StatefulSet, because otherwise the StatefulSet controller would retry
+// only after a long pause.
 func (s *space) letPods(set string) {
 	GinkgoHelper()
 	kubectl("delete", "resourcequota", noMorePods, "-n", s.name)
 	kubectl("annotate", "statefulset", set, "-n", s.name, "e2e/pods=again", "--overwrite")
 }
 
-// empty ends the pods and deletes everything with finalizers. Otherwise Kubernetes would check the deleted namespace
-// again only half a minute later. empty reports whether no pod, claim or object of Sheaf is left.
+// empty deletes the pods and everything with finalizers. Otherwise Kubernetes would check the deleted namespace again
+// only half a minute later. empty reports whether no pod, claim or Sheaf object is left.
 func (s *space) empty() bool {
 	if s.holdPods().err != nil {
 		return false // the scenario has deleted the namespace
@@ -233,7 +233,7 @@ func (s *space) disk(node, name, size string, options ...string) string {
 // diskSpec is one disk of a DiskSet.
 type diskSpec struct{ node, device, size string }
 
-// diskSet makes a DiskSet. The DiskSet and its volumes are removed after the namespace.
+// diskSet creates a DiskSet. The DiskSet and its volumes are removed after the namespace.
 func (s *space) diskSet(name, fileSystem string, disks ...diskSpec) {
 	GinkgoHelper()
 	yaml := fmt.Sprintf(
@@ -345,7 +345,7 @@ func (s *space) threeDisks() string {
 }
 
 // makeStore creates a RecordStore named q, with one member of etcd and one gateway. Each string in more is a further
-// line of the spec of the RecordStore.
+// line of the RecordStore's spec.
 func (s *space) makeStore(etcdClass string, more ...string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`
@@ -427,7 +427,7 @@ func (s *space) pods(selector string) map[string]pod {
 	return pods
 }
 
-// awaitNewPod waits until a pod is ready whose UID differs from the given one.
+// awaitNewPod waits until the named pod is ready and has a UID other than the given one.
 func (s *space) awaitNewPod(name, uid string, timeout time.Duration) {
 	GinkgoHelper()
 	Eventually(func() bool {

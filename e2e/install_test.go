@@ -79,7 +79,7 @@ pools:
 	})
 
 	It("shows it on one screen by the plugin of kubectl, and what moves", func() {
-		Eventually(func(g Gomega) { // a gateway or shard that answers late is reported as a problem for a moment
+		Eventually(func(g Gomega) { // a gateway or shard that responds late is briefly reported as a problem
 			screen := try(time.Minute, "", "kubectl", "sheaf", "status", "quotes", "-n", s.name, "--width=80")
 			g.Expect(screen.err).NotTo(HaveOccurred(), "%v", screen) // exit code 0: no problem
 			for _, words := range []string{

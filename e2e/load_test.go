@@ -24,7 +24,7 @@ import (
 const (
 	loadCallers = 8
 	loadRecords = 64                     // for each caller
-	loadEvery   = 100 * time.Millisecond // the interval at which a caller puts and gets one record
+	loadEvery   = 100 * time.Millisecond // interval at which a caller puts and gets one record
 	loadFirst   = 1_000_000              // ID of the first record
 	slowCall    = 500 * time.Millisecond // slower calls are recorded
 )
@@ -33,7 +33,7 @@ const (
 type load struct {
 	store   *client.Client
 	callers [loadCallers]*caller
-	stop    context.CancelFunc // nil: it is not running
+	stop    context.CancelFunc // nil if the load is not running
 	done    sync.WaitGroup
 	mutex   sync.Mutex
 	calls   int         // guarded by mutex
@@ -46,7 +46,7 @@ type timedCall struct {
 	began, ends time.Time
 }
 
-// caller is a caller of the load. No other caller writes its records, so it can check the data that it reads.
+// caller is one of the load's callers. No other caller writes its records, so it can check the data that it reads.
 type caller struct {
 	number int
 	turn   int
@@ -55,7 +55,8 @@ type caller struct {
 	valid map[int64][]string
 }
 
-// goClient connects from this machine to the store q at its gateway's Service. It is closed when the scenario ends.
+// goClient connects from this machine to the store q at its gateway's Service. The client is closed when the scenario
+// ends.
 func (s *space) goClient() *client.Client {
 	GinkgoHelper()
 	host := strings.TrimSpace(kubectl("get", "service", "q-gateway", "-n", s.name, "-o",
@@ -137,7 +138,7 @@ func (c *caller) read(ctx context.Context, l *load, id int64) error {
 	return nil
 }
 
-// timed makes a call, and records the call if it failed or was slow. The client limits the call by its own timeout.
+// timed makes a call, and records the call if it failed or was slow. The client's own timeout limits the call.
 func (l *load) timed(what string, do func(ctx context.Context) error) error {
 	call := timedCall{what: what, began: time.Now()}
 	err := do(context.Background())
@@ -155,7 +156,7 @@ func (l *load) timed(what string, do func(ctx context.Context) error) error {
 	return err
 }
 
-// end stops the callers, and returns the calls that failed.
+// end stops the callers, and returns the failed calls.
 func (l *load) end() []string {
 	if l.stop == nil {
 		return nil
@@ -174,7 +175,7 @@ func (l *load) end() []string {
 	return l.failed
 }
 
-// awaitCalls waits until the given number of further calls was answered.
+// awaitCalls waits until the given number of further calls has been answered.
 func (l *load) awaitCalls(more int) {
 	GinkgoHelper()
 	count := func() int {
@@ -187,7 +188,7 @@ func (l *load) awaitCalls(more int) {
 }
 
 // longest returns the longest time that a call had to wait since the given moment. It also returns how long after that
-// moment the last slow call was answered. The load must have ended.
+// moment the last slow call was answered. The load must have been stopped.
 func (l *load) longest(since time.Time) (longest, until time.Duration) {
 	for _, call := range l.slow {
 		if call.ends.Before(since) {
@@ -202,7 +203,7 @@ func (l *load) longest(since time.Time) (longest, until time.Duration) {
 	return longest, until
 }
 
-// finish waits for more calls and ends the load. No call may have failed. finish then checks all acknowledged records.
+// finish waits for more calls and stops the load. No call may have failed. finish then checks all acknowledged records.
 func (l *load) finish(more int) {
 	GinkgoHelper()
 	l.awaitCalls(more)
@@ -210,7 +211,7 @@ func (l *load) finish(more int) {
 	l.check()
 }
 
-// check reads every record that was ever acknowledged. The load must have ended.
+// check reads every record that was ever acknowledged. The load must have been stopped.
 func (l *load) check() {
 	GinkgoHelper()
 	var lost []string

@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// memberships follows the members of the groups of the store q in its etcd. It sees every change that leaders write.
+// memberships follows the members of the store q's groups in etcd. It sees every change that leaders write.
 type memberships struct {
 	mutex   sync.Mutex
 	domains map[string]string          // failure domains of shards by name, including deleted shards; guarded by mutex
@@ -34,8 +34,8 @@ type memberships struct {
 // membershipStep is one change of a group.
 type membershipStep struct{ before, after placement.Group }
 
-// watchMemberships starts to follow the members. This machine must be able to reach the pod of the first member of etcd
-// by its address.
+// watchMemberships starts to follow the members. This machine must be able to reach the first etcd member's pod by its
+// address.
 func (s *space) watchMemberships() *memberships {
 	GinkgoHelper()
 	address := strings.TrimSpace(kubectl("get", "pod", "q-etcd-0", "-n", s.name, "-o", "jsonpath={.status.podIP}")) +
@@ -167,7 +167,7 @@ func (m *memberships) await(looked int, timeout time.Duration, nodes []string,
 	return step, node
 }
 
-// count returns the number of changes that were seen, and the memberships with two voters on one node.
+// count returns the number of changes seen, and the memberships with two voters on one node.
 func (m *memberships) count() (steps int, shared []string) {
 	GinkgoHelper()
 	m.mutex.Lock()

@@ -19,7 +19,7 @@ import (
 const partitionWaitMax = 30 * time.Second
 
 // waited reports how long calls had to wait after an event. It fails if a call failed or waited too long, or if an
-// acknowledged record is missing. It ends the load.
+// acknowledged record is missing. It stops the load.
 func (l *load) waited(what string, since time.Time) {
 	GinkgoHelper()
 	Expect(l.end()).To(BeEmpty())
@@ -55,7 +55,7 @@ func (s *space) migrate(l *load) {
 	var from, to string
 	steps := []struct {
 		name string
-		is   func(membershipStep) []string // returns the shards whose nodes may be partitioned
+		is   func(membershipStep) []string // returns the shards whose nodes may be partitioned at a step
 	}{
 		{"a learner was added", func(step membershipStep) []string { return step.added(placement.Learner) }},
 		{"a learner was promoted and the voter in its domain removed", func(step membershipStep) []string {

@@ -87,7 +87,7 @@ spec:
 	kubectl("wait", "-n", s.name, "--for=condition=Ready", "pod/"+name, "--timeout=60s")
 }
 
-// onlyOn calls do(), and makes Kubernetes schedule all pods that do() creates on one node.
+// onlyOn calls do(), and makes Kubernetes schedule all pods that do() creates on the given node.
 func onlyOn(node string, do func()) {
 	GinkgoHelper()
 	for _, other := range []string{"n1", "n2", "n3"} {

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// documented returns the command in docs/operations/troubleshooting.md that has the given beginning. It replaces some
-// words of the command.
+// documented returns the command in docs/operations/troubleshooting.md that begins with the given string, after
+// replacing some of its words.
 func (s *space) documented(begins string, replace ...string) []string {
 	GinkgoHelper()
 	return s.documentedIn("docs/operations/troubleshooting.md", begins, replace...)
@@ -52,7 +52,8 @@ func (s *space) newNode(number int) string {
 	return node
 }
 
-// loseNode removes a node for good. Its machine ends, its Node object is deleted, and another machine takes its place.
+// loseNode removes a node permanently. Its machine is stopped, its Node object is deleted, and another machine takes
+// its place.
 func (s *space) loseNode(l *load) {
 	node := s.newNode(4) // done first because it starts every stopped node; the new node has no disk yet
 	var lost v1alpha1.ShardStatus

@@ -17,11 +17,11 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// stackTrace matches the traces that a panic leaves in a log, even if it was recovered.
+// stackTrace matches the traces that a panic leaves in a log, even if the panic was recovered.
 var stackTrace = regexp.MustCompile(`panic|goroutine \d+ \[|\.go:\d+ \+0x`)
 
 // operatorLogs collects the output of every operator that runs during the suite, including operators that no longer
-// exist at its end.
+// exist when the suite ends.
 type operatorLogs struct {
 	ctx   context.Context
 	tails sync.WaitGroup
@@ -86,7 +86,7 @@ func (l *operatorLogs) find() {
 	}
 }
 
-// read follows the log of a container until it ends.
+// read follows a container's log until the log ends.
 func (l *operatorLogs) read(pod string, restarts int) {
 	container := fmt.Sprintf("%s, restarted %d times", pod, restarts)
 	l.mutex.Lock()
@@ -98,7 +98,7 @@ func (l *operatorLogs) read(pod string, restarts int) {
 	cmd := exec.CommandContext(l.ctx, tool("kubectl"), "logs", "-n", operatorNamespace, pod, "--follow")
 	cmd.WaitDelay = 5 * time.Second
 	cmd.Stdout = logOf{l, container}
-	l.tails.Go(func() { _ = cmd.Run() }) // ended by the end of the container, or of the suite
+	l.tails.Go(func() { _ = cmd.Run() }) // returns when the container or the suite ends
 }
 
 // operatorMetric returns a metric of the leading operator, by its labels.
@@ -111,7 +111,7 @@ func operatorMetricsPath(pod string) string {
 	return fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", operatorNamespace, pod)
 }
 
-// metricOf returns a metric from the text of all metrics, by its labels.
+// metricOf returns the values of a metric, by label set. text holds all metrics.
 func metricOf(text, name string) map[string]float64 {
 	GinkgoHelper()
 	values := map[string]float64{}
@@ -154,13 +154,13 @@ func (s *space) reconciles(objects []string) (leader string, counts map[string]f
 // reconcilesMax is how many times an object with a problem may be reconciled in a minute.
 const reconcilesMax = 6
 
-// lookedMax is the time within which an object with a problem must be reconciled again. Without any event, it is
+// lookedMax is the time within which an object with a problem must be reconciled again. Without any event, it would be
 // reconciled about once a minute.
 const lookedMax = 3 * time.Minute
 
-// calm starts to count the reconciles of objects. The returned function waits until a minute has passed, and fails if
-// there were too many, or if an object is no longer reconciled. If another operator leads by then, the function counts
-// for another minute, at most four times.
+// calm starts to count how often objects are reconciled. The returned function waits until a minute has passed, and
+// fails if there were too many, or if an object is no longer reconciled. If another operator leads by then, the
+// function counts for another minute, at most four times.
 func (s *space) calm(objects ...string) func() {
 	GinkgoHelper()
 	began := time.Now()

@@ -32,8 +32,7 @@ func (s *space) shards(pool string) map[string]v1alpha1.ShardStatus {
 	return shards
 }
 
-// copiesOn returns the number of copies of groups on the shards whose names have a prefix, as these shards report
-// them.
+// copiesOn returns the number of group copies that the shards with the given name prefix report.
 func (s *space) copiesOn(prefix string) int {
 	GinkgoHelper()
 	var status struct {
@@ -82,7 +81,7 @@ func (s *space) redundancy() func() []string {
 				close(first)
 			}
 		}
-		_ = cmd.Wait() // ended when the scenario ends
+		_ = cmd.Wait() // finishes when the scenario ends
 		reasons <- slices.Compact(seen)
 	}()
 	Eventually(first).WithTimeout(time.Minute).Should(BeClosed())
@@ -104,7 +103,7 @@ func (s *space) handOvers(pods map[string]pod) func() map[string]string {
 		done.Go(func() {
 			cmd := exec.CommandContext(ctx, tool("kubectl"), "logs", "-n", s.name, name, "--follow", "--tail=1")
 			cmd.WaitDelay = 5 * time.Second
-			out, _ := cmd.Output() // ended by the end of the container, or of the scenario
+			out, _ := cmd.Output() // returns when the container or the scenario ends
 			for line := range strings.Lines(string(out)) {
 				if strings.Contains(line, "handed the lead over") {
 					mutex.Lock()
@@ -151,7 +150,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		l.start()
 		l.awaitCalls(100)
 	})
-	// well checks the store at the end of each scenario.
+	// well checks the store when a scenario ends.
 	well := func() {
 		GinkgoHelper()
 		l.finish(100)

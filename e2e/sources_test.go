@@ -42,7 +42,7 @@ func (s *space) newStandIn(names ...string) *standIn {
 	return i
 }
 
-// start signs repeatedly until the scenario ends.
+// start signs Certificates repeatedly until the scenario ends.
 func (i *standIn) start() {
 	stop := make(chan struct{})
 	var works sync.WaitGroup

@@ -185,7 +185,7 @@ func openPorts(ip string) (open []int) {
 	return open
 }
 
-// refusesStrangers fails if a port answers a caller without a certificate with anything but a TLS alert.
+// refusesStrangers fails if a port responds to a caller without a certificate with anything other than a TLS alert.
 func refusesStrangers(pod, address string, takesTokens bool) {
 	GinkgoHelper()
 	dialer := net.Dialer{Timeout: 30 * time.Second}

@@ -35,7 +35,7 @@ const (
 	longTokens   = 2
 )
 
-// Certificates, authorities and tokens change all the time during every kind of call and stream, while groups move from
+// Certificates, authorities and tokens change continually during every kind of call and stream, while groups move from
 // pool to pool and back. A change of authorities takes 6 minutes, because callers get 3 minutes to load their new
 // files. The scenario therefore runs only if E2E_LONG sets the number of such changes. If E2E_LONG is 10, about a
 // hundred certificates change.
@@ -118,7 +118,7 @@ func (s *space) awaitTLS(timeout time.Duration, there func(*v1alpha1.TLSStatus) 
 	}).WithTimeout(timeout).Should(Succeed())
 }
 
-// leafSecrets returns the certificates in the Secrets of the processes of the store q, by the name of the Secret.
+// leafSecrets returns the certificates in the Secrets of the store q's processes, by Secret name.
 func (s *space) leafSecrets() map[string]*x509.Certificate {
 	GinkgoHelper()
 	var list struct {
@@ -334,7 +334,7 @@ func (w *streams) newToken() {
 	Expect(os.Rename(next, w.token)).To(Succeed())
 }
 
-// start starts the calls. The returned function ends them.
+// start starts the calls. The returned function stops them.
 func (w *streams) start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -438,7 +438,7 @@ func (w *streams) counts() string {
 	return fmt.Sprint(w.turns)
 }
 
-// awaitTurns waits until further calls of each kind were answered.
+// awaitTurns waits until further calls of each kind have been answered.
 func (w *streams) awaitTurns() {
 	GinkgoHelper()
 	w.mu.Lock()
@@ -461,7 +461,7 @@ func (w *streams) awaitTurns() {
 	Expect(w.failed).To(BeEmpty())
 }
 
-// slowly is a reader that supplies 1 MiB in 20 s. It can be read again, so that an upload can be retried.
+// slowly is a reader that supplies 1 MiB in 20 s. The reader can be rewound, so that an upload can be retried.
 type slowly struct{ bytes.Reader }
 
 func (r *slowly) Read(p []byte) (int, error) {

@@ -57,14 +57,14 @@ func (t *traffic) count() int {
 	return t.calls
 }
 
-// awaitCalls waits until the given number of further calls was made.
+// awaitCalls waits until the given number of further calls has finished.
 func (t *traffic) awaitCalls(more int) {
 	GinkgoHelper()
 	before := t.count()
 	Eventually(t.count).WithTimeout(3 * time.Minute).Should(BeNumerically(">=", before+more))
 }
 
-// end stops the calls and returns those that failed.
+// end stops the calls and returns the failed ones.
 func (t *traffic) end() []string {
 	select {
 	case <-t.stop:
@@ -76,8 +76,8 @@ func (t *traffic) end() []string {
 	return t.failed
 }
 
-// scaleOperator changes the number of operators. The function back restores the former number, and so does the end of
-// the scenario.
+// scaleOperator changes the number of operators. The function back restores the former number. It is also called when
+// the scenario ends.
 func scaleOperator(replicas int) (back func()) {
 	GinkgoHelper()
 	var deployment struct{ Spec struct{ Replicas int } }

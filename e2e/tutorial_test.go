@@ -18,10 +18,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// ofTheSuite matches commands of the page that the suite has already run, or runs at its end.
+// ofTheSuite matches commands on the page that the suite has already run, or runs when it ends.
 var ofTheSuite = regexp.MustCompile(`^make |^export KUBECONFIG=|cluster load `)
 
-// sessionOf returns a script that runs the commands one after another and ends at the first failure. Before each
+// sessionOf returns a script that runs the commands one after another and exits at the first failure. Before each
 // command it prints the command's number.
 func sessionOf(steps []pagetest.Step) string {
 	var b strings.Builder
@@ -29,8 +29,8 @@ func sessionOf(steps []pagetest.Step) string {
 	for n, step := range steps {
 		command := step.Command
 		if behind, ok := strings.CutSuffix(command, "&"); ok && slices.ContainsFunc(step.Prints, isWord) {
-			// On the page, the shell continues before the command prints anything. Therefore the script waits for the
-			// command's first output or its end.
+			// On the page, the shell continues before the command prints anything. Therefore the script waits until the command
+			// prints something or exits.
 			command = fmt.Sprintf("said=$(mktemp)\n%s >\"$said\" &\n"+
 				"until [ -s \"$said\" ] || ! kill -0 $!; do sleep 0.1; done; cat \"$said\"", behind)
 		}
@@ -42,7 +42,7 @@ func sessionOf(steps []pagetest.Step) string {
 
 func isWord(line string) bool { return strings.TrimSpace(line) != "" }
 
-// answersOf splits the output of a script that sessionOf has made, by the numbers of the commands.
+// answersOf splits the output of a script from sessionOf, by the numbers of the commands.
 func answersOf(printed string) map[int]string {
 	answers := map[int]string{}
 	for _, part := range strings.Split("\n"+printed, "\n@@ ")[1:] {

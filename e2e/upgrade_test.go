@@ -28,7 +28,7 @@ const (
 	shardPods = v1alpha1.LabelPool + "=main"
 )
 
-// lives returns, for each pod, its UID and how many times its containers have ended. The result does not change unless
+// lives returns, for each pod, its UID and how many times its containers have exited. The result changes only if
 // something is restarted.
 func lives(pods map[string]pod) map[string]string {
 	lives := map[string]string{}
@@ -115,8 +115,8 @@ func (s *space) throttleAll(rate string) {
 	}
 }
 
-// awaitHeld waits until a shard restarts and, while it loads, blocks the update. It ignores the shards in the list
-// named but, and returns the shard's name. The shard loads until its disk is made fast again.
+// awaitHeld waits until a shard restarts and, while it loads, blocks the update. It ignores the shards in the list but,
+// and returns the shard's name. The shard loads until its disk is made fast again.
 func (s *space) awaitHeld(before map[string]pod, but []string) string {
 	GinkgoHelper()
 	var held string
@@ -137,10 +137,10 @@ func (s *space) awaitHeld(before map[string]pod, but []string) string {
 	return held
 }
 
-// restarts records what a watch on the shards' pods has seen.
+// restarts records events from a watch on the shards' pods.
 type restarts struct {
 	mutex   sync.Mutex
-	order   []string // guarded by mutex: shards whose pod was deleted, in order
+	order   []string // shards whose pod was deleted, in order; guarded by mutex
 	down    []string // guarded by mutex: moments at which more than one shard had no pod or a terminating one
 	failure error    // guarded by mutex
 }
@@ -175,7 +175,7 @@ func (s *space) watchShards() *restarts {
 
 // follow reads events until they end. The first events, one for each existing pod, describe the initial state.
 func (r *restarts) follow(events *json.Decoder, shards int, started chan<- struct{}) error {
-	well := map[string]string{} // for each shard, the UID of its ready pod
+	well := map[string]string{} // UID of each shard's ready pod
 	for {
 		var event struct {
 			Type   string
@@ -219,7 +219,7 @@ func (r *restarts) seen() []string {
 	return slices.Clone(r.order)
 }
 
-// leaderName returns the pod of the operator that leads, or that was the last to lead, or "" if none has led.
+// leaderName returns the pod of the operator that leads, or led last, or "" if none has led.
 func leaderName() string {
 	GinkgoHelper()
 	name, _, _ := strings.Cut(leaseHolder(), "_")

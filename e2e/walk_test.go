@@ -21,7 +21,7 @@ import (
 )
 
 // walk performs the daily operations of an administrator on one store, with helm and kubectl, under a steady load. It
-// writes the observations of each scenario as a row of a table. A failed scenario does not end the walk.
+// writes each scenario's observations as a row of a table. A failed scenario does not abort the walk.
 type walk struct {
 	*space
 	load *load
@@ -46,7 +46,7 @@ func (w *walk) step(name, expected string, do func()) {
 	fmt.Fprintf(os.Stderr, "walk: %s\n", name)
 	w.load.start()
 	var failures []string
-	if err := InterceptGomegaFailure(func() { // the first failure ends do()
+	if err := InterceptGomegaFailure(func() { // the first failure aborts do()
 		w.load.awaitCalls(50)
 		do()
 		w.awaitSettled()
@@ -246,7 +246,7 @@ var _ = Describe("a walk through day two", Serial, func() {
 	})
 })
 
-// whileOperatorsDie runs do(), and deletes all operators every 3 s until do() has ended.
+// whileOperatorsDie runs do(), and deletes all operators every 3 s until do() has returned.
 func (w *walk) whileOperatorsDie(do func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup

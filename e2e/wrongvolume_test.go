@@ -39,7 +39,7 @@ var _ = Describe("wrong volumes", func() {
 		s.diskSet(s.name+"-ext3", "ext4", diskSpec{"n1", ext3, "128Mi"})
 		s.makePool("old", s.name+"-ext3", 1, "fileSystem: {type: ext4}")
 		table := s.disk("n2", "wrong-table", "160M")
-		// The disk gets one partition of type Linux that begins at sector 2048.
+		// The disk gets one Linux partition that begins at sector 2048.
 		cluster("exec", "n2", "sh", "-c",
 			`{ head -c 446 /dev/zero; printf '\200\0\1\1\203\0\1\1\0\10\0\0\0\10\0\0'; head -c 48 /dev/zero; printf '\125\252'; } | `+
 				"dd of="+table+" conv=fsync status=none")

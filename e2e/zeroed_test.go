@@ -19,7 +19,7 @@ import (
 const noticed = 30 * time.Second
 
 // served returns how many of the records 1 to n were returned and how many reads were refused. It fails the test if a
-// read returns that a record does not exist.
+// read reports that a record does not exist.
 func (s *space) served(n int) (served, refused int) {
 	GinkgoHelper()
 	store := s.goClient()
@@ -53,7 +53,7 @@ func (s *space) servesPart(n int) {
 	}).WithTimeout(time.Minute).Should(Succeed())
 }
 
-// Scenario 9: a device that has lost its content is never treated as a new one.
+// Scenario 9: a device that has lost its content is never treated as a new device.
 var _ = Describe("a zeroed device", func() {
 	It("is DiskLost under a running shard and under a stopped one, and never served empty", smoke, func() {
 		s := newSpace("zeroed")
