@@ -209,7 +209,7 @@ func (b *batch) failPart(p *part, err error, v routing.Verdict) {
 	}
 }
 
-// failed records a failed attempt at a shard, and changes the destination of the group's calls if necessary.
+// failed records a failed attempt at a shard, and changes the destination for calls to the group if necessary.
 func (it *item) failed(err error, v routing.Verdict) {
 	if it.route != nil {
 		it.route.learn(it.to, v)

@@ -329,7 +329,7 @@ func TestBatchGetGoesOnWhenAShardBreaksOff(t *testing.T) {
 func TestABatchMakesAllItsGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a", "b")
-		// This goroutine acts for the shards: it creates the groups of the store.
+		// This goroutine acts for the shards: it creates the store's groups.
 		go func() {
 			for view := range c.store.Watch(c.ctx) {
 				for _, g := range view.Groups {

@@ -91,7 +91,7 @@ func (pb *putBatch) free(g *Gateway) {
 	g.endBatch(pb.batch)
 }
 
-// wrote reports the puts of a message to the audit log. It is called when they have results or will not be retried.
+// wrote reports a message's puts to the audit log. It is called when they have results or will not be retried.
 func (pb *putBatch) wrote(ctx context.Context, g *Gateway) {
 	call := access.CallOf(ctx)
 	if call == nil {
@@ -303,7 +303,7 @@ func (l *lane) send(pb *putBatch, p *part) {
 		pb.wait.Done()
 		return
 	}
-	// SendMsg does not return the reason of a failure; RecvMsg in lane.receive does. Sending to l.parts never blocks,
+	// SendMsg does not return the reason for a failure, but RecvMsg in lane.receive does. Sending to l.parts never blocks,
 	// because at most batchesFlight+2 parts are in flight.
 	err := l.to.SendMsg(pb.message(p))
 	l.parts <- sentPart{pb: pb, p: p, sent: err == nil}

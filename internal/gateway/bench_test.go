@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// echoBytes holds the bytes of a message. To forward them unchanged is the least work that a hop can do.
+// echoBytes holds the bytes of a message. Forwarding the bytes unchanged is the least work that a hop can do.
 type echoBytes struct{ bufs mem.BufferSlice }
 
 type echoCodec struct{ proto encoding.CodecV2 }
@@ -61,7 +61,7 @@ func listen(b *testing.B) net.Listener {
 	return l
 }
 
-// bareHop forwards Get to one shard without decoding it, and does nothing more.
+// bareHop forwards Get to one shard without decoding it, and does no other work.
 func bareHop(b *testing.B, shard string) string {
 	b.Helper()
 	codec := echoCodec{encoding.GetCodecV2("proto")}

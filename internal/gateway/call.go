@@ -23,7 +23,7 @@ const (
 	createTimeout = 10 * time.Second
 )
 
-// resolve finds the route of a key in the table. creates is true if the call may create a group of Named routing. A
+// resolve finds the route of a key in the table. creates is true if the call may create a group, with Named routing. A
 // nil route means that the caller must wait for a newer table.
 func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (*route, error) {
 	if r := t.route(k); r != nil || t.hash != nil {
@@ -144,8 +144,8 @@ func (c *repeated) repeat(ctx context.Context, t *table, do attempt, find func(*
 	}
 }
 
-// try makes one attempt at the leader of a group. If the call must be retried, try waits until the next attempt makes
-// sense. If done is true, err is the call's result. r may be nil.
+// try makes one attempt at a group's leader. If the call must be retried, try waits until the next attempt makes sense.
+// If done is true, err is the call's result. r may be nil.
 func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (done bool, err error) {
 	f := failedAttempt{shard: r.leader(), route: r, table: t}
 	if f.shard == nil {
@@ -165,7 +165,7 @@ type failedAttempt struct {
 	err     error
 	sent    bool
 	verdict routing.Verdict // the result of failures.judge
-	shard   *shard          // nil: no leader was known
+	shard   *shard          // nil if no leader was known
 	route   *route
 	table   *table
 }

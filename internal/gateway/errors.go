@@ -91,7 +91,7 @@ func outcomeUnknown(cause error) error {
 		"the write may or may not have been applied: repeat it with its request_id (%v)", status.Convert(cause).Message())
 }
 
-// told returns the error for the caller of a write. If the write may have been applied, the caller gets OUTCOME_UNKNOWN
+// told returns the error for the caller of a write. If the write may have been applied, told returns OUTCOME_UNKNOWN
 // instead of err. told returns err itself if err proves that the write was not applied. told also returns err if the
 // caller's deadline has passed, because such an error leaves the outcome open as well.
 func told(err error, effect *routing.Effect) error {

@@ -49,12 +49,12 @@ type Config struct {
 	PlannedElsewhere bool
 	Limits           Limits
 	Version          string                // version of the binary, for the status
-	Logger           *slog.Logger          // nil: discards
-	Registry         prometheus.Registerer // nil: metrics are not exported
+	Logger           *slog.Logger          // nil discards all messages
+	Registry         prometheus.Registerer // metrics are not exported if it is nil
 	// ListenConfig is used for the gRPC server's socket; the flood limits set it.
 	ListenConfig net.ListenConfig
-	// Listener opens the listener of the gRPC server, and Dial connects to the address of a shard. If they are nil, TCP
-	// is used. Tests use in-memory connections.
+	// Listener opens the listener of the gRPC server, and Dial connects to a shard's address. If they are nil, TCP is
+	// used. Tests use in-memory connections.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
 	Dial     func(ctx context.Context, address string) (net.Conn, error)
 	// ServerOptions are additional options of the gRPC server: credentials, and hooks for tests.

@@ -109,11 +109,11 @@ func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
 }
 
 // soon is longer than the time after which a gateway abandons a shard that hangs, and far shorter than the time after
-// which gRPC's keepalive would abort the calls to that shard. The time is virtual, so it does not depend on the speed
-// of the machine.
+// which gRPC's keepalive would abort the calls to that shard. The time is virtual, so it does not depend on the
+// machine's speed.
 const soon = 4 * time.Second
 
-// Calls to a shard that hangs entirely are soon repeated at another shard, even if etcd still names the first one as
+// Calls to a shard that hangs entirely are soon retried at another shard, even if etcd still names the first one as
 // leader. New calls avoid the shard that hangs.
 func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

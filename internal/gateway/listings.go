@@ -163,7 +163,7 @@ func (t *table) planned() map[string]string {
 // problemsMax bounds the number of store problems that ListShards reports.
 const problemsMax = 100
 
-// storeProblems returns the problems of the store: those of etcd, and the keys that cannot be used. It returns at most
+// storeProblems returns the store's problems: those of etcd, and the keys that cannot be used. It returns at most
 // problemsMax of these keys, and a last line with the number of the others.
 func (g *Gateway) storeProblems(t *table) []string {
 	all := t.view.Problems()

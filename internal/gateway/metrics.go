@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// metrics holds the metrics of a gateway.
+// metrics holds a gateway's metrics.
 type metrics struct {
 	registry   prometheus.Registerer
 	collectors []prometheus.Collector

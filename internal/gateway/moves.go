@@ -85,7 +85,7 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 func (a *adminServer) copies(ctx context.Context, t *table) (map[string][]*recordv1.Copy, error) {
 	shards := t.sortedShards()
 	answers := make([]*recordv1.PlanMovesResponse, len(shards))
-	// the response from a shard is nil if its call failed
+	// A shard's response is nil if the call failed.
 	err := askAll(ctx, len(shards), func(ctx context.Context, i int) {
 		answers[i], _ = recordv1.AllMoves(ctx, recordv1.NewAdminServiceClient(shards[i].conn()))
 	})

@@ -83,7 +83,7 @@ func serve(t *testing.T, listener net.Listener) *grpc.Server {
 	return server
 }
 
-// nameServer is the address of the DNS server that this process uses; nil: the DNS server of the machine.
+// nameServer is the address of the DNS server that this process uses; nil means the machine's DNS server.
 var nameServer atomic.Pointer[string]
 
 // TestMain sets the resolver of the process before any test runs, because a look-up may continue after the end of its

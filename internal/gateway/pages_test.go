@@ -99,7 +99,7 @@ func pagesOf100000Groups(t *testing.T) {
 	}
 }
 
-// sent is the stream of a WatchRouting caller that disconnects after the first table.
+// sent is a WatchRouting stream whose caller disconnects after the first table.
 type sent struct {
 	grpc.ServerStream
 	ctx      context.Context

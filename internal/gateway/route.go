@@ -45,7 +45,7 @@ func (s *shard) conn() *grpc.ClientConn {
 	return s.conns[s.next.Add(1)%uint32(len(s.conns))]
 }
 
-// route holds the shards of a group, and the destination of calls to the group.
+// route holds a group's shards, and the destination of calls to the group.
 type route struct {
 	group  string
 	told   *shard   // the group's leader according to etcd; nil: unknown
@@ -81,11 +81,11 @@ func (r *route) leader() *shard {
 	return s
 }
 
-// place is the destination of an attempt: a shard and, if etcd names the shard as the leader of the group, its tenure
-// as the leader.
+// place is the destination of an attempt: a shard and, if etcd names the shard as the group's leader, its tenure as the
+// leader.
 type place struct {
 	*shard
-	tenure *liveness.Tenure // nil: unknown
+	tenure *liveness.Tenure // nil if the tenure is unknown
 }
 
 // place returns one of the group's shards as a destination.
@@ -148,8 +148,8 @@ type router struct {
 	closed    bool
 }
 
-// supersededPatience bounds how long calls to a shard wait after another shard has become the leader of their group. It
-// is long enough for the last responses from a leader that steps down, and short compared with the deadlines of calls.
+// supersededPatience bounds how long calls to a shard wait after another shard has become their group's leader. It is
+// long enough for the last responses from a leader that steps down, and short compared with the deadlines of calls.
 const supersededPatience = 2 * time.Second
 
 func newRouter(cfg Config) *router {

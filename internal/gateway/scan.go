@@ -131,8 +131,8 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 	return damage
 }
 
-// scanGroup streams the responses of one shard. If all is true, the caller scans all groups, and scanGroup marks the
-// cursors in the responses accordingly.
+// scanGroup streams one shard's responses. If all is true, the caller scans all groups, and scanGroup marks the cursors
+// in the responses accordingly.
 func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequest, group string, all bool) error {
 	change := func(out *frame) error { return changeCursor(stream.Context(), out, all) }
 	if !all && !access.Identified(stream.Context()) {

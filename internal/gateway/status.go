@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// Status is the status of a gateway: its data from etcd, and the age of that data. Its JSON is served at /status. It
+// Status is a gateway's status: its data from etcd, and the age of that data. Its JSON is served at /status. It
 // contains no reports from shards, which have their own status.
 type Status struct {
 	Summary *recordv1.StatusSummary `json:"summary"` // the state in one sentence, and the next step
@@ -24,7 +24,7 @@ type Status struct {
 	StoreUUID string             `json:"storeUuid,omitempty"`
 	Routing   *placement.Routing `json:"routing,omitempty"`
 	Copies    int                `json:"copies,omitempty"`
-	Epoch     uint64             `json:"routingEpoch"` // 0: etcd has not been read yet
+	Epoch     uint64             `json:"routingEpoch"` // 0 if etcd has not been read yet
 	// EtcdSilentSeconds is the time since etcd last answered. It is nil if etcd has never answered.
 	EtcdSilentSeconds *float64      `json:"etcdSilentSeconds,omitempty"`
 	Calls             int64         `json:"calls"` // calls in progress
@@ -98,7 +98,7 @@ type MoveStatus struct {
 	To      []string `json:"to"`
 	Bytes   int64    `json:"bytesTotal"`
 	Reason  string   `json:"reason,omitempty"`
-	Running bool     `json:"running"` // true: the move is in the target; false: the planner would start the move
+	Running bool     `json:"running"` // true if the move is in the target, false if the planner would start it
 }
 
 // Status returns the current status.
@@ -321,8 +321,8 @@ func (t *table) voters(g *placement.Group) (copies, there int) {
 	return copies, there
 }
 
-// groupState returns the state of a group. copies is the number of its voting copies, and there is how many of them are
-// on shards registered with the copy's volume.
+// groupState returns a group's state. copies is the number of its voting copies, and there is how many of them are on
+// shards registered with the copy's volume.
 func groupState(copies, there int) string {
 	switch {
 	case copies == 0:

@@ -28,7 +28,7 @@ type table struct {
 	unplaced func() map[string]string
 }
 
-// route finds the group of a key. It returns nil if the group does not exist, or if the key of Named routing names no
+// route finds a key's group. It returns nil if the group does not exist, or if, with Named routing, the key names no
 // group.
 func (t *table) route(k *key) *route {
 	switch {

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// watch forwards the changes of a group. If the group moves to another shard, watch continues at that shard from the
-// last forwarded cursor, and the caller's stream stays open.
+// watch forwards a group's changes. If the group moves to another shard, watch continues at that shard from the last
+// forwarded cursor, and the caller's stream stays open.
 func (g *Gateway) watch(stream grpc.ServerStream) error {
 	request := &recordv1.WatchRequest{}
 	err := receive(stream, request)
@@ -60,8 +60,8 @@ func (g *Gateway) watch(stream grpc.ServerStream) error {
 	}
 }
 
-// watchOnce forwards one stream of a shard. The result moved is true if messages arrived; the request's cursor then
-// points after them.
+// watchOnce forwards one stream from a shard. The result moved is true if messages arrived. In that case, the request's
+// cursor points after them.
 func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, request *recordv1.WatchRequest) (moved bool,
 	err error) {
 	change := func(out *frame) error {

@@ -113,7 +113,7 @@ func (s *scanner) skip(n int) error {
 	return nil
 }
 
-// take returns the next n bytes: a slice of the buffer if they lie in one, else a copy.
+// take returns the next n bytes. If they are in one buffer, the result is a slice of that buffer, and otherwise a copy.
 func (s *scanner) take(n int) ([]byte, error) {
 	if n < 0 || n > s.left {
 		return nil, errWire

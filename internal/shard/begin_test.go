@@ -181,7 +181,7 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 				faulty := vfstest.NewFaulty(vfstest.NewMem())
 				c.add("d", func(cfg *Config) { cfg.FS = faulty })
 				hit := make(chan struct{})
-				// set once an operation was hit; the process then counts as dead, and no operation changes the disk
+				// Once an operation was hit, dead is set. The process then counts as dead, and no operation changes the disk.
 				var dead atomic.Bool
 				first := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 					if match(op) && dead.CompareAndSwap(false, true) {
@@ -204,7 +204,7 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 	})
 }
 
-// A shard that stops while its disk accepts nothing does not retry the creation of a replica indefinitely.
+// A shard that stops while its disk accepts nothing does not retry indefinitely to create a replica.
 func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 	s := lone(t)
 	faulty := vfstest.NewFaulty(s.cfg.FS)

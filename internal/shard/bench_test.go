@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// roundTime is the time of one variant in one round.
+// roundTime is how long each variant runs in a round.
 const roundTime = 400 * time.Millisecond
 
 // rate makes calls from the given number of concurrent callers for roundTime, and returns the calls per second.

@@ -180,7 +180,7 @@ var (
 			"own files.")
 )
 
-// collectJournal collects the metrics of the journal.
+// collectJournal collects the journal's metrics.
 func collectJournal(v *disk.Disk, ch chan<- prometheus.Metric) {
 	if v.Journal == nil {
 		return

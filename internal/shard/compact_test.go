@@ -74,7 +74,7 @@ func aFullDiskFreesWhatWasOverwritten(t testing.TB) {
 		c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
 	}).ready()
 	ids := idsOf(hash4, 0, 10)
-	for id, d := range f.overwrite(ids, 100, 200_000) { // twice the size of the disk
+	for id, d := range f.overwrite(ids, 100, 200_000) { // twice the disk's size
 		f.holds(id, d)
 	}
 }

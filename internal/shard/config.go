@@ -46,10 +46,10 @@ const (
 // Config configures a shard. Name, Dir, Listen and Placement are required.
 type Config struct {
 	Name      string // 1 to 253 bytes of [a-z0-9.-]
-	Dir       string // the folder of the volume
+	Dir       string // the volume's folder
 	Listen    string // host:port for gRPC; port 0 means any free port
 	Advertise string // host:port under which others reach the shard; empty: the address of the listener
-	Domain    string // failure domain; empty: Node or, without a Node, Name
+	Domain    string // failure domain; the default is Node or, without a Node, Name
 	Node      string // name of the shard's node, for the registration and the status; may be empty
 	Zone      string
 
@@ -60,7 +60,7 @@ type Config struct {
 	Stay bool
 
 	Residency group.Residency
-	Medium    Medium // empty: Auto
+	Medium    Medium // the default is Auto
 	// MemoryLimitBytes bounds the index and the resident images of all groups together. 0 means that there is no limit.
 	// The rest of the process (Go heap, messages in flight) needs additional memory.
 	MemoryLimitBytes int64
@@ -89,9 +89,9 @@ type Config struct {
 	// to etcd after at least three checks, and all others once a minute.
 	ReportInterval time.Duration
 	Version        string                // version of the binary, reported in the status
-	Registry       prometheus.Registerer // nil: no metrics
-	Logger         *slog.Logger          // nil: messages are discarded
-	FS             vfs.FS                // nil: the file system of the operating system
+	Registry       prometheus.Registerer // metrics are not exported if it is nil
+	Logger         *slog.Logger          // nil discards all messages
+	FS             vfs.FS                // nil means the operating system's file system
 	// ListenConfig opens the gRPC server's socket. The flood limits set it.
 	ListenConfig net.ListenConfig
 	// Listener opens the listener from which the gRPC server accepts connections, and Dial connects to an address of
@@ -102,7 +102,7 @@ type Config struct {
 	ServerOptions []grpc.ServerOption
 	Tracer        trace.Tracer // for spans inside traced calls; nil: no spans
 
-	watched bool // true: the credentials that Secure has set limit incomplete messages
+	watched bool // whether the credentials that Secure has set limit incomplete messages
 
 	tables *tables        // source of the grants table, which Secure follows
 	server *host.Server   // the server of a Host; nil: the shard has its own
@@ -131,8 +131,8 @@ const (
 	// sendTimeout is how long one message of a stream may wait until the caller reads it. After that time, the stream is
 	// aborted with SLOW_READER, because it holds memory that other calls need.
 	sendTimeout = time.Minute
-	// scrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage. That
-	// is a small part of the bandwidth of a disk, and enough to read 1 TiB in three days.
+	// scrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage. That is a
+	// small part of a disk's bandwidth, and enough to read 1 TiB in three days.
 	scrubBytesPerSecond = 4 << 20
 )
 

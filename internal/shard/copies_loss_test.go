@@ -143,8 +143,8 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	})
 }
 
-// Bad bytes in the files of a leader are found while its group is quiet and receives no calls. The leader still
-// transfers the leadership, and is repaired from the copy that leads afterwards.
+// Bad bytes in a leader's files are found while its group is quiet and receives no calls. The leader still transfers
+// the leadership, and is repaired from the copy that leads afterwards.
 func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -28,8 +28,8 @@ type cluster struct {
 	stopped  map[string]*fixture
 }
 
-// newCluster starts shards. The target of a group is the list target, rotated by the group's number, so each group
-// has as many copies as the list has shards.
+// newCluster starts shards. A group's target is the list target, rotated by the group's number, so each group has as
+// many copies as the list has shards.
 func newCluster(t testing.TB, routing placement.Routing, target []string, more ...string) *cluster {
 	c := &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
 	c.registry.view.Meta.Copies = len(target)

@@ -146,8 +146,8 @@ func (c decideCase) run(t *testing.T, held string) string {
 	return does(s, s.replicas.Decide(s.replicas.View()), state.UUID)
 }
 
-// If the log of a replica has a newer membership than etcd, the replica has not left, whatever membership its
-// manifest had when it was found.
+// If a replica's log has a newer membership than etcd, the replica has not left, whatever membership its manifest had
+// when it was found.
 func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
@@ -233,8 +233,8 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	}
 }
 
-// The leader examines a group again when the shard of a member has another volume, because nothing else shows that a
-// copy is lost.
+// The leader examines a group again when a member's shard has another volume, because nothing else shows that a copy is
+// lost.
 func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	s := lone(t)
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Revision: 5, Members: with(memberOn("a", 1, 1))}

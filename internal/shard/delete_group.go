@@ -74,7 +74,7 @@ func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UU
 	switch held := view.Held(); {
 	case held != "":
 		return placement.Group{}, notDeleted(g, errors.New(held))
-	// if g.UUID is want, etcd may have been rolled back
+	// If g.UUID is want, etcd may have been rolled back.
 	case ok && want != uuid.Nil && state.UUID != want && g.UUID != want:
 		return placement.Group{}, answer.Fail(codes.NotFound, reason.GroupNotFound,
 			"group %s with the UUID %s does not exist: the group of this name is %s, and remains", g.Name, want, state.UUID)
@@ -84,7 +84,7 @@ func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UU
 	return state, nil
 }
 
-// notDeleted returns the error of a call that may not have deleted a group.
+// notDeleted returns the error for a deletion that has failed, or whose outcome is unknown.
 func notDeleted(g *replicas.Replica, err error) error {
 	return answer.Fail(codes.Unavailable, reason.NoLeader,
 		"group %s may not be deleted yet: try again: %v", g.Name, err)

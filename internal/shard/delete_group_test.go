@@ -205,8 +205,8 @@ func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 	})
 }
 
-// TestADeletionByUUIDSparesOtherGroups checks that a deletion which names a UUID deletes only the group with that
-// UUID, and that a request can ask for the UUID of a group without deleting the group.
+// TestADeletionByUUIDSparesOtherGroups checks that a deletion which names a UUID deletes only the group with that UUID,
+// and that a request can query a group's UUID without deleting the group.
 func TestADeletionByUUIDSparesOtherGroups(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

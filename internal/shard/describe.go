@@ -135,7 +135,7 @@ func roleOf(node replica.Status, raftID uint64) recordv1.MemberRole {
 	}
 }
 
-// describeMembers fills in the role of a replica and, if it leads, the state of the members of its group.
+// describeMembers fills in the role of a replica and, if it leads, the state of its group's members.
 func describeMembers(p *recordv1.Group, sv *replicas.Served, node replica.Status) {
 	p.RaftId, p.Role = sv.RaftID, roleOf(node, sv.RaftID)
 	if !node.Leader {
@@ -167,8 +167,7 @@ func describeMembers(p *recordv1.Group, sv *replicas.Served, node replica.Status
 	}
 }
 
-// copyTo describes how far the copy of a replica to the named shard has progressed. It returns nil if the copy is
-// complete.
+// copyTo describes the progress of copying a replica to the named shard. It returns nil if the copy is complete.
 func copyTo(shard string, g *replicas.Replica, phase member.Phase) *recordv1.Copy {
 	p := &recordv1.Copy{Shard: shard}
 	if c := g.Copying(); c != nil {

@@ -12,8 +12,7 @@ import (
 
 // The functions below inspect and change the files of shards, on any disk.
 
-// filesIn returns the names in a folder, each with the name of the folder. It returns none if the folder does not
-// exist.
+// filesIn returns the names in a folder, each with the folder's name. It returns none if the folder does not exist.
 func filesIn(t testing.TB, disk vfs.FS, dir string) []string {
 	t.Helper()
 	names, err := disk.List(dir)

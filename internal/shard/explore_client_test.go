@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// written is one write of a record, or its delete.
+// written is one put or delete of a record.
 type written struct {
 	bytes int // size of the data; negative for a delete
 	acked bool
@@ -258,7 +258,7 @@ func (p *person) read(r *record) {
 	p.x.judgeRecord("a read", r, got, found)
 }
 
-// download returns the data of a record; the result found is false if there is none.
+// download returns a record's data; the result found is false if there is none.
 func download(ctx context.Context, c recordv1.RecordServiceClient, key *recordv1.RecordKey) (got []byte, found bool,
 	err error) {
 	stream, err := c.Download(ctx, &recordv1.DownloadRequest{Key: key})

@@ -117,7 +117,7 @@ type stage struct {
 
 const exploreDir = "/v"
 
-// inGroup returns the path of a file relative to the folder of its group; "." is the folder itself.
+// inGroup returns the path of a file relative to its group's folder; "." is the folder itself.
 func inGroup(name string) (file string, ok bool) {
 	_, rest, ok := strings.Cut(name, exploreDir+"/groups/")
 	if !ok {
@@ -173,7 +173,7 @@ func (m *machine) die(how vfstest.Survival) {
 	m.renew(how)
 }
 
-// renew replaces the disk by the one that survives.
+// renew replaces the disk with the one that survives.
 func (m *machine) renew(how vfstest.Survival) {
 	m.disarm()
 	m.disk = m.disk.CrashClone(how)
@@ -270,7 +270,7 @@ func (m *machine) running() (*Shard, recordv1.RecordServiceClient) {
 	return m.shard, m.records
 }
 
-// eventWriter writes the log of a shard to the events of the exploration.
+// eventWriter writes a shard's log to the events of the exploration.
 type eventWriter struct{ x *exploration }
 
 func (w eventWriter) Write(b []byte) (int, error) {

@@ -46,7 +46,7 @@ var misfortunes = []misfortune{
 	{"killed when its disk has failed", (*exploration).killedWhenItsDiskHasFailed},
 }
 
-// step causes one random misfortune: one of those with the given names or, without names, any.
+// step causes one random misfortune, chosen from those with the given names or, if there are no names, from all.
 func (x *exploration) step(n int, names []string) {
 	some := misfortunes
 	if len(names) > 0 {

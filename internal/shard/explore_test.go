@@ -107,7 +107,7 @@ func (x *exploration) machineOf(name string) *machine {
 	return nil
 }
 
-// key returns the key of a record.
+// key returns a record's key.
 func (x *exploration) key(id int64) *recordv1.RecordKey {
 	k := key(id)
 	if x.named {

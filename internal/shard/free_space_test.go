@@ -46,8 +46,8 @@ func TestAWriteWithoutKnownSpaceIsRefusedForNow(t *testing.T) {
 	})
 }
 
-// inTheTrash puts folders of replicas that have left their groups into the trash of a volume. The argument bytes is
-// their total size.
+// inTheTrash puts folders of replicas that have left their groups into a volume's trash. The argument bytes is their
+// total size.
 func inTheTrash(t testing.TB, c *Config, folders int, bytes int64) {
 	t.Helper()
 	for n := range folders {

@@ -628,7 +628,7 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// testWriter writes the log of a shard to the log of the test. The test fails if a replica made an illegal transition.
+// testWriter writes a shard's log to the test's log. The test fails if a replica made an illegal transition.
 type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(b []byte) (int, error) {

@@ -478,8 +478,8 @@ func TestHostReportsADiskThatHangs(t *testing.T) {
 			c.FS, c.times.GuardPatience = lossy, 20*time.Millisecond
 		})
 		f.put(1, "one")
-		// The disk of the machine may also be slow at times. So this function requests the current state, and expects
-		// silence only once a read waits.
+		// The machine's disk may also be slow at times. So this function requests the current state, and expects silence only
+		// once a read waits.
 		says := func(silent bool) *recordv1.Shard {
 			t.Helper()
 			for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -746,6 +746,6 @@ func TestHostDescribesItsVolume(t *testing.T) {
 		registry.setDown(true)
 		f.run()
 		f.reaches(pending, "etcd")
-		describe() // reads only the files of the volume
+		describe() // reads only the volume's files
 	})
 }

@@ -26,9 +26,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// A replica that joins, or that is too far behind, is installed: it fetches the files of another member. The fetched
-// files are collected next to the existing ones, checked, and then moved to the places of the existing files in one
-// step.
+// A replica that joins, or that is too far behind, is installed: it fetches another member's files. The fetched files
+// are collected next to the existing ones, checked, and then moved to the places of the existing files in one step.
 
 const (
 	installsAtOnce = 16 // the sender bounds large installs
@@ -92,9 +91,9 @@ func (i *installer) join(g *replicas.Replica) {
 	i.loading.Load(i.ctx, g)
 }
 
-// takeOver installs a replica that does not run, from the files of another member, and retries until it succeeds. It
-// returns false in three cases: etcd no longer names the replica, the context is done, or giveUp, unless it is nil,
-// returned true for an error.
+// takeOver installs a replica that does not run, from another member's files, and retries until it succeeds. It returns
+// false in three cases: etcd no longer names the replica, the context is done, or giveUp, unless it is nil, returned
+// true for an error.
 func (i *installer) takeOver(ctx context.Context, g *replicas.Replica, what string,
 	giveUp func(state placement.Group, from string, err error) bool) bool {
 	defer i.problems.Note(what, nil)
@@ -139,8 +138,8 @@ func (i *installer) fetchFrom(g *replicas.Replica, state placement.Group) (strin
 	return "", fmt.Errorf("group %s: no member is known that it could be fetched from", g.Name)
 }
 
-// install fetches the files of a group from a shard, and swaps them for the existing ones. If ready is not nil,
-// install calls it before the swap.
+// install fetches a group's files from a shard, and swaps them for the existing ones. If ready is not nil, install
+// calls it before the swap.
 func (i *installer) install(ctx context.Context, g *replicas.Replica, from string, ready func() error) error {
 	select {
 	case i.slots <- struct{}{}:

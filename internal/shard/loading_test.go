@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestGroupsServeAsSoonAsTheyAreLoaded blocks the reads of one group. The other groups serve, and the blocked group
-// reports that it is loading.
+// TestGroupsServeAsSoonAsTheyAreLoaded blocks one group's reads. The other groups serve, and the blocked group reports
+// that it is loading.
 func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

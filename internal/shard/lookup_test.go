@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// asked is a registry that counts the lookups of a group, and delays the responses while held is locked.
+// asked is a registry that counts a group's lookups, and delays the responses while held is locked.
 type asked struct {
 	*memRegistry
 	count atomic.Int64

@@ -11,15 +11,15 @@ import (
 	"sheaf.dev/sheaf/internal/base/telemetry"
 )
 
-// metrics holds the metrics of a shard: counters, and a collector that reads the rest on request. The metrics of calls
-// are in package serve.
+// metrics holds a shard's metrics: counters, and a collector that reads the rest on request. The metrics of calls are
+// in package serve.
 type metrics struct {
 	shard    *Shard
 	syncs    map[string]prometheus.Observer // durations of syncs, by kind of file; the map is never changed
 	syncTime *prometheus.HistogramVec
 	tails    *prometheus.CounterVec
 
-	registry   prometheus.Registerer // nil: not registered
+	registry   prometheus.Registerer // nil if the metrics are not registered
 	registered []prometheus.Collector
 }
 

@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// gathered returns all samples of a registry by name and labels, without the label of the shard: `name{method="Get"}`.
-// For a histogram, it returns the count.
+// gathered returns all samples of a registry by name and labels, without the shard's label: `name{method="Get"}`. For a
+// histogram, it returns the count.
 func gathered(t testing.TB, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()

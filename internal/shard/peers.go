@@ -25,7 +25,7 @@ type peers struct {
 	admit  func(ctx context.Context, bytes int64) error // reserves space on the volume, and waits for it
 	logger *slog.Logger
 
-	hub *peer.Hub // nil until the store of the shard is known; set before the shard serves calls
+	hub *peer.Hub // nil until the shard's store is known; set before the shard serves calls
 }
 
 var _ peer.Source = (*peers)(nil)

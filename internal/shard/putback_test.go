@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The registry of these tests has the same rules as the one in etcd.
+// The registry in these tests has the same rules as the one in etcd.
 func TestMemRegistryHasTheRulesOfEtcd(t *testing.T) {
 	placementtest.Register(t, func(*testing.T) placementtest.Registry { return newRegistry(oneGroup, "a") })
 }
@@ -38,7 +38,7 @@ func (f *fixture) rolledBack(what string) {
 	}
 }
 
-// image copies the disk of a shard. Nothing may be written to the disk meanwhile, because a real image shows a single
+// image copies a shard's disk. Nothing may be written to the disk meanwhile, because a real image shows a single
 // moment.
 func (f *fixture) image() string {
 	f.t.Helper()
@@ -71,7 +71,7 @@ func (f *fixture) settles() {
 	})
 }
 
-// registered returns the step of a volume in etcd.
+// registered returns a volume's step in etcd.
 func (f *fixture) registered(id uuid.UUID) placement.Step {
 	f.registry.mu.Lock()
 	defer f.registry.mu.Unlock()

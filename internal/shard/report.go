@@ -57,9 +57,8 @@ func (p *reporter) run(ctx context.Context) {
 	}
 }
 
-// leaders corrects the leader in the keys of groups in etcd if the key is wrong about this shard. It returns the
-// weights of the groups that this shard reports: those that it leads, and those that have their only copy on this
-// shard.
+// leaders corrects the leader in groups' keys in etcd where a key is wrong about this shard. It returns the weights of
+// the groups that this shard reports: those that it leads, and those that have their only copy on this shard.
 func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map[string]registry.Weight, err error) {
 	weights = map[string]registry.Weight{}
 	for name, g := range r.ByName {

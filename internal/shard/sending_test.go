@@ -138,10 +138,10 @@ func TestAReaderThatReadsSlowlyIsNotDisconnected(t *testing.T) {
 	})
 }
 
-// TestAStopDoesNotWaitForCallersThatDoNothing stops a shard with readers that do not read, and with a caller that
-// began an upload and sends nothing. They get the error that the shard stops. A slow reader is not disconnected. If
-// the machine stood still, a slow reader may have been slower than an idle caller, so only one of several attempts
-// must succeed.
+// TestAStopDoesNotWaitForCallersThatDoNothing stops a shard with readers that do not read, and with a caller that began
+// an upload and sends nothing. They receive the error that the shard stops. A slow reader is not disconnected. If the
+// machine stood still, a slow reader may have been slower than an idle caller, so only one of several attempts must
+// succeed.
 func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

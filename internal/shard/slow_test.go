@@ -40,7 +40,7 @@ func TestARingKeepsTheNewest(t *testing.T) {
 }
 
 // TestSlowCallsAreReported checks that slow calls are reported with their method, group and outcome, the newest first.
-// Streams, and calls whose time depends on the size of a group, are never reported as slow.
+// Streams, and calls whose time depends on a group's size, are never reported as slow.
 //
 // This test runs in real time, because a call takes no virtual time.
 func TestSlowCallsAreReported(t *testing.T) {

@@ -17,9 +17,9 @@ import (
 
 // BenchmarkTenants measures how much a tenant that calls at ten times its limit, or more, slows down another tenant.
 // The result is the 99th percentile of the other tenant's gets together with the loud tenant, divided by the 99th
-// percentile without the loud tenant. Turns without and with the loud tenant alternate, because the load of the machine
-// by other programs varies. Percentiles are over all turns. A turn with the loud tenant begins when that tenant has
-// used up its burst.
+// percentile without the loud tenant. Turns without and with the loud tenant alternate, because the load that other
+// programs put on the machine varies. Percentiles are over all turns. A turn with the loud tenant begins when that
+// tenant has used up its burst.
 //
 // The loud tenant has its own connection, and behaves in one of these ways:
 //   - within: calls as often as it may.

@@ -127,14 +127,14 @@ func (f *fixture) answer(name string) string {
 	return "served"
 }
 
-// raftID returns the Raft id of the only voter in the manifest of a group.
+// raftID returns the Raft id of the only voter in a group's manifest.
 func (f *fixture) raftID(name string) uint64 {
 	m, err := format.ReadManifest(f.cfg.FS, f.dirOf(name))
 	must(f.t, err)
 	return m.Conf.GetVoters()[0]
 }
 
-// dirOf returns the folder of a group.
+// dirOf returns a group's folder.
 func (f *fixture) dirOf(name string) string {
 	return path.Join(f.cfg.Dir, "groups", f.registry.now().Groups[name].UUID.String())
 }

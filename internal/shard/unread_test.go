@@ -115,8 +115,8 @@ func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) err
 	return err
 }
 
-// This test runs in real time on real disks, because it measures the heap of the process, which would also contain
-// disks in memory.
+// This test runs in real time on real disks, because it measures the process's heap, which would also contain disks in
+// memory.
 func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 	soaktest.Only(t, "raft",
 		"it counts the memory of the whole process, of which other tests and the race detector take their part")
@@ -174,7 +174,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 			}
 			client := f.unreadConn()
 			first, end := context.WithCancel(f.ctx())
-			// the memory that the first call allocates must not be counted
+			// The memory that the first call allocates must not be counted.
 			if err := unreadBatchGet(1)(first, client, 0); err != nil {
 				t.Fatal(err)
 			}

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// newDisk creates the Disk of the shard, whose volume is not open yet. Segments are read one after another only if the
+// newDisk creates the shard's Disk, whose volume is not open yet. Segments are read one after another only if the
 // configuration says HDD, because virtual disks often report themselves as rotational.
 func (c *Config) newDisk(logger *slog.Logger) *disk.Disk {
 	return disk.New(disk.Options{

@@ -219,8 +219,7 @@ func Storing(err error) error {
 	return fmt.Errorf("%w: %w", errNotStored, err)
 }
 
-// SurelyNotApplied reports whether the error of a write proves that the write was not applied and will not be
-// applied.
+// SurelyNotApplied reports whether a write's error proves that the write was not applied and will not be applied.
 func SurelyNotApplied(err error) bool {
 	switch CodeOf(err) {
 	case codes.Aborted, codes.AlreadyExists, codes.Unavailable, codes.ResourceExhausted, codes.InvalidArgument:

@@ -92,14 +92,14 @@ const (
 	// garbagePart is a divisor: when free space is low, a group is compacted only if at least its size divided by
 	// garbagePart is superseded.
 	garbagePart = 64
-	// garbageOfVolume is a divisor. A group is compacted if its superseded bytes reach the size of the volume,
-	// divided by garbageOfVolume and by the number of groups, if that is less than SupersededBytesMin. Fewer than
-	// garbageMin bytes are never enough.
+	// garbageOfVolume is a divisor. A group is compacted if its superseded bytes reach the volume's size, divided by
+	// garbageOfVolume and by the number of groups, if that is less than SupersededBytesMin. Fewer than garbageMin bytes
+	// are never enough.
 	garbageOfVolume = 8
 	garbageMin      = 1 << 20
 )
 
-// New creates a Compactor and the trash of the volume. It does nothing until Run is called.
+// New creates a Compactor and the volume's trash. It does nothing until Run is called.
 func New(opts Options) *Compactor {
 	c := &Compactor{
 		Options: opts, metrics: newMetrics(), woken: make(chan struct{}, 1),
@@ -209,7 +209,7 @@ func (c *Compactor) supersededMin() int64 {
 
 // supersededMin returns the configured minimum or, if that is less, an eighth of the volume divided by the number of
 // groups. Without this reduction, the superseded bytes of all groups could fill a small volume. If volumeBytes is 0,
-// the size of the volume is unknown.
+// the volume's size is unknown.
 func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 	if volumeBytes <= 0 || groups == 0 {
 		return wanted
@@ -278,8 +278,8 @@ func (c *Compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	return freed
 }
 
-// CompactLog calls Compact for the log of a group. With opts.All it includes the newest segment, which it seals
-// first. If the compaction frees space, groups that wait for space retry immediately.
+// CompactLog calls Compact for a group's log. With opts.All it includes the newest segment, which it seals first. If
+// the compaction frees space, groups that wait for space retry immediately.
 func (c *Compactor) CompactLog(
 	ctx context.Context, sv *replicas.Served, opts group.CompactOptions,
 ) (group.CompactReport, error) {

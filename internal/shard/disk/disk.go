@@ -1,6 +1,5 @@
-// Package disk opens the volume of a shard, and holds the parts that its groups share: the journal, the memory
-// budget, and the options of their logs. It also reads and writes the replica files, which identify the replicas on
-// the volume.
+// Package disk opens a shard's volume, and holds the parts that its groups share: the journal, the memory budget, and
+// the options of their logs. It also reads and writes the replica files, which identify the replicas on the volume.
 package disk
 
 import (
@@ -112,7 +111,7 @@ func (v *Disk) RaftIDOf(id uuid.UUID, log *group.Log, plan *group.Plan) (uint64,
 	return conf.GetVoters()[0], nil
 }
 
-// checkReplicaFile returns the reason why the replica of a replica file must not run on this volume, or nil if it may
+// checkReplicaFile returns the reason why the replica in a replica file must not run on this volume, or nil if it may
 // run.
 func (v *Disk) checkReplicaFile(id uuid.UUID, f format.ReplicaFile) error {
 	here := v.Superblock().Volume
@@ -130,7 +129,7 @@ func (v *Disk) ReplicaFile(id uuid.UUID, raftID uint64) format.ReplicaFile {
 	return format.ReplicaFile{RaftID: raftID, Volume: v.Superblock().Volume, Store: v.Store, Group: id}
 }
 
-// WriteReplicaFile records which replica is in the folder of a group.
+// WriteReplicaFile records which replica is in a group's folder.
 func (v *Disk) WriteReplicaFile(id uuid.UUID, raftID uint64) error {
 	return format.WriteReplicaFile(v.Log.FS, v.GroupDir(id), v.ReplicaFile(id, raftID))
 }
@@ -143,7 +142,7 @@ func (v *Disk) AdmitWrite(bytes int64, deletes bool) error {
 	return v.budget.admit(writeMemory(v.Log.Residency, bytes))
 }
 
-// LogOptions returns the options of the log of a group.
+// LogOptions returns the options of a group's log.
 func (v *Disk) LogOptions(id uuid.UUID, name string) group.Options {
 	opts := v.Log
 	opts.Dir = v.GroupDir(id)

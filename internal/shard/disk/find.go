@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// Find reads the folder of a group, and returns the facts about the replica in the folder.
+// Find reads a group's folder, and returns the facts about the replica in the folder.
 func (v *Disk) Find(id uuid.UUID) (g replicas.State) {
 	dir := v.GroupDir(id)
 	file, found, err := format.ReadReplicaFile(v.Log.FS, dir)

@@ -115,8 +115,8 @@ func (f *Watcher) Start(ctx context.Context) error {
 	}
 }
 
-// decide decides about all groups, connects the peers of this shard, requests looks at changed groups, and returns
-// the remaining work.
+// decide decides about all groups, connects this shard's peers, requests looks at changed groups, and returns the
+// remaining work.
 func (f *Watcher) decide(view placement.View) replicas.Work {
 	todo := f.Replicas.Decide(view)
 	f.Actions.Connect(todo.Peers)

@@ -1,6 +1,6 @@
-// Package host runs the process of a shard, whether the shard serves or not. It checks whose volume is mounted, and
-// whether the volume may be served. If not, it reports the reason. It also runs the gRPC and HTTP servers, which
-// respond for the whole lifetime of the process.
+// Package host runs a shard's process, whether the shard serves or not. It checks whose volume is mounted, and whether
+// the volume may be served. If not, it reports the reason. It also runs the gRPC and HTTP servers, which respond for
+// the whole lifetime of the process.
 package host
 
 import (
@@ -46,7 +46,7 @@ type Shard interface {
 	Load() *recordv1.Load
 	// Ready returns nil if a group serves, or if there is nothing to load.
 	Ready() error
-	// Superblock returns the superblock of the volume as of its opening.
+	// Superblock returns the volume's superblock as of its opening.
 	Superblock() volume.Superblock
 	// Problem records a problem for operators; a nil error removes it.
 	Problem(what string, err error)
@@ -69,7 +69,7 @@ type Options struct {
 	Stay bool
 	// Row returns a new row of the shard, with the facts that are known before the shard serves.
 	Row      func() *recordv1.Shard
-	Registry prometheus.Registerer // nil: no metrics
+	Registry prometheus.Registerer // metrics are not exported if it is nil
 	Logger   *slog.Logger
 	// Start starts a shard on the volume, with its services on the server.
 	Start func(ctx context.Context, id Identity, server *Server) (Shard, error)

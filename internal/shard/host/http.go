@@ -24,8 +24,7 @@ type progress struct {
 	at     time.Time
 }
 
-// moved records the progress of a load, and returns the time since the last progress. The time now is a parameter for
-// tests.
+// moved records the progress of a load, and returns the time since the last progress. Tests pass their own time as now.
 func (p *progress) moved(load *recordv1.Load, now time.Time) time.Duration {
 	groups := load.GetGroupsLoaded() + load.GetGroupsFailed()
 	if p.at.IsZero() || load.GetBytesDone() != p.bytes || groups != p.groups {

@@ -32,7 +32,7 @@ type Wanted struct {
 	Adopt bool
 }
 
-// Identity is the identity of a shard, together with the volume that the shard requires.
+// Identity is a shard's identity, together with the volume that the shard requires.
 type Identity struct {
 	Name    string
 	Address string // host:port under which others reach the shard
@@ -41,7 +41,7 @@ type Identity struct {
 	Zone    string // may be empty
 
 	FS     vfs.FS
-	Dir    string // the folder of the volume
+	Dir    string // the volume's folder
 	Wanted Wanted
 
 	Placement Registry
@@ -73,7 +73,7 @@ type inspected struct {
 	mount      volume.Mount
 }
 
-// inspect checks the folder of a volume, and returns the reason if the volume must not be served. It writes nothing.
+// inspect checks a volume's folder, and returns the reason if the volume must not be served. It writes nothing.
 func (id *Identity) inspect() (seen inspected, held *heldError) {
 	w := id.Wanted
 	mount, err := volume.MountOf(id.FS, id.Dir)
@@ -206,7 +206,7 @@ func (id *Identity) stillSame(opened volume.Superblock) error {
 	return nil
 }
 
-// Describe fills in the identity of the shard, the wanted volume, and the owner of the volume.
+// Describe fills in the shard's identity, the wanted volume, and the volume's owner.
 func (id *Identity) Describe(st *recordv1.Shard, sb volume.Superblock) {
 	wanted := &id.Wanted
 	st.Name, st.Address, st.Path = id.Name, id.Address, id.Dir
@@ -226,7 +226,7 @@ func (id *Identity) Describe(st *recordv1.Shard, sb volume.Superblock) {
 	st.VolumeShard, st.Generation = sb.Shard, sb.Generation
 }
 
-// DescribeVolume describes the content of a volume, from its files alone.
+// DescribeVolume describes a volume's content, from its files alone.
 func (id *Identity) DescribeVolume(sb volume.Superblock) (*recordv1.DescribeVolumeResponse, error) {
 	out := &recordv1.DescribeVolumeResponse{
 		Shard: id.Name, VolumeUuid: sb.Volume.String(), Generation: sb.Generation, VolumeShard: sb.Shard,

@@ -29,7 +29,8 @@ import (
 
 // These are the limits of a connection.
 const (
-	// connWindow is the window of a connection. gRPC replenishes it as bytes arrive, whether they are read or not.
+	// connWindow is the flow control window of a connection. gRPC replenishes it as bytes arrive, whether they are read or
+	// not.
 	connWindow = 4 << 20
 	// streamsMax is the number of concurrent calls. streamsMax is high because a gateway sends many clients' calls over
 	// two connections.
@@ -203,7 +204,7 @@ func (s *Server) SetHealth(service string, serving bool) {
 	s.health.SetServingStatus(service, st)
 }
 
-// setServing sets the health of the shard, which shows whether records are served.
+// setServing sets the shard's health, which shows whether records are served.
 func (s *Server) setServing(serving bool) {
 	s.SetHealth("", serving)
 	s.SetHealth(recordv1.RecordService_ServiceDesc.ServiceName, serving)

@@ -56,7 +56,7 @@ type Options struct {
 	Problems *problems.List
 	Logger   *slog.Logger
 
-	// VolumeSilent reports whether the volume of this shard has stopped answering.
+	// VolumeSilent reports whether this shard's volume has stopped answering.
 	VolumeSilent func() bool
 	// IsSilent reports whether a peer is known to be silent. When such a peer responds again, the Steerer looks at its
 	// groups.
@@ -65,7 +65,7 @@ type Options struct {
 	MustNotLead func(shard string) bool
 	// Withdraw takes a replica out of service that lacks entries on which its leader relies.
 	Withdraw func(ctx context.Context, sv *replicas.Served, why error)
-	// WriteReplicaFile records which replica is in the folder of a group.
+	// WriteReplicaFile records which replica is in a group's folder.
 	WriteReplicaFile func(group uuid.UUID, raftID uint64) error
 }
 
@@ -470,7 +470,7 @@ func (q *Steerer) transferTarget(sv *replicas.Served, m replica.Members) uint64 
 	return to
 }
 
-// shardsOf returns the input of package move about the shards of a group, including the shards of known members.
+// shardsOf returns the input of package move about a group's shards, including the shards of known members.
 func shardsOf(state replicas.Group, known []placement.Member) map[string]move.Shard {
 	out := make(map[string]move.Shard, len(state.Members)+len(state.Target))
 	note := func(name string) {

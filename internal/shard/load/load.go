@@ -1,5 +1,5 @@
-// Package load opens the groups of a volume: it loads their logs and starts their nodes, for all groups after a
-// start, and for a single group when it is made, installed or adopted.
+// Package load opens a volume's groups: it loads their logs and starts their nodes, for all groups after a start, and
+// for a single group when it is made, installed or adopted.
 package load
 
 import (
@@ -67,7 +67,7 @@ type Peers interface {
 // progress of the first load, and derives the state of the shard from it. It is safe for concurrent use.
 type Loader struct {
 	Options
-	Done chan struct{} // closed when the first load is over
+	Done chan struct{} // closed when the first load has finished
 
 	mu         sync.Mutex // guards the fields below, which describe the first load
 	first      []*replicas.Replica
@@ -117,7 +117,7 @@ func (l *Loader) takePending() []*replicas.Replica {
 	return slices.Clone(l.first)
 }
 
-// plan computes the needs of each group, before anything is loaded.
+// plan computes each group's needs, before anything is loaded.
 func (l *Loader) plan(groups []*replicas.Replica) {
 	parallel.Each(slices.Values(groups), 16, func(g *replicas.Replica) {
 		options := l.Disk.LogOptions(g.UUID, g.Name)

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// serve starts the node of a group. plan is the plan with which the group was loaded, or nil.
+// serve starts a group's node. plan is the plan with which the group was loaded, or nil.
 func (l *Loader) serve(g *replicas.Replica, log *group.Log, plan *group.Plan) error {
 	raftID, err := l.Disk.RaftIDOf(g.UUID, log, plan)
 	if err != nil {
@@ -43,8 +43,8 @@ func (l *Loader) serve(g *replicas.Replica, log *group.Log, plan *group.Plan) er
 	return nil
 }
 
-// AcceptLoss declares the damage of a group lost. The group's indexes jump ahead, so its node must restart. Calls
-// that arrive during the restart get GROUP_LOADING.
+// AcceptLoss declares a group's damaged data lost. The group's indexes jump ahead, so its node must restart. Calls that
+// arrive during the restart fail with GROUP_LOADING.
 func (l *Loader) AcceptLoss(ctx context.Context, g *replicas.Replica) ([]format.Damage, error) {
 	sv := g.TakeOut(nil) // TakeOut waits for other changes of the replica
 	if sv == nil {

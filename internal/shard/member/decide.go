@@ -19,9 +19,9 @@ type View struct {
 
 	Known bool            // etcd has the group; otherwise Group and Target are empty
 	Group placement.Group // etcd's state of the group
-	// Unread explains why etcd's key of the group cannot be used. It is empty if the key can be used, or if there is
-	// no key. While the key cannot be used, the location of the group is unknown, and the group's files on this
-	// volume remain as they are.
+	// Unread explains why etcd's key of the group cannot be used. It is empty if the key can be used, or if there is no
+	// key. While the key cannot be used, the group's location is unknown, and the group's files on this volume remain as
+	// they are.
 	Unread string
 	// Deleted means that the group was deleted, according to etcd. Known is then false.
 	Deleted bool
@@ -47,7 +47,7 @@ type Replica struct {
 	Phase    Phase
 	Standing Standing
 
-	// The following fields are facts about the folder. Several of them may hold, in any phase.
+	// The following fields describe the folder. Several of them may be set, in any phase.
 
 	Foreign    bool   // the replica was created on another volume or for another group, so it never runs
 	Exchanged  string // reason why the folder holds another group's files; empty if it does not
@@ -85,7 +85,7 @@ const (
 	ReportPresent      // report to etcd that this shard has a member whose location etcd lacks
 	ReportMissing      // report to etcd that a member on this shard is missing or incomplete
 	MarkLost           // record that a member on this shard is missing, and that no other copy replaces it
-	Keep               // keep the files of the replica, and do not serve it
+	Keep               // keep the replica's files, and do not serve it
 	EndFetch           // end the install in progress, and decide again
 	Trash              // take the replica out of service, and move its files to the trash
 	kinds              // number of kinds
@@ -249,7 +249,7 @@ func keep(why Standing) Action { return Action{Kind: Keep, Standing: why} }
 // stay creates an Action for a replica that is left as it is.
 func stay(r *Replica) Action { return does(Nothing, r) }
 
-// does creates an Action that keeps the standing of a replica, if there is one.
+// does creates an Action that keeps a replica's standing, if there is one.
 func does(kind Kind, r *Replica) Action {
 	a := Action{Kind: kind}
 	if r != nil {

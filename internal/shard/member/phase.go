@@ -1,11 +1,11 @@
 package member
 
-// Phase is the progress of a replica. The phases exclude each other.
+// Phase is a replica's progress. The phases exclude each other.
 type Phase int
 
 // These are the phases.
 const (
-	Pending        Phase = iota // the folder of the replica is on the volume, but is not loaded
+	Pending        Phase = iota // the replica's folder is on the volume, but is not loaded
 	Joining                     // the folder holds only a Raft id: the replica is being installed from another copy
 	Loading                     // the log is being read, or read again after files were replaced
 	Serving                     // the Raft node of the replica runs
@@ -30,7 +30,7 @@ func (p Phase) Broken() bool { return p >= Failed }
 // MissingEntries reports whether the replica may lack entries that it has acknowledged.
 func (p Phase) MissingEntries() bool { return p == DamagedTail || p == MissingEntries || p == GivenUp }
 
-// Event is an event in the life of a replica.
+// Event is an event in a replica's life.
 type Event int
 
 // These are the events.
@@ -63,7 +63,7 @@ func (e Event) String() string {
 var transitions = map[Phase]map[Event]Phase{
 	Pending: {
 		LoadBegins: Loading, SetAside: Pending, Forgot: MissingEntries,
-		// an earlier load causes these events when it finishes
+		// An earlier load causes these events when it finishes.
 		Paused: Pending, Loaded: Pending, Failing: Failed, Tearing: DamagedTail,
 	},
 	Joining: {Installed: Loading},

@@ -31,7 +31,7 @@ const (
 	turnsPerSecond = 200
 )
 
-// late records the refusals of a tenant, and its calls that wait for their turn. Guarded by Tenant.mu.
+// late records a tenant's refusals, and its calls that wait for their turn. Guarded by Tenant.mu.
 type late struct {
 	atOnce bucket    // limits the refusals that are returned immediately
 	last   time.Time // time of the last turn that was assigned

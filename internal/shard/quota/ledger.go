@@ -59,7 +59,7 @@ func (l Ledger) Used() (used Amount) {
 	return used
 }
 
-// facts is the input for the computation of a shard's share.
+// facts is the input for computing a shard's share.
 type facts struct {
 	shard  string
 	groups int64    // number of groups that the shard leads
@@ -76,7 +76,7 @@ type facts struct {
 	patient bool
 }
 
-// outlook is the result of the computation for a shard.
+// outlook is the result of computing a shard's share.
 type outlook struct {
 	share Share    // share to write to the ledger
 	gone  []string // shards to remove from the ledger

@@ -100,7 +100,7 @@ type play struct {
 	etcd   *memory
 	clock  *clock
 	sets   map[string]*Set
-	leader map[string]string // the leader of each group
+	leader map[string]string // each group's leader
 	stored map[string]Amount // the stored amount of each group
 }
 

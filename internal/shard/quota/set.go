@@ -162,7 +162,7 @@ type known struct {
 	tenant *Tenant
 }
 
-// Group returns the Of that caches the tenant of a group.
+// Group returns the Of that caches a group's tenant.
 func (s *Set) Group(group string) *Of { return &Of{set: s, group: group} }
 
 // Tenant returns the current tenant of the group, or nil if the group has no tenant.
@@ -223,7 +223,7 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 // lookTime bounds the time of one look.
 const lookTime = 5 * time.Second
 
-// look does one round of Run: it measures how much the groups that this shard leads store, reads the ledgers, and
+// look performs one round of Run. It measures the sizes of the groups that this shard leads, reads the ledgers, and
 // rebalances each tenant.
 func (s *Set) look(ctx context.Context) error {
 	s.looked.Lock()
@@ -289,7 +289,7 @@ func (t *Tenant) beginMeasuring() *measured {
 // agedLooks is a factor: a shard writes its share after agedLooks times Config.Every even if little has changed.
 const agedLooks = 10
 
-// conflictsMax is how often the write of a share is retried if other shards change the ledger between the read and the
+// conflictsMax is how often writing a share is retried if other shards change the ledger between the read and the
 // write.
 const conflictsMax = 5
 

@@ -110,7 +110,8 @@ type counts struct {
 // Usage describes how much of a tenant's quotas this shard uses.
 type Usage struct {
 	Quotas access.Quotas // quotas of the tenant in the whole store
-	// fraction of its groups that this shard leads, and of its rates that this shard enforces; 0 to 1
+	// Part is the fraction of the tenant's groups that this shard leads, and of its rates that this shard enforces, 0 to
+	// 1.
 	Part    float64
 	Stored  Amount // stored by the groups that this shard leads, as last measured, plus the amount admitted since
 	Calls   int64  // number of admitted calls
@@ -140,7 +141,7 @@ func newTenant(set *Set, t *access.Tenant) *Tenant {
 	return n
 }
 
-// Name returns the name of the tenant.
+// Name returns the tenant's name.
 func (t *Tenant) Name() string { return t.name }
 
 // limit sets the quotas, and the part of them that this shard enforces.

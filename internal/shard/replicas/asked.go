@@ -34,11 +34,11 @@ func (a *Asked[T]) Take() map[*Replica]T {
 // AskLook asks the Steerer to examine the group if this replica leads.
 func (r *Replica) AskLook() { r.set.Looks.add(r, struct{}{}) }
 
-// AskFiles requests an install of the replica from the files of another member, because the replica cannot get the
-// entries that it needs. The argument from is the Raft id of that member.
+// AskFiles requests an install of the replica from another member's files, because the replica cannot get the entries
+// that it needs. The argument from is the Raft id of that member.
 func (r *Replica) AskFiles(from uint64) { r.set.Files.add(r, from) }
 
-// NoteSealed records that the log of the replica has filled a segment.
+// NoteSealed records that the replica's log has filled a segment.
 func (r *Replica) NoteSealed() { r.set.Sealed.add(r, struct{}{}) }
 
 // Wake makes the watcher compare the replicas with etcd again. It never blocks.

@@ -13,7 +13,7 @@ const (
 	rateStep = 500 * time.Millisecond
 )
 
-// Copying is the progress of a replica that is fetching the files of its group. It is safe for concurrent use.
+// Copying is the progress of a replica that is fetching its group's files. It is safe for concurrent use.
 type Copying struct {
 	now func() time.Time
 

@@ -104,7 +104,7 @@ func nameOfDeleted(view placement.View, id uuid.UUID) string {
 	return ""
 }
 
-// isDeleted reports whether etcd lists the group of a replica as deleted.
+// isDeleted reports whether etcd lists a replica's group as deleted.
 func isDeleted(view placement.View, r *Replica) bool {
 	id, is := view.Deleted[r.Name]
 	return is && id == r.UUID

@@ -33,8 +33,8 @@ type State struct {
 // Replica is a group's replica on the volume, from the moment when its folder is found or created. It is safe for
 // concurrent use.
 type Replica struct {
-	// Name is the name of the group. It is empty until Decide learns it, and until then the replica has no route.
-	// Code that may meet a replica without a route reads the name from State.
+	// Name is the group's name. It is empty until Decide learns it, and until then the replica has no route. Code that may
+	// meet a replica without a route reads the name from State.
 	Name string
 	UUID uuid.UUID
 
@@ -69,7 +69,7 @@ type look struct {
 	replaced      int64 // number of members whose shards have another volume now
 }
 
-// NoTransition is logged when an event is not legal in the phase of a replica. Tests fail if they see it.
+// NoTransition is logged when an event is not legal in a replica's phase. Tests fail if they see it.
 const NoTransition = "a replica stays in its phase, which this event must not find it in: that is a bug, please " +
 	"report it"
 
@@ -259,7 +259,7 @@ func (r *Replica) Members() map[uint64]placement.Member {
 	return nil
 }
 
-// Learn records the members that etcd names. It replaces earlier facts about them.
+// Learn records the members that etcd names, and replaces what was recorded about them before.
 func (r *Replica) Learn(named []placement.Member) {
 	old := r.Members()
 	if !slices.ContainsFunc(named, func(m placement.Member) bool { return old[m.RaftID] != m }) {
@@ -270,7 +270,7 @@ func (r *Replica) Learn(named []placement.Member) {
 		next = map[uint64]placement.Member{}
 	}
 	for _, m := range named {
-		if m.Shard != "" { // empty: etcd does not know the location
+		if m.Shard != "" { // an empty name means that etcd does not know the location
 			next[m.RaftID] = m
 		}
 	}
@@ -302,7 +302,7 @@ func (r *Replica) facts(state placement.Group) *member.Replica {
 			facts.KnownIndex = max(facts.KnownIndex, sv.log.ConfIndex())
 		}
 		if len(state.Members) > 0 && facts.KnownIndex > state.ConfIndex {
-			_, facts.InConf = r.role() // not done in other cases, because role takes the lock of the node
+			_, facts.InConf = r.role() // not done in other cases, because role takes the node's lock
 		}
 	}
 	return &facts

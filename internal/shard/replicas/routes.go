@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Routes is an immutable table of the groups of this shard, served or not. The zero value is the table of a shard that
-// has no view of etcd yet.
+// Routes is an immutable table of this shard's groups, served or not. The zero value is the table of a shard that has
+// no view of etcd yet.
 type Routes struct {
 	Epoch    uint64
 	Held     bool // etcd was rolled back, so its state of groups may be outdated

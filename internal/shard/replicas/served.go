@@ -34,7 +34,7 @@ func (r *Replica) Serve(log *group.Log, node *replica.Replica, raftID uint64, of
 	return sv
 }
 
-// Served returns the Served of the replica, or nil if no node serves it. It takes no lock.
+// Served returns the replica's Served, or nil if no node serves it. It takes no lock.
 func (r *Replica) Served() *Served { return r.served.Load() }
 
 // TakeOut takes a replica out of service and locks it against other changes, until EndChange. It returns the Served,

@@ -120,7 +120,7 @@ func (s *Set) Remove(r *Replica) {
 	s.publish()
 }
 
-// Find returns the replica of a group, or nil if there is none.
+// Find returns a group's replica, or nil if there is none.
 func (s *Set) Find(group uuid.UUID) *Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,7 +289,7 @@ func (s *Set) GroupOf(r *Replica) (Group, bool) {
 		Known: *s.neighbours.Load()}, true
 }
 
-// Address returns the address of a shard as etcd last reported it. It returns false if the shard is unknown.
+// Address returns a shard's address as etcd last reported it. It returns false if the shard is unknown.
 func (s *Set) Address(shard string) (string, bool) {
 	known, ok := (*s.neighbours.Load())[shard]
 	return known.Address, ok

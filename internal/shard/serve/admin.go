@@ -29,7 +29,7 @@ type Admin interface {
 	// Moves returns the copies that are being created on this shard, sorted by group. Groups with numeric names are
 	// sorted by number.
 	Moves() []*recordv1.Move
-	// Load returns the progress of the first load. Loaded is closed when that load is over.
+	// Load returns the progress of the first load. Loaded is closed when that load has finished.
 	Load() *recordv1.Load
 	Loaded() <-chan struct{}
 	// DescribeVolume reads the volume and describes its content.
@@ -38,7 +38,7 @@ type Admin interface {
 	Explain(g Group) ([]*recordv1.CompactionHold, error)
 	// Compact frees superseded data of a group.
 	Compact(ctx context.Context, g Group, options group.CompactOptions) (group.CompactReport, error)
-	// AcceptLoss declares the damage of a group lost.
+	// AcceptLoss declares a group's damaged data lost.
 	AcceptLoss(ctx context.Context, g Group) ([]format.Damage, error)
 	// ResolveGroup returns the UUID of a group that this shard leads, if etcd has the same UUID for the name.
 	ResolveGroup(ctx context.Context, g Group) (uuid.UUID, error)
@@ -117,7 +117,7 @@ func (s *adminServer) PlanMoves(_ context.Context, in *recordv1.PlanMovesRequest
 	return out, nil
 }
 
-// ListGroups implements AdminService. It returns the replicas of this shard.
+// ListGroups implements AdminService. It returns this shard's replicas.
 func (s *adminServer) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse,
 	error) {
 	if in.GetGroup() != "" {

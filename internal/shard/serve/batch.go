@@ -192,8 +192,8 @@ func (s *recordServer) finishBatch(ctx context.Context, b *batch) *recordv1.Batc
 	return out
 }
 
-// wrote reports the puts of a message to the audit log, once their outcome is in errs. It leaves out the puts that were
-// not passed to their groups.
+// wrote reports a message's puts to the audit log, once their outcome is in errs. It leaves out the puts that were not
+// passed to their groups.
 func (b *batch) wrote(ctx context.Context) {
 	call := access.CallOf(ctx)
 	if call == nil {

@@ -257,7 +257,7 @@ func (b *batchGet) transmit(out *recordv1.BatchGetResponse) error {
 	return nil
 }
 
-// one does the read number i, and fills in its item.
+// one performs read number i, and fills in the item for the result.
 func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	if b.errs[i] != nil {
 		return b.errs[i]
@@ -268,7 +268,7 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	if err != nil {
 		return err
 	}
-	// After this, the record uses at most one whole frame of the arena.
+	// The record occupies at most one whole frame in the arena.
 	n := len(rec.Data)
 	frame := format.FrameBytes(len(rec.Attributes), max(n, format.BlobRefBytes))
 	free := int64(cap(r.arena) - len(r.arena))
@@ -284,7 +284,7 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 // refusedError means that there is no memory for the record.
 type refusedError struct{ error }
 
-// admit reserves memory for a record that was read. If apart is true, the data of the record may be outside the arena.
+// admit reserves memory for a record that was read. If apart is true, the record's data may be outside the arena.
 func (b *batchGet) admit(r *batchReader, rec *group.Record, name string, apart bool) error {
 	size := answerSize(name, rec)
 	if r.size+size+messageSize > r.granted {

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// These are the numbers of the fields that this file decodes by itself.
+// These are the numbers of the fields that the code in this file decodes by itself.
 const (
 	putsField protowire.Number = 1  // BatchPutRequest.puts
 	keyField  protowire.Number = 1  // PutRequest.key

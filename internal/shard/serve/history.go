@@ -88,7 +88,7 @@ func pageBelow(ctx context.Context, group string, in *recordv1.ListVersionsReque
 	return below, nil
 }
 
-// Find implements RecordService. It searches the groups of this shard.
+// Find implements RecordService. It searches this shard's groups.
 func (s *recordServer) Find(ctx context.Context, in *recordv1.FindRequest) (*recordv1.FindResponse, error) {
 	out := &recordv1.FindResponse{}
 	var names []string

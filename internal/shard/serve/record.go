@@ -271,7 +271,7 @@ func (s *Server) prepareRead(ctx context.Context, in interface {
 	return err
 }
 
-// get reads the record. The data of the record may alias options.Buffer.
+// get reads the record. The record's data may alias options.Buffer.
 func (r *read) get() (group.Record, error) {
 	rec, err := r.served.Log().Get(r.where.ID, r.options)
 	if err != nil {
@@ -296,8 +296,8 @@ func dataOf(rec *group.Record, metadataOnly bool, sum *uint32) *uint32 {
 	return sum
 }
 
-// fillRecord fills in the message of a record. If sum is not nil, the message holds the data of rec without a copy.
-// An existing key is reused.
+// fillRecord fills in a record's message. If sum is not nil, the message holds the data of rec without a copy. An
+// existing key is reused.
 func fillRecord(out *recordv1.Record, w answer.Where, rec *group.Record, sum *uint32) error {
 	if out.Key == nil {
 		out.Key = &recordv1.RecordKey{}

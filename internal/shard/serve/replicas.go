@@ -19,7 +19,7 @@ import (
 type Replicas interface {
 	// Address returns the address under which others reach the shard.
 	Address() string
-	// Routing returns the routing of the store.
+	// Routing returns the store's routing.
 	Routing() placement.Routing
 	// Group returns the group with a valid name if this shard serves it, and otherwise an error that names the shard
 	// to call, if it is known. ctx bounds the search. epoch is the epoch of the caller's routing, or 0 if the caller
@@ -30,7 +30,7 @@ type Replicas interface {
 	// Groups returns the sorted names of all groups that the shard is responsible for. known is false until the shard
 	// has received a view of etcd.
 	Groups() (names []string, known bool)
-	// IsJoining reports whether the replica of a group has no data yet.
+	// IsJoining reports whether a group's replica has no data yet.
 	IsJoining(name string) bool
 	// Known returns name if the shard is responsible for the group with this name, served or not, and an empty string
 	// otherwise.

@@ -288,7 +288,7 @@ func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []str
 func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) error {
 	s := sc.server
 	if at.Through > 0 && at.After == at.Through {
-		return nil // the scan of this group has already ended
+		return nil // this group's scan has already ended
 	}
 	w := answer.Where{Group: at.Group}
 	sv, err := s.shard.Group(ctx, at.Group, epoch)

@@ -169,8 +169,8 @@ func (u *upload) take(ctx context.Context, chunk []byte) error {
 	return u.store(ctx, chunk)
 }
 
-// reserve reserves an upload with this total number of bytes in the quotas of the tenant, or returns an error if a
-// quota is used up.
+// reserve reserves an upload with this total number of bytes in the tenant's quotas, or returns an error if a quota is
+// used up.
 func (u *upload) reserve(ctx context.Context, bytes int64) error {
 	more := quota.Amount{Bytes: bytes - u.stores}
 	if u.tenant == nil || more.Bytes <= 0 && u.write.reserved != (quota.Reserved{}) {

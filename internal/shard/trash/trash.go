@@ -43,7 +43,7 @@ type Options struct {
 	Logger        *slog.Logger
 }
 
-// Bin is the trash of a volume. It is safe for concurrent use.
+// Bin is a volume's trash. It is safe for concurrent use.
 type Bin struct {
 	Options
 	deleting longlock.Mutex // held while files are deleted
