@@ -27,7 +27,7 @@ const (
 type putSide struct {
 	name   string
 	copies int
-	secure *authorities // nil: plaintext
+	secure *authorities // nil means plaintext
 }
 
 const putsWithTLS = "copies 3 with TLS"

@@ -59,7 +59,7 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 }
 
 // rested waits until all groups are quiescent, and then measures in each round how much of a core the shards use, in
-// percent: the average over all running shards, and the average over the named ones.
+// percent. It returns the averages over all running shards and over the named ones.
 func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string) (all, of []float64, err error) {
 	if !backoff.Sleep(ctx, 2*time.Second+2*b.opts.Time) { // groups become quiescent half a second after their last work
 		return nil, nil, context.Cause(ctx)

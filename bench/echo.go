@@ -127,7 +127,7 @@ func (b *bareServer) record(id int64) *recordv1.Record {
 	}
 }
 
-// bareBatchBytes is about as much as a shard puts into one message.
+// bareBatchBytes is about the number of bytes that a shard puts into one message.
 const bareBatchBytes = 1 << 20
 
 func (b *bareServer) BatchGet(r *recordv1.BatchGetRequest,

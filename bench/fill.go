@@ -137,7 +137,7 @@ func (l logs) close() error {
 	return errors.Join(errs...)
 }
 
-// load loads all groups in parallel with one loader, as the start of a shard does, and checks that no record is
+// load loads all groups in parallel with one loader, as a shard does when it starts, and checks that no record is
 // missing.
 func (d *dataset) load(ctx context.Context, residency group.Residency, loader *segio.Loader) (logs, error) {
 	loaded := make(logs, len(d.groups))

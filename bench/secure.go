@@ -51,8 +51,8 @@ func tlsLink() (link, error) {
 	return link{server: credentials.NewTLS(cfg), client: credentials.NewTLS(cfg)}, nil
 }
 
-// authorities issue the certificates for the processes of a store. A nil *authorities issues no certificates, and its
-// shards speak plaintext. authorities is not safe for concurrent use. The caller must call close.
+// authorities issue the certificates for a store's processes. A nil *authorities issues no certificates, and its shards
+// speak plaintext. authorities is not safe for concurrent use. The caller must call close.
 type authorities struct {
 	authority *authority.Authority
 	store     identity.Store

@@ -133,7 +133,7 @@ type writeTarget struct {
 	written  atomic.Int64
 }
 
-// one measures a case once. While callers write, it first takes a processor profile and then an execution trace.
+// one measures a case once. While callers write, it first takes a CPU profile and then an execution trace.
 func (b *writePath) one(ctx context.Context, c writeCase, t *writeTarget, f *rounds.Figures) (err error) {
 	writing, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -281,8 +281,7 @@ func setStages(f *rounds.Figures, kind string, content []byte, records float64) 
 	return nil
 }
 
-// tables returns the tables of the report: for each size the totals, the CPU time by stage, and the waiting times by
-// stage.
+// tables returns the report's tables: for each size the totals, the CPU time by stage, and the waiting times by stage.
 func (b *writePath) tables() []result.Table {
 	tables := make([]result.Table, 0, 3*len(b.opts.Sizes))
 	for _, size := range b.opts.Sizes {

@@ -1,5 +1,5 @@
 // Package demo is the program behind `make run`. It imports a real tree as records, kills the store, and shows that the
-// store serves again at the speed of the disk.
+// store serves again at the disk's speed.
 package demo
 
 import (

@@ -1,4 +1,4 @@
-// Package drive provides the tools of the benchmarks: goroutines, calls for a given duration, processes, and cold
+// Package drive provides tools for benchmarks, such as goroutines, calls for a given duration, processes, and cold
 // caches.
 package drive
 

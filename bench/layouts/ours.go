@@ -40,7 +40,7 @@ const (
 
 func (o *ours) name() string { return oursTitle }
 
-// Writer appends to the log of a group. When a call returns, the written entries are durable and applied.
+// Writer appends to a group's log. When a call returns, the written entries are durable and applied.
 type Writer struct {
 	log        *group.Log
 	index      uint64
@@ -237,7 +237,7 @@ func countWords(n int) string {
 	return strconv.Itoa(n)
 }
 
-// sizeWords formats the size of a record.
+// sizeWords formats a record's size.
 func sizeWords(bytes int) string {
 	if bytes >= 1<<10 && bytes%(1<<10) == 0 {
 		return strconv.Itoa(bytes>>10) + " KB"

@@ -54,7 +54,7 @@ const (
 // fileName returns the name of a record's file: 16 hexadecimal digits.
 func fileName(id int64) string { return fmt.Sprintf("%016x", uint64(id)*spread) }
 
-// fileID returns the id that belongs to the name of a file.
+// fileID returns the id that belongs to a file's name.
 func fileID(name string) (int64, error) {
 	var n uint64
 	if _, err := fmt.Sscanf(name, "%016x", &n); err != nil {

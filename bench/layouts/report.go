@@ -18,7 +18,7 @@ type part struct {
 
 const numberLabel = "number of the creation"
 
-// parts are the tables of the report, in order.
+// parts are the report's tables, in order.
 var parts = []part{
 	{table: 1, part: partSizes, id: "t1-sizes", title: "fill and read everything",
 		about: "Fill: until the last call returns, when files and the composite file are in memory only (nothing was " +

@@ -93,7 +93,7 @@ func TestFileSystems(t *testing.T) {
 	}
 }
 
-// tiny returns the options of a run that takes only a moment.
+// tiny returns options for a very short run.
 func tiny(t *testing.T, tables ...int) Options {
 	return Options{Dir: t.TempDir(), FileSystems: []string{"ext4", "reiserfs"}, Tables: tables, Scale: "tiny", Say: t.Logf}
 }

@@ -47,7 +47,7 @@ type options struct {
 	only               string
 	scale              string
 	rounds             int
-	stores             map[string]bool // empty: all
+	stores             map[string]bool // empty means all stores
 	sizes              []size
 	callers            []int
 	time               time.Duration // duration of the warm gets, and of each measurement over the network

@@ -22,7 +22,7 @@ type Change struct {
 	Worse  bool   `json:"worse"`
 	Old    string `json:"old"`
 	New    string `json:"new"`
-	// new / old; 0 means that the metric is missing now, or that a target is no longer met
+	// Factor is new / old. 0 means that the metric is missing now, or that a target is no longer met.
 	Factor float64 `json:"factor,omitempty"`
 	key    string  // key of the row
 }

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// The layout of a plot is computed once. The plot is then drawn on a canvas for SVG or on a canvas for pixels.
-// Therefore both show the same.
+// A plot's layout is computed once. The plot is then drawn on a canvas for SVG or on a canvas for pixels. Therefore
+// both show the same.
 
 // canvas draws the parts of a plot. Coordinates are in pixels from the upper left.
 type canvas interface {

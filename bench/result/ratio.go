@@ -11,7 +11,7 @@ type Ratio struct {
 	// Faster means that the fields Ours and Limit are times or sizes. The ratio is then Limit / Ours, so that a greater
 	// ratio is better.
 	Faster bool
-	Target float64 // 0: no target, the ratio is only reported
+	Target float64 // 0 if there is no target and the ratio is only reported
 	AtMost bool    // the ratio must not exceed Target; otherwise it must not be below Target
 	Missed string  // reason why there is no value; the row remains, without values
 	Note   string

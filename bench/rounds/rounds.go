@@ -1,7 +1,6 @@
 // Package rounds performs measurements that are compared with each other, and alternates between them. Each cell is
 // measured once a round, and the order rotates from round to round, so that a slow minute of the machine affects all
-// cells alike. The results of a run are stored, so that another run can resume it, and they become the rows of a
-// report.
+// cells alike. The results of a run are stored, so that another run can resume it, and they become a report's rows.
 package rounds
 
 import (

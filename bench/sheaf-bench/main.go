@@ -111,8 +111,8 @@ func sheafFlag(cmd *cobra.Command, path *string) {
 		"the program sheaf, whose processes are measured (default: the one beside this program)")
 }
 
-// sheafBeside returns the path of the program sheaf after a check that it exists. By default, sheaf is in the folder
-// of this program.
+// sheafBeside returns the path of the program sheaf after a check that it exists. By default, sheaf is in this
+// program's folder.
 func sheafBeside(path string) (string, error) {
 	if path == "" {
 		own, err := os.Executable()

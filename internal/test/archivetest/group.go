@@ -87,7 +87,7 @@ func (g *Group) Compact(indexes ...uint64) {
 	}
 }
 
-// AddHole records in the next log object that the versions from one index to another were lost.
+// AddHole records in the next log object that the versions with the given range of indexes were lost.
 func (g *Group) AddHole(from, to uint64) {
 	g.newHoles = append(g.newHoles, object.Hole{From: from, To: to})
 }

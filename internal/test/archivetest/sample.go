@@ -30,7 +30,7 @@ func SampleKey(t testing.TB) object.Key {
 //	gamma   deletes, then the group itself is deleted
 //	delta   a first copy, and nothing since then except a read that found nothing new
 //
-// The argument blobBytes is the size of each blob, at least 1.
+// The argument blobBytes is each blob's size, at least 1.
 func Sample(t testing.TB, b bucket.Bucket, key object.Key, blobBytes int) *Writer {
 	t.Helper()
 	w := New(t, b, SampleStore, key)

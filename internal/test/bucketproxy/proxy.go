@@ -176,7 +176,7 @@ func drop(w http.ResponseWriter) {
 	_ = conn.Close()
 }
 
-// Fault is one fault, which the requests that match it meet.
+// Fault is a fault that the proxy injects into matching requests.
 type Fault struct {
 	match func(*http.Request) bool
 	// serve responds to a request, and counts the fault as fired before the client can notice it. If serve does nothing,

@@ -34,8 +34,8 @@ const (
 // all.
 const never = int64(math.MaxInt64)
 
-// operation is one call on one record as a client saw it. A value identifies a put, because no two puts have the same
-// value. 0 means that there is no record.
+// operation is one client's call on one record, with its observed outcome. A value identifies a put, because no two
+// puts have the same value. 0 means that there is no record.
 type operation struct {
 	worker     int
 	verb       verb

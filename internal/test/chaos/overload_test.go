@@ -31,7 +31,7 @@ const (
 	burstRefusals = 20              // required number of refusals
 	burstLasts    = 7 * time.Second // duration after these refusals; longer than the workers retry most calls
 
-	overloadedRate = "1M"         // bytes per second, so few that the groups of the disk are easy to overload
+	overloadedRate = "1M"         // bytes per second, so few that the disk's groups are easy to overload
 	overloaded     = "OVERLOADED" // the reason of a refusal
 )
 

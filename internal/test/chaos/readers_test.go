@@ -21,7 +21,7 @@ import (
 const (
 	ballastFirst   = -1_000_000_000
 	ballastRecords = 4
-	ballastBytes   = 400 << 10 // bytes of one record; together they exceed the size of a segment
+	ballastBytes   = 400 << 10 // bytes of one record; together they exceed a segment's size
 )
 
 // ballastData returns a ballast record's data in a round. It is text, so that it can be found in a segment.
@@ -113,8 +113,8 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 		case reasonOf(err) == overloaded:
 			return nil
 		case err != nil:
-			// The leadership of the group has probably moved. In that case the last streams were refused too and occupy no
-			// memory, so the next streams read another group.
+			// The group's leadership has probably moved. In that case the last streams were refused too and occupy no memory, so
+			// the next streams read another group.
 			refused := err
 			opened = 0
 			if group, err = n.ledWithBallast(victim); err != nil {

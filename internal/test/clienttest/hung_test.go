@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// told is a gateway that only sends the routing.
+// told is a gateway that only serves WatchRouting.
 type told struct {
 	recordv1.UnimplementedRoutingServiceServer
 	leaders chan string

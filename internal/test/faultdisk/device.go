@@ -140,7 +140,7 @@ func (d *Device) take(op Op) {
 	d.record = append(d.record, op)
 }
 
-// do applies an operation to the content of a disk.
+// do applies an operation to a disk's content.
 func (p pages) do(op Op) {
 	switch op.Kind {
 	case Write:

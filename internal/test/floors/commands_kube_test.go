@@ -310,7 +310,7 @@ func setsWhatIs(chart, settings string) error {
 	return nil
 }
 
-// reaches reports whether a path exists in the values of a chart.
+// reaches reports whether a path exists in a chart's values.
 func reaches(values map[string]any, path []string) bool {
 	value, ok := values[path[0]]
 	if !ok || len(path) == 1 {

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// root is the root of the repository, relative to this package's folder.
+// root is the repository's root, relative to this package's folder.
 const root = "../../.."
 
 // sort is one sort of command that pages show.

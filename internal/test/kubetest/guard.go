@@ -15,7 +15,7 @@ import (
 // becomes the guard of that folder.
 const guardVariable = "SHEAF_KUBETEST_GUARD"
 
-// The guard runs the binary of the test, and exits before it reaches the tests.
+// The guard runs the test's binary, and exits before it reaches the tests.
 func init() {
 	dir := os.Getenv(guardVariable)
 	if dir == "" {

@@ -23,7 +23,7 @@ const startTimeout = 5 * time.Minute
 
 // Server is a running API server.
 type Server struct {
-	// Config is the configuration of an administrator.
+	// Config is an administrator's configuration.
 	Config *rest.Config
 	// Kubeconfig is a file for the same administrator.
 	Kubeconfig string
@@ -201,7 +201,7 @@ func tail(name string) string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// startGuard runs this program as the guard of a folder. See init.
+// startGuard runs this program as a folder's guard. See init.
 func startGuard(dir string) (*exec.Cmd, io.Closer, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -21,7 +21,7 @@ func TestGuardSweepsWhenTheTestDies(t *testing.T) {
 	if left, err := users(dir); err != nil || len(left) != 1 || left[0] != server.Process.Pid {
 		t.Fatalf("users %v, %v, want %d", left, err, server.Process.Pid)
 	}
-	// The kernel also closes the pipe of a killed process.
+	// If a process is killed, the kernel closes its pipe, too.
 	must.OK(t, pipe.Close())
 	if err := server.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Fatalf("server ended by %v, want killed", err)

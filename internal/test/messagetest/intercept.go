@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Interceptors record the calls of a server. An Interceptors value is safe for concurrent use.
+// Interceptors record a server's calls. An Interceptors value is safe for concurrent use.
 type Interceptors struct {
 	mu   sync.Mutex
 	seen map[string]*sight // by full name of the method

@@ -1,5 +1,5 @@
-// Package pagetest finds the commands in the pages of the repository. Tests check these commands against the targets of
-// the Makefile, the flags of a program, and the kinds of the CRDs. The package runs none of the commands.
+// Package pagetest finds the commands in the repository's pages. Tests check these commands against the targets of the
+// Makefile, a program's flags, and the kinds of the CRDs. The package runs none of the commands.
 package pagetest
 
 import (
@@ -13,7 +13,7 @@ import (
 
 // Page is a Markdown document.
 type Page struct {
-	Name string // path relative to the root of the repository
+	Name string // path relative to the repository's root
 	Text string
 }
 

@@ -31,7 +31,7 @@ type Disk struct {
 // NewDisk returns a disk that no shard has used.
 func NewDisk() Disk { return Disk{Volume: uuid.New()} }
 
-// Open changes the disk as the start of a shard does. Afterwards the disk records that the given step is registered.
+// Open changes the disk as a shard does when it starts. Afterwards the disk records that the given step is registered.
 func (d *Disk) Open(registered placement.Step) {
 	d.Generation++
 	d.next(registered)

@@ -84,8 +84,8 @@ func (c *cutter) cuts(ctx context.Context, n int, seed uint64) (wrong []error) {
 	return wrong
 }
 
-// position chooses a position for a power cut: either one at which a write was just acknowledged, or one at which much
-// data was not flushed, or any other.
+// position chooses a position for a power cut. With equal probability, it is one right after an acknowledgement, one
+// with much unflushed data, or any position.
 func (c *cutter) position(random *rand.Rand) int {
 	switch n := random.IntN(3); {
 	case n == 0 || c.worst:
@@ -116,7 +116,7 @@ func (c *cutter) count(s faultdisk.Survival, loss faultdisk.Loss) {
 	c.tally.keeps[s.Keep]++
 }
 
-// start is the start of a shard on a disk that a power cut left.
+// start is a shard's start on a disk that was left by a power cut.
 type start struct {
 	*cutter
 	image    *faultdisk.Image

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// write is a put or a delete of one record, as its caller saw it.
+// write is a put or a delete of one record, with the outcome that its caller observed.
 type write struct {
 	value  uint64 // identifies the data, see data; 0: a delete
 	issued int    // number of disk operations before the write began
@@ -17,8 +17,7 @@ type write struct {
 
 const never = -1
 
-// ledger holds all writes that callers requested, and when they were acknowledged. The writes of one record are in
-// order.
+// ledger holds all writes that callers requested, and when they were acknowledged. One record's writes are in order.
 type ledger struct {
 	mu     sync.Mutex
 	writes map[int64][]write
@@ -83,7 +82,7 @@ func (l *ledger) judge(cut int, found map[int64]uint64) error {
 	return fmt.Errorf("%d records are wrong: %s", len(wrong), strings.Join(wrong[:min(len(wrong), 5)], "; "))
 }
 
-// sizes are the sizes of data in bytes: small ones, one block, several blocks, and a blob.
+// sizes are data sizes in bytes for small data, one block, several blocks, and a blob.
 var sizes = []int{20, 300, 4096, 40_000}
 
 const (
@@ -91,7 +90,7 @@ const (
 	largeOneOf = 150
 )
 
-// data returns the data of a value: its number, and bytes that depend only on it.
+// data returns the data for a value, which consists of the value and bytes that depend only on the value.
 func data(value uint64) []byte {
 	size := sizes[value*2654435761>>7%uint64(len(sizes))]
 	if value%largeOneOf == 0 {

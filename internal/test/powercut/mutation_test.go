@@ -15,7 +15,7 @@ import (
 // lazy is the real file system that omits either syncs of files whose names begin with a prefix, or syncs of folders.
 type lazy struct {
 	vfs.OS
-	files   string // prefix of file names; empty: no file
+	files   string // prefix of file names; an empty prefix matches no file
 	folders bool
 }
 

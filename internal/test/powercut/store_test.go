@@ -36,7 +36,7 @@ const (
 
 var routing = placement.Routing{Mode: placement.Hash, Groups: 6}
 
-// etcdOf is the content of etcd for one store. etcd is not affected by power cuts, as if it ran on another machine.
+// etcdOf is etcd's content for one store. etcd is not affected by power cuts, as if it ran on another machine.
 type etcdOf struct {
 	client *clientv3.Client
 	store  *registry.Store

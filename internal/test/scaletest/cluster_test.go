@@ -51,7 +51,7 @@ type cluster struct {
 	said     string // path of the operator's log
 }
 
-// root is the root of the repository.
+// root is the repository's root.
 const root = "../../.."
 
 // startCluster starts the control plane with nodes, and waits until they are Ready.

@@ -28,7 +28,7 @@ type picture struct {
 	apart              int // number of groups whose copies are on their targets and in different zones
 }
 
-// look takes the picture, and fails the test if one shard differs from the others.
+// look collects the picture's data, and fails the test if one shard differs from the others.
 func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) picture {
 	t.Helper()
 	of := []client.ListOption{client.InNamespace("default"), client.MatchingLabels{v1alpha1.LabelPool: "ssd"}}

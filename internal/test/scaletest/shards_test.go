@@ -62,7 +62,7 @@ type played struct {
 	stop                     context.CancelFunc
 }
 
-// startFleet starts to simulate the shards of a store.
+// startFleet starts to simulate a store's shards.
 func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.RecordStore) *fleet {
 	t.Helper()
 	access := workload.EtcdAccessOf(store, nil)
@@ -210,7 +210,7 @@ func (f *fleet) end(address string) {
 	}
 }
 
-// endOnNode stops the shards on a node, as the loss of the node does.
+// endOnNode stops the shards on a node, as if the node were lost.
 func (f *fleet) endOnNode(node string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// call is an operation on one record as a client saw it.
+// call is a client's operation on one record.
 type call struct {
 	what string // get, put or delete
 	id   int64
@@ -277,7 +277,8 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 	return true
 }
 
-// model is the model of one record. The state is the index of the record's newest version, or 0 if there is no record.
+// model describes the operations on one record. The state is the index of the record's newest version, or 0 if there is
+// no record.
 var model = porcupine.Model{
 	Init: func() any { return uint64(0) },
 	Step: func(state, input, output any) (bool, any) {

@@ -126,7 +126,7 @@ const withoutSpace = 10 * time.Second
 // restarts restarts processes whose replica has failed, because only a restart determines what is on the disk.
 func (w *world) restarts() {
 	r := rand.New(rand.NewPCG(w.seed, 8))
-	// time since which a process has reported a full disk even though there is free space
+	// stuck holds the time since which a process has reported a full disk even though there is free space.
 	stuck := map[*process]time.Time{}
 	for w.sleep(100 * time.Millisecond) {
 		for _, p := range w.processes() {

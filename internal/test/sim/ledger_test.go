@@ -244,7 +244,7 @@ func (l *ledger) wasMember(id uint64) bool {
 	return l.members[id]
 }
 
-// keepBlob records the data of a blob.
+// keepBlob records a blob's data.
 func (l *ledger) keepBlob(ref format.BlobRef, data []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

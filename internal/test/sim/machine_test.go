@@ -27,7 +27,7 @@ type machine struct {
 	disk    *vfstest.Mem
 	volume  uuid.UUID
 	raftID  uint64   // the incarnation that the operator has assigned to this machine; 0: none
-	process *process // nil: the machine is down
+	process *process // nil if the machine is down
 	joining bool     // comeUp is running
 	// busy holds the disks on which a start, an install or the stop of a process is in progress. Only one of these may use
 	// a disk at a time, as flock ensures on real machines.
@@ -37,7 +37,7 @@ type machine struct {
 	epoch     int           // incremented whenever the process or the disk is replaced
 	slow      time.Duration // maximum duration of a sync
 	clock     atomic.Int64  // error of the clock in ns
-	session   *session      // nil: no shard has opened the volume
+	session   *session      // nil if no shard has opened the volume
 	backup    *vfstest.Mem  // an older state of the disk
 	since     sinceBackup
 	aged      uuid.UUID // the disk is an older state of this volume, which no process has noticed yet; zero otherwise
@@ -78,7 +78,7 @@ type process struct {
 	disk       *vfstest.Mem
 	faulty     *vfstest.Faulty // the disk as the process sees it
 	committer  *replica.Committer
-	journal    *journal.Journal // nil: the volume has no journal
+	journal    *journal.Journal // nil if the volume has no journal
 	log        *group.Log
 	replica    *replica.Replica
 	neighbours []*neighbour    // other groups on the volume
@@ -198,7 +198,7 @@ func (m *machine) start() {
 }
 
 // noticeAge opens a volume that was rolled back to a state without the wanted incarnation. A shard opens its volume
-// even if no replica on it is wanted, and therefore notices that the state of the volume is old.
+// even if no replica on it is wanted, and therefore notices that the volume's state is old.
 func (m *machine) noticeAge(disk *vfstest.Mem) {
 	m.world.mu.Lock()
 	aged := m.aged
@@ -208,7 +208,7 @@ func (m *machine) noticeAge(disk *vfstest.Mem) {
 	}
 }
 
-// load starts a process from the content of the disk. It returns nil if the process cannot be started now.
+// load starts a process from the disk's content. It returns nil if the process cannot be started now.
 func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *process {
 	w := m.world
 	fs, ended := m.takeHostile(disk)
@@ -339,7 +339,7 @@ func (p *process) halt() {
 }
 
 // kill kills the process immediately. The caller holds world.mu. The returned function stops the process's goroutines.
-// Until that function has returned, no other goroutine may use the disk of the process.
+// Until that function has returned, no other goroutine may use the process's disk.
 func (m *machine) kill() (end func()) {
 	p := m.process
 	m.process = nil

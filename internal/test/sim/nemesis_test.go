@@ -56,7 +56,7 @@ var faults = []fault{
 	{"told late of a silence", 2, (*world).informLate},
 }
 
-// nemesis causes faults until the time with faults is over.
+// nemesis causes faults until the period with faults ends.
 func (w *world) nemesis(o *operator) {
 	r := rand.New(rand.NewPCG(w.seed, 2))
 	var all []fault

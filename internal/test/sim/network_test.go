@@ -60,7 +60,7 @@ func (w *world) noteLead(m *raftpb.Message) {
 	w.leads[m.GetTerm()] = m.GetFrom()
 }
 
-// delay returns the delay of a message. At random, it is longer than the delays of later messages.
+// delay returns a message's delay. At random, it is longer than the delays of later messages.
 func (w *world) delay() time.Duration {
 	switch x := w.random.Float64(); {
 	case w.bad && x < w.cfg.lateOdds:

@@ -30,7 +30,7 @@ func (m *machine) isHit() bool {
 type place struct {
 	file          string
 	offset, bytes int64
-	segment       *format.ManifestSegment // nil: a blob
+	segment       *format.ManifestSegment // nil for a blob
 	synced        int64                   // synced bytes of the segment
 }
 

@@ -67,14 +67,14 @@ func (m *machine) durable() uint64 {
 
 func (m *machine) shardName() string { return fmt.Sprint("shard-", m.number) }
 
-// isForeign reports whether a disk has the volume of another shard.
+// isForeign reports whether a disk has another shard's volume.
 func (m *machine) isForeign(disk *vfstest.Mem) bool {
 	sb, _, err := volume.VerifySuperblock(disk, superDir)
 	return err == nil && sb.Shard != m.shardName() && m.world.cfg.mutation != mutateCopy
 }
 
-// openVolume takes the steps that a shard takes before it reads the content of a volume. It returns false if the volume
-// must not be used, or cannot be used now. The caller has reserved the disk with hold.
+// openVolume takes the steps that a shard takes before it reads a volume's content. It returns false if the volume must
+// not be used, or cannot be used now. The caller has reserved the disk with hold.
 func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	w := m.world
 	name := m.shardName()
@@ -191,9 +191,8 @@ func (m *machine) empty() {
 	m.aged = aged
 }
 
-// emptied returns a disk without the content of the group, as after that content was moved to the trash. The volume
-// remains the same. If the disk belongs to another shard, emptied returns a blank disk, as if a person had replaced
-// it.
+// emptied returns a disk without the group's content, as after that content was moved to the trash. The volume remains
+// the same. If the disk belongs to another shard, emptied returns a blank disk, as if a person had replaced it.
 func (m *machine) emptied() *vfstest.Mem {
 	disk := vfstest.NewMem()
 	sb, _, err := volume.VerifySuperblock(m.disk, superDir)
@@ -302,7 +301,7 @@ func (w *world) silenceEtcd(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// rollBack replaces the disk of a machine by an older state. The machine must notice this without help.
+// rollBack replaces a machine's disk with an older state of the disk. The machine must notice this without help.
 func (w *world) rollBack(o *operator, r *rand.Rand) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

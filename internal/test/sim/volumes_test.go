@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// mayLose reports whether the disk of a machine may be lost without losing data. A quorum of the other members must
-// hold everything, so no other voter may be lost or damaged. The caller holds o.mu, so that the operator does not
-// change members.
+// mayLose reports whether a machine's disk may be lost without losing data. A quorum of the other members must hold
+// everything, so no other voter may be lost or damaged. The caller holds o.mu, so that the operator does not change
+// members.
 func (w *world) mayLose(o *operator, m *machine) bool {
 	if o.changing {
 		return false

@@ -83,7 +83,7 @@ type world struct {
 	leads       map[uint64]uint64                    // term -> the leader of that term
 	partitioned map[[2]int]bool                      // [from, to]: messages are dropped
 	bad         bool                                 // the network loses, repeats and delays messages
-	trap        trap                                 // nil: no trap is set
+	trap        trap                                 // nil if no trap is set
 	calm        bool                                 // clients do not write
 	stopping    bool                                 // no new calls and no new faults
 	volumes     map[uuid.UUID]placement.VolumeRecord // the records of volumes in etcd

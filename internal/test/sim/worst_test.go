@@ -77,7 +77,7 @@ func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) boo
 }
 
 // loseAlone calls lose() for a machine and disconnects the leader at the same moment. lose() must not sleep, because a
-// lock is held and the time of the bubble would stop.
+// lock is held and the bubble's time would stop.
 func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

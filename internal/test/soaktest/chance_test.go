@@ -21,7 +21,7 @@ var byChance = regexp.MustCompile(
 var mayBeByChance = []string{
 	"controllers/shardpool_process_test.go",    // addresses of the loopback network
 	"internal/test/scaletest/cluster_test.go",  // addresses of the loopback network
-	"internal/consensus/replica/bench_test.go", // the data of a benchmark
+	"internal/consensus/replica/bench_test.go", // a benchmark's data
 	"internal/test/soaktest/chance_test.go",
 	"internal/test/soaktest/soaktest_test.go",
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // TestALearnerThatItsLeaderNeverHearsIsReported moves groups to a shard that fetches their files, and that the leaders
-// cannot reach. `sheaf doctor` must report the copies within the time of the rule, and must stop reporting them when
-// the leaders can reach the shard. The test takes 1 s of CPU time.
+// cannot reach. `sheaf doctor` must report the copies within the rule's time, and must stop reporting them when the
+// leaders can reach the shard. The test takes 1 s of CPU time.
 func TestALearnerThatItsLeaderNeverHearsIsReported(t *testing.T) {
 	synctest.Test(t, learnerIsNeverHeard)
 }

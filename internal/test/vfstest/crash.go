@@ -49,9 +49,9 @@ type Survival struct {
 func (s Survival) String() string { return fmt.Sprintf("%s/%d", s.Kind, s.Seed) }
 
 // CrashClone returns the disk that a power cut at this moment would leave, as a machine finds it after its next start.
-// No file is open or locked, everything on the disk is durable, operations are counted from 0, and no crash is planned.
-// The capacity is unchanged. The original is not changed and may continue to be used. Disks share pages until one of
-// them changes a page, so clones are cheap.
+// No file is open or locked, everything on the disk is durable, operations are counted from 0, and no crash is
+// scheduled. The capacity is unchanged. The original is not changed and may continue to be used. Disks share pages
+// until one of them changes a page, so clones are cheap.
 func (m *Mem) CrashClone(s Survival) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -59,8 +59,8 @@ func (m *Mem) CrashClone(s Survival) *Mem {
 		from: m, to: NewMem(), survival: s, nodes: make(map[*memNode]*memNode),
 		random: rand.New(rand.NewPCG(s.Seed, 0x5eaf)),
 	}
-	// Some clones keep most sectors and others few. With odds of one half for each sector, a file with many sectors would
-	// never be nearly whole.
+	// Some clones keep most sectors and others few. If each sector survived with a probability of one half, a file with
+	// many sectors would never survive nearly completely.
 	c.odds = []float64{0.1, 0.5, 0.9}[c.random.IntN(3)]
 	c.to.capacity = m.capacity
 	c.chooseNames()

@@ -37,7 +37,7 @@ const (
 
 // Fault is a rule that makes operations fail. Add activates it. A Fault must not be changed after the call to Add.
 type Fault struct {
-	// selects operations; Op.Number is the number of this operation among those of its kind, from 1; nil selects all
+	// Match selects operations. Op.Number is the number of the operation among those of its kind, from 1. nil selects all.
 	Match  func(Op) bool
 	Skip   int64 // number of matches that pass before the first fault
 	Count  int64 // maximum number of faults; 0: no limit

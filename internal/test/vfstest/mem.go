@@ -362,7 +362,7 @@ func (m *Mem) Link(oldName, newName string) error {
 	})
 }
 
-// MkdirAll implements vfs.FS. The creation of each folder is one operation, and the SyncDir of the folder is another.
+// MkdirAll implements vfs.FS. The creation of each folder is one operation, and the folder's SyncDir is another.
 func (m *Mem) MkdirAll(dir string) error {
 	return vfs.MakeFolders(m, path.Clean(dir), m.mkdir)
 }

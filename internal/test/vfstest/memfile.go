@@ -47,7 +47,7 @@ type memNode struct {
 	// These fields are for a file.
 	links       int        // number of names
 	handles     int        // number of open files
-	pages       []*memPage // nil: a hole. Bytes at and after size are zero
+	pages       []*memPage // a nil page is a hole; bytes at and after size are zero
 	usedBytes   int64      // in pages that are not holes
 	size        int64
 	durableSize int64

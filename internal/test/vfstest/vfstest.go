@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Run runs the tests of the contract. open() must return a file system and an empty folder on it, both new for each
+// Run runs the contract tests for vfs.FS. open() must return a file system and an empty folder on it, both new for each
 // call.
 func Run(t *testing.T, open func(t *testing.T) (vfs.FS, string)) {
 	tests := []struct {
