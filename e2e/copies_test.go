@@ -40,8 +40,8 @@ type drain struct {
 	words bytes.Buffer // standard error; guarded by mutex
 }
 
-// startDrain starts to drain the shards of a node. When an eviction is refused, kubectl reports this and tries again
-// every five seconds.
+// startDrain starts to drain a node's shards. When an eviction is refused, kubectl reports this and tries again every
+// five seconds.
 func startDrain(node string) *drain {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &drain{end: cancel, ended: make(chan struct{})}

@@ -56,7 +56,7 @@ func (s *space) connect() records {
 	return records{recordv1.NewRecordServiceClient(conn)}
 }
 
-// bytesOf returns the data of a large record, which is hardly compressible.
+// bytesOf returns a large record's data, which is hardly compressible.
 func bytesOf(id int64) []byte {
 	data := make([]byte, bulkBytes)
 	_, _ = rand.NewChaCha8([32]byte{byte(id), byte(id >> 8)}).Read(data)
@@ -139,7 +139,7 @@ spec:
 `, name, name, size, name, device, node))
 	DeferCleanup(func() {
 		kubectl("delete", "storageclass", name)
-		kubectl("delete", "pv", name, "--wait=false") // does not wait, because the claim of the volume is deleted first
+		kubectl("delete", "pv", name, "--wait=false") // does not wait, because the volume's claim is deleted first
 	})
 }
 

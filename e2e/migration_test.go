@@ -48,8 +48,8 @@ func (s *space) makeNextPool() {
 }
 
 // migrate moves all groups from the pool "main" to the pool "next" under load. At each step, it partitions the node of
-// a copy, and reconnects that node. n1 is not partitioned, because it runs etcd. If the move is over before all steps
-// were seen, the groups move back.
+// a copy, and reconnects that node. n1 is not partitioned, because it runs etcd. If the move is complete before all
+// steps were seen, the groups move back.
 func (s *space) migrate(l *load) {
 	others := []string{"n2", "n3"}
 	var from, to string

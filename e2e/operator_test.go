@@ -29,7 +29,7 @@ type operatorLogs struct {
 	logs  map[string]*bytes.Buffer // by container; guarded by mutex
 }
 
-// logOf collects the log of one container.
+// logOf collects one container's log.
 type logOf struct {
 	*operatorLogs
 	container string

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// shards returns the shards of a pool, as its Shards report them.
+// shards returns a pool's shards, as its Shards report them.
 func (s *space) shards(pool string) map[string]v1alpha1.ShardStatus {
 	GinkgoHelper()
 	list, err := s.shardList(pool)

@@ -324,7 +324,7 @@ spec:
 	return w
 }
 
-// newToken replaces the token in the file by a new one.
+// newToken replaces the token in the file with a new one.
 func (w *streams) newToken() {
 	GinkgoHelper()
 	token := kubectl("create", "token", "reader", "-n", w.space.name, "--audience=sheaf/"+w.space.name+"/q",

@@ -91,7 +91,7 @@ var _ = Describe("the tutorial", Serial, func() {
 
 		script := filepath.Join(GinkgoT().TempDir(), "tutorial.sh")
 		Expect(os.WriteFile(script, []byte(sessionOf(steps)), 0o600)).To(Succeed())
-		// The programs are those in the PATH of the page.
+		// The programs are those in the page's PATH.
 		path := "PATH="
 		for _, dir := range []string{"bin", "bin/kube", "bin/tools"} {
 			path += filepath.Join(root, dir) + ":"

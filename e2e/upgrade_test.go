@@ -52,7 +52,7 @@ func changed(before, after map[string]pod) []string {
 	return names
 }
 
-// useImage sets the image of the store.
+// useImage sets the store's image.
 func (s *space) useImage(image string) {
 	GinkgoHelper()
 	kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"image":"`+image+`"}}`)
@@ -226,8 +226,8 @@ func leaderName() string {
 	return name
 }
 
-// leaseHolder returns the process of the leading operator: the name of its pod, and a suffix that the process chooses
-// when it starts.
+// leaseHolder returns the process of the leading operator: its pod's name, and a suffix that the process chooses when
+// it starts.
 func leaseHolder() string {
 	GinkgoHelper()
 	return kubectl("get", "lease", "-n", operatorNamespace, "-o", "jsonpath={.items[*].spec.holderIdentity}")

@@ -85,7 +85,7 @@ func (w *walk) step(name, expected string, do func()) {
 	}
 }
 
-// helm upgrades the release of the store.
+// helm upgrades the store's release.
 func (w *walk) helm(values map[string]string, files ...string) output {
 	args := []string{"upgrade", "--install", "q", "charts/sheaf-store", "--namespace", w.name, "--wait", "--timeout", "4m",
 		"--reset-values"}

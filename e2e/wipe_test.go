@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// diskWith returns the disk of a DiskSet that belongs to a PersistentVolume.
+// diskWith returns the disk in a DiskSet that belongs to the given PersistentVolume.
 func diskWith(set, volume string) (disk v1alpha1.DiskStatus) {
 	GinkgoHelper()
 	var disks v1alpha1.DiskSet
@@ -26,8 +26,8 @@ func diskWith(set, volume string) (disk v1alpha1.DiskStatus) {
 	return disk
 }
 
-// wipe wipes a Released disk with the commands that the operator names. It checks that a single one of them is not
-// enough, and that a disk in use is not touched.
+// wipe wipes a Released disk with the commands that the operator names. It checks that one command alone is not enough,
+// and that a disk in use is not touched.
 func (s *space) wipe(set string, released, bound v1alpha1.ShardStatus) {
 	By("a disk in use: refused")
 	used := bound.Volume.PersistentVolume

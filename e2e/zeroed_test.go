@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// noticed is the time within which the loss of a disk must be reported.
+// noticed is the time within which a lost disk must be reported.
 const noticed = 30 * time.Second
 
 // served returns how many of the records 1 to n were returned and how many reads were refused. It fails the test if a

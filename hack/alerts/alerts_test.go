@@ -22,7 +22,7 @@ const (
 	runbookFile   = "../../docs/operations/monitoring.md"
 )
 
-// loadRules returns the alerts of the chart, by name.
+// loadRules returns the chart's alerts, by name.
 func loadRules(t *testing.T) map[string]rulefmt.Rule {
 	t.Helper()
 	rules, err := readRules(rulesFile)
@@ -134,7 +134,7 @@ func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule,
 }
 
 // TestDashboardAsksForWhatThereIs checks that the dashboard's queries are valid PromQL, and that they use only metrics
-// whose names are in the sources of the product.
+// whose names are in the product's sources.
 func TestDashboardAsksForWhatThereIs(t *testing.T) {
 	content, err := os.ReadFile(dashboardFile)
 	if err != nil {

@@ -58,8 +58,8 @@ func splitRules(rules []rule) (split, error) {
 	return s, nil
 }
 
-// complete returns an error if the rules of a controller are missing. controller-gen silently skips markers in the
-// comment of a type, so the markers must be in a separate comment.
+// complete returns an error if a controller's rules are missing. controller-gen silently skips markers in the comment
+// of a type, so the markers must be in a separate comment.
 func (s *split) complete() error {
 	for _, want := range []struct {
 		resource string

@@ -169,7 +169,7 @@ func writeValuesSchema(root string, crds []crd) error {
 	return os.WriteFile(filepath.Join(chart, "values.schema.json"), text, 0o644)
 }
 
-// relax allows empty values for the fields of a store. The chart then omits these fields, and the defaults apply.
+// relax allows empty values for a store's fields. The chart then omits these fields, and the defaults apply.
 func relax(store map[string]any) {
 	delete(store, "required")
 	properties, _ := store["properties"].(map[string]any)

@@ -77,8 +77,8 @@ func (s *Spec) tag() (string, error) {
 	return parts[3], nil
 }
 
-// labels returns the labels of the image. They are also the annotations of its manifest, because registries look for
-// them there.
+// labels returns the labels of the image. They are also its manifest's annotations, because registries look for them
+// there.
 func (s *Spec) labels() map[string]string {
 	const prefix = "org.opencontainers.image."
 	all := map[string]string{

@@ -39,7 +39,7 @@ type connections struct {
 // the shard's store.
 type wayTo struct {
 	fleet.ShardAt
-	keys *certs.Source // nil: connections do not use TLS
+	keys *certs.Source // nil if connections do not use TLS
 }
 
 type connection struct {

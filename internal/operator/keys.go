@@ -24,7 +24,7 @@ func (k *Keys) Set(store string, files map[string][]byte) error {
 		return nil
 	}
 	// Either these are the first files of the store, or they belong to another store with the same name. The existing
-	// source does not accept the files of another store.
+	// source does not accept another store's files.
 	made, err := certs.InMemory(certs.Config{}, files)
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ func (p *Placements) Open(key string, access workload.EtcdAccess, credentials fl
 	return made, nil
 }
 
-// Close closes the connection of a store.
+// Close closes a store's connection.
 func (p *Placements) Close(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -332,7 +332,7 @@ func (p *Placements) Forget(ctx context.Context, store *v1alpha1.RecordStore, sh
 	return nil
 }
 
-// of returns the connection to a store's etcd, and the store's UUID. If the controller of the store has not opened the
+// of returns the connection to a store's etcd, and the store's UUID. If the store's controller has not opened the
 // connection yet, this method opens it, unless the connection needs a Secret.
 func (p *Placements) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
 	id, err := uidOf(store)

@@ -1,6 +1,6 @@
 // Command probe runs in the pods of the cluster's smoke test.
 //
-//	probe serve FILE    appends a line to FILE, syncs it, and serves a text about itself on :8080
+//	probe serve FILE    appends a line to FILE, syncs it, and serves a description of itself on :8080
 //	probe get URL       prints the response of the URL
 package main
 

@@ -76,7 +76,7 @@ const (
 	Resume Kind = 2 // created by Scan: the rest of a range
 )
 
-// Cursor is a position in a scan. It stands for the entries of a group's snapshot with an index in (After, Through].
+// Cursor is a position in a scan. It represents the entries in a group's snapshot with an index in (After, Through].
 type Cursor struct {
 	Kind    Kind
 	All     bool // after this group, the scan continues with the groups that have greater names
@@ -144,7 +144,7 @@ func Decode(b []byte) (Cursor, error) {
 
 // Place is the position of a watch in a group's changes.
 type Place struct {
-	Group [16]byte // the UUID of the group
+	Group [16]byte // the group's UUID
 	Index uint64   // all changes up to this index were delivered
 }
 

@@ -60,8 +60,8 @@ func Asked(list List, in Request) (p Page, field string, err error) {
 	return p, "", nil
 }
 
-// Cut returns the rows of the page, and the next page's token, which is empty if there is no next page. The rows must
-// be those after p.After, in the order of the listing. The argument more is true if the listing has further rows after
+// Cut returns the page's rows, and the next page's token, which is empty if there is no next page. The rows must be
+// those after p.After, in the order of the listing. The argument more is true if the listing has further rows after
 // these. Rows of one name are never divided between two pages.
 func Cut[R proto.Message](p Page, rows []R, name func(R) string, more bool) (page []R, next string) {
 	if p.Size == 0 {

@@ -1,4 +1,4 @@
-// Package finding lists the problems of a store. It evaluates the Kubernetes objects that belong to the store, and a
+// Package finding lists a store's problems. It evaluates the Kubernetes objects that belong to the store, and a
 // gateway's response. The package internal/status/finding, which sheaf doctor uses as well, evaluates that response.
 // Find is a pure function from objects to sentences: it has no client and no clock.
 package finding
@@ -29,7 +29,7 @@ const (
 // the next command to type; it is empty if What already names it, or if waiting is enough.
 type Finding = finding.Finding
 
-// Objects holds the objects of a store. A list may be incomplete if the caller lacks permissions.
+// Objects holds a store's objects. A list may be incomplete if the caller lacks permissions.
 type Objects struct {
 	Now      time.Time
 	Store    *v1alpha1.RecordStore
@@ -112,7 +112,7 @@ type look struct {
 	pools     map[string]int                 // by pool: the finding that its shards are not emptied, or are empty
 	lostDisks []int                          // the findings about shards whose disk is lost
 	domains   *int                           // the finding about too few failure domains; nil: there are enough
-	paused    bool                           // the update of a pool is paused
+	paused    bool                           // a pool's update is paused
 	etcdWords string                         // start of a gateway's message about etcd that an object explains, or empty
 }
 

@@ -21,8 +21,8 @@ type EtcdAccess struct {
 	Own, Foreign bool
 }
 
-// EtcdAccessOf returns the access to the etcd of a store. The argument secret is the Secret that
-// etcd.external.tlsSecretRef names, or nil if it names none.
+// EtcdAccessOf returns the access to a store's etcd. The argument secret is the Secret that etcd.external.tlsSecretRef
+// names, or nil if it names none.
 func EtcdAccessOf(store *v1alpha1.RecordStore, secret *corev1.Secret) EtcdAccess {
 	access := EtcdAccess{Store: Placement(store.Namespace, store.Name)}
 	access.Own = HasTLS(store) && store.Spec.Etcd.External == nil

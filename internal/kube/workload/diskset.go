@@ -79,7 +79,7 @@ func FreeClaim(set *v1alpha1.DiskSet, volume string) *corev1.ObjectReference {
 	}
 }
 
-// DiskPersistentVolume returns the volume of a disk. The volume is not reserved for a claim.
+// DiskPersistentVolume returns a disk's volume. The volume is not reserved for a claim.
 func DiskPersistentVolume(set *v1alpha1.DiskSet, disk v1alpha1.Disk) *corev1.PersistentVolume {
 	name := DiskVolume(set.Name, disk)
 	return &corev1.PersistentVolume{

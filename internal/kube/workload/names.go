@@ -114,7 +114,7 @@ func allShards(store string) string { return store + "-shards" }
 // Placement returns the store's name in etcd, below the prefix.
 func Placement(namespace, store string) string { return namespace + "." + store }
 
-// Labels returns the labels for an object that belongs to a store. The component is the name of a container.
+// Labels returns the labels for an object that belongs to a store. The component is a container's name.
 func Labels(store, component string) map[string]string {
 	labels := Selector(store, component)
 	labels[v1alpha1.LabelName] = v1alpha1.NameSheaf
@@ -134,7 +134,7 @@ func poolLabels(store, pool string) map[string]string {
 	return labels
 }
 
-// PoolSelector returns labels that select the pods of a pool.
+// PoolSelector returns labels that select a pool's pods.
 func PoolSelector(store, pool string) map[string]string {
 	selector := Selector(store, ContainerShard)
 	selector[v1alpha1.LabelPool] = pool

@@ -15,9 +15,9 @@ type NetworkPolicy struct {
 	Wanted bool
 }
 
-// NetworkPolicies returns the NetworkPolicies of a store, including those that are not wanted. NetworkPolicies are
-// additive, so an administrator can allow more traffic with a further policy. They cover only ingress. Probes and
-// port-forwards come from the node, and network plugins allow traffic from the node.
+// NetworkPolicies returns a store's NetworkPolicies, including those that are not wanted. NetworkPolicies are additive,
+// so an administrator can allow more traffic with a further policy. They cover only ingress. Probes and port-forwards
+// come from the node, and network plugins allow traffic from the node.
 //
 // Gateways have no NetworkPolicy, because clients call them. HTTP ports (health, metrics, status) remain open, because
 // scrapers may be anywhere. The archive's pod has no NetworkPolicy, because its only port is HTTP.

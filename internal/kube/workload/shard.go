@@ -20,7 +20,7 @@ type ShardInput struct {
 	Store *v1alpha1.RecordStore // status.storeUID must be set in it
 	Pool  *v1alpha1.ShardPool
 	Etcd  EtcdAccess
-	// Image is the image of the shard, unless the store names a different image.
+	// Image is the shard's image, unless the store names a different image.
 	Image  string
 	Number int32
 	// Parked means that the shard has no pod.
@@ -33,8 +33,8 @@ type ShardInput struct {
 	Volume string
 }
 
-// ShardSet returns the StatefulSet of one shard. The update strategy is OnDelete: only the operator replaces pods, one
-// at a time.
+// ShardSet returns one shard's StatefulSet. The update strategy is OnDelete: only the operator replaces pods, one at a
+// time.
 func ShardSet(in ShardInput) (*appsv1.StatefulSet, error) {
 	name := Shard(in.Pool.Name, in.Number)
 	template := shardTemplate(in, name)
