@@ -88,8 +88,8 @@ const (
 	// sendTimeout is the time limit for the caller to read one message of a stream. After that time, the stream is aborted
 	// with SLOW_READER, because it holds memory that other calls need.
 	sendTimeout = time.Minute
-	// callTimeout is the time limit of a unary call without a deadline, and of each message of a batch. It is longer than
-	// any successful call takes, so it aborts only calls that would otherwise wait indefinitely.
+	// callTimeout is the time limit for a unary call without a deadline, and for each message in a batch. It is longer
+	// than any successful call takes, so it aborts only calls that would otherwise wait indefinitely.
 	callTimeout = time.Minute
 	// pingsMin is the minimum time between two pings from a client. A client that pings more often is disconnected,
 	// because each ping costs a response.

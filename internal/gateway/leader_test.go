@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// shared gives every group of a cluster a copy on each of the shards; the named leader leads all groups.
+// shared gives every group in a cluster a copy on each of the shards, and makes the named leader lead all groups.
 func shared(c *cluster, leader string, term uint64, shards ...string) {
 	c.t.Helper()
 	var revision int64

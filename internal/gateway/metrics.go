@@ -99,8 +99,8 @@ func (mm *methodMetrics) done(code codes.Code, began time.Time) {
 	}
 }
 
-// groupGauges collects the number of groups of the store, and their limit. It collects nothing before the first view,
-// and no limit if the number of groups is fixed.
+// groupGauges collects the number of groups in the store, and the group limit. It collects nothing before the first
+// view, and no limit if the number of groups is fixed.
 type groupGauges struct{ g *Gateway }
 
 var (

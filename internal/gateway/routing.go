@@ -61,7 +61,7 @@ func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest,
 	}
 }
 
-// routingPartBytes bounds the routes of one message of a table that is sent in parts.
+// routingPartBytes bounds the routes in each message when a table is sent in parts.
 const routingPartBytes = 1 << 20
 
 // send sends a table, in parts if the caller can combine them.

@@ -42,7 +42,7 @@ func receive(stream grpc.ServerStream, request proto.Message) error {
 }
 
 // scan streams one group, one split, the rest after a cursor, or all groups one after another in the order of their
-// names. The cursor of a scan of all groups is a shard's cursor with a mark, which makes the scan continue with the
+// names. In a scan of all groups, the cursor is a shard's cursor with a mark, which makes the scan continue with the
 // groups after this one. Records are forwarded without being decoded.
 func (g *Gateway) scan(stream grpc.ServerStream) error {
 	request := &recordv1.ScanRequest{}

@@ -83,7 +83,7 @@ func (s *standIn) count(method string) int {
 	return s.calls[method]
 }
 
-// failFirst makes the first n calls of the method fail with err, and returns a counter of these failures.
+// failFirst makes the first n calls to the method fail with err, and returns a counter of these failures.
 func (s *standIn) failFirst(n int, method string, err error) *int {
 	fired := new(int)
 	s.mu.Lock()

@@ -56,7 +56,7 @@ type LeftOut struct {
 	Groups      int            `json:"groups,omitempty"`
 	GroupStates map[string]int `json:"groupStates,omitempty"` // number of these groups in each state
 	Records     int64          `json:"records,omitempty"`     // records of these groups
-	StoredBytes int64          `json:"storedBytes,omitempty"` // sum of the sizes of one copy of each of these groups
+	StoredBytes int64          `json:"storedBytes,omitempty"` // total size of these groups, with one copy of each
 	Shards      int            `json:"shards,omitempty"`
 	Moves       int            `json:"moves,omitempty"`
 	Findings    int            `json:"findings,omitempty"`

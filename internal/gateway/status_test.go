@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// statusOf asks for the status as the status page does.
+// statusOf requests a gateway's status as the status page does.
 func statusOf(t *testing.T, g *gateway.Gateway) (st gateway.Status) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -124,7 +124,7 @@ func TestStatusShowsWhereGroupsAre(t *testing.T) {
 	})
 }
 
-// awaitStatus asks for the status until the function is returns true for it.
+// awaitStatus requests the status until is returns true for it.
 func awaitStatus(t *testing.T, g *gateway.Gateway, what string, is func(gateway.Status) bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/care"
 )
 
-// onDisk returns the size of the files of a shard's groups, including space allocated ahead.
+// onDisk returns the size of all group files on a shard, including space allocated ahead.
 func (f *fixture) onDisk() (bytes int64) {
 	f.t.Helper()
 	for _, size := range filesBelow(f.t, f.cfg.FS, path.Join(f.cfg.Dir, "groups")) {

@@ -85,8 +85,8 @@ type Config struct {
 	Limits     Limits
 	Compaction Compaction
 
-	// ReportInterval is the time between two checks of the sizes of groups. 0 means 3 s. Large changes are reported
-	// to etcd after at least three checks, and all others once a minute.
+	// ReportInterval is the time between two checks of group sizes. 0 means 3 s. Large changes are reported to etcd after
+	// at least three checks, and all others once a minute.
 	ReportInterval time.Duration
 	Version        string                // version of the binary, reported in the status
 	Registry       prometheus.Registerer // metrics are not exported if it is nil

@@ -204,8 +204,8 @@ func comesBack(t testing.TB, what tailDamage) {
 	c.filled(21, 1000)
 }
 
-// A replica whose tail is damaged right after an install is replaced, although the group has had no write since then.
-// In this case, the files that its leader offers are the same as those of the replica.
+// A replica whose tail is damaged right after an install is replaced, even if the group has had no write since then. In
+// this case, the leader offers the same files that the replica has.
 func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

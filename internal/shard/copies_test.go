@@ -125,7 +125,7 @@ func (c *cluster) settled(shards ...string) {
 	})
 }
 
-// call makes a call at one shard after another until one of them answers as the leader.
+// call tries do at one shard after another until one of them responds as the leader.
 func (c *cluster) call(do func(f *fixture) error) {
 	c.t.Helper()
 	var last error

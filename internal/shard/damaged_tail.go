@@ -37,7 +37,7 @@ const (
 	tailGivenUp   = "given_up"
 )
 
-// replaceLacking gives up a replica that lacks entries, as soon as the other members can replace it.
+// replaceLacking abandons a replica that lacks entries, as soon as the other members can replace it.
 func (i *installer) replaceLacking(ctx context.Context, g *replicas.Replica) {
 	for {
 		state, wanted := i.replicas.GroupOf(g)

@@ -126,9 +126,9 @@ func oracleOf(err error) oracle {
 	return oracleStuck
 }
 
-// atLeader makes a call at the shard that leads a group according to etcd. At every third attempt, or if etcd has no
-// leader, it makes the call at a random shard. It retries the call until it gets a response or patience has passed. An
-// error about damage counts as a response.
+// atLeader calls the shard that leads a group according to etcd. At every third attempt, or if etcd has no leader, it
+// calls a random shard. It retries the call until it gets a response or patience has passed. An error about damage
+// counts as a response.
 func (x *exploration) atLeader(name string, choose func(n int) int,
 	do func(ctx context.Context, c recordv1.RecordServiceClient) error) (err error) {
 	for began, try := time.Now(), 0; time.Since(began) < x.patience; try++ {

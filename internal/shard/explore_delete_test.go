@@ -116,7 +116,7 @@ func (d *deleter) create(name string) uuid.UUID {
 	return g.UUID
 }
 
-// withoutName returns a copy of the map of deleted groups without the given name.
+// withoutName returns a copy of all, the map of deleted groups, without the given name.
 func withoutName(all map[string]uuid.UUID, name string) map[string]uuid.UUID {
 	out := map[string]uuid.UUID{}
 	for n, id := range all {

@@ -187,8 +187,8 @@ func (x *exploration) readOne(name string, r *record) (got []byte, found bool) {
 	return got, found
 }
 
-// scan returns the records of a scan of a group, with nil data for a blob. If damage is allowed, the scan may end
-// with DATA_LOSS, and whole is false in that case.
+// scan scans a group and returns the records, with nil data for a blob. If damage is allowed, the scan may end with
+// DATA_LOSS, and whole is false in that case.
 func (x *exploration) scan(name string, damage bool) (all map[int64][]byte, whole bool) {
 	err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) error {
 		all = map[int64][]byte{}
@@ -220,7 +220,7 @@ func (x *exploration) scan(name string, damage bool) (all map[int64][]byte, whol
 	return all, false
 }
 
-// judgeCopies compares the contents of the copies of a group, and reads every byte of each.
+// judgeCopies compares the contents of a group's copies, and reads every byte of each copy.
 func (x *exploration) judgeCopies(name string, g placement.Group) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()

@@ -164,7 +164,7 @@ func (m *machine) arm(s stage, n int) (hit chan struct{}) {
 
 func (m *machine) disarm() { m.disk.AfterOp(nil) }
 
-// die ends the process immediately. The argument how determines what survives on the disk: everything after a kill,
+// die kills the process immediately. The argument how determines what survives on the disk: everything after a kill,
 // and less after a power cut.
 func (m *machine) die(how vfstest.Survival) {
 	m.line.dead.Store(true)

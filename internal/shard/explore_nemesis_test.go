@@ -108,7 +108,8 @@ func (x *exploration) killedAsItJoins(s stage) bool {
 	return name != "" && x.killed(m, s, func() { x.aim(name, m, nil) })
 }
 
-// killedAsItLeaves takes a group away from a shard, sometimes a group that the shard was just given.
+// killedAsItLeaves moves a group away from a shard, sometimes a group that was only just assigned to it, and kills the
+// shard meanwhile.
 func (x *exploration) killedAsItLeaves() bool {
 	m := x.anyMachine()
 	name := x.some(m, x.dice(3) > 0)
@@ -217,7 +218,7 @@ func (x *exploration) slowDisk() bool {
 	return fired
 }
 
-// spaceUnknown makes the file system of a machine fail to report its free space.
+// spaceUnknown makes a machine's file system fail to report its free space.
 func (x *exploration) spaceUnknown() bool {
 	fault := x.anyMachine().faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpSpace

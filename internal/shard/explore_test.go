@@ -116,7 +116,7 @@ func (x *exploration) key(id int64) *recordv1.RecordKey {
 	return k
 }
 
-// keyIn returns the key of some record of a group.
+// keyIn returns the key of a record in the given group.
 func (x *exploration) keyIn(group string) *recordv1.RecordKey {
 	n, err := strconv.Atoi(group)
 	if err != nil {

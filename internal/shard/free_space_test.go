@@ -117,8 +117,8 @@ func aReturningGroupGetsTheSpaceOfTheTrash(t testing.TB) {
 	c.filled(40, 1_000_000)
 }
 
-// On a small volume, a group is compacted when its superseded data reaches its share of an eighth of the volume,
-// although its newest segment is not full yet.
+// On a small volume, a group is compacted when its superseded data reaches one eighth of the volume, divided by the
+// number of groups, even if its newest segment is not full yet.
 func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { onASmallVolumeLessIsSuperseded(t) })

@@ -126,8 +126,8 @@ func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
 	}
 }
 
-// Nothing is deleted because of a view of etcd whose revision the volume cannot record, because the shard could then
-// not recognize an older view later.
+// If the volume cannot record the revision of a view of etcd, nothing is deleted because of that view. Otherwise the
+// shard could not recognize an older view later.
 func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)

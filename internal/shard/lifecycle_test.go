@@ -397,7 +397,7 @@ func TestOverloaded(t *testing.T) {
 		if retryAfter(err) == 0 {
 			t.Error("no RetryInfo")
 		}
-		// The first put passes although it alone exceeds the limit. Puts that arrive while it is in flight are refused.
+		// The first put passes even though it alone exceeds the limit. Puts that arrive while it is in flight are refused.
 		must(t, stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1),
 			Data: make([]byte, 5000)}}}))
 		out, err := stream.Recv()

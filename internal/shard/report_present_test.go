@@ -51,8 +51,8 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	})
 }
 
-// Somebody wrote a membership to etcd that is older than the group's own, and lacks a member. The shard of that
-// member reports the member. Nothing is deleted, and the group can be moved again.
+// In this test, etcd holds a membership that is older than the group's own, and lacks a member. That member's shard
+// reports the member. Nothing is deleted, and the group can be moved again.
 func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

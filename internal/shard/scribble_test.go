@@ -14,7 +14,7 @@ import (
 )
 
 // scribbling is a pool that overwrites each buffer that is returned to it. So a test of this package fails if a shard
-// uses the bytes of a message, such as the data of a put, after it has returned the message's buffer.
+// uses a message's bytes, such as a put's data, after it has returned the message's buffer.
 type scribbling struct {
 	mem.BufferPool
 	given atomic.Int64 // number of buffers that were returned

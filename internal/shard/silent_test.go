@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// hang makes the matching operations of a disk wait until the returned function is called, or the test has finished.
+// hang makes matching disk operations wait until the returned function is called, or the test has finished.
 func hang(t *bubble, disk *vfstest.Faulty, match func(vfstest.Op) bool) (answers func()) {
 	hung := make(chan struct{})
 	fault := disk.Add(&vfstest.Fault{Match: match, Effect: vfstest.EffectPass, Before: func(vfstest.Op) { <-hung }})

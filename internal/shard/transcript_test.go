@@ -139,7 +139,7 @@ func (f *fixture) dirOf(name string) string {
 	return path.Join(f.cfg.Dir, "groups", f.registry.now().Groups[name].UUID.String())
 }
 
-// hitTail destroys the manifest of a replica of a stopped shard, and leaves the replica file in place.
+// hitTail destroys a replica's manifest on a stopped shard, and leaves the replica file in place.
 func (f *fixture) hitTail(name string, volume uuid.UUID) {
 	view := f.registry.now()
 	file := format.ReplicaFile{RaftID: view.Groups[name].Members[0].RaftID, Volume: volume, Store: view.Meta.StoreUUID,

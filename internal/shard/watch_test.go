@@ -183,7 +183,8 @@ func TestWatchRefusesWhatCannotBe(t *testing.T) {
 	})
 }
 
-// A stalled reader delays nobody, and costs no more than one message. When it continues, it gets the latest states.
+// A stalled reader delays no other caller, and costs no more memory than one message. When the reader continues, it
+// receives the latest states.
 func TestManyWatchWhileOneDoesNotRead(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

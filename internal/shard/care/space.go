@@ -115,9 +115,9 @@ func lowSpaceBytes(volumeBytes, segmentBytes int64) int64 {
 	return min(lowSegments*segmentBytes, volumeBytes/lowPart)
 }
 
-// freeSpace deletes one kind of data after another until there is enough space. The order is: the trash, superseded
-// records, data of scans that nobody reads, history that archives hold. If a caller would otherwise be refused,
-// freeSpace also closes scans that are being read, the older half of them at a time.
+// freeSpace deletes one kind of data after another until there is enough space. The order is the trash, superseded
+// records, data kept for scans that nobody reads, and history that archives hold. If a caller would otherwise be
+// refused, freeSpace also closes scans that are being read, the older half of them at a time.
 func (c *Compactor) freeSpace(ctx context.Context) {
 	c.mu.Lock()
 	refused, asked := c.short, c.asked

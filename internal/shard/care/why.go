@@ -146,7 +146,7 @@ func (c *Compactor) Uncompacted() []*recordv1.UncompactedBytes {
 			}
 			sum.Bytes += h.bytes
 			sum.Groups++
-			// The names break ties, so that the result is stable although the order of the groups is random.
+			// The names break ties, so that the result is stable even though the order of the groups is random.
 			if of := most[h.reason]; h.bytes > of || h.bytes == of && g.Name() < sum.GetGroup() {
 				most[h.reason], sum.Group, sum.Text = h.bytes, g.Name(), h.text
 			}

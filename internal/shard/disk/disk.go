@@ -155,7 +155,7 @@ func (v *Disk) LogOptions(id uuid.UUID, name string) group.Options {
 // MemoryUsed returns the bytes that indexes and images of all groups take.
 func (v *Disk) MemoryUsed() int64 { return v.budget.used.Load() }
 
-// budget bounds the memory of all groups of a shard. It implements group.Budget.
+// budget bounds the memory of all groups on a shard. It implements group.Budget.
 type budget struct {
 	limit int64 // in bytes; 0 means no limit
 	used  atomic.Int64

@@ -153,7 +153,7 @@ func (f *Watcher) LeaveSafeMode(ctx context.Context) {
 }
 
 // leaveSafeMode asks all registered shards for the contents of their volumes, and corrects etcd accordingly. Only the
-// first registered shard by name does this.
+// registered shard whose name sorts first performs this correction.
 func (f *Watcher) leaveSafeMode(ctx context.Context) error {
 	told := f.Replicas.Newest()
 	if told.Freeze == nil || !isFirst(told, f.Replicas.Shard) {

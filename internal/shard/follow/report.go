@@ -50,8 +50,8 @@ func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// reportMissing reports to etcd that this shard lacks its replicas of a group of several copies, or has incomplete
-// ones, so that the leader replaces them. These replicas never come back, because a Raft id is not reused.
+// reportMissing reports to etcd that this shard's replicas of a replicated group are missing or incomplete, so that the
+// leader replaces them. These replicas never come back, because a Raft id is not reused.
 func (f *Watcher) reportMissing(ctx context.Context, state placement.Group) error {
 	sound := uint64(0) // Raft id of a replica on this volume that was not given up; 0 if there is none
 	if r := f.Replicas.Find(state.UUID); r != nil {

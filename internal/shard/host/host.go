@@ -278,7 +278,7 @@ func (h *Host) serve() *heldError {
 	return held
 }
 
-// takeOut takes a shard out of service: it records the reason, ends the calls, and closes the files, in this order.
+// takeOut takes a shard out of service: it records the reason, aborts the calls, and closes the files, in this order.
 func (h *Host) takeOut(shard Shard, held *heldError) {
 	h.setHeld(held)
 	h.mu.Lock()
@@ -320,8 +320,8 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	return etcdFails(err)
 }
 
-// waited is an error in etcd's content that a person must correct, by creating the store or repairing a key. The host
-// waits for the correction as it waits for an etcd that does not respond.
+// waited is an error in etcd's content that an administrator must correct, by creating the store or repairing a key.
+// The host waits for the correction as it waits for an etcd that does not respond.
 type waited struct{ error }
 
 func (w waited) Unwrap() error      { return w.error }

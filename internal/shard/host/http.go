@@ -80,7 +80,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, 1, state.Word())
 }
 
-// Handler returns the HTTP handler of the Host, which answers in every state. / is a page for people. /metrics is
+// Handler returns the HTTP handler of the Host, which responds in every state. / is a page for people. /metrics is
 // served if Options.Registry is also a prometheus.Gatherer. /healthz succeeds whenever the process responds. /startupz
 // fails only while a load makes no progress. /readyz succeeds if the disk responds, and a group serves or there is none
 // to load. Kubernetes uses /readyz for the disruption budget. /status is the JSON of Status.

@@ -1,6 +1,5 @@
-// Package lead does the work of the leaders of groups on a shard: it changes members and leaders until they match the
-// targets, and it transfers the leadership when the disk does not respond or the shard stops. Package move decides on
-// each step.
+// Package lead steers the groups that a shard leads. It changes their members and leaders until they match the targets,
+// and transfers the leadership when the disk does not respond or the shard stops. Package move decides on each step.
 package lead
 
 import (
@@ -38,8 +37,8 @@ const (
 	handOverTime    = 3 * time.Second
 	handOverWait    = 50 * time.Millisecond // pause between two attempts to transfer the leaderships of all groups
 	leaveSilentWait = time.Second           // pause between two checks of the volume, and between two transfers
-	// leadRest is how long a new leader keeps the leadership although the target wants another leader. The previous
-	// leader may be about to stop although it is still registered.
+	// leadRest is how long a new leader keeps the leadership even if the target wants another leader. The wanted leader
+	// may be the previous one, which is still registered but about to stop.
 	leadRest = 5 * time.Second
 	// groupsMovingMax is how many groups led by this shard may get copies on other shards at a time. It leaves most
 	// of the disk and the network to calls.
@@ -289,7 +288,7 @@ func mayStillReport(g *memory, state replicas.Group, id uint64, comes bool) bool
 	return lookedFor && !whole && (len(come) == 0 || time.Since(g.comeSince) < reportTime)
 }
 
-// act takes the step that was decided on.
+// act performs the step that was decided on.
 func (q *Steerer) act(
 	ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group, a move.Action,
 ) error {

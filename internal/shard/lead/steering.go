@@ -61,8 +61,8 @@ func (q *steering) take(asked map[*replicas.Replica]struct{}) (due []*replicas.R
 }
 
 // done ends the look at a group. If the group is unfinished, the next look follows after a pause, which grows each
-// time. Its jitter keeps the looks out of step with the ticks of Raft, because right after a tick a member that is
-// alive looks silent.
+// time. The pause's jitter keeps the looks out of step with the ticks of Raft, because right after a tick a member that
+// is alive looks silent.
 func (q *steering) done(g *replicas.Replica, unfinished bool) {
 	q.list.Lock()
 	defer q.list.Unlock()

@@ -25,7 +25,7 @@ func members(index uint64, m ...placement.Member) func(v *View) {
 	return func(v *View) { v.Group.Members, v.Group.ConfIndex = m, index }
 }
 
-// viewOf returns a view of a group, as of a time when the first load has begun.
+// viewOf returns a group's view after the first load has begun, as modified by change.
 func viewOf(change func(v *View)) View {
 	v := View{
 		Shard: "a", Volume: here, Known: true, Group: placement.Group{Name: "0", Revision: 50}, EpochBase: 50,

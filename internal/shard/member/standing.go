@@ -1,6 +1,6 @@
 package member
 
-// Reason explains why etcd does not list a replica at this shard although the replica is on the volume.
+// Reason explains why etcd does not list a replica at this shard even though the replica is on the volume.
 type Reason int
 
 // These are the reasons.

@@ -54,7 +54,7 @@ func (b *bucket) wait(now time.Time, n float64) time.Duration {
 // waitMost is the largest result of wait.
 const waitMost = time.Hour
 
-// take takes the amount n from the bucket, even if the bucket has less.
+// take removes the amount n from the bucket, even if the bucket has less.
 func (b *bucket) take(now time.Time, n float64) {
 	if b.rate > 0 {
 		b.fill(now)

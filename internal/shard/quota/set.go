@@ -261,7 +261,7 @@ func (s *Set) look(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// measured is the result of one measurement of the groups that this shard leads. It begins with beginMeasuring.
+// measured is the result of measuring the groups that this shard leads. It begins with beginMeasuring.
 type measured struct {
 	groups   int64
 	used     Amount
@@ -369,8 +369,8 @@ func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error)
 	return slices.DeleteFunc(ask, func(name string) bool { return registered[name] }), nil
 }
 
-// isPatient reports whether groups that are in no share may soon be in one. It gives up after a while, because a
-// group that nobody can lead must not keep a tenant from its quota.
+// isPatient reports whether groups that are in no share may soon be in one. It gives up after a while, because a group
+// that no shard can lead must not keep a tenant from its quota.
 func (t *Tenant) isPatient(l Ledger, f *facts) bool {
 	known := f.groups
 	for name, s := range l.Shards {

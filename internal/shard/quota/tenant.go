@@ -29,7 +29,7 @@ func (e *Exceeded) Error() string {
 	return fmt.Sprintf("tenant %s: %s: %s", e.Tenant, fmt.Sprintf(e.state, e.Quota, e.Limit), e.words)
 }
 
-// Amount is an amount of stored data, or of data to store.
+// Amount is an amount of data, either stored or to be stored.
 type Amount struct {
 	Bytes   int64 `json:"bytes,omitempty"`
 	Records int64 `json:"records,omitempty"`

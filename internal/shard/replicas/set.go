@@ -1,6 +1,6 @@
 // Package replicas owns the state of the replicas on a shard's volume: the set of replicas, the Phase and the Standing
-// of each, their state in etcd, and the Routes by which calls find them. All other code uses the methods of Set and
-// Replica. Each method is atomic: no other method runs between what it reads and what it changes.
+// of each, their state in etcd, and the Routes with which calls find them. All other code uses the methods of Set and
+// Replica. Each method is atomic, so no other method runs between its reads and its changes.
 //
 // A Replica begins as a State: found on the volume (Replace), made for a new group (Add), begun as a learner (Begin),
 // or missing although etcd places it on this shard (Decide). From then on only an event changes its phase, and package
@@ -29,7 +29,7 @@ type Options struct {
 	Shard  string
 	Volume func() uuid.UUID      // returns the UUID of the open volume
 	Meta   func() placement.Meta // returns the store's Meta
-	// Background is the context of installs and of the watch on etcd. It is canceled when the shard stops.
+	// Background is the context for installs and for the watch on etcd. It is canceled when the shard stops.
 	Background context.Context
 	Logger     *slog.Logger
 	Off        rules.Off // rules that a test switches off
@@ -164,8 +164,8 @@ func (s *Set) BeginLoad() (pending []*Replica) {
 	return pending
 }
 
-// Loads calls the function tell with the progress of the load of each of these replicas, all as of one moment. The
-// function must not call the Set or a Replica.
+// Loads calls tell with each of these replicas and the progress of its load, all as of one moment. The function must
+// not call the Set or a Replica.
 func (s *Set) Loads(of []*Replica, tell func(r *Replica, phase member.Phase, outcome group.Outcome)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

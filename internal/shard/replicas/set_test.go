@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// lone creates an empty set for shard a, as of a time when the first load has begun.
+// lone creates an empty set for shard a, in which the first load has begun.
 func lone() *Set {
 	volume := uuid.New()
 	s := New(Options{Shard: "a", Volume: func() uuid.UUID { return volume }, Logger: slog.New(slog.DiscardHandler),

@@ -21,7 +21,7 @@ const (
 	batchPutBytesMax  = 4 << 20
 	BatchGetsMax      = 4096
 	ResultBytes       = 1 << 20 // a message of results is sent when it reaches this size
-	batchesInFlight   = 4       // maximum number of messages of one stream whose puts are in progress
+	batchesInFlight   = 4       // maximum number of messages in one stream whose puts are in progress
 	batchReadersMax   = 8       // maximum number of readers for one BatchGet
 	batchReadsPerFork = 8       // fewer reads than this do not justify another goroutine
 )

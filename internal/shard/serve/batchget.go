@@ -175,7 +175,7 @@ func newBatchReader(arena int64) *batchReader {
 	return &batchReader{arena: make([]byte, 0, arena)}
 }
 
-// read does the read number first, and then every stride-th read after it.
+// read performs read number first, and then every stride-th read after it.
 func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) error {
 	defer b.keep(r)
 	for i := first; i < len(b.gets); i += stride {

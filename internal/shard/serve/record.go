@@ -323,7 +323,7 @@ func fillRecord(out *recordv1.Record, w answer.Where, rec *group.Record, sum *ui
 
 // overdue returns the error for a write whose caller no longer waits, or nil if the caller still waits. Such a write is
 // not begun, because its caller may already have taken another action. overdue also recognizes a deadline that has
-// passed although no timer has fired yet, which happens if a process was suspended until after the deadline.
+// passed before any timer has fired, which happens if a process was suspended until after the deadline.
 func overdue(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()

@@ -108,7 +108,7 @@ func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error
 	return true, nil
 }
 
-// prepare makes space for more records in the message.
+// prepare makes room in the message for more records.
 func (sc *scan) prepare() error {
 	more := min(max(16, len(sc.records)), scanRecordsMax-len(sc.records))
 	if err := sc.held.More(recordHeldBytes * int64(more)); err != nil {

@@ -30,7 +30,7 @@ func isOurs(method string) bool {
 	return strings.HasPrefix(method, "/sheaf.record.v1.") || strings.HasPrefix(method, "/sheaf.archive.v1.")
 }
 
-// callTimeout is the time limit of a unary call without a deadline, and of each message of a batch. It is longer than
+// callTimeout is the time limit for a unary call without a deadline, and for each message in a batch. It is longer than
 // any successful call takes, so that only calls that would otherwise wait indefinitely fail.
 const callTimeout = time.Minute
 

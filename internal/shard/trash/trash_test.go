@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// filled creates a bin with the folders of two replicas of different groups. The group of the first replica is getting
-// another copy, which is not complete.
+// filled creates a bin with the folders of two replicas from different groups. The group of the first replica is
+// getting another copy, which is not complete.
 func filled(t *testing.T, held *bool) (b *Bin, disk *vfstest.Mem, groups [2]uuid.UUID) {
 	t.Helper()
 	disk, groups = vfstest.NewMem(), [2]uuid.UUID{uuid.New(), uuid.New()}
