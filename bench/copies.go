@@ -17,7 +17,7 @@ type CopiesOptions struct {
 	Time      time.Duration
 	MoveBytes int64 // size of the group that is moved
 	TLS       bool  // runs only put and move, which then compare mutual TLS between shards with plaintext
-	Kills     int   // number of kills of a leader
+	Kills     int   // number of times that a leader is killed
 	Groups    int   // number of quiescent groups
 }
 

@@ -33,7 +33,7 @@ type piece struct {
 type rawFiles struct {
 	files      []vfs.File
 	pieces     []piece
-	bytes      int64 // the sum of the sizes of all files
+	bytes      int64 // the total size of all files
 	bufferSize int64 // memory that all pieces need, aligned
 }
 

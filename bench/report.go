@@ -40,7 +40,7 @@ func (p parts[B]) names() []string {
 	return names
 }
 
-// outcome holds what a benchmark has measured so far.
+// outcome holds a benchmark's results so far.
 type outcome struct {
 	Options
 	dir  string // temporary folder
@@ -121,8 +121,8 @@ func (t turns) atMost(name, unit, figure, ours, limit string, target float64) re
 	return atMost(name, unit, t.Of(ours, figure), t.Of(limit, figure), target)
 }
 
-// against creates a row that compares the medians of two series of rates. A higher rate is better. If target is 0, the
-// row has no target.
+// against creates a row that compares the medians of two rate series. A higher rate is better. If target is 0, the row
+// has no target.
 func against(name, unit string, ours, limit []float64, target float64) result.Ratio {
 	return result.Ratio{Labels: result.Labels("what", name), Unit: unit, Ours: ours, Limit: limit, Target: target}
 }

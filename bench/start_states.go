@@ -22,9 +22,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// allocateAhead brings the active segments into the state that a kill leaves. In this state, space is allocated ahead
-// beyond the end of each segment, and partly filled with zeros. A start does not change this space, so a second call of
-// allocateAhead does nothing.
+// allocateAhead brings the active segments into the state in which a killed process leaves them. In this state, space
+// is allocated ahead beyond the end of each segment, and partly filled with zeros. A start does not change this space,
+// so a second call of allocateAhead does nothing.
 func (d *dataset) allocateAhead(residency group.Residency) error {
 	if d.allocatedAhead {
 		return nil

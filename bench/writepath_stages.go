@@ -6,9 +6,8 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// stage is a part of the path of a write through a shard. A stack belongs to the stage of the innermost function that
-// has a stage. For example, copying a record's bytes into a frame belongs to the frame and not to the round that writes
-// it.
+// stage is a part of a write's path through a shard. A stack belongs to the stage of the innermost function that has a
+// stage. For example, copying a record's bytes into a frame belongs to the frame and not to the round that writes it.
 type stage struct {
 	name      string
 	functions []string // prefixes of names; the longest match decides

@@ -19,7 +19,7 @@ import (
 // nothing.
 const newField = "serviceAnnotations"
 
-// earlierChart returns the path of a copy of the operator's chart in which RecordStore has no newField.
+// earlierChart copies the operator's chart, removes newField from RecordStore in the copy, and returns the copy's path.
 func earlierChart() string {
 	GinkgoHelper()
 	chart := filepath.Join(GinkgoT().TempDir(), "sheaf-operator")

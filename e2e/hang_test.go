@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// hang makes the disk of one shard of the pool "next" hang for a while, under load. Requests to that disk wait without
-// an error. The copies on that disk must not be reported as available.
+// hang makes one shard's disk in the pool "next" hang for a while, under load. Requests to that disk wait without an
+// error. The copies on that disk must not be reported as available.
 func (s *space) hang(l *load) {
 	var shard v1alpha1.ShardStatus
 	Eventually(func() int32 { // twice a minute, the status reports how many groups a shard leads

@@ -291,7 +291,7 @@ func (s *space) moveToAndFro() *toAndFro {
 	return m
 }
 
-// streams makes all kinds of calls to the store q concurrently, with a certificate. It also reads with a token.
+// streams makes all kinds of calls to the store q concurrently, with a certificate. streams also reads with a token.
 type streams struct {
 	space *space
 	token string // path of the token's file

@@ -77,8 +77,8 @@ func (s *space) awaitObserved() {
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
-// awaitUpdated waits until all pods of the store run the given image and are ready, and until the statuses of the pool
-// and of the store show this.
+// awaitUpdated waits until all of the store's pods run the given image and are ready, and until the pool's and the
+// store's statuses show this.
 func (s *space) awaitUpdated(image string) {
 	GinkgoHelper()
 	s.awaitCondition("main", v1alpha1.ConditionUpdated, "True", 3*time.Minute)
@@ -360,7 +360,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 	})
 })
 
-// shardState returns the state of a shard of the pool main.
+// shardState returns the state of a shard in the pool main.
 func (s *space) shardState(name string) v1alpha1.ShardState {
 	GinkgoHelper()
 	return s.shards("main")[name].State

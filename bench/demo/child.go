@@ -115,7 +115,7 @@ func (d *demo) status(ctx context.Context) (dev.Status, error) {
 	return s, nil
 }
 
-// get makes one HTTP request, without retries.
+// get sends one HTTP request, without retries.
 func (d *demo) get(ctx context.Context, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(requestMax, d.StallMax/4))
 	defer cancel()

@@ -10,10 +10,10 @@ import (
 // ErrNotHere means that a file system is not available on this machine. The error that wraps it gives the reason.
 var ErrNotHere = errors.New("it cannot be had here")
 
-// OnLoop creates a file system, one of FileSystemNames, with space for the given number of files, on a loop device of
-// the given size whose image is in dir. It calls use() with an empty folder on that file system, and with a function
-// cold. cold writes all data to the device and then empties the caches, by unmounting the file system, dropping the
-// caches and mounting the file system again. OnLoop needs root.
+// OnLoop creates a file system with space for the given number of files. name is one of FileSystemNames. The file
+// system is on a loop device of the given size, with an image in dir. It calls use() with an empty folder on that file
+// system, and with a function cold. cold writes all data to the device and then empties the caches, by unmounting the
+// file system, dropping the caches and mounting the file system again. OnLoop needs root.
 func OnLoop(ctx context.Context, name, dir string, bytes int64, files int,
 	use func(dir string, cold func(context.Context) error) error) (err error) {
 	fs := findFileSystem(name)

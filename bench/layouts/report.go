@@ -127,7 +127,7 @@ func (r *run) fileSystemWords(fs *fileSystem) string {
 	return words + "; mounted with " + strings.Join(options, ",")
 }
 
-// of returns the measurements of a part.
+// of returns a part's measurements.
 func (r *run) of(table int, part string) []*cell {
 	var out []*cell
 	for i := range r.cells {

@@ -131,7 +131,7 @@ func (c *Comparison) worse() (n int) {
 	return n
 }
 
-// of returns the change of a cell, or nil if there is none.
+// of returns a table cell's change, or nil if there is none.
 func (c *Comparison) of(t *Table, row *Row, column string) *Change {
 	if c == nil {
 		return nil

@@ -62,7 +62,7 @@ func widthOf(s string, size float64) float64 {
 	return float64(utf8.RuneCountInString(s)) * size * advance
 }
 
-// layout holds the positions of the parts of a plot.
+// layout holds the positions of a plot's parts.
 type layout struct {
 	page                     pageSize
 	left, right, top, bottom float64 // edges of the plot's area
@@ -168,7 +168,7 @@ func (l *layout) series(c canvas, s *Series, i int) {
 	c.marks(some, i, colour)
 }
 
-// thin returns the minimum and the maximum of each stretch of a long series. A line of single pixels cannot show more.
+// thin returns the minimum and the maximum in each section of a long series. A line of single pixels cannot show more.
 func thin(points [][2]float64) [][2]float64 {
 	if len(points) <= pointsMax {
 		return points

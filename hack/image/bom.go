@@ -14,9 +14,9 @@ import (
 // bomName is the path in the image at which its binary's modules are listed.
 const bomName = "sbom.cdx.json"
 
-// bom returns a list, in CycloneDX 1.6, of the contents of a Go binary: its modules with the checksums from go.sum, and
-// the standard library. It reads this information from the data that the linker has written into the binary. The same
-// binary always results in the same list.
+// bom lists the contents of a Go binary in CycloneDX 1.6. The contents are the binary's modules, with the checksums
+// from go.sum, and the standard library. It reads this information from the data that the linker has written into the
+// binary. The same binary always results in the same list.
 func bom(binary []byte, title, version string, created time.Time) ([]byte, error) {
 	info, err := buildinfo.Read(bytes.NewReader(binary))
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/bench/peers/store"
 )
 
-// data returns the bytes of one version of a record. Their length depends on the id and the version, and no other
-// version of any record has the same bytes.
+// data returns the bytes of a record version. Their length depends on the id and the version, and no other version of
+// any record has the same bytes.
 func data(id, version int64) []byte {
 	d := binary.LittleEndian.AppendUint64(nil, uint64(id))
 	d = binary.LittleEndian.AppendUint64(d, uint64(version))

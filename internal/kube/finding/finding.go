@@ -97,7 +97,7 @@ func Find(o Objects) []Finding {
 	return l.found
 }
 
-// look holds the state of one call of Find.
+// look holds the state of one call to Find.
 type look struct {
 	Objects
 	found []Finding

@@ -248,7 +248,7 @@ func podCommand(l *look, pod *corev1.Pod) string {
 	return l.kubectl("describe pod %s", pod.Name)
 }
 
-// PodReady reports whether the kubelet finds a pod ready, and nobody has deleted the pod.
+// PodReady reports whether a pod is ready according to the kubelet, and is not being deleted.
 func PodReady(pod *corev1.Pod) bool { return workload.PodReady(pod) && pod.DeletionTimestamp == nil }
 
 // Cause explains why a pod is not ready, in the words of Kubernetes.
@@ -379,7 +379,7 @@ func (l *look) started(e *corev1.Event) bool {
 		})
 }
 
-// when returns the time of the last occurrence of an event.
+// when returns the time at which an event last occurred.
 func when(e *corev1.Event) time.Time {
 	at := e.CreationTimestamp.Time
 	for _, t := range []time.Time{e.FirstTimestamp.Time, e.EventTime.Time, e.LastTimestamp.Time} {

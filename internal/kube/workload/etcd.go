@@ -24,8 +24,9 @@ const (
 	EtcdExisting = "existing"
 )
 
-// EtcdLostData is the exit code of `sheaf etcd` for a member whose folder is empty although the cluster was formed
-// before. The member exits if no quorum of other members responds from which it could learn.
+// EtcdLostData is the exit code of `sheaf etcd` for a member whose folder is empty even though the cluster was formed
+// before. A member exits with this code if no quorum of other members responds, so that the member cannot learn the
+// data from them.
 const EtcdLostData = 5
 
 // etcdLostData is the last message of a member that has lost its data, in versions that exit with code 1 instead of
@@ -44,7 +45,7 @@ func LostEtcdData(pod *corev1.Pod) bool {
 	})
 }
 
-// EtcdMembersMax is the largest number of members of a managed etcd.
+// EtcdMembersMax is the largest number of members that a managed etcd can have.
 const EtcdMembersMax int32 = 3
 
 // ValidEtcdMembers reports whether a managed etcd may have n members. 0 stands for the default. The CRD refuses all

@@ -59,7 +59,7 @@ const (
 // User is the user ID and group ID of all pods.
 const User = 65532
 
-// Shard returns the name of shard n of a pool and of its StatefulSet.
+// Shard returns the name of shard n in a pool, which is also the name of the shard's StatefulSet.
 func Shard(pool string, n int32) string { return fmt.Sprintf("%s-%d", pool, n) }
 
 // ShardNumber returns the number n in a shard's name. It returns false if the name does not belong to a shard of the
@@ -79,10 +79,10 @@ func ShardPod(shard string) string { return shard + "-0" }
 // ShardClaim returns the name of the shard's PersistentVolumeClaim.
 func ShardClaim(shard string) string { return PodClaim(ShardPod(shard)) }
 
-// PodClaim returns the name of the PersistentVolumeClaim of a shard's or etcd member's pod.
+// PodClaim returns the name of the PersistentVolumeClaim for a shard's or etcd member's pod.
 func PodClaim(pod string) string { return ClaimTemplate + "-" + pod }
 
-// ShardService returns the name of the headless Service of a pool's pods.
+// ShardService returns the name of the headless Service for a pool's pods.
 func ShardService(pool string) string { return pool }
 
 // ShardAddress returns the gRPC address of a shard inside the cluster.
@@ -94,10 +94,10 @@ func ShardAddress(namespace, pool, shard string) string {
 // store's managed etcd.
 func Etcd(store string) string { return store + "-etcd" }
 
-// EtcdMember returns the name of member n and of its pod.
+// EtcdMember returns the name of member n, which is also the name of the member's pod.
 func EtcdMember(store string, n int32) string { return fmt.Sprintf("%s-%d", Etcd(store), n) }
 
-// EtcdAddress returns the address, inside the cluster, of a port of etcd member n.
+// EtcdAddress returns the address of a port on etcd member n inside the cluster.
 func EtcdAddress(namespace, store string, n int32, port int) string {
 	return fmt.Sprintf("%s.%s.%s.svc:%d", EtcdMember(store, n), Etcd(store), namespace, port)
 }
@@ -141,7 +141,7 @@ func PoolSelector(store, pool string) map[string]string {
 	return selector
 }
 
-// ShardLabels returns the labels for the objects of shard n of a pool.
+// ShardLabels returns the labels for the objects that belong to shard n in a pool.
 func ShardLabels(store, pool string, n int32) map[string]string {
 	labels := poolLabels(store, pool)
 	labels[v1alpha1.LabelShard] = strconv.Itoa(int(n))

@@ -84,8 +84,8 @@ func tolerates(s *v1alpha1.Scheduling, key string) bool {
 	})
 }
 
-// spread returns constraints that place the pods of one component of a store in different failure domains if possible.
-// A failure domain is a value of the spec's topology key, which is the node by default.
+// spread returns constraints that place a component's pods in different failure domains if possible. A failure domain
+// is a value of the spec's topology key, which is the node by default.
 func spread(store *v1alpha1.RecordStore, component string) []corev1.TopologySpreadConstraint {
 	key := cmp.Or(store.Spec.Replication.TopologyKey, corev1.LabelHostname)
 	return []corev1.TopologySpreadConstraint{{

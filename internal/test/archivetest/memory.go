@@ -22,7 +22,7 @@ type Memory struct {
 	objects map[string][]byte
 	opens   map[string]int
 
-	// OnOpen, if not nil, returns the bytes that a reader receives in place of the content of an object from an offset on.
+	// OnOpen, if not nil, returns the bytes that a reader receives in place of the requested part of an object's content.
 	// The argument attempt is the number of this call to Open for the name, beginning with 1. Set OnOpen before the bucket
 	// is used.
 	OnOpen func(name string, attempt int, content []byte) (io.Reader, error)

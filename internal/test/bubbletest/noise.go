@@ -24,7 +24,7 @@ const (
 	noiseSpinMax   = 3 * time.Millisecond // real time for which a goroutine keeps its processor after one read
 )
 
-// noise delays the reads of one end of a connection. The nil noise does nothing.
+// noise delays reads at one end of a connection. The nil noise does nothing.
 type noise struct {
 	mu     sync.Mutex // guards random
 	random *rand.Rand

@@ -244,7 +244,7 @@ func (w *worker) tryAgain(c *call, err error) {
 	w.load.history.add(c.operation)
 }
 
-// try makes one try. It returns nil if it has stored a response in the operation.
+// try tries the call once. It returns nil if it has stored a response in the operation.
 func (w *worker) try(c *call) error {
 	timeout := time.Second + time.Duration(w.random.Int64N(int64(9*time.Second)))
 	ctx, cancel := context.WithTimeout(w.load.ctx, timeout)

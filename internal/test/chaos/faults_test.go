@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// holdAtLeast is longer than an election (at most 2 s), and longer than a registration of a shard in etcd remains
-// after its last renewal (6 s).
+// holdAtLeast is longer than an election (at most 2 s), and longer than a shard's registration remains in etcd after
+// its last renewal (6 s).
 const holdAtLeast = 8 * time.Second
 
 // othersLead waits until other shards lead all the given groups.

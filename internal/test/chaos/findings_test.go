@@ -16,8 +16,8 @@ import (
 const (
 	// lookSlack is added to a rule's time in a soak, because the doctor's process may start slowly on a busy machine.
 	lookSlack = 10 * time.Second
-	// lookPatience is added to the time of a rule outside of a soak, because a slow machine must not fail such a run. A
-	// finding that never appears, or never disappears, still fails the run.
+	// lookPatience is added to a rule's time outside a soak, because a slow machine must not fail such a run. A finding
+	// that never appears, or never disappears, still fails the run.
 	lookPatience = 2 * time.Minute
 	// endsLater is a limit. If a rule's time is at least endsLater, chaos does not wait until the finding has disappeared.
 	endsLater = time.Minute

@@ -193,8 +193,8 @@ func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient,
 	return err
 }
 
-// scans scans a group to the end. A shorter scan could succeed although there is too little memory, because the first
-// message may be small enough if the first records are small.
+// scans scans a group to the end. A shorter scan could succeed with too little memory, because the first message may be
+// small enough if the first records are small.
 func (n *nemesis) scans(victim *server, group int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -315,7 +315,7 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 					t.Errorf("%s, %s: %v", reason, name, err)
 				}
 			}
-			// The result of an earlier attempt remains unknown, regardless of the error of the last attempt.
+			// An earlier attempt's result remains unknown, regardless of the last attempt's error.
 			f.fired.Store(0)
 			lost = 1
 			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)

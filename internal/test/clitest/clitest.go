@@ -43,7 +43,7 @@ func Programs(ctx context.Context, into string, packages ...string) (dir string,
 		return into, nil
 	}
 	for _, name := range packages {
-		// Go's cache of test results records which files a test inspects. Because of this call of os.Stat, the test runs
+		// Go's cache of test results records which files a test inspects. Because of this call to os.Stat, the test runs
 		// again if the program has changed.
 		if _, err := os.Stat(filepath.Join(dir, path.Base(name))); err != nil {
 			return "", fmt.Errorf("%s=%s: run `make build`: %w", BinVariable, dir, err)
@@ -52,7 +52,7 @@ func Programs(ctx context.Context, into string, packages ...string) (dir string,
 	return dir, nil
 }
 
-// Main implements TestMain. It calls set() with the folder of the commands of the named packages (see Programs).
+// Main implements TestMain. It calls set() with the folder that contains the named packages' commands (see Programs).
 func Main(m *testing.M, set func(dir string), packages ...string) {
 	os.Exit(func() int {
 		into, err := os.MkdirTemp("", "sheaf-test-bin-")

@@ -14,7 +14,7 @@ const (
 	KeepNone    Keep = iota
 	KeepAll          // as if only the process had been killed, and not the machine
 	KeepSome         // a subset of the writes, each of them complete
-	KeepSectors      // a subset of the sectors of all writes, in any order
+	KeepSectors      // a subset of the written sectors, in any order
 	keeps
 )
 

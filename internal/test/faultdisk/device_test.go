@@ -101,7 +101,7 @@ func letters(letter string, sectors, sector int) []byte {
 // flushed content, or the content of any later write.
 var legal = regexp.MustCompile(`^[.a]a[ab][abc][.c]\.\.\.$`)
 
-// Everything that was flushed before a cut still exists after it. Any subset of the sectors of the other writes
+// Everything that was flushed before a cut still exists after it. From the other writes, any subset of sectors
 // survives, in any order. Nothing else changes.
 func TestCutsLeaveEachLegalStateAndNoOther(t *testing.T) {
 	const sector = 512

@@ -121,7 +121,8 @@ func spans(line int, paragraph []string) (found []snippet) {
 	}
 }
 
-// closing returns the offset in a text of a run of backticks that is exactly as long as ticks, or -1 if there is none.
+// closing returns the offset, in text, of the first run of backticks that is exactly as long as ticks, or -1 if there
+// is none.
 func closing(text, ticks string) int {
 	for at := 0; ; {
 		next := strings.Index(text[at:], ticks)

@@ -50,9 +50,9 @@ type neverSynced struct{ vfs.File }
 func (neverSynced) Sync() error { return nil }
 
 // TestPowerCutsFindSyncsLeftOut checks that data is missing after power cuts, or that the shard does not start, if
-// syncs are omitted. Without this check, TestPowerCuts could pass although it detects nothing. `make test` tries one
-// kind of file on each of two file systems, and `make soak-log` tries all kinds. Missing folder syncs are seldom
-// noticed, and only on btrfs, because on ext4 and xfs syncing a file also makes earlier names durable.
+// syncs are omitted. Without this check, TestPowerCuts could pass without being able to detect anything. `make test`
+// tries one kind of file on each of two file systems, and `make soak-log` tries all kinds. Missing folder syncs are
+// seldom noticed, and only on btrfs, because on ext4 and xfs syncing a file also makes earlier names durable.
 func TestPowerCutsFindSyncsLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		name, fs string

@@ -292,7 +292,7 @@ func scaleOut(t *testing.T, shards int) picture {
 	began, before := time.Now(), c.requests(t)
 	const kills = 5
 	for n := range kills {
-		// The moment of a kill is given as a number of writes, so that kills hit the same phases on machines of any
+		// The moment of a kill is specified as a number of writes, so that kills hit the same phases on machines of any
 		// speed.
 		at := c.requests(t).writes() + 1 + random.IntN(max(2, shards/2))
 		await(ctx, t, "the operator to be where it is killed", func() (bool, string) {

@@ -4,7 +4,7 @@
 // end, the simulation judges what the clients saw and what is on the disks. CONTRIBUTING.md explains how to run a seed
 // again.
 //
-// The oracles check these conditions. No acknowledged write is lost, and no write appears that nobody requested. The
+// The oracles check these conditions. No acknowledged write is lost, and no write appears that was not requested. The
 // replicas agree on every entry that becomes visible. Each term has at most one leader. Each request is applied once.
 // For each record there is one order of all calls that fits what every client saw. Every byte on the disks, and every
 // used flag, agrees with the log. After all faults are healed, the group finishes its work. To prove that the
@@ -32,6 +32,6 @@
 // its process starts again, either with the page cache of the machine or after a power cut.
 //
 // The seed determines the faults and the calls. It does not determine the order in which goroutines run, or Raft's own
-// random numbers. A goroutine must never sleep while it holds a lock, because the virtual time of the bubble would
-// then stop.
+// random numbers. A goroutine must never sleep while it holds a lock, because the virtual time of the bubble would then
+// stop.
 package sim

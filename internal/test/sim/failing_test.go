@@ -26,8 +26,8 @@ func (w *world) fullDisk(_ *operator, r *rand.Rand) bool {
 	}, &vfstest.Fault{Err: syscall.ENOSPC})
 }
 
-// failSync makes one or several of the next syncs fail. As on Linux, the data may be lost although it can be read until
-// the power is cut. In other cases the sync only returns an error, whether or not the data is written.
+// failSync makes one or several of the next syncs fail. As on Linux, the data may be lost even though it can be read
+// until the power is cut. In other cases the sync only returns an error, whether or not the data is written.
 func (w *world) failSync(_ *operator, r *rand.Rand) bool {
 	effect, how := vfstest.EffectDrop, "a sync failed and lost what it was to write: "
 	switch r.IntN(4) {

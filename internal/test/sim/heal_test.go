@@ -196,7 +196,7 @@ func (w *world) dump(m *machine, damages []format.Damage) string {
 	return b.String()
 }
 
-// describe returns a description of the state of all machines and processes.
+// describe describes the state of all machines and processes.
 func (w *world) describe() string {
 	var b strings.Builder
 	w.mu.Lock()

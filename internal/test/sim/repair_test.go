@@ -36,9 +36,9 @@ func (w *world) repairs() {
 	}
 }
 
-// watchDamaged reports a violation if a replica leads although it was damaged when it started or when it followed
-// another member. A replica that finds damage as a leader, or while it is being elected, may lead until it can
-// transfer the leadership. watchDamaged returns the damage to remember.
+// watchDamaged reports a violation if a replica leads that was damaged when it started or while it followed another
+// member. A replica that finds damage as a leader, or while it is being elected, may lead until it can transfer the
+// leadership. watchDamaged returns the damage to remember.
 func (w *world) watchDamaged(p *process, before []format.Damage) []format.Damage {
 	damages := p.log.Stats().Damages
 	s := p.replica.Status()

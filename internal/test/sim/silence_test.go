@@ -65,8 +65,8 @@ func (w *world) inform(p *process, raftID uint64, heard bool) {
 	})
 }
 
-// silence disconnects a machine for about as long as the timeouts of the transport and of Raft. Such a silence occurs
-// if a process is stopped for a moment, or if a network switches over.
+// silence disconnects a machine for about as long as the transport's and Raft's timeouts. Such a silence occurs if a
+// process is stopped for a moment, or if a network switches over.
 func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	m, length := w.one(r), between(r, 500*time.Millisecond, 2*time.Second)
 	if leader := w.leader(); leader != nil && r.IntN(2) == 0 {

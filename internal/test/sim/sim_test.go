@@ -64,7 +64,7 @@ var found = []uint64{310, 335, 584, 666, 919, 2109, 3147, 3837, 4561, 5794, 7406
 // shortSeeds is how many of the chosen seeds run with -short.
 const shortSeeds = 20
 
-// seedsOf returns the seeds of a run of TestSeeds, and whether each fault must occur with them.
+// seedsOf returns the seeds for a run of TestSeeds, and whether each fault must occur with them.
 func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	t.Helper()
 	only, first := number(t, "SHEAF_SIM_SEED", 0), number(t, "SHEAF_SIM_FIRST", 1)

@@ -20,8 +20,8 @@ const (
 	// SurviveRandom means that sectors and changes of names survive at random, and that each file has one of its earlier
 	// sizes at random.
 	SurviveRandom
-	// SurviveTorn means that everything survives, except that only a random number of the first sectors of the last
-	// write to each file survive.
+	// SurviveTorn means that everything survives, except that of the last write to each file only a random number of first
+	// sectors survive.
 	SurviveTorn
 	// SurviveNames means that all names and sizes survive, but no data. New parts of files are zeros.
 	SurviveNames

@@ -95,7 +95,7 @@ func (f *Faulty) Clear() {
 // Fired returns how many times faults have fired, including removed ones.
 func (f *Faulty) Fired() int64 { return f.fired.Load() }
 
-// Calls returns the number of calls of the given kind so far.
+// Calls returns the number of operations of the given kind so far.
 func (f *Faulty) Calls(kind OpKind) int64 {
 	if int(kind) >= len(f.calls) {
 		return 0

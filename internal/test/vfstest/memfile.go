@@ -157,7 +157,7 @@ func (n *memNode) setSize(size int64) {
 	}
 }
 
-// sectorsOf returns the first sector of a range of bytes and the sector after its last one.
+// sectorsOf returns the first sector that a range of bytes touches, and the sector after the last one.
 func sectorsOf(offset, length int64) (first, end int64) {
 	return offset / sectorBytes, (offset + length + sectorBytes - 1) / sectorBytes
 }

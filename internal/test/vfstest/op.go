@@ -49,8 +49,8 @@ func (k OpKind) Mutates() bool { return k >= OpCreate && k <= OpSyncDir }
 
 // Op is one operation on a file system.
 type Op struct {
-	// Number is, in a Mem, the number of the mutating operation, from 1. In a Faulty, it is the number of the call of this
-	// kind, from 1.
+	// Number is, in a Mem, the number of the mutating operation, from 1. In a Faulty, it is the number of the operation
+	// among those of its kind, from 1.
 	Number  int64
 	Kind    OpKind
 	Name    string // name of the file or folder
