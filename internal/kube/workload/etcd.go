@@ -25,8 +25,7 @@ const (
 )
 
 // EtcdLostData is the exit code of `sheaf etcd` for a member whose folder is empty even though the cluster was formed
-// before. A member exits with this code if no quorum of other members responds, so that the member cannot learn the
-// data from them.
+// before. A member exits with this code if no quorum of the existing cluster responds.
 const EtcdLostData = 5
 
 // etcdLostData is the last message of a member that has lost its data, in versions that exit with code 1 instead of
