@@ -272,7 +272,7 @@ func (d *benchNode) deliver(g uuid.UUID, m *raftpb.Message) bool {
 	if r == nil {
 		return false
 	}
-	_ = r.Step(m) // Raft repeats messages that matter
+	_ = r.Step(m) // Raft resends messages that matter
 	return true
 }
 

@@ -45,7 +45,7 @@ var apiServer = sync.OnceValues(func() (*http.Client, string) {
 })
 
 // get reads an object or a list of objects. It takes the arguments of `kubectl get`: a kind, a name, -n, -l. Its error
-// can be passed to Eventually. Like the function try, get repeats an unanswered request for up to a minute.
+// can be passed to Eventually. Like the function try, get retries an unanswered request for up to a minute.
 func get(into any, args ...string) error {
 	path, err := pathOf(args)
 	if err != nil {

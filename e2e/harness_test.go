@@ -63,8 +63,8 @@ func (o output) String() string {
 var unanswered = regexp.MustCompile(`(?m)^(Unable to connect to the server: .*handshake timeout|` +
 	`(error|Error from server.*): .*(error dialing backend|unable to upgrade connection|handshake timeout|request timed out|unable to return a response))`)
 
-// try runs a command and returns its result, even if it failed. It repeats kubectl for up to a minute if the API
-// server does not respond.
+// try runs a command and returns its result, even if it failed. It retries kubectl for up to a minute if the API server
+// does not respond.
 func try(timeout time.Duration, stdin, name string, args ...string) output {
 	for began := time.Now(); ; time.Sleep(time.Second) {
 		o := once(timeout, stdin, name, args...)

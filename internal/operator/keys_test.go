@@ -47,7 +47,7 @@ func sourceOf(t *testing.T, files map[string][]byte) *certs.Source {
 	return source
 }
 
-// The operator connects to a shard by TLS if the store requires TLS, and accepts only the intended shard, because
+// The operator connects to a shard over TLS if the store requires TLS, and accepts only the intended shard, because
 // another shard may have received the address.
 func TestAShardIsAskedByItsName(t *testing.T) {
 	files := storeFiles(t, certs.Required)

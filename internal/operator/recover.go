@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
 
-// Recover rebuilds the placement of a store from the volumes of its shards. It writes to etcd only when the whole
-// placement is complete.
+// Recover rebuilds a store's placement from its shards' volumes. It writes to etcd only when the whole placement is
+// complete.
 func (p *placed) Recover(ctx context.Context, store *v1alpha1.RecordStore, shards []fleet.ShardAt) error {
 	id, err := uidOf(store)
 	if err != nil {

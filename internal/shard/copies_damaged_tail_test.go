@@ -297,7 +297,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	})
 }
 
-// A replica is given up only if it is a learner, or if the other voters are enough to remove it.
+// A replica is given up only if it is a learner, or if the other voters suffice to remove it.
 func TestWhoIsGivenUp(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -272,7 +272,7 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 			"from", shard, "why", err)
 	}
 	if err != nil {
-		backoff.Sleep(ctx, time.Second) // without a pause, the leader would immediately repeat its offer
+		backoff.Sleep(ctx, time.Second) // without a pause, the leader would immediately resend its offer
 	}
 	i.peers.Transport(g).Send([]*raftpb.Message{{ // after this message, the leader sends entries again
 		Type: raftpb.MsgSnapStatus.Enum(), From: new(sv.RaftID), To: &from, Reject: new(err != nil),

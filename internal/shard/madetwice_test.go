@@ -7,7 +7,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// gated is a registry that delays the reports of a shard about its groups until the gate is opened.
+// gated is a registry that delays a shard's reports about its groups until the gate is opened.
 type gated struct {
 	*memRegistry
 	came chan struct{} // closed when the shard is about to report its first group

@@ -53,7 +53,7 @@ func (f *fixture) putIn(ctx context.Context, group string, id int64, data []byte
 	return err
 }
 
-// putDecided repeats putIn until etcd has granted or refused quota, because on a slow machine that decision may take
+// putDecided retries putIn until etcd has granted or refused quota, because on a slow machine that decision may take
 // longer than a put waits.
 func (f *fixture) putDecided(group string, id int64, data []byte) (err error) {
 	f.t.Helper()

@@ -63,7 +63,7 @@ func DiskClass(set *v1alpha1.DiskSet) *storagev1.StorageClass {
 // fsTypeParameter is the parameter with which a StorageClass tells a CSI driver which file system to create.
 const fsTypeParameter = "csi.storage.k8s.io/fstype"
 
-// ClassFileSystem returns the file system of the volumes in a StorageClass, or "" if the class does not specify it.
+// ClassFileSystem returns the file system for volumes of a StorageClass, or "" if the class does not specify it.
 func ClassFileSystem(class *storagev1.StorageClass) string {
 	if class.Labels[v1alpha1.LabelDiskSet] != "" {
 		return class.Annotations[AnnotationFileSystem]

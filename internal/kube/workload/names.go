@@ -51,8 +51,8 @@ const (
 	// AnnotationVolume is set on shards' pod templates and pods. Its value is the UUID of the only volume that the shard
 	// may serve. It is not part of the hash, because a shard must not restart when the UUID becomes known.
 	AnnotationVolume = "sheaf.dev/volume"
-	// AnnotationDeletionPolicy is on StatefulSets of shards. It repeats the store's deletionPolicy in case the store
-	// is deleted first.
+	// AnnotationDeletionPolicy is set on shards' StatefulSets. Its value is a copy of the store's deletionPolicy, in case
+	// the store is deleted first.
 	AnnotationDeletionPolicy = "sheaf.dev/deletion-policy"
 )
 

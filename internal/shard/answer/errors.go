@@ -75,7 +75,7 @@ func (e *Error) with(metadata map[string]string) *Error {
 	return e
 }
 
-// after adds the time after which the call may be repeated.
+// after adds the time after which the call may be retried.
 func (e *Error) after(retry time.Duration) *Error {
 	e.RetryAfter = retry
 	return e

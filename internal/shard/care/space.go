@@ -30,7 +30,7 @@ const (
 	lowPart     = 16
 )
 
-// WithSpace calls the function try, which needs space, and repeats the call while space is being freed for it.
+// WithSpace calls the function try, which needs space, and retries it while space is being freed.
 func (c *Compactor) WithSpace(ctx context.Context, try func() error) error {
 	err := try()
 	last := uint64(0)

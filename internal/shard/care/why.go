@@ -134,7 +134,7 @@ func (c *Compactor) Explain(sv *replicas.Served) ([]*recordv1.CompactionHold, er
 	return out, nil
 }
 
-// Uncompacted returns the superseded bytes of all groups that are still stored, summed up by reason.
+// Uncompacted returns the superseded bytes that are still stored, summed over all groups by reason.
 func (c *Compactor) Uncompacted() []*recordv1.UncompactedBytes {
 	byReason, most := map[string]*recordv1.UncompactedBytes{}, map[string]int64{}
 	for _, g := range c.servedGroups(nil) {

@@ -67,7 +67,7 @@ type Options struct {
 	// Stay decides what happens if the volume cannot be served. With Stay, the Host keeps running and reports the reason.
 	// Without Stay, the Host stops with the error.
 	Stay bool
-	// Row returns a new row of the shard, with the facts that are known before the shard serves.
+	// Row returns a new row for the shard, with the values that are known before the shard serves.
 	Row      func() *recordv1.Shard
 	Registry prometheus.Registerer // metrics are not exported if it is nil
 	Logger   *slog.Logger

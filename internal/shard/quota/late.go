@@ -11,7 +11,7 @@ import (
 // A refused call costs a shard nearly as much as an admitted one. So each refused caller gets a different time to
 // retry, and these times are spaced according to the quota's rate. If a tenant's callers do not wait for these times,
 // and the tenant is refused more often than its rate, further calls wait for their turn before they are answered. So a
-// caller that repeats refused calls in a loop cannot use up the CPU time that all tenants share.
+// caller that retries refused calls in a loop cannot use up the CPU time that all tenants share.
 
 const (
 	// turnMost is the longest RetryAfter, unless the quota itself needs longer. It is also the longest time between two

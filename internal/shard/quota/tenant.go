@@ -17,7 +17,7 @@ type Exceeded struct {
 	Tenant string
 	Quota  access.Quota
 	Limit  int64 // the tenant's limit in the whole store
-	// RetryAfter is the time after which the call may be repeated. 0 means that only deletes or a higher quota make the
+	// RetryAfter is the time after which the call may be retried. 0 means that only deletes or a higher quota make the
 	// call possible.
 	RetryAfter time.Duration
 	state      string // format for a description of the quota's state; its arguments are the quota and the limit
@@ -303,7 +303,7 @@ func (t *Tenant) End() {
 	t.freed()
 }
 
-// Moved counts bytes of data that a call has written or read. Later calls wait until the rate allows them.
+// Moved counts the bytes of data that a call has written or read. Later calls wait until the rate allows them.
 func (t *Tenant) Moved(n int64) {
 	if n == 0 {
 		return

@@ -134,7 +134,7 @@ func (s *Set) All() []*Replica {
 	return slices.Collect(maps.Values(s.all))
 }
 
-// Groups returns the replicas that are shown as groups of the shard, in no particular order.
+// Groups returns the replicas that are shown as the shard's groups, in no particular order.
 func (s *Set) Groups() (groups []*Replica) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

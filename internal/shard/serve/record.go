@@ -71,7 +71,7 @@ func (s *Server) dispatch(ctx context.Context, w *write) error {
 	return nil
 }
 
-// retry repeats a refused write while space is being freed for it. It is a separate function that receives copies, so
+// retry retries a refused write while space is being freed for it. It is a separate function that receives copies, so
 // that writes that are not refused stay off the heap.
 func (s *Server) retry(ctx context.Context, g Group, w replica.Write, pending *replica.Pending) *replica.Pending {
 	first := true
@@ -182,8 +182,8 @@ func (s *Server) preparePut(ctx context.Context, in *recordv1.PutRequest, w *wri
 	return nil
 }
 
-// putResponse fills in the response to a put. A repeated put has the same data as the first one, because the replica
-// has compared their checksums.
+// putResponse fills in the response to a put. A retried put has the same data as the first one, because the replica has
+// compared their checksums.
 func (w *write) putResponse(out *recordv1.PutResponse, result replica.Result) {
 	out.Version = cursor.Version(result.Index)
 	out.CommitTimeUnixNs = result.CommitTime

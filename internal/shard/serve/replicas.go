@@ -40,8 +40,7 @@ type Replicas interface {
 	Admit(bytes int64) error
 	// AdmitFile is called for data that is written directly to a file. It does not count the data as memory.
 	AdmitFile(bytes int64) error
-	// WithSpace calls the function try, which needs space on the volume, and repeats the call while space is being
-	// freed for it.
+	// WithSpace calls the function try, which needs space on the volume, and retries it while space is being freed.
 	WithSpace(ctx context.Context, try func() error) error
 
 	// WasSlow records a call that took longer than Options.SlowCallMin.
@@ -72,9 +71,9 @@ type Group interface {
 	IsServed() bool
 }
 
-// find returns the group of a key if this shard serves it, and otherwise an error that names the shard to call, if it
-// is known. Errors in the key are added to v, and the group is then nil. The caller's permission for the verb is
-// checked before any lookup.
+// find returns a key's group if this shard serves it, and otherwise an error that names the shard to call, if it is
+// known. Errors in the key are added to v, and the group is then nil. The caller's permission for the verb is checked
+// before any lookup.
 func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.RecordKey, epoch uint64,
 	v *answer.Violations, field string) (Group, error) {
 	if key == nil {

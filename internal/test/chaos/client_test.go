@@ -209,7 +209,7 @@ func valueOf(b []byte) (uint64, error) {
 	return value, nil
 }
 
-// finish repeats a call until the call is answered, definitely refused, or given up. It gives up only calls that may
+// finish retries a call until the call is answered, definitely refused, or abandoned. It abandons only calls that may
 // have been applied, and only some of these.
 func (w *worker) finish(c *call) {
 	c.begin = w.load.now()

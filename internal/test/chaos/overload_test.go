@@ -144,7 +144,7 @@ func (b *burst) end() error {
 }
 
 // overload sends more calls to a group than its leader's slow disk can handle, and stops a gateway while they wait. The
-// calls that the stopped gateway had accepted are repeated through another gateway, and are refused there.
+// calls that the stopped gateway had accepted are retried through another gateway, and are refused there.
 func (n *nemesis) overload(victim *server) (words string, err error) {
 	disk := victim.machine.slow
 	defer disk.set("off")

@@ -341,7 +341,7 @@ func TestAnotherGatewayIsTakenWhereOneIsDown(t *testing.T) {
 }
 
 // TestARepeatedDeletionSparesTheNextGroup checks that a client whose deletion loses its response does not delete the
-// new, empty group of the same name that another client creates before the client repeats the call.
+// new, empty group of the same name that another client creates before the client retries the call.
 func TestARepeatedDeletionSparesTheNextGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)

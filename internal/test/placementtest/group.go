@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
-// UpdateGroup reads a group, calls change() to modify the group, and writes it. It repeats these steps until no other
+// UpdateGroup reads a group, calls change() to modify the group, and writes it. It retries these steps until no other
 // process has written the group in between. If change() returns an error, UpdateGroup writes nothing and returns that
 // error.
 func UpdateGroup(ctx context.Context, store *registry.Store, name string,

@@ -30,7 +30,7 @@ const (
 	etcdEvery  = 200 * time.Millisecond
 )
 
-// evidence lists counters of the shard that a load must increase, because otherwise the load does not test enough.
+// evidence lists shard counters that a load must increase, because otherwise the load does not test enough.
 var evidence = [...]string{"sheaf_shard_journal_writes_total", "sheaf_shard_compaction_dropped_entries_total"}
 
 // known is etcd's content at a position of the recording.
@@ -166,7 +166,7 @@ type worker struct {
 }
 
 // put puts a record. Every second worker sends no request id, because compaction keeps the writes whose request id a
-// client may repeat.
+// client may send again.
 func (w *worker) put(ctx context.Context, id int64, data []byte) error {
 	if w.number%2 == 0 || len(data) > 1<<20 {
 		_, err := w.client.Put(ctx, client.Key{ID: id}, data, nil)

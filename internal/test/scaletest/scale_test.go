@@ -208,8 +208,8 @@ func (c *cluster) allowed(t *testing.T) {
 	}
 }
 
-// idle observes the operator for a minute in which nothing happens. In that time, the operator must not repeat writes
-// of unchanged data.
+// idle observes the operator for a minute in which nothing happens. In that time, the operator must not write unchanged
+// data again.
 func (c *cluster) idle(ctx context.Context, t *testing.T, pid int) {
 	t.Helper()
 	const minute = time.Minute

@@ -45,7 +45,7 @@ type operation struct {
 // calls and responses occur at the same virtual time.
 var moments atomic.Int64
 
-// client makes one call after another, and repeats each call until the call is answered.
+// client makes one call after another, and retries each call until the call is answered.
 func (w *world) client(number int) {
 	random := rand.New(rand.NewPCG(w.seed, 100+uint64(number)))
 	last := map[int64]uint64{} // the versions that this client has seen
@@ -78,7 +78,7 @@ func (w *world) client(number int) {
 const churnIDs = 1000
 
 // churn writes without request ids. Compaction can drop these writes when they are superseded, because no client will
-// repeat them. The ledger checks these writes. judge() does not check them, because each is tried only once, and their
+// retry them. The ledger checks these writes. judge() does not check them, because each is tried only once, and their
 // order is not recorded.
 func (w *world) churn() {
 	random := rand.New(rand.NewPCG(w.seed, 99))
@@ -124,7 +124,7 @@ func randomCall(random *rand.Rand, last map[int64]uint64, keys int64) call {
 	return c
 }
 
-// perform repeats the n-th call of a client until it is answered. It returns false if the run ends before the call is
+// perform retries a client's n-th call until the call is answered. It returns false if the run ends before the call is
 // answered. The first try goes to p if p is not nil. The other tries go to a process that claims to lead, and sometimes
 // to any process.
 func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) bool {

@@ -1,8 +1,8 @@
 // Package sim is a simulation, in the form of tests, of a group with one, three or five copies. It runs the real log
-// and the real replicas on simulated machines. Their disks lose power and rot, their network loses, delays and repeats
-// messages, and their time is virtual. While clients read and write, faults occur that are derived from a seed. At the
-// end, the simulation judges what the clients saw and what is on the disks. CONTRIBUTING.md explains how to run a seed
-// again.
+// and the real replicas on simulated machines. Their disks lose power and rot, their network loses, delays and
+// duplicates messages, and their time is virtual. While clients read and write, faults occur that are derived from a
+// seed. At the end, the simulation judges what the clients saw and what is on the disks. CONTRIBUTING.md explains how
+// to run a seed again.
 //
 // The oracles check these conditions. No acknowledged write is lost, and no write appears that was not requested. The
 // replicas agree on every entry that becomes visible. Each term has at most one leader. Each request is applied once.

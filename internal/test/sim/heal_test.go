@@ -52,7 +52,8 @@ func (w *world) startAll(r *rand.Rand) {
 	}
 }
 
-// within waits until is() returns true, at most for healTime. After that it records a violation and returns false.
+// within waits until is() returns true, but for at most healTime. After that time, it records a violation and returns
+// false.
 func (w *world) within(what string, is func() bool) bool {
 	for end := time.Now().Add(healTime); time.Now().Before(end); {
 		if w.ctx.Err() != nil {

@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// repeatLate sometimes repeats a write that was answered before, long after its client has continued. A gateway that
+// repeatLate sometimes resends a write that was answered before, long after its client has continued. A gateway that
 // was suspended for a while retries writes in this way. The duplicate must have no effect, which the ledger checks.
 //
 // Only the process that answered a write without an entry remembers that write. Its duplicate is not sent to another

@@ -13,9 +13,9 @@ import (
 // reuse writes the records with ids from reuseIDs on.
 const reuseIDs = 2000
 
-// reuse repeats the request id of an acknowledged write with a different write: a write to another record, a write with
-// other data, or a delete. None of these writes may be acknowledged, no matter which replica leads by then, because
-// none of them is applied.
+// reuse sends the request id of an acknowledged write again with a different write: a write to another record, a write
+// with other data, or a delete. None of these writes may be acknowledged, no matter which replica leads by then,
+// because none of them is applied.
 func (w *world) reuse() {
 	random := rand.New(rand.NewPCG(w.seed, 98))
 	for n := uint64(0); w.sleep(between(random, 0, 20*w.cfg.pause)); n++ {

@@ -82,7 +82,7 @@ type world struct {
 	lost        map[uint64]bool                      // incarnations whose disk is lost
 	leads       map[uint64]uint64                    // term -> the leader of that term
 	partitioned map[[2]int]bool                      // [from, to]: messages are dropped
-	bad         bool                                 // the network loses, repeats and delays messages
+	bad         bool                                 // the network loses, duplicates and delays messages
 	trap        trap                                 // nil if no trap is set
 	calm        bool                                 // clients do not write
 	stopping    bool                                 // no new calls and no new faults
