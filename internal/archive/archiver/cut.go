@@ -160,6 +160,9 @@ func (g *group) noted(p *object.Piece, l loose) {
 		g.holes = mergeHole(g.holes, h)
 	}
 	g.marked, g.isMarked, g.notedAt, g.newHoles = p.Through, true, l.at, nil
+	if p.ReadAt != 0 {
+		g.readNoted = time.Unix(0, p.ReadAt)
+	}
 	if len(g.fresh) == 0 {
 		g.news, g.goneNoted = nil, p.Gone
 	}

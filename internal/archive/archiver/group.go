@@ -31,6 +31,9 @@ type group struct {
 	isMarked bool      // false: the first copy is complete, but no log object says so yet
 	notedAt  time.Time // when the last piece of the group was made
 	readAt   time.Time // what was acknowledged before is at or below next
+	// readNoted is the readAt that an object has. Zero: none has any, so readers do not know until when the group is
+	// archived.
+	readNoted time.Time
 
 	// These are what no log object has yet.
 	next         uint64              // the group is complete up to here
@@ -77,8 +80,9 @@ func (g *group) looseBytes() (sum int64) {
 // isUrgent reports whether the group has anything that a log object must say soon. Fresh segments are said by a
 // catalogue first.
 func (g *group) isUrgent() bool {
-	return len(g.fresh) == 0 &&
-		(!g.isMarked || g.news != nil || g.next != g.marked || len(g.newHoles) > 0 || g.gone && !g.goneNoted)
+	isTimeless := g.readNoted.IsZero() && !g.readAt.IsZero() && !g.gone
+	return len(g.fresh) == 0 && (!g.isMarked || g.news != nil || g.next != g.marked || len(g.newHoles) > 0 ||
+		g.gone && !g.goneNoted || isTimeless)
 }
 
 // addHole notes that versions which entries between two indexes superseded may be missing.

@@ -225,7 +225,7 @@ func (a *Archiver) recover(number uint64, e object.Envelope, l *object.Log) {
 		g.gone, g.goneNoted = g.gone || p.Gone, g.gone || p.Gone
 		g.notedAt = time.Unix(0, l.Time)
 		if readAt := time.Unix(0, p.ReadAt); p.ReadAt > 0 && readAt.After(g.readAt) {
-			g.readAt = readAt
+			g.readAt, g.readNoted = readAt, readAt
 		}
 	}
 }

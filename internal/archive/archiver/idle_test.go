@@ -1,0 +1,37 @@
+package archiver
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A group to which nothing is written any more is archived up to a time that readers know soon after its first copy, and
+// after a start. One log object more says so, for all such groups together.
+func TestTheTimeOfAnIdleGroupIsKnownSoon(t *testing.T) {
+	inScene(t, 3, standardLimits, func(s *scene) {
+		t := s.t
+		known := func(when string, objects uint64) {
+			t.Helper()
+			synctest.Wait()
+			a := s.current()
+			for id, r := range a.groups {
+				if r.readAt == 0 {
+					t.Errorf("%s: nobody knows until when group %s is archived", when, id)
+				}
+			}
+			if a.last > objects {
+				t.Errorf("%s: %d log objects, want at most %d", when, a.last, objects)
+			}
+		}
+		time.Sleep(30 * time.Second) // the first copies, their positions, and their times
+		known("after the first copies", 3)
+		time.Sleep(90 * time.Second)
+		known("while nothing happens", 3)
+		if err := s.end(); err != nil {
+			t.Fatal(err)
+		}
+		s.restart(standardLimits)
+		known("after a start", 4)
+	})
+}
