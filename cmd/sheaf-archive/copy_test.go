@@ -22,7 +22,7 @@ func TestRecordsComeBackFromTheArchive(t *testing.T) {
 		return out
 	}
 	large := strings.Repeat("sheaf", 1<<19)
-	stop := archiving(t, s, url)
+	stop := archiveWith(t, s, url)
 	// The history of a group that can be read begins with its first copy.
 	s.await(nil, func() bool {
 		code, out, _ := of(t, "list", url)
