@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A group to which nothing is written any more is archived up to a time that readers know soon after its first copy, and
-// after a start. One log object more says so, for all such groups together.
+// The time up to which an idle group is archived is known soon after its first copy, and soon after a start. One
+// additional log object states it for all such groups together.
 func TestTheTimeOfAnIdleGroupIsKnownSoon(t *testing.T) {
 	inScene(t, 3, standardLimits, func(s *scene) {
 		t := s.t
