@@ -286,6 +286,9 @@ func (rd *round) setNoSpace(err error) {
 		rd.logger.Warn("the log cannot be written for now: writes are refused until it can", "error", err)
 	default:
 		rd.logger.Info("the log can be written again")
+		// A round that continues with an unfinished Ready submits no waiting work, and a sole voter has no clock that would
+		// begin another round.
+		rd.seat.Schedule()
 	}
 }
 

@@ -365,3 +365,31 @@ func TestRule10_FreedSpaceIsNoticedAtOnce(t *testing.T) {
 		t.Fatal("the fault did not fire")
 	}
 }
+
+// A write may be accepted while the round before it finds that the log has no space. It is written when there is space
+// again, although no later write asks for a round. The clock does not, because a sole voter needs no clock.
+func TestRule10_AWriteBehindOneWithoutSpaceNeedsNoOtherWrite(t *testing.T) {
+	faulty, m := newFaultyMachine(t)
+	one := m.open("7", nil)
+	var once sync.Once
+	behind := make(chan *Pending, 1)
+	diskFull := faulty.Add(&vfstest.Fault{
+		Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite },
+		Before: func(vfstest.Op) { once.Do(func() { behind <- one.Propose(put(2, "b")) }) },
+		Err:    syscall.ENOSPC,
+	})
+	first := one.Propose(put(1, "a"))
+	for ctx := timeout(t); one.Status().Err == nil; time.Sleep(time.Millisecond) {
+		ok(t, ctx.Err())
+	}
+	second := <-behind
+	if !second.IsQueued() {
+		t.Fatal("the second write was refused")
+	}
+	if diskFull.Fired() == 0 {
+		t.Fatal("the fault did not fire")
+	}
+	diskFull.Remove()
+	mustWait(t, first)
+	mustWait(t, second)
+}
