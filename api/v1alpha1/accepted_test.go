@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// goodCase is input at the limit of the accepted values.
+// goodCase is an input that the API server must accept although it is at the limit of what the rules allow.
 type goodCase struct {
 	kind   string
 	set    fields
@@ -155,8 +155,9 @@ func TestGoodInput(t *testing.T) {
 	}
 }
 
-// TestNumbersOfShards checks that the API server accepts the numbers of shards that exist or were named earlier, for
-// any spec.shards, and refuses all other numbers.
+// TestNumbersOfShards checks which shard numbers the API server accepts in spec.remove and spec.parked. It must
+// accept numbers up to status.highestNumber and numbers that the list already contains, whatever the value of
+// spec.shards, and refuse higher ones.
 func TestNumbersOfShards(t *testing.T) {
 	kubetest.Only(t)
 	pool := create(t, build(t, "ShardPool", fields{"spec/shards": 5, "spec/remove": []int{4}}))
@@ -199,7 +200,7 @@ func TestNumbersOfShards(t *testing.T) {
 			t.Errorf("%s %v: %v", test.field, test.numbers, err)
 		}
 	}
-	// A number that was stored before this limit existed does not block other changes.
+	// A number above the limit does not block other changes to the pool if the list already contains it.
 	apply(t, pool, fields{"status/highestNumber": 3})
 	if pool, err = client("ShardPool").UpdateStatus(t.Context(), pool, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -239,7 +240,8 @@ func TestChangeBack(t *testing.T) {
 	}
 }
 
-// TestDefaults checks the defaults of a minimal object, which docs/reference.md and the charts repeat.
+// TestDefaults checks the defaults that the API server sets in a minimal object. docs/reference.md and the charts
+// repeat these defaults.
 func TestDefaults(t *testing.T) {
 	kubetest.Only(t)
 	want := map[string]string{

@@ -16,7 +16,7 @@ type badCase struct {
 	// field is the path that is set to value; a nil value removes the field.
 	field string
 	value any
-	// with are the other fields of the object. They are set before the change too.
+	// with holds the other fields that the object needs for this case.
 	with fields
 	// update makes the case a change of a stored object that has the fields in with.
 	update bool
@@ -133,8 +133,8 @@ func everyRuleFires(t *testing.T, nodes []node, rootRules []string) {
 	}
 }
 
-// siblings are the fields that an object needs in addition to the one at path before the API server evaluates its
-// rules.
+// siblings returns the fields that the object needs in addition to the one at path. Without them, the API server
+// would not evaluate the rules for that field.
 func siblings(kind, path string) fields {
 	switch {
 	case strings.HasPrefix(path, "spec/etcd/external/"):
@@ -157,7 +157,8 @@ func siblings(kind, path string) fields {
 	return nil
 }
 
-// A misspelt field is refused and named, but never ignored. By default, kubectl requests this check.
+// A misspelt field is refused by name, and not silently dropped. The request asks for this strict check, as kubectl
+// does by default.
 func TestUnknownField(t *testing.T) {
 	kubetest.Only(t)
 	for kind := range kinds {
@@ -188,7 +189,8 @@ func TestWrongType(t *testing.T) {
 					path := concrete(n.path)
 					object, try := build(t, kind, siblings(kind, path)), tryCreate
 					if strings.HasPrefix(path, "status") {
-						object, try = base.DeepCopy(), tryStatus // a new object has no status
+						// the test changes the status of a stored object, because a new object has no status
+						object, try = base.DeepCopy(), tryStatus
 					}
 					apply(t, object, fields{path: value})
 					_, err := try(object)
@@ -217,8 +219,8 @@ var freeText = map[string]bool{
 	"spec/gateway/extraEnv/[]/value": true, "spec/etcd/managed/extraEnv/[]/value": true, "spec/extraEnv/[]/value": true,
 }
 
-// TestStrangeText sets every text of spec to letters of other scripts, to control characters, and to far too many
-// characters.
+// TestStrangeText sets each string field of the spec to non-Latin letters, to control characters, and to a string
+// that is far too long.
 func TestStrangeText(t *testing.T) {
 	kubetest.Only(t)
 	texts := []string{"株価", "a\u202eb", "a\nb", "a b", strings.Repeat("a", 1000)}
@@ -250,8 +252,9 @@ func TestStrangeText(t *testing.T) {
 	}
 }
 
-// TestAcceptedDecodes sets quantities and durations to texts at the limits of the parsers. The operator must be able to
-// read everything that the API server accepts, because one undecodable object would stop the watch of its kind.
+// TestAcceptedDecodes sets quantities and durations to strings at the limits of what the parsers accept. The operator
+// must be able to decode everything that the API server accepts, because one undecodable object would stop the watch
+// of its kind.
 func TestAcceptedDecodes(t *testing.T) {
 	kubetest.Only(t)
 	texts := []any{

@@ -31,7 +31,8 @@ const (
 // FieldManager is the operator's name in server-side apply.
 const FieldManager = "sheaf-operator"
 
-// Finalizer keeps an object of these kinds until the operator has released or deleted the objects that belong to it.
+// Finalizer keeps an object of Sheaf's kinds in the API until the operator has released or deleted everything that
+// belongs to it.
 const Finalizer = "sheaf.dev/finalizer"
 
 // ReasonPending is the reason of Ready and Reconciling that the CRDs set as a default: the operator has not seen the

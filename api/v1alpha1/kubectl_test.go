@@ -100,7 +100,7 @@ func TestScaleSubresource(t *testing.T) {
 	}
 }
 
-// kubectl get supports the short names and the category, and prints the columns.
+// kubectl get accepts the short names and the category, and prints the expected columns.
 func TestPrinted(t *testing.T) {
 	kubetest.Only(t)
 	want := map[string]struct{ short, header, wide string }{

@@ -182,19 +182,20 @@ func client(kind string) dynamic.ResourceInterface {
 	return cluster.Resource(kinds[kind]).Namespace("default")
 }
 
-// tryCreate checks by a dry run whether the API server would accept an object, with the same options as kubectl.
+// tryCreate checks in a dry run whether the API server would accept a new object. It validates fields as strictly as
+// kubectl.
 func tryCreate(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
 	return client(object.GetKind()).Create(context.Background(), object, options)
 }
 
-// tryUpdate checks by a dry run whether the API server would accept a change of a stored object.
+// tryUpdate checks in a dry run whether the API server would accept a change to a stored object.
 func tryUpdate(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	options := metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
 	return client(object.GetKind()).Update(context.Background(), object, options)
 }
 
-// tryStatus checks by a dry run whether the API server would accept a change of a stored object's status.
+// tryStatus checks in a dry run whether the API server would accept a change to the status of a stored object.
 func tryStatus(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	options := metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
 	return client(object.GetKind()).UpdateStatus(context.Background(), object, options)
@@ -202,7 +203,7 @@ func tryStatus(object *unstructured.Unstructured) (*unstructured.Unstructured, e
 
 var stored atomic.Int32
 
-// create stores an object under a unique name until the test ends.
+// create stores an object under a unique name. The object is deleted when the test ends.
 func create(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	object.SetName(fmt.Sprintf("stored-%d", stored.Add(1)))
@@ -221,8 +222,8 @@ func create(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstr
 // complaint is one error that the API server reports about an object.
 type complaint struct{ field, message string }
 
-// complaints returns the errors that an error of the API server lists. It fails the test if the error is not about the
-// object.
+// complaints returns the field errors in an error from the API server. It fails the test if the API server reported a
+// different kind of error.
 func complaints(t *testing.T, err error) []complaint {
 	t.Helper()
 	var status *apierrors.StatusError

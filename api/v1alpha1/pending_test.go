@@ -35,13 +35,14 @@ func conditionsOf(t *testing.T, object *unstructured.Unstructured) map[string]st
 	return all
 }
 
-// The status of an object that the operator has not seen yet says so. A client that waits for the object (helm --wait,
-// kubectl wait, GitOps) must not consider it ready; with an empty status, kstatus would.
+// The default status of an object says that the operator has not seen the object yet. Clients that wait for readiness
+// (helm --wait, kubectl wait, GitOps tools) must not consider such an object ready. With an empty status they would,
+// because kstatus treats an object without conditions as ready.
 func TestANewObjectIsPending(t *testing.T) {
 	kubetest.Only(t)
 	for kind := range kinds {
 		if kind == "Shard" {
-			continue // no client waits for a Shard, because the operator creates Shards after it has observed them
+			continue // no client waits for a Shard, because the operator creates it only after it has observed the shard
 		}
 		t.Run(kind, func(t *testing.T) {
 			object := create(t, build(t, kind, fields{"status": fields{"conditions": []fields{{

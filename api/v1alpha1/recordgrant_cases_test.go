@@ -1,9 +1,9 @@
 package v1alpha1_test
 
-// certificateOf identifies the subject of the minimal grant by a certificate.
+// certificateOf replaces the minimal grant's subject with a caller who has a certificate.
 var certificateOf = fields{"spec/subjects/0": fields{"kind": "Certificate", "name": "a"}}
 
-// userOf identifies the subject of the minimal grant by a token of an issuer.
+// userOf replaces the minimal grant's subject with a user who has an issuer's token.
 var userOf = fields{"spec/subjects/0": fields{"kind": "OIDC", "issuer": "https://id.example.org", "name": "ada"}}
 
 var recordGrantCases = []badCase{

@@ -15,7 +15,7 @@ import (
 
 // node is one node of a CRD's schema.
 type node struct {
-	// path has [] for the items of a list, and * for the values of a map.
+	// path is the field's path in the schema. It contains [] for the items of a list and * for the values of a map.
 	path  string
 	typ   string
 	enum  bool

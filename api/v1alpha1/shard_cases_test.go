@@ -21,7 +21,7 @@ var shardCases = []badCase{
 	{field: "spec/number", value: 1, update: true, at: "spec", says: "change the spec of its ShardPool instead"},
 }
 
-// shardOf returns a Shard of a pool that is reported as serving.
+// shardOf returns a Shard object of the pool in state Serving.
 func shardOf(pool *v1alpha1.ShardPool, n int32) v1alpha1.Shard {
 	s := v1alpha1.Shard{Spec: v1alpha1.ShardSpec{Pool: pool.Name, Number: n}}
 	s.Namespace, s.Name = pool.Namespace, fmt.Sprintf("%s-%d", pool.Name, n)
@@ -81,8 +81,8 @@ func TestShardsOf(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, got, c.want)
 		}
 	}
-	// The list in the status counts only if it is complete. It is complete if it names every shard, as written by
-	// operators older than the kind Shard, or if it has fewer items than the limit.
+	// ShardsOf uses the list in the pool's status only if the list is complete. That is so if it names every shard, as
+	// operators older than the kind Shard wrote it, or if it has fewer items than the limit.
 	for _, c := range []struct {
 		shards, listed, want int32
 	}{{1000, 1000, 1000}, {1000, 20, 0}, {20, 20, 20}, {21, 20, 0}, {19, 19, 19}} {

@@ -61,12 +61,12 @@ type ShardSpec struct {
 	Number int32 `json:"number"`
 }
 
-// ShardStatusesMax is the largest number of shards in the status of a pool.
+// ShardStatusesMax is the maximum number of shards that a pool's status lists.
 const ShardStatusesMax = 20
 
-// ShardsOf returns all shards of a pool as they were observed last, in the order of their numbers. It takes them from
-// the given Shards, which may belong to any pools, and from the list in the pool's status if that list is complete.
-// Operators of versions without the kind Shard wrote only that list.
+// ShardsOf returns the last observed state of every shard of a pool, ordered by shard number. It uses the given
+// Shards, which may belong to any pools. It also uses the list in the pool's status if that list is complete, because
+// operators older than the kind Shard wrote only that list.
 func ShardsOf(pool *ShardPool, shards []Shard) []ShardStatus {
 	var seen []ShardStatus
 	known := map[int32]bool{}
