@@ -8,26 +8,26 @@ import (
 	"sheaf.dev/sheaf/bench/result"
 )
 
-// cell is one measurement: a layout on a file system. Each round measures it once, on a new file system.
+// cell is one measurement of a layout on a file system. Each round performs it once, on a new file system.
 type cell struct {
 	table   int
 	fs      *fileSystem
 	layout  string
 	variant string // other conditions, such as "20 KB" or "50 % superseded"; compared layouts have the same variant
-	part    string // the part of the table; empty: the table has only one part
+	part    string // part of the table; empty if the table has only one part
 	x       float64
 	needs   need
 	run     func(ctx context.Context, s *site) error
 }
 
-// of returns the same cell for another layout.
+// of returns a copy of the cell that measures another layout under the same conditions.
 func (c cell) of(layout string, needs need, run func(ctx context.Context, s *site) error) cell {
 	c.layout, c.needs, c.run = layout, c.fs.cost(needs), run
 	return c
 }
 
-// compared returns a key that is equal for all cells that are compared with each other. Such cells are measured one
-// directly after another.
+// compared returns a key. Cells with the same key are compared with each other, and are measured one directly after
+// another.
 func (c *cell) compared() string {
 	return fmt.Sprintf("%d/%s/%s/%s", c.table, c.part, c.fs.name, c.variant)
 }
@@ -37,10 +37,10 @@ func (c *cell) String() string {
 	return strings.Join([]string{fmt.Sprintf("table %d", c.table), c.fs.name, c.variant, c.layout}, ", ")
 }
 
-// resultText is the key of the text that a measurement may store in addition to its metrics.
+// resultText is the key under which a measurement may store a sentence in addition to its metrics.
 const resultText = "text"
 
-// allFigures are all columns, in order.
+// allFigures lists the columns of all metrics, in the order in which tables show them.
 var allFigures = []result.Column{
 	{Key: "mkfs", Title: "mkfs", Unit: "s", Better: result.Lower},
 	{Key: "fill", Title: "fill, until the last call returns", Unit: "s", Better: result.Lower},

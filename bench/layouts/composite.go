@@ -11,24 +11,24 @@ import (
 	"path/filepath"
 )
 
-// flags is the way in which a composite file marks superseded versions.
+// flags determines how a composite file marks superseded versions.
 type flags int
 
 const (
-	noFlags     flags = iota // no marks, so a reader handles all versions and keeps the last one of each record
+	noFlags     flags = iota // no marks, so a reader parses all versions and keeps the last one of each record
 	flagInPlace              // a byte in each header, overwritten when a newer version is written (the text's "used" flag)
 	flagBitmap               // one bit for each version in a separate file, written at the end
 )
 
-// composite is the composite file described in Vorontsov's text. It consists of entries of id, length and data in
-// sequence, and has no checksum and no index.
+// composite is the composite file that Vorontsov's text describes. It is a sequence of entries, each with id, length
+// and data. It has no checksum and no index.
 type composite struct{ flags flags }
 
 const (
 	compositeFile   = "records"
 	bitmapFile      = "used"
 	compositeHeader = 8 // int id, int length
-	flaggedHeader   = 9 // with the used flag between id and length
+	flaggedHeader   = 9 // int id, the byte of the "used" flag, int length
 	compositeChunk  = 1 << 20
 )
 
@@ -101,8 +101,8 @@ func bitmapOf(set *recordSet) []byte {
 	return used
 }
 
-// read reads the file from start to end into memory, and parses entries as soon as they are read. It uses one reader,
-// because the start of an entry is known only after the previous entry was read.
+// read reads the file from start to end into memory, and parses each entry as soon as it is read. There is only one
+// reader, because the position of an entry is known only after the previous entry was read.
 func (c *composite) read(ctx context.Context, dir string, set *recordSet, _ int, visit visitor) (_ int64, err error) {
 	f, err := os.Open(filepath.Join(dir, compositeFile))
 	if err != nil {
@@ -157,9 +157,11 @@ func (c *composite) read(ctx context.Context, dir string, set *recordSet, _ int,
 // compositeParser parses the entries of a composite file one after another.
 type compositeParser struct {
 	*composite
-	used    []byte // the bitmap; nil if there is none
-	visit   visitor
-	newest  map[int64][]byte // newest data by id if superseded versions are not marked; nil if no version is superseded
+	used  []byte // the bitmap; nil if there is none
+	visit visitor
+	// newest maps each id to its newest data. It is used if the file has several versions of a record and no marks, and
+	// is nil otherwise.
+	newest  map[int64][]byte
 	at      int
 	entry   int
 	records int64

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A device is treated as blank if probeBytes bytes at its start and at its end are zero, because every known file
-// system, partition table, volume manager and RAID has its superblock at one of these places.
+// probeBytes is the number of bytes that are examined at the start and at the end of a device. The device is treated
+// as blank if all of them are zero, because every known file system, partition table, volume manager and RAID has its
+// superblock at one of these places.
 const probeBytes = 1 << 20
 
 // signatures identify the content of a device for the error message.
@@ -40,7 +41,7 @@ func openDevice(name string, destroy bool) (f *os.File, size int64, err error) {
 	if info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0 {
 		return nil, 0, fmt.Errorf("%s is no block device", name)
 	}
-	// O_EXCL on a block device fails if the device is mounted or part of another device.
+	// Opening a block device with O_EXCL fails if the device is mounted or is a part of another device.
 	f, err = os.OpenFile(name, os.O_RDWR|unix.O_EXCL, 0)
 	if errors.Is(err, unix.EBUSY) {
 		return nil, 0, fmt.Errorf("%w: %s is in use: mounted, or part of a volume", ErrHasData, name)

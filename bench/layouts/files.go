@@ -17,7 +17,7 @@ import (
 // layout stores a set of records in a folder.
 type layout interface {
 	name() string
-	// fill writes all versions in order. With syncEach, each version is durable before the next one is written.
+	// fill writes all versions in order. If syncEach is true, each version is durable before the next one is written.
 	fill(ctx context.Context, dir string, set *recordSet, syncEach bool) error
 	// read reads the data of every record into memory and returns the number of records. It uses several readers if the
 	// layout can be read in parts. If visit is not nil, read calls visit() for each record.
@@ -28,7 +28,7 @@ type layout interface {
 type fileLayout struct {
 	title  string
 	folder func(set *recordSet, i int, name string) string // the relative folder of record number i; "": the folder itself
-	made   bool                                            // prepare creates the folders before the measurement begins
+	made   bool                                            // the folders are created before the measurement begins
 }
 
 func flatFolder(*recordSet, int, string) string { return "" }

@@ -17,15 +17,15 @@ type fileSystem struct {
 	name    string
 	driver  string   // name of the kernel's driver in /proc/filesystems; empty: the file system is not available
 	options string   // mount options
-	mkfs    []string // command; the device is appended
-	inodes  string   // mkfs option that takes the number of files; empty if inodes are created as needed
-	check   []string // the file system's own check; the device is appended
-	fine    []int    // exit codes other than 0 with which the check succeeds
-	debian  string   // Debian package of the tools
-	fuse    []string // program that serves the file system if the kernel has no driver; $DEVICE and $POINT are replaced
+	mkfs    []string // mkfs command, to which the device is appended
+	inodes  string   // mkfs option that sets the number of inodes; empty if inodes are created as needed
+	check   []string // command that checks the file system, to which the device is appended
+	fine    []int    // exit codes of check that mean success, in addition to 0
+	debian  string   // Debian package that contains the commands
+	fuse    []string // program that serves the file system if the kernel has no driver; it may contain $DEVICE and $POINT
 	fuseDeb string
-	gone    string // reason why the file system is no longer available
-	// unindexed means that a lookup reads the folder from its start.
+	gone    string // reason why no current kernel supports the file system
+	// unindexed means that a lookup in a folder reads the folder's entries from the first one on.
 	unindexed bool
 	// filesMax limits the number of records in a measurement, because the FUSE program is too slow for more records. 0
 	// means that there is no limit.
@@ -34,7 +34,8 @@ type fileSystem struct {
 	bytesMin int64
 }
 
-// fileSystems are all file systems that the five texts name, and these file systems' successors.
+// fileSystems are the file systems on which the five texts report measurements (see the package comment), and the
+// successors of these file systems.
 var fileSystems = []fileSystem{
 	{name: "ext2", driver: "ext2", unindexed: true, mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext2", "-E", "nodiscard"},
 		inodes: "-N",
@@ -82,8 +83,8 @@ func findFileSystem(name string) *fileSystem {
 	return &fileSystems[i]
 }
 
-// missing returns the reason why a file system cannot be made and mounted on this machine, or "" if it can. byFuse is
-// true if the kernel has no driver and a FUSE program serves the file system.
+// missing returns the reason why this machine cannot create and mount the file system, or "" if it can. byFuse is
+// true if the kernel has no driver and a FUSE program serves the file system instead.
 func (f *fileSystem) missing(ctx context.Context) (why string, byFuse bool) {
 	if f.gone != "" {
 		return f.gone, false
@@ -117,7 +118,7 @@ func kernelHas(ctx context.Context, driver string) bool {
 	if err != nil || os.Geteuid() != 0 {
 		return false
 	}
-	_ = exec.CommandContext(ctx, modprobe, "-q", driver).Run() // errors do not matter, because inKernel decides
+	_ = exec.CommandContext(ctx, modprobe, "-q", driver).Run() // errors do not matter, because inKernel checks the result
 	return inKernel(driver)
 }
 

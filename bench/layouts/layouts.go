@@ -21,14 +21,14 @@ import (
 // Options are the options of Run.
 type Options struct {
 	Dir         string   // folder for images of file systems and for mount points
-	Device      string   // block device on which the file systems are created, instead of an image
-	Destroy     bool     // allow a Device that contains data
-	Path        string   // use the file system of this folder, and make none
-	FileSystems []string // from FileSystemNames; empty: all
-	Tables      []int    // 1 to 5; empty: all
+	Device      string   // block device on which the file systems are created; if empty, they are created on an image
+	Destroy     bool     // use Device even if it contains data, which is then lost
+	Path        string   // measure in this folder, on its own file system, and create no file systems
+	FileSystems []string // names from FileSystemNames; empty means all
+	Tables      []int    // numbers of the tables to measure, 1 to 5; empty means all
 	Scale       string   // one of Scales
-	Rounds      int      // number of rounds whose median is taken; 0 means the scale's number
-	State       string   // file that stores the results during a run; empty if there is none
+	Rounds      int      // number of rounds; 0 means the default of the scale
+	State       string   // file that stores the results during a run; empty means that they are not stored
 	Resume      bool     // continue with the results in State
 	MemoryLimit int64    // bytes that this process may use; 0: as many as are available
 	Version     string   // version of the program
@@ -38,7 +38,7 @@ type Options struct {
 
 const stateSchema = "sheaf.dev/bench/layouts-state/v2"
 
-// These errors mean that the caller made a mistake.
+// These errors mean that the options do not fit: they are wrong, or the device contains data.
 var (
 	ErrUsage   = errors.New("wrong usage")
 	ErrHasData = errors.New("the device carries data")
@@ -48,7 +48,7 @@ func usage(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrUsage, fmt.Sprintf(format, a...))
 }
 
-// Tables are the tables' titles, in the order of their numbers.
+// Tables holds the titles of the tables 1 to 5, in this order.
 var Tables = []string{
 	"Single file against many (Vorontsov)",
 	"Too many files: hashed paths (2007)",

@@ -62,7 +62,7 @@ func TestLayoutsReadWhatWasWritten(t *testing.T) {
 				n, err := l.read(t.Context(), dir, set, c.readers, func(id int64, data []byte) error {
 					mu.Lock()
 					defer mu.Unlock()
-					got[id] = bytes.Clone(data) // the last version wins, as for a reader without flags
+					got[id] = bytes.Clone(data) // a later version replaces an earlier one, as in a reader that has no flags
 					return nil
 				})
 				must.OK(t, err)
@@ -83,7 +83,7 @@ func TestLayoutsReadWhatWasWritten(t *testing.T) {
 	}
 }
 
-// Readers that have the flags of superseded versions skip these versions.
+// A reader of a layout with flags skips the superseded versions.
 func TestFlagsSkipSupersededVersions(t *testing.T) {
 	set := newSet(50, 200, 100)
 	for _, c := range []struct {
@@ -149,7 +149,7 @@ func TestSingleRecords(t *testing.T) {
 		}
 		must.OK(t, l.remove(t.Context(), []int{3, 199}))
 		for _, again := range []bool{false, true} {
-			if again { // checks that a removal survives a restart
+			if again { // a removal must survive a restart
 				must.OK(t, l.stop())
 				must.OK(t, l.start(t.Context()))
 			}

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/bench/drive"
 )
 
-// mountWait limits the time for a mount to appear and to be released.
+// mountWait limits how long to wait until a mount appears, and until it is released.
 const (
 	mountWait = 30 * time.Second
 	mountLook = 2 * time.Millisecond
@@ -83,7 +83,7 @@ func deviceOf(dir string) (uint64, error) {
 func (m *mounted) unmount() error {
 	for end := time.Now().Add(mountWait); ; time.Sleep(mountLook) {
 		err := unix.Unmount(m.point, 0)
-		// EINVAL means that the daemon never mounted the file system.
+		// If unmounting fails with EINVAL, the daemon never mounted the file system.
 		if err == nil || m.daemon != nil && errors.Is(err, unix.EINVAL) {
 			break
 		}

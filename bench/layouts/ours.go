@@ -24,16 +24,16 @@ import (
 // ours is Sheaf's group file: one group, written with the same calls and the same commit as in a shard.
 type ours struct {
 	residency group.Residency
-	loaded    *group.Log // the group that the last read has loaded
+	loaded    *group.Log // the group that the last call of read loaded
 }
 
 const (
 	oursTitle = "group file"
 	groupDir  = "group"
-	// These constants limit the size of one commit to a size that BatchPut and concurrent callers would reach.
+	// batchBytes and batchEntries limit a commit to a size that BatchPut and concurrent callers also reach.
 	batchBytes   = 8 << 20
 	batchEntries = 8192
-	// splitBytes is the size of the part that a worker scans at a time.
+	// splitBytes is the size of the parts into which a scan is divided among the workers.
 	splitBytes = 8 << 20
 	scanTTL    = time.Hour
 )
@@ -103,7 +103,7 @@ func (w *Writer) write(batch []*raftpb.Entry) error {
 	return w.log.Apply(commit, nil)
 }
 
-// batchOf returns the number of versions in one commit.
+// batchOf returns the number of versions that one commit contains.
 func batchOf(set *recordSet) int {
 	return max(1, min(batchBytes/max(set.size, 1), batchEntries))
 }
@@ -174,8 +174,8 @@ func (o *ours) load(ctx context.Context, dir string) (*group.Log, error) {
 	return log, nil
 }
 
-// read loads the group. After that, every record is checked and in memory. If there is a visitor, a scan with one part
-// for each processor calls it.
+// read loads the group. After that, all records are in memory and have been checked. If visit is not nil, a scan
+// calls it for each record, on one goroutine for each processor.
 func (o *ours) read(ctx context.Context, dir string, _ *recordSet, _ int, visit visitor) (n int64, err error) {
 	log, err := o.load(ctx, dir)
 	if err != nil {

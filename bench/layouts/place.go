@@ -22,7 +22,7 @@ import (
 type place interface {
 	// begin returns an empty folder on a file system with space for the given number of files.
 	begin(ctx context.Context, fs *fileSystem, files int) (*site, error)
-	// end removes what begin() has created.
+	// end removes everything that begin() created.
 	end(s *site) error
 	close() error
 	// words describes the place for the report.
@@ -35,13 +35,14 @@ type site struct {
 	dir             string
 	// mkfsSeconds is the time that mkfs took. It is 0 if no file system was created.
 	mkfsSeconds float64
-	// cold writes all data out, and drops as much of the data from the kernel's caches as possible.
+	// cold writes all data to the device, and drops as much as possible from the kernel's caches.
 	cold func(ctx context.Context) error
-	// check runs the file system's own check and returns how long it took. The function is nil if there is no check.
+	// check checks the file system with its own program, and returns how long that took. It is nil if there is no such
+	// program.
 	check func(ctx context.Context) (seconds float64, err error)
 }
 
-// since returns the seconds since begin.
+// since returns the number of seconds since begin.
 func since(begin time.Time) float64 { return time.Since(begin).Seconds() }
 
 // syncFS syncs the file system that contains a folder.
@@ -57,8 +58,8 @@ func syncFS(dir string) error {
 	return nil
 }
 
-// dropCaches drops cached data, names and inodes. Tests replace it, because it slows down all other processes of the
-// machine.
+// dropCaches drops the kernel's cached data, names and inodes. Tests replace it, because empty caches slow down all
+// other processes of the machine.
 var dropCaches = drive.DropCaches
 
 // usedBytes returns the used space of the file system that contains a folder.
@@ -79,10 +80,10 @@ func typeOf(dir string) string {
 	return m.FileSystem
 }
 
-// pathPlace is a folder on an existing file system.
+// pathPlace is a place in a folder of an existing file system.
 type pathPlace struct {
 	path string
-	warm string // reason why caches remain warm; empty if they do not
+	warm string // reason why the caches cannot be dropped; empty if they can
 }
 
 func newPathPlace(path string) (*pathPlace, error) {
@@ -146,11 +147,11 @@ func Evict(ctx context.Context, dir string, sync bool) error {
 // blockPlace is a block device. Every measurement creates a new file system on it.
 type blockPlace struct {
 	device  string
-	file    *os.File // keeps the device open
+	file    *os.File // kept open, so that no other process takes the device
 	bytes   int64
 	point   string
 	about   string
-	blank   bool // make the device blank again at the end
+	blank   bool // overwrite the device's ends with zeros when the run is over
 	mounted *mounted
 }
 

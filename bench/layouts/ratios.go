@@ -9,19 +9,21 @@ import (
 	"sheaf.dev/sheaf/bench/result"
 )
 
-// target describes a comparison of Sheaf with other layouts, and the wanted ratio.
+// target describes one comparison between Sheaf and other layouts, and the ratio that Sheaf should reach.
 type target struct {
 	what   string
 	table  int
 	part   string
-	figure string // metric that is compared
-	faster bool   // the metric is a time
+	figure string // the metric that is compared
+	faster bool   // the metric is a time, so the smaller value is the better one
 	others func(c *cell) bool
-	// least returns the minimum for the ratio of a measurement. If it returns 0, the ratio is only reported.
+	// least returns the ratio that a measurement should reach at least. 0 means that the ratio is reported without a
+	// target.
 	least  func(c *cell) float64
 	atMost bool
-	limit  string // a metric of Sheaf to compare with, instead of the other layouts
-	also   string // the other layouts' metric, if it differs
+	// key of a metric of Sheaf itself; if set, Sheaf is compared with this metric, and not with other layouts
+	limit string
+	also  string // key of the metric in the other layouts; empty means figure
 }
 
 func is(layouts ...string) func(*cell) bool {
@@ -37,7 +39,8 @@ func isFiles(c *cell) bool {
 
 func always(v float64) func(*cell) float64 { return func(*cell) float64 { return v } }
 
-// coldTarget returns the target for the cold read of all records, which depends on the file system and the record size.
+// coldTarget returns the target for reading all records with cold caches. It depends on the file system and the
+// record size.
 func coldTarget(c *cell) float64 {
 	switch {
 	case c.x == 1<<10 && c.fs.name != "ext2":
@@ -50,8 +53,8 @@ func coldTarget(c *cell) float64 {
 	return 0
 }
 
-// superseded50 returns a function with the target ratio. The target is least if half of the versions are superseded.
-// Otherwise it only requires that Sheaf is not slower.
+// superseded50 returns a function for target.least. If half of a measurement's versions are superseded, the ratio
+// should be at least the given one. Otherwise Sheaf only should not be slower.
 func superseded50(least float64) func(*cell) float64 {
 	return func(c *cell) float64 {
 		if c.x == 50 {
@@ -61,7 +64,7 @@ func superseded50(least float64) func(*cell) float64 {
 	}
 }
 
-// targets are the comparisons in the report. Both sides of a ratio are from the same run.
+// targets lists the comparisons in the report. Both sides of a comparison are measured in the same run.
 var targets = []target{
 	{what: "cold read of everything / best files, one reader",
 		table: 1, part: partSizes, figure: "read", faster: true, others: isFiles, least: coldTarget},
@@ -136,7 +139,8 @@ func (r *run) ratio(rows []result.Ratio, t *target, c *cell) []result.Ratio {
 	return append(rows, row)
 }
 
-// best returns the best of the other layouts in a measurement.
+// best returns the layout that was best among the other layouts under the same conditions as a cell, with its values
+// by round.
 func (r *run) best(t *target, of *cell) (layout string, rounds []float64) {
 	var keys, layouts []string
 	for _, c := range r.of(of.table, of.part) {

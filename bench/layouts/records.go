@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// All data is taken from a pool of poolBytes random bytes, so that no measurement includes the time to generate data.
+// poolBytes is the size of a pool of random bytes. All data is taken from the pool, so that no measurement includes
+// the time to generate data.
 const poolBytes = 1 << 20
 
-// recordSet is a set of versions to store. Version number k, counted from 0, belongs to the record with id 1 + k %
-// live.
+// recordSet is a set of versions to store. The versions are numbered from 0. Version k belongs to the record with the
+// id 1 + k % live.
 type recordSet struct {
 	live  int // number of records
 	total int // number of versions, at least live
@@ -44,8 +45,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Multiplication by spread turns ids into file names that look random. spread is odd, so that no two ids have the same
-// name. Multiplication by gather is the inverse.
+// A file's name is its id multiplied by spread, which makes names look random. Two ids never have the same name,
+// because spread is odd. Multiplication by gather reverses that by spread.
 const (
 	spread uint64 = 0x9e3779b97f4a7c15
 	gather uint64 = 0xf1de83e19937733d
@@ -66,7 +67,7 @@ func fileID(name string) (int64, error) {
 // visitor is called with each record's data, on several goroutines if there are several readers.
 type visitor func(id int64, data []byte) error
 
-// arena is memory into which data is read, and which keeps the data. Every layout has to read all records into an
+// arena is memory into which records are read and in which they remain. All layouts have to read all records into an
 // arena, as a program does when it starts.
 type arena struct {
 	memory []byte
@@ -79,7 +80,8 @@ func newArena(bytes int64) (*arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", bytes, err)
 	}
-	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // as Sheaf's own loader does; only advice, which may fail
+	// Sheaf's own loader gives the same advice to the kernel; an error does not matter
+	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE)
 	return &arena{memory: memory}, nil
 }
 
@@ -94,7 +96,7 @@ func (a *arena) take(n int) ([]byte, error) {
 	return a.memory[end-int64(n) : end : end], nil
 }
 
-func (a *arena) release() { _ = unix.Munmap(a.memory) } // fails only for memory that is not mapped
+func (a *arena) release() { _ = unix.Munmap(a.memory) } // an error is impossible, because the memory is mapped
 
 // stopped checks the context only once in lookEvery steps, because each check costs as much as a small write.
 const lookEvery = 256

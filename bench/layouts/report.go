@@ -13,7 +13,8 @@ type part struct {
 	table            int
 	part             string
 	id, title, about string
-	plots            []result.Plot // one for each file system; ID is the key of the metric
+	// the plots for one file system; the ID of a plot is the key of the metric that it shows
+	plots []result.Plot
 }
 
 const numberLabel = "number of the creation"
@@ -97,7 +98,7 @@ func (r *run) report() *result.Report {
 	return out
 }
 
-// dir returns the folder that is measured, or that holds the images of file systems.
+// dir returns the folder that is measured or, if there is none, the folder for the images of file systems.
 func (r *run) dir() string {
 	if r.opts.Path != "" {
 		return r.opts.Path
@@ -127,7 +128,7 @@ func (r *run) fileSystemWords(fs *fileSystem) string {
 	return words + "; mounted with " + strings.Join(options, ",")
 }
 
-// of returns a part's measurements.
+// of returns the measurements in one part of a table.
 func (r *run) of(table int, part string) []*cell {
 	var out []*cell
 	for i := range r.cells {
@@ -182,8 +183,8 @@ func plotName(s string) string {
 	}, strings.ToLower(s))
 }
 
-// series returns a line for each layout with the medians of a metric. A line has one point for each x, or the points
-// that the rounds recorded.
+// series returns one line for each layout. The line shows the medians of a metric, with one point for each x. If the
+// rounds recorded a series of points for the metric, the line shows these points.
 func (r *run) series(p *part, fs *fileSystem, figure string) []result.Series {
 	var out []result.Series
 	for _, c := range r.of(p.table, p.part) {
@@ -196,7 +197,7 @@ func (r *run) series(p *part, fs *fileSystem, figure string) []result.Series {
 		}
 		if v := r.set.Of(c.String(), figure); len(v) > 0 {
 			y := result.Of(v...).Median
-			if figure == "read" { // the metric is a time, which is converted to MB/s
+			if figure == "read" { // the metric is a time; the plot shows MB/s
 				y = c.x * r.set.Of(c.String(), "fill")[0] * r.set.Of(c.String(), "rate")[0] / y / 1e6
 			}
 			points = [][2]float64{{c.x, y}}

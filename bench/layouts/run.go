@@ -16,12 +16,12 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// run is the state of a Run in progress.
+// run is the state of a run in progress.
 type run struct {
 	opts    Options
 	scale   *scale
 	cells   []cell
-	absent  []absence // file systems that are not measured
+	absent  []absence // file systems that cannot be measured
 	present []*fileSystem
 	notes   []string
 	place   place
@@ -34,8 +34,8 @@ type absence struct {
 	why string
 }
 
-// These constants are the disk space that a run leaves free, and the space that an image has in addition to the
-// records.
+// These constants determine how much disk space a run needs. An image is larger than its records by imageExtra, and
+// diskReserve remains free.
 const (
 	imageExtra   = 256 << 20
 	diskReserve  = 512 << 20 // bytes that are left free
@@ -135,7 +135,7 @@ func (r *run) most() (most need) {
 	return most
 }
 
-// imageBytes returns the size of file system that the measurements need.
+// imageBytes returns the size of the image or device that the measurements need.
 func (r *run) imageBytes() int64 {
 	bytes := r.most().disk*5/4 + imageExtra
 	for _, fs := range r.present {
@@ -226,9 +226,9 @@ func (r *run) all(ctx context.Context) (err error) {
 	return r.set.Measure(ctx, cells, opts)
 }
 
-// inRounds returns the measurements as cells. If a file system reaches one of its limits, the error is a result. With
-// Sheaf's layout, however, such an error aborts the run. If a FUSE program provides the file system, every error is a
-// result.
+// inRounds returns the measurements as cells for package rounds. An error is stored as a result if a file system has
+// reached one of its limits, unless the layout is Sheaf's, or if a FUSE program serves the file system. Any other
+// error aborts the run.
 func (r *run) inRounds() []rounds.Cell {
 	out := make([]rounds.Cell, 0, len(r.cells))
 	for i := range r.cells {
@@ -258,7 +258,7 @@ func (r *run) measure(ctx context.Context, c *cell, f *rounds.Figures) error {
 	return errors.Join(c.run(ctx, s), r.place.end(s))
 }
 
-// settings returns the settings that must be equal to combine results from several runs.
+// settings returns the settings as one string. A run can be resumed only with the same settings.
 func (r *run) settings() string {
 	where := "loop"
 	switch {

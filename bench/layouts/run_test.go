@@ -17,7 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// needLoop skips the test if nothing can be mounted. If SHEAF_LOOP=required, it fails the test instead.
+// needLoop skips the test if this machine cannot mount file systems or lacks one of the tools. With
+// SHEAF_LOOP=required, it fails the test instead.
 func needLoop(t *testing.T, tools ...string) {
 	t.Helper()
 	why := ""
@@ -56,7 +57,7 @@ func nothingLeft(t *testing.T, dir string) {
 	}
 }
 
-// Each kind of file system that this machine supports is created, mounted cold, checked and released.
+// Every file system that this machine supports can be created, mounted with cold caches, checked and released.
 func TestFileSystems(t *testing.T) {
 	needLoop(t)
 	dir := t.TempDir()
@@ -132,7 +133,7 @@ func TestRunOnLoopDevices(t *testing.T) {
 	}
 }
 
-// A flat folder reaches its limit, and a group on the same file system does not.
+// A flat folder reaches a limit, which a group on the same file system does not have.
 func TestFlatFolderLimit(t *testing.T) {
 	needLoop(t, "mke2fs")
 	dir := t.TempDir()
@@ -193,7 +194,7 @@ func TestInterruptAndResume(t *testing.T) {
 	}
 }
 
-// A device that carries data is refused unless destroy is set. A blank device is blank again afterwards.
+// A device that contains data is refused unless destroy is set. A blank device is blank again after its use.
 func TestDeviceWithData(t *testing.T) {
 	needLoop(t, "mke2fs")
 	dir := t.TempDir()
@@ -242,7 +243,8 @@ func TestDeviceWithData(t *testing.T) {
 // Without root, the existing file system is measured, and the report names the omitted measurements.
 func TestRunOnAPath(t *testing.T) {
 	dir := t.TempDir()
-	if loop.HasOwnMounts() { // in its own mount namespace, a sync does not wait for the writes of other processes
+	// in its own mount namespace, the test uses a tmpfs, so that a sync does not wait for other processes' writes
+	if loop.HasOwnMounts() {
 		must.OK(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 		defer func() { must.OK(t, unix.Unmount(dir, 0)) }()
 	}

@@ -7,26 +7,29 @@ type sizeCase struct{ size, records int }
 type scale struct {
 	rounds int
 
-	sizes    []sizeCase // for table 1
-	syncEach int        // number of records that are written with a sync each
-	// superseded holds the shares of superseded versions, in percent. supersededTotal is the total number of versions.
+	sizes    []sizeCase // the numbers and sizes of records in table 1
+	syncEach int        // number of records that are each synced before the next one is written
+	// superseded lists the percentages of versions that are superseded. supersededTotal is the total number of versions,
+	// and their size.
 	superseded      []int
 	supersededTotal sizeCase
 
-	hashed []int // table 2: numbers of records
-	random int   // number of these that are opened, read and deleted at random
+	hashed []int // the numbers of records in table 2
+	random int   // number of records that are opened, read and deleted at random in table 2
 
-	lifeRecords, lifeFolders int // for table 3
+	lifeRecords, lifeFolders int // the numbers of records and of folders in table 3
 
-	latency int // table 4: number of files
+	latency int // number of files in table 4
 
-	deep      int  // table 5: number of records
-	limitShow bool // show what happens when a flat folder is full
+	deep      int  // number of records in table 5
+	limitShow bool // measure what happens when a flat folder is full
 
 	sample int64 // maximum number of bytes to read to measure a device's rate
 }
 
-const prewrittenMax = 16 << 30 // maximum number of bytes that are written in an image; the rest is sparse
+// prewrittenMax is the maximum number of bytes that are written to an image in advance. The rest of the image is
+// sparse.
+const prewrittenMax = 16 << 30
 
 var scales = map[string]*scale{
 	"quick": {
@@ -59,7 +62,7 @@ var scales = map[string]*scale{
 		deep:    10000000, limitShow: true,
 		sample: 1 << 30,
 	},
-	// tiny is for tests. Its results mean nothing.
+	// The scale tiny exists only for tests. Its results mean nothing.
 	"tiny": {
 		rounds: 1,
 		sizes:  []sizeCase{{1 << 10, 200}, {20 << 10, 100}}, syncEach: 10,
@@ -83,20 +86,21 @@ type need struct {
 	seconds float64
 }
 
-// These are assumed costs. Only the estimate of the duration, the space and the memory depends on them.
+// These costs are assumptions. They are used only to estimate how much time, space and memory a run needs.
 const (
 	secondsPerMeasurement = 0.8
-	secondsPerFile        = 120e-6 // to create, read cold, check and remove it
+	secondsPerFile        = 120e-6 // for a file to be created, read with cold caches, checked and removed
 	secondsPerFileFUSE    = 400e-6
 	secondsPerFileFusefat = 70e-3
-	secondsPerFileScanned = 12e-9 // for each file already in the folder, if the folder has no index
+	secondsPerFileScanned = 12e-9 // additional time for each file already in the folder, if the folder has no index
 	bytesPerSecond        = 300e6
 	blockBytes            = 4 << 10
 	inodeBytes            = 1 << 10
 	memoryBase            = 256 << 20
 )
 
-// needOf returns the resources that files of the given size need. If hold is true, memory holds the data of all files.
+// needOf returns the resources that a measurement with files of the given size needs. If hold is true, the
+// measurement keeps the data of all files in memory.
 func needOf(files, size int, hold bool) need {
 	blocks := int64((size + blockBytes - 1) / blockBytes * blockBytes)
 	n := need{files: files, disk: int64(files) * (blocks + inodeBytes)}
@@ -110,7 +114,7 @@ func needOf(files, size int, hold bool) need {
 
 // needOne returns the resources that records in a single file need.
 func needOne(records, size int) need {
-	const perRecord = 160 // header, padding, hint, index
+	const perRecord = 160 // bytes for the header, the padding, and the entries in hint and index
 	n := need{files: 64, disk: int64(records)*int64(size+perRecord) + 64<<20}
 	n.seconds = secondsPerMeasurement + 2*float64(n.disk)/bytesPerSecond
 	n.memory = memoryBase + int64(records)*int64(size+perRecord)*5/4

@@ -12,14 +12,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// These names are shared by several tables.
+// These names are used in several tables.
 const (
 	flatTitle      = "flat"
 	oneFolderTitle = "one folder"
-	manyReaders    = 8 // number of readers in measurements with more than one
+	manyReaders    = 8 // number of readers in the measurements with several readers
 )
 
-// These are the parts of table 1.
+// These names identify the parts of table 1.
 const (
 	partSizes      = "sizes"
 	partSync       = "sync"
@@ -69,7 +69,7 @@ func table1(fs *fileSystem, s *scale) []cell {
 	return append(cells, table1Superseded(fs, s)...)
 }
 
-// table1Superseded returns measurements of record sets in which newer versions have superseded others.
+// table1Superseded returns the measurements with record sets in which some versions are superseded by newer ones.
 func table1Superseded(fs *fileSystem, s *scale) []cell {
 	cells := make([]cell, 0, 4*len(s.superseded))
 	total, size := fs.bounded(s.supersededTotal.records), s.supersededTotal.size
@@ -96,7 +96,7 @@ func (f *fileSystem) bounded(records int) int {
 	return records
 }
 
-// cost adapts an estimate to a file system.
+// cost returns the estimate for this file system. It increases the time if a FUSE program serves the file system.
 func (f *fileSystem) cost(n need) need {
 	if len(f.fuse) == 0 || inKernel(f.driver) {
 		return n
@@ -109,13 +109,13 @@ func (f *fileSystem) cost(n need) need {
 	return n
 }
 
-// preparer is a layout that creates something before the measured time begins.
+// preparer is implemented by layouts that create something, such as folders, before the measured time begins.
 type preparer interface {
 	prepare(ctx context.Context, dir string, set *recordSet) error
 }
 
-// ender is a layout that keeps the data after a read, as a program does after its start. Freeing the data is not part
-// of a read.
+// ender is implemented by layouts that keep the data in memory after a read, as a program does after its start. The
+// method end frees the data, and is not part of the measured time.
 type ender interface{ end() error }
 
 func fill(ctx context.Context, s *site, l layout, set *recordSet, syncEach bool) error {

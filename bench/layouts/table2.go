@@ -15,7 +15,7 @@ import (
 
 const hashedBytes = 1 << 10 // size of a record in table 2
 
-// table2 is the table of hashed paths, in which single records are accessed at random.
+// table2 is the table about hashed paths. It measures random access to single records.
 func table2(fs *fileSystem, s *scale) []cell {
 	var cells []cell
 	for _, records := range s.hashed {
@@ -48,7 +48,8 @@ func table2(fs *fileSystem, s *scale) []cell {
 // oneByOne is a layout that can read single records by number.
 type oneByOne interface {
 	create(ctx context.Context) error
-	// start opens, after the caches were dropped, the files that must be open. The method stop closes them.
+	// start opens the files that single accesses need. It is called after the caches were dropped. stop closes the
+	// files.
 	start(ctx context.Context) error
 	stop() error
 	seek(i int) error
@@ -56,8 +57,8 @@ type oneByOne interface {
 	remove(ctx context.Context, numbers []int) error
 }
 
-// randomAccess creates all records, and then opens, reads and deletes some. It measures each of these steps with cold
-// caches first. A step's time includes the call to the method start.
+// randomAccess creates all records. Then it opens, reads and deletes n of them at random, and measures each of these
+// steps with cold caches first. A step with cold caches includes the call of start.
 func randomAccess(ctx context.Context, s *site, l oneByOne, set *recordSet, n int) (err error) {
 	numbers := rand.New(rand.NewPCG(2, 3)).Perm(set.live)[:n]
 	begin := time.Now()
@@ -73,7 +74,8 @@ func randomAccess(ctx context.Context, s *site, l oneByOne, set *recordSet, n in
 		cold bool
 		run  func() error
 	}{
-		// A group keeps a record in the page cache only after its second read, so one pass is not measured.
+		// A group keeps a record in the page cache only after the record's second read. Therefore get runs once without
+		// being measured.
 		{"seek", true, seek}, {"seek-warm", false, seek}, {"get", true, get}, {unmeasured, false, get},
 		{"get-warm", false, get},
 		{"delete", true, func() error { return l.remove(ctx, numbers) }},
@@ -98,7 +100,7 @@ func randomAccess(ctx context.Context, s *site, l oneByOne, set *recordSet, n in
 	return l.stop()
 }
 
-// unmeasured is the key of a step that only warms caches.
+// unmeasured is the key of a step whose time is not stored, because it only warms caches.
 const unmeasured = ""
 
 func eachNumber(ctx context.Context, numbers []int, each func(i int) error) error {

@@ -18,8 +18,8 @@ import (
 
 const lifeBytes = 1 << 10 // size of a record in table 3
 
-// table3 is Wheeler's table. It measures how long it takes to make a file system, fill it, iterate over it, repair it,
-// and remove the files.
+// table3 is Wheeler's table. It measures how long it takes to create a file system, to fill it, to iterate over its
+// files, to repair it, and to remove the files.
 func table3(fs *fileSystem, s *scale) []cell {
 	n := fs.bounded(s.lifeRecords)
 	folders := max(1, s.lifeFolders*n/s.lifeRecords)

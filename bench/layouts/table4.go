@@ -14,8 +14,8 @@ const (
 	latencyBytes   = 100 // size of a record in table 4
 	latencyWindow  = 1000
 	latencyFolders = 40
-	latencyCallers = 64 // for a group, whose commits each contain one record from each of these callers
-	latencyEnds    = 10 // number of windows at each end whose medians are compared
+	latencyCallers = 64 // number of records in a commit to a group, as if that many callers each wrote one
+	latencyEnds    = 10 // the median of this many windows at the start is compared with that of as many windows at the end
 )
 
 // table4 is Turner's table. It shows the time that creation number N takes.
@@ -47,7 +47,8 @@ func table4(fs *fileSystem, s *scale) []cell {
 	}))
 }
 
-// latencies creates n records, atOnce at a time, and stores the median and the 99th percentile of each thousand.
+// latencies creates n records, atOnce at a time. For each thousand of them it stores the median and the 99th
+// percentile of the time for one creation.
 func latencies(ctx context.Context, s *site, n, atOnce int, create func(first, last int) error) error {
 	window := min(latencyWindow, max(1, n/latencyEnds))
 	took := make([]float64, 0, window+atOnce)

@@ -52,8 +52,9 @@ func table5(fs *fileSystem, s *scale) []cell {
 	return cells
 }
 
-// smallIndex is an ext4 whose folder index has 1 KiB blocks. With 255-byte names, such an index is full after about ten
-// thousand names. An index with 4 KiB blocks and short names is full after about ten million.
+// smallIndex is an ext4 file system with blocks of 1 KiB, which limits the size of a folder's index. With names of
+// 255 bytes, the index is full after about ten thousand names. With blocks of 4 KiB and short names, it would be full
+// after about ten million.
 var smallIndex = &fileSystem{name: "ext4, blocks of 1 KiB", driver: "ext4", options: "noinit_itable",
 	mkfs:   []string{"mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-I", "128", "-O", "^large_dir", "-E", "nodiscard"},
 	inodes: "-N", debian: "e2fsprogs"}
@@ -63,7 +64,8 @@ const (
 	limitNameBytes = 255
 )
 
-// limitCells show what happens to a flat folder at its limit. They also show that a group has no such limit.
+// limitCells returns the measurements that show what happens when a flat folder is full, and that a group has no such
+// limit.
 func limitCells() []cell {
 	base := cell{table: 5, part: partLimit, fs: smallIndex}
 	base.variant = fmt.Sprintf("until it is full, at most %s, names of %d B", countWords(limitRecords), limitNameBytes)
@@ -71,7 +73,8 @@ func limitCells() []cell {
 	return []cell{
 		base.of(flatTitle, needs, fillFolder),
 		base.of(oursTitle, needs, func(ctx context.Context, s *site) error {
-			set := newSet(limitRecords, limitRecords, limitNameBytes) // the name's bytes are the record's data
+			// the data of a record is as long as a file name in the other layout
+			set := newSet(limitRecords, limitRecords, limitNameBytes)
 			l := &ours{residency: group.Index}
 			if err := l.fill(ctx, s.dir, set, false); err != nil {
 				return err
