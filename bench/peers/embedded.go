@@ -19,7 +19,8 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// These are the keys, in the tables, of an embedded store's metrics. The first metric of each step has the step's name.
+// These are the keys of an embedded store's metrics in the tables. If a step has several metrics, the first one has
+// the step's name.
 const (
 	fillRate    = "fill"
 	startTime   = "start"
@@ -46,9 +47,9 @@ var embeddedColumns = []result.Column{
 	{Key: diskCompact, Title: "on disk, updated and compacted", Unit: "B", Better: result.Lower},
 }
 
-// embedded compares the stores that run inside a process, with records of one size. The stores take turns in every
-// round. If a peer fails, its row contains the error, and the other stores continue. If Sheaf fails, the benchmark is
-// aborted.
+// embedded compares the stores that run inside a process, using records of one size. The stores take turns in every
+// round. If a peer fails, its row shows the error, and the comparison continues without it. If Sheaf fails, the
+// benchmark is aborted.
 func (b *bench) embedded(ctx context.Context, size int, records int64) (*rounds.Set, error) {
 	kinds := b.kinds()
 	cells := make([]rounds.Cell, 0, len(kinds))
@@ -125,7 +126,7 @@ func (b *bench) oneStore(ctx context.Context, k *store.Kind, size int, records i
 	return nil
 }
 
-// allocated returns the disk space that a folder occupies.
+// allocated returns how many bytes the file system has allocated for the files in a folder.
 func allocated(dir string) (bytes int64, err error) {
 	unix.Sync() // some file systems allocate space only when they write data out
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {

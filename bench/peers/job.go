@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/bench/result"
 )
 
-// Every step of every store runs in its own process, so that its peak memory is measured separately and its memory
-// holds nothing from an earlier step.
+// A separate process runs each step of each store. This measures the peak memory of each step on its own, and no
+// memory is left over from an earlier step.
 
 // job is the request to a process that runs one step with one store. The process reads it from its standard input.
 type job struct {
@@ -41,9 +41,9 @@ type job struct {
 // outcome is the result of a job. The job's process writes it to standard output.
 type outcome struct {
 	Seconds   float64
-	Units     float64 // number of records that were put or read
-	PeakBytes int64   // peak memory: VmHWM of the process
-	AnonBytes int64   // anonymous memory when the job has finished: the process's RssAnon
+	Units     float64 // number of records that the step put or read
+	PeakBytes int64   // peak memory of the process (VmHWM)
+	AnonBytes int64   // anonymous memory of the process at the end of the job (RssAnon)
 	Error     string
 }
 
@@ -170,7 +170,7 @@ func (j *job) start(k *store.Kind) (o outcome, err error) {
 	if s != nil {
 		err = errors.Join(err, s.Close())
 	}
-	m.Records() // keeps m reachable until this call
+	m.Records() // keeps m reachable until its memory has been measured
 	return o, err
 }
 

@@ -1,6 +1,7 @@
-// Command peers compares Sheaf with other stores at equal durability, on this machine and in one run. The other stores
-// are embedded stores, each in its own process, and servers over loopback. The stores take turns in every round, and
-// the report has medians over the rounds. The results are the ratios between stores.
+// Command peers compares Sheaf with other stores at equal durability, on one machine and in one run. Some of the
+// other stores are embedded and run in a process of their own. The others are servers, which are called over
+// loopback. The stores take turns in every round. The report shows medians over the rounds, and the ratios between
+// Sheaf and the others.
 package main
 
 import (
@@ -25,20 +26,20 @@ import (
 	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// version is set by the build.
+// version is set when the program is built.
 var version = "unknown"
 
-// These are the exit codes. They are the same as those of the program sheaf.
+// These exit codes are the same as those of the sheaf program.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// These values are the ways in which the stores are called.
+// These constants determine with how many callers, and in which batches, all stores are called.
 const (
 	fillCallers = 8
 	fillBatch   = 100
-	loadWorkers = 8 // the number of concurrent reads in Sheaf
+	loadWorkers = 8 // number of concurrent reads while Sheaf loads its groups
 	getCallers  = 16
 )
 
@@ -182,7 +183,8 @@ func (b *bench) say(format string, a ...any) {
 // run performs the measurements and returns the report. It removes its temporary folder before it returns.
 func (b *bench) run(ctx context.Context) (r *result.Report, err error) {
 	var old *result.Report
-	if b.opts.compare != "" { // an unreadable report must not waste an hour of measurements
+	// the older report is read first, so that an unreadable one does not waste an hour of measurements
+	if b.opts.compare != "" {
 		if old, err = result.ReadFile(b.opts.compare); err != nil {
 			return nil, err
 		}
@@ -321,7 +323,7 @@ func (b *bench) checkSpace() error {
 			b.dir, result.Format(float64(free), "B"), result.Format(float64(disk), "B"))
 	}
 	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable")
-	if free := kib << 10; err == nil && free < memory { // if the size is unknown, try anyway
+	if free := kib << 10; err == nil && free < memory { // if the available memory is unknown, the run is attempted
 		return fmt.Errorf("the machine has %s of memory available, this run needs %s: use --scale quick, or --sizes",
 			result.Format(float64(free), "B"), result.Format(float64(memory), "B"))
 	}

@@ -47,7 +47,8 @@ func peers(t *testing.T, args ...string) *result.Report {
 	return r
 }
 
-// The test runs every step with every store. At such sizes the results mean nothing, so the test does not check them.
+// The test runs every step with every store. With so few records the results mean nothing, so the test does not check
+// them.
 func TestEmbeddedRun(t *testing.T) {
 	r := peers(t, "--only", "embedded", "--sizes", "300:1000,10240:1000", "--rounds", "1", "--time", "10ms")
 	if r.Kind != "peers" || len(r.Tables) != 3 || len(r.Tables[0].Rows) != 16 {
@@ -72,7 +73,7 @@ func TestEmbeddedRun(t *testing.T) {
 	}
 }
 
-// If a server is not installed, its rows contain this reason and the remedy.
+// If a server is not installed, its rows say so, and say how to install it.
 func TestServersThatAreNotThere(t *testing.T) {
 	r := peers(t, "--only", "network", "--sizes", "300:1000", "--rounds", "1", "--time", "5ms", "--sheaf", "/none/sheaf",
 		"--etcd", "/none/etcd", "--redis", "/none/redis")
@@ -137,7 +138,7 @@ func TestRefusals(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	tmp := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
-	stop := writerFunc(func(p []byte) (int, error) { // the line printed when the first store is done
+	stop := writerFunc(func(p []byte) (int, error) { // the first output is the line that reports the first finished store
 		cancel()
 		return len(p), nil
 	})
@@ -160,7 +161,7 @@ func TestJobs(t *testing.T) {
 			t.Errorf("%q was done", text)
 		}
 	}
-	// A step returns an error if it finds something wrong. In this case the folder has fewer records than the job expects.
+	// A step returns an error if records are missing. This folder has fewer records than the job expects.
 	j := job{Store: "files", Step: "start", Dir: t.TempDir(), Size: 300, Records: 10, Workers: 2}
 	if _, err := j.run(t.Context()); err == nil || !strings.Contains(err.Error(), "0 records were read, 10 are stored") {
 		t.Errorf("start of nothing: %v", err)

@@ -23,20 +23,20 @@ import (
 type server struct {
 	name     string
 	settings string
-	missing  string // reason why the server is not available; empty if it is available
+	missing  string // reason why the server cannot be measured; empty if it can
 	start    func(ctx context.Context, dir string, callers int) (remote, error)
 }
 
 // remote is a running server. Its methods are safe for concurrent use.
 type remote interface {
-	// put stores records durably, in one of the ways to put that the variable ways lists. That variable also shows which
-	// ways take many records per call.
+	// put stores records durably. The argument way is the name of a way to put. Ways with the field batch take many
+	// records per call, and the others take one.
 	put(ctx context.Context, way string, records []store.Record) error
 	get(ctx context.Context, id int64) ([]byte, error)
 	io.Closer
 }
 
-// way is one way to call a server.
+// way is one way to call a server, such as a unary put or a batch put.
 type way struct {
 	server string
 	name   string
@@ -46,7 +46,7 @@ type way struct {
 
 func (w way) key() string { return w.server + ", " + w.name }
 
-// ways lists the ways in the order of their rows.
+// These are all ways to call the servers. The list ways has them in the order of the report's rows.
 var (
 	sheafPut      = way{server: "Sheaf", name: "put, unary, direct"}
 	sheafBatchPut = way{server: "Sheaf", name: "put, BatchPut", batch: true}
@@ -59,7 +59,7 @@ var (
 	ways          = []way{sheafPut, sheafBatchPut, sheafGet, etcdPut, etcdGet, redisPut, redisPipe, redisGet}
 )
 
-// batchOf returns the number of records in one call of a batch way.
+// batchOf returns how many records of the given size one call of a batch way has.
 func batchOf(size int) int { return max(1, min(100, 256<<10/size)) }
 
 // network compares the servers with records of the given size and the given number of callers. It returns rates by
@@ -127,7 +127,7 @@ func (b *bench) startLoaded(ctx context.Context, s server, dir string, size, cal
 	return r, err
 }
 
-// preloadWay returns the fastest way to put.
+// preloadWay returns the way by which records are stored fastest before the gets are measured.
 func preloadWay(server string) string {
 	for _, w := range ways {
 		if w.server == server && w.batch {

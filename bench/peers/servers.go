@@ -20,16 +20,17 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// servers returns the servers for the comparison over the network. Each is one process with one copy of the data.
+// servers returns the servers that are compared over the network. Each of them runs as one process and keeps one copy
+// of the data.
 func (b *bench) servers() []server {
 	return []server{b.sheafServer(), b.etcdServer(), b.redisServer()}
 }
 
-// find looks for a program. If there is none, the result missing describes what to do.
+// find looks for a program. If the program is not installed, the result missing says so, and what to do.
 func find(program, flag, hint string) (path, missing string) {
 	path, err := exec.LookPath(program)
 	if err == nil {
-		path, err = filepath.Abs(path) // because a server runs in its own folder
+		path, err = filepath.Abs(path) // the path must be absolute, because a server runs in its own folder
 	}
 	if err != nil {
 		return "", fmt.Sprintf("%s is not there (%s): %s, or say where it is with %s", program, errors.Unwrap(err), hint,

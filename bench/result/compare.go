@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// Comparison lists the changes since an older report of the same kind that exceed the scatter of the rounds.
+// Comparison lists what has changed since an older report of the same kind. A difference within the scatter of the
+// rounds is not a change.
 type Comparison struct {
 	Started time.Time `json:"started"` // time at which the older report was started
 	Version string    `json:"version"`
-	Warning string    `json:"warning,omitempty"` // reason why the comparison is only approximate
+	Warning string    `json:"warning,omitempty"` // reason why the two reports can be compared only approximately
 	Changes []Change  `json:"changes,omitempty"`
-	Same    int       `json:"same"` // number of metrics that did not change
+	Same    int       `json:"same"` // number of metrics without a change
 }
 
 // Change is one metric that became worse or better.
@@ -22,20 +23,21 @@ type Change struct {
 	Worse  bool   `json:"worse"`
 	Old    string `json:"old"`
 	New    string `json:"new"`
-	// Factor is new / old. 0 means that the metric is missing now, or that a target is no longer met.
+	// Factor is new / old. It is 0 if the new report lacks the metric, or if a target is no longer met.
 	Factor float64 `json:"factor,omitempty"`
-	key    string  // key of the row
+	key    string  // key of the table row
 }
 
-// A metric has changed if the ranges over the rounds do not overlap and the medians differ by more than this fraction.
-// With fewer than roundsKnown rounds the larger fraction applies, because so few rounds show little of the scatter.
+// A metric has changed if its ranges over the rounds do not overlap, and its medians differ by more than this
+// fraction. With fewer than roundsKnown rounds, the range is not known well enough, and the larger fraction
+// changeMinRough applies.
 const (
 	changeMin      = 0.05
 	changeMinRough = 0.25
 	roundsKnown    = 3
 )
 
-// Compare sets the changes since an older report.
+// Compare compares the report with an older one, and stores the differences in the report.
 func (r *Report) Compare(old *Report) error {
 	if old.Kind != r.Kind {
 		return fmt.Errorf("a report of %q cannot be compared with one of %q", r.Kind, old.Kind)
@@ -52,7 +54,7 @@ func (r *Report) Compare(old *Report) error {
 		before := &old.Tables[i]
 		now := r.Table(before.ID)
 		if now == nil {
-			continue // this run did not include the part
+			continue // this run did not measure the table
 		}
 		rows := make(map[string]*Row, len(now.Rows))
 		for j := range now.Rows {
@@ -105,7 +107,7 @@ func (c *Comparison) compareRow(t *Table, before, now *Row) {
 	}
 }
 
-// differ reports whether a metric has changed by more than its scatter. If it has, worse tells the direction.
+// differ reports whether a metric has changed by more than its scatter, and whether the change is for the worse.
 func differ(was, is Value, better string) (worse, changed bool) {
 	least := changeMin
 	if was.Rounds < roundsKnown || is.Rounds < roundsKnown {

@@ -88,7 +88,7 @@ func seconds(v float64) string {
 	return digits(v/60) + " min"
 }
 
-// short formats the label of a tick on an axis.
+// short formats a number for the label of a tick on an axis.
 func short(v float64) string {
 	a := math.Abs(v)
 	if a != 0 && (a < 1e-3 || a >= 1e15) {

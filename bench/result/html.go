@@ -35,7 +35,7 @@ func (r *Report) writeHTML(w io.Writer) error {
 	return err
 }
 
-// pageView is the data for the page's template.
+// pageView is the data from which the page's template creates the page.
 type pageView struct {
 	Title, Summary, Version, Machine, When string
 	Settings                               []Label

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// jsonBytesMax limits the size of a report that is read. A larger file results in an error.
+// jsonBytesMax limits the size of a report file. Reading a larger file fails.
 const jsonBytesMax = 256 << 20
 
 // WriteJSON checks the report and writes it.

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine describes the machine of a measurement.
+// Machine describes the machine on which the measurements ran.
 type Machine struct {
 	CPU         string `json:"cpu"`
 	CPUs        int    `json:"cpus"`
 	MemoryBytes int64  `json:"memory_bytes"`
 	Kernel      string `json:"kernel"`
 	Go          string `json:"go"`
-	Dir         string `json:"dir,omitempty"` // the folder of the measured files
+	Dir         string `json:"dir,omitempty"` // folder that contains the measured files
 	FileSystem  string `json:"file_system,omitempty"`
-	Device      string `json:"device,omitempty"` // with mount options
+	Device      string `json:"device,omitempty"` // device of the file system, with its mount options
 }
 
 // ThisMachine describes this machine, and the file system that holds dir unless dir is empty.
@@ -73,8 +73,8 @@ func procField(file, name string) (string, error) {
 	return "", fmt.Errorf("%s has no line %s", file, name)
 }
 
-// mountOf returns the file system and the device that hold a folder. It takes the longest mount point above the
-// folder, and the last mount there.
+// mountOf returns the file system type and the device of the mount that contains a folder. If several mount points
+// contain it, the longest path is the right one. If several mounts have the same path, the last one is.
 func mountOf(dir string) (fileSystem, device string) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

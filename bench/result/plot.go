@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// A plot's layout is computed once. The plot is then drawn on a canvas for SVG or on a canvas for pixels. Therefore
-// both show the same.
+// The layout of a plot is computed only once. The plot is then drawn either on an SVG canvas or on a pixel canvas, so
+// both pictures show the same.
 
 // canvas draws the parts of a plot. Coordinates are in pixels from the upper left.
 type canvas interface {
@@ -19,7 +19,8 @@ type canvas interface {
 
 type point struct{ x, y float64 }
 
-// These are the colours of a canvas. A series has the colour seriesColour plus its number.
+// These are the colours of a canvas. seriesColour is the colour of the first series. The following series have the
+// following numbers.
 const (
 	inkColour = iota
 	mutedColour
@@ -29,15 +30,15 @@ const (
 
 type textStyle struct {
 	size   float64
-	anchor int // the point is the left end (-1), the middle (0) or the right end (1)
+	anchor int // which part of the text is at the point: its left end (-1), its middle (0) or its right end (1)
 	bold   bool
 	muted  bool
 }
 
-// pageSize is the size of a plot and its font.
+// pageSize is the size of a plot, together with the size of its font.
 type pageSize struct {
 	width, height, font float64
-	untitled            bool // the surrounding page shows the title
+	untitled            bool // the plot has no title, because the page around it shows one
 }
 
 var (
@@ -48,14 +49,14 @@ var (
 // Series also differ in dashes and marks, so that they can be distinguished without colours.
 var (
 	dashes      = [][]float64{nil, {8, 4}, {2, 3}, {10, 3, 2, 3}, {5, 5}, {14, 4}}
-	marksMax    = 40   // a series with at most as many points has a mark on each
-	marksOfMany = 8    // number of marks on a longer series
-	pointsMax   = 1200 // maximum number of points that are drawn for a series; a longer one is thinned
+	marksMax    = 40   // a series with at most this many points has a mark on each of them
+	marksOfMany = 8    // number of marks on a series with more points
+	pointsMax   = 1200 // maximum number of points that are drawn for a series; a longer series is thinned
 	seriesStep  = 8    // number of colours
 )
 
-// advance is the approximate width of a letter as a fraction of the font size. It is a little more than most letters
-// need, because browsers have different fonts.
+// advance is the approximate width of a letter as a fraction of the font size. Most letters are a little narrower,
+// which leaves room for browsers with wider fonts.
 const advance = 0.56
 
 func widthOf(s string, size float64) float64 {
@@ -141,7 +142,7 @@ func (l *layout) axes(c canvas) {
 		c.polyline([]point{{x, l.bottom}, {x, l.bottom + 4}}, mutedColour, 1, nil)
 		half := widthOf(l.x.tick(t), l.page.font) / 2
 		if x-half < end+6 {
-			continue // the label would overlap the previous one
+			continue // this label would overlap the previous one
 		}
 		c.text(point{min(x, l.page.width-half-2), l.bottom + l.page.font*1.4}, l.x.tick(t), style)
 		end = x + half
@@ -161,7 +162,8 @@ func (l *layout) series(c canvas, s *Series, i int) {
 	some := points
 	if len(points) > marksMax {
 		some = nil
-		for n := range marksOfMany { // the positions differ from those of other series
+		// a long series has marks at evenly spaced points
+		for n := range marksOfMany {
 			some = append(some, points[(2*n+1)*len(points)/(2*marksOfMany)])
 		}
 	}
@@ -201,7 +203,7 @@ type axis struct {
 	unit      string
 }
 
-// tick formats the label of a tick.
+// tick formats a value as the label of a tick.
 func (a *axis) tick(v float64) string {
 	if a.unit == "" {
 		return short(v)
@@ -215,7 +217,7 @@ func (a *axis) tick(v float64) string {
 
 func (a *axis) empty() bool { return len(a.ticks) == 0 }
 
-// place returns the pixel of a value on an axis that runs between the pixels from and to.
+// place returns the pixel position of a value. The axis runs from the pixel from to the pixel to.
 func (a *axis) place(v, from, to float64) float64 {
 	low, high := a.low, a.high
 	if a.log {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/image/vector"
 )
 
-// pngScale is the number of pixels in the picture for one pixel of the layout. It is 2, for displays with high
-// resolution.
+// pngScale is the number of pixels of the picture per pixel of the layout, in each direction. With 2, the picture is
+// also sharp on displays with high resolution.
 const pngScale = 2
 
 // pngCanvas draws a plot as pixels.
@@ -74,7 +74,8 @@ func (c *pngCanvas) fill(colour int, path func(*vector.Rasterizer)) {
 
 func (c *pngCanvas) polyline(points []point, colour int, width float64, dash []float64) {
 	if len(points) == 2 && len(dash) == 0 && (points[0].x == points[1].x || points[0].y == points[1].y) {
-		half := width / 2 // horizontal and vertical lines are drawn as rectangles, which is fast and sharp
+		// Horizontal and vertical lines are drawn as rectangles, because these are fast to draw and have sharp edges.
+		half := width / 2
 		r := image.Rect(pixel(min(points[0].x, points[1].x)-half), pixel(min(points[0].y, points[1].y)-half),
 			pixel(max(points[0].x, points[1].x)+half), pixel(max(points[0].y, points[1].y)+half))
 		draw.Draw(c.img, r, image.NewUniform(pngColours[colour]), image.Point{}, draw.Src)
@@ -97,7 +98,8 @@ func bar(z *vector.Rasterizer, from, to point, half float64) {
 		return
 	}
 	ux, uy := (to.x-from.x)/length*half, (to.y-from.y)/length*half
-	from, to = point{from.x - ux/2, from.y - uy/2}, point{to.x + ux/2, to.y + uy/2} // extend both ends to close the joints
+	// extend both ends, so that no gap remains between two pieces
+	from, to = point{from.x - ux/2, from.y - uy/2}, point{to.x + ux/2, to.y + uy/2}
 	outline(z, []point{{from.x - uy, from.y + ux}, {to.x - uy, to.y + ux}, {to.x + uy, to.y - ux},
 		{from.x + uy, from.y - ux}})
 }
@@ -147,7 +149,7 @@ func (c *pngCanvas) marks(points []point, shape, colour int) {
 	})
 }
 
-// markOutline returns the outline of a circle, square, diamond or triangle around a point.
+// markOutline returns the outline of a mark around a point. The shape is a circle, a square, a diamond or a triangle.
 func markOutline(p point, shape int) []point {
 	const r = 3.6
 	switch shape % 4 {

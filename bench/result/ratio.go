@@ -7,13 +7,13 @@ type Ratio struct {
 	Labels []Label
 	Unit   string
 	Ours   []float64 // one value for each round
-	Limit  []float64 // from the same rounds; empty: the field Ours itself is compared with Target
+	Limit  []float64 // values from the same rounds; if it is empty, the values in Ours are themselves compared with Target
 	// Faster means that the fields Ours and Limit are times or sizes. The ratio is then Limit / Ours, so that a greater
 	// ratio is better.
 	Faster bool
-	Target float64 // 0 if there is no target and the ratio is only reported
-	AtMost bool    // the ratio must not exceed Target; otherwise it must not be below Target
-	Missed string  // reason why there is no value; the row remains, without values
+	Target float64 // 0 if the ratio is only reported, without a target
+	AtMost bool    // if true, Target is the maximum of the ratio; otherwise it is the minimum
+	Missed string  // reason why nothing was measured; the table then has a row without values
 	Note   string
 }
 
@@ -23,7 +23,7 @@ func (r Ratio) WithNote(note string) Ratio {
 	return r
 }
 
-// These are the column keys in a ratio table.
+// These are the keys of the columns in a table of ratios.
 const (
 	keyOurs    = "ours"
 	keyLimit   = "limit"
@@ -34,14 +34,14 @@ const (
 	keyNote    = "note"
 )
 
-// These are the verdicts on a target.
+// These verdicts say whether a ratio has met its target.
 const (
 	Met    = "met"
 	Missed = "missed"
 )
 
-// Ratios creates a table of comparisons. Each row has Sheaf's value, the limit, their ratio, the target, the verdict,
-// and the scatter of the ratio over the rounds.
+// Ratios creates a table of comparisons. Each row has Sheaf's value, the limit, the ratio between them, the target,
+// the verdict, and the scatter of the ratio over the rounds.
 func Ratios(id, title, about string, ratios []Ratio) Table {
 	t := Table{ID: id, Title: title, About: about, Columns: []Column{
 		{Key: keyOurs, Title: "ours"},
@@ -68,7 +68,8 @@ func Ratios(id, title, about string, ratios []Ratio) Table {
 	case len(ratios):
 		t.Columns[2].Better = Lower
 	default:
-		t.Columns[2].Better = "" // the better direction differs between rows, so only the verdict shows it
+		// in some rows a lower ratio is better and in others a higher one, so only the verdict shows which
+		t.Columns[2].Better = ""
 	}
 	return t
 }
@@ -136,7 +137,8 @@ func (r *Ratio) ratio(ours, limit Value) Value {
 	return v
 }
 
-// sorted orders the ends of the range. For times, the minimum of Ours results in the maximum of the ratio.
+// sorted swaps Min and Max if Min is greater. This happens in ratios of times, because the minimum of Ours gives the
+// maximum of the ratio.
 func (v Value) sorted() Value {
 	v.Min, v.Max = min(v.Min, v.Max), max(v.Min, v.Max)
 	return v

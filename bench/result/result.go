@@ -14,13 +14,13 @@ import (
 // Schema names the format of the JSON. A reader accepts no other.
 const Schema = "sheaf.dev/bench/v1"
 
-// These are the directions in which a metric improves.
+// These constants say whether a lower or a higher value of a metric is better.
 const (
 	Lower  = "lower"
 	Higher = "higher"
 )
 
-// Report is the outcome of one run.
+// Report is the result of one run.
 type Report struct {
 	Schema     string      `json:"schema"`
 	Kind       string      `json:"kind"` // the benchmark: layouts, peers, load, rpc
@@ -57,7 +57,8 @@ type Column struct {
 	Title  string `json:"title"`
 	Unit   string `json:"unit,omitempty"`   // B, B/s, s, ns, /s, x (a ratio), % or a word
 	Better string `json:"better,omitempty"` // Lower, Higher, or empty if neither is better
-	Log    bool   `json:"log,omitempty"`    // the values span several decades
+	// plots use a logarithmic scale, because the values span several orders of magnitude
+	Log bool `json:"log,omitempty"`
 }
 
 // FindColumn returns the column with the given key. If there is none, it returns a column without a unit whose title is
@@ -73,7 +74,7 @@ func FindColumn(columns []Column, key string) Column {
 
 // Row holds the results of one measured case.
 type Row struct {
-	Labels  []Label          `json:"labels"`            // identify the row, such as fs, layout and case
+	Labels  []Label          `json:"labels"`            // they identify the row, such as fs, layout and case
 	Missing string           `json:"missing,omitempty"` // reason why there is no value
 	Cells   map[string]Value `json:"cells,omitempty"`   // by Column.Key
 }
@@ -87,13 +88,13 @@ type Value struct {
 	Text   string  `json:"text,omitempty"`
 }
 
-// Plot is a picture of series that share their axes.
+// Plot is a picture of several series on the same axes.
 type Plot struct {
 	ID     string   `json:"id"` // lower-case letters, digits and '-'; unique in the report, because it names a file
 	Title  string   `json:"title"`
 	XLabel string   `json:"x_label"`
 	YLabel string   `json:"y_label"`
-	XUnit  string   `json:"x_unit,omitempty"` // as in Column.Unit, shown at the ticks; empty: plain numbers
+	XUnit  string   `json:"x_unit,omitempty"` // unit at the ticks, as in Column.Unit; empty for plain numbers
 	YUnit  string   `json:"y_unit,omitempty"`
 	LogX   bool     `json:"log_x,omitempty"`
 	LogY   bool     `json:"log_y,omitempty"`
@@ -180,7 +181,7 @@ func (r *Report) Table(id string) *Table {
 // idPattern restricts ids, because they become names of files and anchors.
 var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
-// Check returns an error that describes a fault in a report and where it is.
+// Check returns an error if the report is not valid. The error says what is wrong, and where.
 func (r *Report) Check() error {
 	if r.Schema != Schema {
 		return fmt.Errorf("schema %q: this program reads %q only", r.Schema, Schema)

@@ -165,12 +165,12 @@ func TestCompareMarksWhatIsBeyondTheSpread(t *testing.T) {
 	old, now := sample(), sample()
 	rows := now.Tables[1].Rows
 	slower := func(f float64) Value { v := rows[0].Cells["read"]; return Of(v.Min*f, v.Median*f, v.Max*f) }
-	rows[1].Cells["write"] = Of(1) // only one round, and only a little different
+	rows[1].Cells["write"] = Of(1) // a small difference is no change if there is only one round
 	rows[2].Cells["rate"] = Of(9e9, 9e9, 9e9)
 	rows[3].Missing = "no room"
 	rows[0].Cells["read"] = slower(1.4)
 	now.Tables[0].Rows[0].Cells["verdict"] = Words(Missed)
-	rows[4].Cells["disk"] = Of(9e9) // neither direction is better
+	rows[4].Cells["disk"] = Of(9e9) // for this metric, neither a lower nor a higher value is better
 	must.OK(t, now.Compare(old))
 	got := map[string]bool{}
 	for _, c := range now.Comparison.Changes {
@@ -188,7 +188,7 @@ func TestCompareMarksWhatIsBeyondTheSpread(t *testing.T) {
 	if len(got) != len(want) || now.Comparison.worse() != 3 || now.Comparison.Warning != "" {
 		t.Errorf("changes: %v; %d worse; warning %q", got, now.Comparison.worse(), now.Comparison.Warning)
 	}
-	rows[0].Cells["read"] = slower(1.02) // within the spread
+	rows[0].Cells["read"] = slower(1.02) // a difference within the scatter
 	if err := now.Compare(old); err != nil || now.Comparison.worse() != 3 {
 		t.Errorf("%v: after another change %d worse", err, now.Comparison.worse())
 	}
@@ -341,7 +341,7 @@ func TestMachineIsKnown(t *testing.T) {
 	}
 }
 
-// If SHEAF_SAMPLE names a folder, the sample is written there, so that a person can look at it.
+// If SHEAF_SAMPLE names a folder, the test writes the sample report there, so that a person can look at it.
 func TestWriteSample(t *testing.T) {
 	dir := os.Getenv("SHEAF_SAMPLE")
 	if dir == "" {

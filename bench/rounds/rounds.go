@@ -1,6 +1,7 @@
-// Package rounds performs measurements that are compared with each other, and alternates between them. Each cell is
-// measured once a round, and the order rotates from round to round, so that a slow minute of the machine affects all
-// cells alike. The results of a run are stored, so that another run can resume it, and they become a report's rows.
+// Package rounds alternates between measurements that are compared with each other. Every cell is measured once in
+// each round, and the order of the cells changes from round to round. A slow minute of the machine therefore affects
+// all cells alike. The results are stored during the run, so that another run can resume it. At the end, they become
+// the rows of a report.
 package rounds
 
 import (
@@ -15,20 +16,22 @@ import (
 
 // Cell is a measurement that is performed once a round.
 type Cell struct {
-	Key     string  // unique name, also the key of the stored results
-	Part    string  // all rounds of a part are measured before the next part begins
-	Against string  // neighbouring cells with the same value are compared, and take turns
+	Key  string // unique name, under which the results are stored
+	Part string // cells with the same value form a part; all rounds of a part are finished before the next part begins
+	// Against is the same in cells that are compared with each other. Such cells must be neighbours, and they take
+	// turns.
+	Against string
 	Seconds float64 // expected duration of one round
 	Run     func(ctx context.Context, f *Figures) error
-	// Finding reports whether an error is a result to show. If it is, the run continues without this cell. If Finding is
-	// nil, every error aborts the run.
+	// Finding reports whether an error is itself a result that the report should show. The run then continues without
+	// this cell. If Finding is nil, every error aborts the run.
 	Finding func(error) bool
 }
 
 // Rate is the name of the metric in a cell that has only one metric.
 const Rate = "rate"
 
-// One returns a cell that measures one metric, Rate.
+// One returns a cell that has a single metric, with the key Rate.
 func One(key string, run func() (float64, error)) Cell {
 	return Cell{Key: key, Run: func(_ context.Context, f *Figures) error {
 		v, err := run()
@@ -58,7 +61,8 @@ func (f *Figures) Set(key string, value float64) {
 	f.Values[key] = value
 }
 
-// Words returns the results in the order in which they were stored, formatted as their columns specify.
+// Words returns the results as text, in the order in which they were set. The columns determine their titles and
+// units.
 func (f *Figures) Words(columns []result.Column) string {
 	parts := make([]string, 0, len(f.order)+len(f.Text))
 	for _, key := range f.order {
@@ -74,27 +78,27 @@ func (f *Figures) Words(columns []result.Column) string {
 // Options are the options of Measure.
 type Options struct {
 	Rounds  int
-	Round   func(n int)     // called after each round, counted from 1; may be nil
-	Each    func(Progress)  // called before and after each measurement; may be nil
+	Round   func(n int)     // called after each round with the number of the round, which begins at 1; may be nil
+	Each    func(Progress)  // called at the start and at the end of each measurement; may be nil
 	Columns []result.Column // used to format Progress.Figures
 }
 
 // Progress is the progress of a run.
 type Progress struct {
-	Key         string // key of the cell that begins or has finished
+	Key         string // key of the cell whose measurement begins or has ended
 	Ended       bool
 	Figures     string        // the results, if the cell has finished
 	Round       int           // counted from 1
-	Took        time.Duration // set if the cell has finished
-	Done, Total int           // numbers of measurements
-	Part        float64       // completed fraction, by expected duration, 0 to 1
+	Took        time.Duration // duration of the measurement; 0 until it has ended
+	Done, Total int           // numbers of measurements that have ended, and of all measurements
+	Part        float64       // completed fraction of the run, from 0 to 1, computed from the expected durations
 	Left        time.Duration // expected remaining duration
 }
 
 // Work is the progress of a run, counted in measurements and in expected seconds.
 type Work struct {
-	Done, Total   int     // numbers of measurements
-	Settled, Left float64 // expected seconds of the finished measurements, and of the others
+	Done, Total   int     // numbers of measurements that have ended, and of all measurements
+	Settled, Left float64 // expected seconds of the measurements that have ended, and of the remaining ones
 }
 
 // Work returns the progress of a run with the given cells.
@@ -155,7 +159,7 @@ type measuring struct {
 	*Set
 	opts   Options
 	work   Work
-	reused float64 // the part of work.Settled that an earlier run had done
+	reused float64 // expected seconds of the measurements that an earlier run had completed
 	began  time.Time
 }
 
@@ -188,7 +192,7 @@ func (m *measuring) measure(ctx context.Context, c *Cell, round int) error {
 	return m.save()
 }
 
-// tell passes the progress to the caller's function.
+// tell passes the progress to Options.Each.
 func (m *measuring) tell(p Progress) {
 	if m.opts.Each == nil {
 		return
@@ -199,7 +203,7 @@ func (m *measuring) tell(p Progress) {
 		p.Part = m.work.Settled / all
 	}
 	if fresh := m.work.Settled - m.reused; fresh > 0 {
-		left *= time.Since(m.began).Seconds() / fresh // scaled by the speed of this machine so far
+		left *= time.Since(m.began).Seconds() / fresh // the estimate is corrected by the speed of this machine so far
 	}
 	p.Left = time.Duration(left * float64(time.Second))
 	m.opts.Each(p)

@@ -54,7 +54,7 @@ func TestInterruptAndResume(t *testing.T) {
 	open := func(settings string, resume bool) (*Set, error) {
 		return Open(file, "schema", settings, resume, t.Logf)
 	}
-	s, err := open("quick", true) // nothing is stored yet, so this run resumes nothing
+	s, err := open("quick", true) // nothing is stored yet, so there is nothing to resume
 	must.OK(t, err)
 	var order []string
 	cells := counting(&order, "a1", "a2", "b1", "b2")

@@ -14,10 +14,10 @@ import (
 // Set holds the results of all cells so far. Set is not safe for concurrent use.
 type Set struct {
 	Schema   string           `json:"schema"`
-	Settings string           `json:"settings"` // a run with different settings does not resume this one
+	Settings string           `json:"settings"` // only a run with the same settings can resume this one
 	Cells    map[string]*Kept `json:"cells"`    // by Cell.Key
 
-	file string // file in which the set is stored after each measurement; empty if there is none
+	file string // file to which the set is written after each measurement; empty if it is not stored
 }
 
 // Kept holds the results of one cell.
@@ -32,9 +32,9 @@ type Kept struct {
 // New returns an empty set that is not stored in a file.
 func New() *Set { return &Set{Cells: map[string]*Kept{}} }
 
-// Open returns a set that is stored in a file after each measurement. If the file name is empty, the set is not stored.
-// With resume, the set begins with the results that an earlier run with the same settings stored in the file. Without
-// resume, the first measurement replaces these results.
+// Open returns a set that is written to a file after each measurement. If the file name is empty, the set is not
+// stored. With resume, the set begins with the results in the file, if an earlier run stored them there with the same
+// settings. Without resume, the first measurement overwrites the file.
 func Open(file, schema, settings string, resume bool, say func(string, ...any)) (*Set, error) {
 	s := &Set{Schema: schema, Settings: settings, Cells: map[string]*Kept{}, file: file}
 	if file == "" {
@@ -78,7 +78,7 @@ func (s *Set) save() error {
 	return nil
 }
 
-// keep returns the results of a cell for the caller to change.
+// keep returns the stored results of a cell, which the caller may change.
 func (s *Set) keep(key string) *Kept {
 	if s.Cells[key] == nil {
 		s.Cells[key] = &Kept{}
@@ -115,8 +115,8 @@ func (s *Set) Missing(key string) string {
 	return ""
 }
 
-// Best returns the index of the cell with the best median of a metric, or -1 if no cell has the metric. If less is
-// true, the smallest median is the best.
+// Best returns the index of the cell that has the best median of a metric, together with that cell's values. If less
+// is true, the smallest median is the best. If no cell has the metric, the index is -1.
 func (s *Set) Best(keys []string, figure string, less bool) (at int, rounds []float64) {
 	at = -1
 	for i, key := range keys {

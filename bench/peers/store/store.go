@@ -13,17 +13,17 @@ import (
 // ErrNotFound means that there is no such record.
 var ErrNotFound = errors.New("no such record")
 
-// Record is a record with its id and data.
+// Record is the id and the data of a record.
 type Record struct {
 	ID   int64
-	Data []byte // the store must not change it, and must not keep it after Put
+	Data []byte // the store must neither change the data, nor keep a reference to it after Put
 }
 
 // Store holds records in a folder. Put and Get are safe for concurrent use.
 type Store interface {
 	// Put stores a batch and replaces records that exist. When it returns, the whole batch survives a power cut.
 	Put(batch []Record) error
-	// Get appends the data of a record to into. It returns ErrNotFound if there is no such record.
+	// Get appends the record's data to into. It returns ErrNotFound if there is no such record.
 	Get(id int64, into []byte) ([]byte, error)
 	// LoadAll reads every record into memory with n workers, and returns the number of records. The workers call
 	// m.Keep. A store that already keeps the data in memory (Options.InMemory) has to call m.Keep only if m.Each is
@@ -38,7 +38,7 @@ type Store interface {
 type Kind struct {
 	Name     string
 	Version  string
-	Settings string // options that make it durable, and other differences from its defaults
+	Settings string // options that make the store durable, and other settings that differ from its defaults
 	Ours     bool
 	// Open opens a store in the folder, which exists and may be empty.
 	Open func(dir string, o Options) (Store, error)
@@ -47,11 +47,11 @@ type Kind struct {
 // Options are the options of Open.
 type Options struct {
 	CacheBytes int64 // bytes that the store may use as its own cache
-	InMemory   bool  // keep all data in memory from the start on, if the store can do so
+	InMemory   bool  // keep all data in memory from the start, if the store supports this
 }
 
-// Memory receives the records from LoadAll. It holds a list of copied records with their ids, which is the minimum that
-// a program needs to work on records. It has no index.
+// Memory receives the records that LoadAll reads. It keeps a copy of each record in a list, without an index. This is
+// the minimum that a program needs to work with records.
 type Memory struct {
 	// Each, if not nil, is called with every record. Tests use it. Several workers call it concurrently.
 	Each func(id int64, data []byte)
@@ -60,8 +60,8 @@ type Memory struct {
 }
 
 type arena struct {
-	chunk []byte     // the chunk in use
-	lists [][]Record // all except the last are full
+	chunk []byte     // the chunk that is being filled
+	lists [][]Record // all lists except the last are full
 	_     [64]byte   // padding, because the arenas of several workers are neighbours in memory
 }
 

@@ -104,7 +104,7 @@ func (s *bboltStore) LoadAll(n int, m *store.Memory) (int64, error) {
 	return records, err
 }
 
-// Compact writes the data to a new file, as the command of bbolt does.
+// Compact writes the data to a new file, as the bbolt command does.
 func (s *bboltStore) Compact() error {
 	aside, err := bbolt.Open(s.name+".new", 0o600, &bbolt.Options{NoSync: true})
 	if err != nil {

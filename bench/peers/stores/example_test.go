@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/bench/peers/store"
 )
 
-// An adapter for another store needs about as much code as this one, which appends to a file and keeps each record's
-// position in a map.
+// This example shows that an adapter for another store needs little code. Its store appends to a file, and keeps each
+// record's position in a map.
 
 type place struct{ at, length int64 }
 

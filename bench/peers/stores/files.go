@@ -22,7 +22,7 @@ func filesKind() store.Kind {
 
 type filesStore struct {
 	dir  string
-	next atomic.Int64 // creates the names of files that are being written unique
+	next atomic.Int64 // number for the name of the next temporary file
 }
 
 func (s *filesStore) folder(id int64) string {
@@ -90,7 +90,7 @@ func (s *filesStore) Get(id int64, into []byte) ([]byte, error) {
 	return into, errors.Join(err, f.Close())
 }
 
-// readAll appends the content of a file to a buffer.
+// readAll appends the content of a file to into.
 func readAll(f *os.File, into []byte) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *filesStore) LoadAll(n int, m *store.Memory) (int64, error) {
 			for _, name := range names {
 				id, err := strconv.ParseInt(name.Name(), 10, 64)
 				if err != nil {
-					continue // the program was killed while it wrote this file
+					continue // the program was killed while it wrote this temporary file
 				}
 				if buffer, err = s.Get(id, buffer[:0]); err != nil {
 					return err

@@ -22,7 +22,7 @@ type pebbleStore struct{ db *pebble.DB }
 
 func openPebble(dir string, o store.Options) (store.Store, error) {
 	cache := pebble.NewCache(max(o.CacheBytes, 8<<20))
-	defer cache.Unref() // the database holds a reference of its own
+	defer cache.Unref() // the database has its own reference to the cache
 	opts := &pebble.Options{Cache: cache, MemTableSize: 64 << 20, FormatMajorVersion: pebble.FormatNewest, Logger: quiet{}}
 	opts.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
 	db, err := pebble.Open(dir, opts)

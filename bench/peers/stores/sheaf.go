@@ -29,8 +29,8 @@ import (
 // sheafGroups is the default number of groups in `sheaf dev`.
 const sheafGroups = 16
 
-// sheafKinds returns Sheaf with the usual number of groups, which is compared with the peers, and Sheaf with one
-// group.
+// sheafKinds returns two variants of Sheaf. The one with the default number of groups is compared with the peers. The
+// other one has a single group.
 func sheafKinds() []store.Kind {
 	const settings = "of one copy: Raft, committer, log and index as in a shard; fdatasync before an answer; start-up " +
 		"and warm reads Resident, cold reads Index; 1 version kept"
@@ -133,7 +133,8 @@ func (s *sheafStore) Put(batch []store.Record) error {
 		pending = append(pending, s.replicas[s.groupOf(r.ID)].Propose(replica.Write{ID: r.ID, Data: r.Data}))
 	}
 	var first error
-	for _, p := range pending { // wait for all, because the caller may change the data after Put returns
+	// wait for all writes even after an error, because the caller may change the data once Put returns
+	for _, p := range pending {
 		if _, err := p.Wait(context.Background()); first == nil {
 			first = err
 		}

@@ -22,7 +22,7 @@ func sqliteKind() store.Kind {
 }
 
 type sqliteStore struct {
-	write  *sql.DB // has one connection
+	write  *sql.DB // limited to one connection
 	read   *sql.DB
 	gather store.Gather
 	get    *sql.Stmt

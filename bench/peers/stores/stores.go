@@ -1,4 +1,4 @@
-// Package stores holds the stores that are compared inside a process: Sheaf and its embedded peers.
+// Package stores provides Sheaf and its embedded peers as stores that are compared inside a process.
 package stores
 
 import "sheaf.dev/sheaf/bench/peers/store"

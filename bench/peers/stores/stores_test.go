@@ -16,15 +16,15 @@ import (
 	"sheaf.dev/sheaf/bench/peers/store"
 )
 
-// data returns the bytes of a record version. Their length depends on the id and the version, and no other version of
-// any record has the same bytes.
+// data returns the bytes of a record's version. Their length depends on the id and the version. No two versions have
+// the same bytes, even if they belong to different records.
 func data(id, version int64) []byte {
 	d := binary.LittleEndian.AppendUint64(nil, uint64(id))
 	d = binary.LittleEndian.AppendUint64(d, uint64(version))
 	return append(d, bytes.Repeat([]byte{byte(id), byte(version)}, int(50+version*100+id%7))...)
 }
 
-// contract checks what every store must do.
+// contract checks that a store does everything that the interface store.Store requires.
 func contract(t *testing.T, k store.Kind, inMemory bool) {
 	dir := t.TempDir()
 	open := func() store.Store {
@@ -122,7 +122,7 @@ func TestContract(t *testing.T) {
 	for _, k := range All() {
 		for _, inMemory := range []bool{false, true} {
 			if inMemory && !k.Ours {
-				continue // peers ignore the option InMemory
+				continue // only Sheaf supports the option InMemory
 			}
 			t.Run(fmt.Sprintf("%s, in memory %v", k.Name, inMemory), func(t *testing.T) {
 				t.Parallel()
@@ -138,7 +138,8 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// writerEnv creates the test program write to the store that the variable names until the program is killed.
+// writerEnv is an environment variable with the name and the folder of a store. If it is set, the test program writes
+// to this store until it is killed.
 const writerEnv = "PEERS_TEST_WRITER"
 
 func TestMain(m *testing.M) {
@@ -150,7 +151,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// write puts batches until it is killed, and prints each batch once it is durable.
+// write puts batches until the process is killed. It prints each batch once it is durable.
 func write(name, dir string) error {
 	s, err := Find(name).Open(dir, store.Options{})
 	if err != nil {
@@ -177,7 +178,7 @@ func write(name, dir string) error {
 	})
 }
 
-// A killed program loses nothing that it acknowledged.
+// When a program is killed, its store loses no acknowledged write.
 func TestKilledHasAllThatWasAcknowledged(t *testing.T) {
 	for _, k := range All() {
 		t.Run(k.Name, func(t *testing.T) {
@@ -206,7 +207,7 @@ func TestKilledHasAllThatWasAcknowledged(t *testing.T) {
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			rest, _ := io.ReadAll(out) // lines printed before the program died
+			rest, _ := io.ReadAll(out) // the lines that the program printed before it was killed
 			for line := range strings.Lines(string(rest)) {
 				var id int64
 				if strings.HasSuffix(line, "\n") {
