@@ -18,7 +18,7 @@ import (
 func (b *rpcBench) batches(ctx context.Context, size int) error {
 	const batch, callers = 100, 16
 	b.Say("batches of %d records of %d bytes", batch, size)
-	payload := randomBytes(size) // the same bytes for all puts, as in unaryPut
+	payload := randomBytes(size) // all puts write the same bytes, as in unaryPut
 	batchGet := func(cc *grpc.ClientConn) figure {
 		return func() (float64, error) {
 			per, err := b.drive(callers, func(_ int, i int64) error { return b.batchGet(ctx, cc, size, i, batch) })
@@ -35,7 +35,7 @@ func (b *rpcBench) batches(ctx context.Context, size int) error {
 	}
 	cells := make([]rounds.Cell, 0, 12)
 	for _, to := range []struct {
-		get, put string // names of the cells
+		get, put string // names of the measured cells
 		cc       *grpc.ClientConn
 	}{
 		{"get direct", "put direct", b.direct}, {"get gateway", "put gateway", b.gateway}, {"bare get", "bare put", b.bare},

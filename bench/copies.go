@@ -12,11 +12,11 @@ import (
 
 // CopiesOptions are the options of Copies.
 type CopiesOptions struct {
-	Options          // the device of Dir holds all copies
-	Binary    string // the program sheaf, which runs the shards that are killed and the members of etcd
+	Options          // the device that holds Options.Dir stores all copies
+	Binary    string // path of the sheaf program, which runs the etcd members and the shards that are killed
 	Time      time.Duration
-	MoveBytes int64 // size of the group that is moved
-	TLS       bool  // runs only put and move, which then compare mutual TLS between shards with plaintext
+	MoveBytes int64 // size of the group that the move part moves
+	TLS       bool  // runs only the parts put and move, and compares mutual TLS between shards with plaintext
 	Kills     int   // number of times that a leader is killed
 	Groups    int   // number of quiescent groups
 }
@@ -35,8 +35,8 @@ var copiesParts = parts[copiesBench]{
 // CopiesParts returns the names of the parts.
 func CopiesParts() []string { return copiesParts.names() }
 
-// CopiesPartsTLS returns the names of the parts that CopiesOptions.TLS supports. These parts measure a bare stream
-// between shards.
+// CopiesPartsTLS returns the names of the parts that can run with CopiesOptions.TLS. These parts measure a stream
+// between shards without a whole store.
 func CopiesPartsTLS() []string { return copiesPartsTLS.names() }
 
 var copiesPartsTLS = copiesParts[:2]
@@ -46,7 +46,7 @@ type copiesBench struct {
 	outcome
 }
 
-// Copies measures the cost of keeping copies on several shards, and how soon calls succeed again after a shard is
+// Copies measures what it costs to keep copies on several shards, and how soon calls succeed again after a shard is
 // killed.
 func Copies(ctx context.Context, opts CopiesOptions) (*result.Report, error) {
 	b := &copiesBench{opts: opts, outcome: outcome{Options: opts.Options}}
@@ -70,7 +70,7 @@ func loadCell(key string, run func() (drive.Load, error)) rounds.Cell {
 	}}
 }
 
-// p99 is the key of the metric with the 99th percentile.
+// p99 is the key of the metric that holds the 99th percentile.
 const p99 = "p99"
 
 func times(v []float64, by float64) []float64 {

@@ -12,7 +12,7 @@ import (
 const (
 	failoverGroups = 16
 	// electionTimeout is Raft's election timeout in package replica: 10 ticks of 100 ms. A member that receives nothing
-	// from its leader campaigns after 1 to 2 election timeouts.
+	// from its leader starts an election after one to two election timeouts.
 	electionTimeout = time.Second
 )
 
@@ -56,7 +56,8 @@ func (b *copiesBench) failover(ctx context.Context) error {
 		if err := s.start(victim); err != nil {
 			return err
 		}
-		// Wait until the leaders that the targets name lead again. Only a member that has caught up is made a leader.
+		// Wait until each group is led by the shard that its target names. A member becomes leader only after it has caught
+		// up.
 		if err := s.settled(ctx); err != nil {
 			return fmt.Errorf("behind kill %d: %w", i+1, err)
 		}

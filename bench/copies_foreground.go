@@ -19,11 +19,11 @@ const (
 	// foregroundPause is the pause between two calls by a caller. Without it, the callers would saturate the machine, and
 	// the results would show queueing delays and not the cost of a move.
 	foregroundPause = 4 * time.Millisecond
-	// foregroundRate is the --fetch-rate of the shards.
+	// foregroundRate is the value of the shards' flag --fetch-rate, in bytes per second.
 	foregroundRate = 32 << 20
 )
 
-// foreground compares the p99 of puts and gets while groups are moved with their p99 before the moves.
+// foreground measures the p99 of puts and gets before and during moves of groups, and compares the two.
 func (b *copiesBench) foreground(ctx context.Context) error {
 	dir, err := b.folder("foreground")
 	if err != nil {
@@ -38,8 +38,8 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 	if err := s.fill(ctx, records, moveRecordBytes); err != nil {
 		return err
 	}
-	// disturbed creates a cell that measures calls while meanwhile() runs. The cell's Against is its own key. Therefore
-	// the cells keep their order, and "before" is always measured before "during".
+	// disturbed creates a cell that measures calls while meanwhile() runs. The cell names itself in Against, so it takes
+	// turns with no other cell. The cells therefore keep their order, and "before" is always measured before "during".
 	disturbed := func(key string, meanwhile func() error) rounds.Cell {
 		return rounds.Cell{Key: key, Against: key, Run: func(ctx context.Context, f *rounds.Figures) error {
 			moved := make(chan error, 1)
@@ -81,7 +81,7 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 	return nil
 }
 
-// turn moves the groups with even numbers to the other shard, and waits until the moves are done.
+// turn moves every group with an even number to the other shard, and waits until the moves are done.
 func (s *benchStore) turn(ctx context.Context) error {
 	view, err := s.place.View(ctx)
 	if err != nil {
@@ -99,8 +99,8 @@ func (s *benchStore) turn(ctx context.Context) error {
 	return s.settled(ctx)
 }
 
-// disturbed puts and gets records at a steady pace until the flag over is set. It returns the puts' p99 and the gets'
-// p99.
+// disturbed puts and gets records at a steady pace until the flag over is set. It returns the p99 of the puts and the
+// p99 of the gets.
 func (s *benchStore) disturbed(ctx context.Context, records int64, over *atomic.Bool) (puts, gets float64, err error) {
 	var put, get drive.Latencies
 	data := randomBytes(foregroundBytes)

@@ -28,7 +28,7 @@ type moved struct {
 	doors []namedDoor
 }
 
-// namedDoor is a door through which a group is moved, with the name of the cell that measures the move.
+// namedDoor is a door through which a group is moved. The name is that of the cell that measures the move.
 type namedDoor struct {
 	name string
 	door *door
@@ -39,8 +39,9 @@ const (
 	moveWithTLS     = "move with TLS"
 )
 
-// moves compares the checked and durable transfer of a group's files between two shards with cp and sync of the same
-// files. With CopiesOptions.TLS it also compares a transfer over mutual TLS with one in plaintext.
+// moves measures how fast a group's files are transferred between two shards, with all checks and syncs. The baseline
+// is cp and sync of the same files. With CopiesOptions.TLS, moves also compares a transfer over mutual TLS with one
+// in plaintext.
 func (b *copiesBench) moves(ctx context.Context) (err error) {
 	dir, err := b.folder("move")
 	if err != nil {
@@ -123,7 +124,7 @@ func (m *moved) measure(ctx context.Context, cold bool) error {
 	return nil
 }
 
-// fill writes records into the first group, and returns the size of all its files.
+// fill writes records into the first group, and returns the total size of the group's files.
 func (n *benchNodes) fill(bytes int64) (int64, error) {
 	log := n.nodes[0].logs[n.groups[0]]
 	r := n.leaders[0]
@@ -155,7 +156,7 @@ func (n *benchNodes) fill(bytes int64) (int64, error) {
 	return e.Bytes, e.Close()
 }
 
-// install moves the first group from the first node to a folder, through one of the node's doors.
+// install fetches the first group from the first node through one of the node's doors, and installs it in a folder.
 func (n *benchNodes) install(ctx context.Context, to string, through *door) error {
 	opts := n.options(n.nodes[0], 0)
 	opts.Dir = to

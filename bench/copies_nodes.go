@@ -28,7 +28,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// benchNode is the part of a shard that keeps copies: its groups' logs, their committer, and the streams to the other
+// benchNode is a shard reduced to what keeps copies: the groups' logs, their committer, and the streams to the other
 // nodes. A benchNode does not use etcd.
 type benchNode struct {
 	name      string
@@ -105,7 +105,7 @@ func newServer(creds credentials.TransportCredentials) *grpc.Server {
 		grpc.WaitForHandlers(true))
 }
 
-// start creates and starts a node's replicas. A member's Raft ID is its node's number.
+// start creates and starts a node's replicas. In every group, a member's Raft ID is the number of its node.
 func (n *benchNodes) start(ctx context.Context, node *benchNode) error {
 	conf := &raftpb.ConfState{}
 	for i := range n.nodes {
@@ -201,8 +201,8 @@ func (n *benchNodes) close() error {
 	return errors.Join(append(errs, os.RemoveAll(n.dir))...)
 }
 
-// put writes with concurrent writers, spread over the groups. Each write of a writer is durable before the writer's
-// next one.
+// put lets concurrent writers write to the groups, which are divided among them. Each writer waits until its write is
+// durable before it starts the next one.
 func (n *benchNodes) put(ctx context.Context, writers, size int, duration time.Duration) (drive.Load, error) {
 	payload := randomBytes(size)
 	return drive.Callers(writers, duration, func(worker int, i int64) error {
@@ -272,7 +272,7 @@ func (d *benchNode) deliver(g uuid.UUID, m *raftpb.Message) bool {
 	if r == nil {
 		return false
 	}
-	_ = r.Step(m) // Raft resends messages that matter
+	_ = r.Step(m) // a lost message does no harm, because Raft resends the messages that matter
 	return true
 }
 

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestNodesWithTLS guards the setup that measures copies over TLS. Nodes with authorities agree on a write, and none of
-// them accepts plaintext. Nodes without authorities do accept plaintext.
+// TestNodesWithTLS checks the setup with which copies over TLS are measured. Nodes that have authorities agree on a
+// write, and none of them accepts plaintext. Nodes without authorities accept plaintext.
 func TestNodesWithTLS(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -27,7 +27,7 @@ const (
 type putSide struct {
 	name   string
 	copies int
-	secure *authorities // nil means plaintext
+	secure *authorities // nil for plaintext
 }
 
 const putsWithTLS = "copies 3 with TLS"
@@ -114,7 +114,7 @@ func (b *copiesBench) putsOf(ctx context.Context, dir string, nodes map[string]*
 // appender appends to plain files and syncs them. There is one file for all writers, or one file for each writer.
 type appender struct {
 	mode  appendMode
-	files []*os.File // one, or one for each writer
+	files []*os.File // one file for all writers, or one file for each writer
 	one   *groupFile
 }
 
@@ -177,7 +177,7 @@ func newRemoteAppender(ctx context.Context, dir, name string, mode appendMode, w
 				return
 			}
 			r.group.Go(func() {
-				_ = r.serve(conn, writer, size) // on an error the connection is closed, which the writer notices
+				_ = r.serve(conn, writer, size) // after an error, the connection is closed, so the writer fails
 				_ = conn.Close()
 			})
 		}
@@ -208,7 +208,7 @@ func (r *remoteAppender) close() error {
 	return r.appender.close()
 }
 
-// behindMax is the number of records by which the slower of the two remote appenders may lag.
+// behindMax is the maximum number of records by which the slower remote appender may lag behind.
 const behindMax = 16
 
 // rawWriter sends each record to all remote appenders and, while these write it, appends it to the local one.
@@ -287,7 +287,7 @@ func rawCopies(
 	for i := 1; i < copiesOf; i++ {
 		r, err := newRemoteAppender(ctx, dir, fmt.Sprint(i), mode, writers, size)
 		remotes = append(remotes, r)
-		defer func() { _ = r.close() }() // an error does not matter, because the files are removed
+		defer func() { _ = r.close() }() // an error does not matter, because the files are removed anyway
 		if err != nil {
 			return out, err
 		}

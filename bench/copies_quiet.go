@@ -58,10 +58,11 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 	return nil
 }
 
-// rested waits until all groups are quiescent, and then measures in each round how much of a core the shards use, in
-// percent. It returns the averages over all running shards and over the named ones.
+// rested waits until all groups are quiescent. Then it measures, once a round, how many percent of a core the shards
+// use. For each round it returns the average over all running shards, and the average over the shards in named.
 func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string) (all, of []float64, err error) {
-	if !backoff.Sleep(ctx, 2*time.Second+2*b.opts.Time) { // groups become quiescent half a second after their last work
+	// groups become quiescent half a second after their last activity
+	if !backoff.Sleep(ctx, 2*time.Second+2*b.opts.Time) {
 		return nil, nil, context.Cause(ctx)
 	}
 	for range b.Rounds {

@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
-// benchStore is a store whose shards are separate processes. etcd and the gateway, which sends the routing to the
-// client, run in this process. There is no planner, because the benchmark sets the targets itself.
+// benchStore is a store whose shards run as separate processes. etcd runs in this process, and so does the gateway,
+// from which the client gets the routing. There is no planner, because the benchmark sets the targets itself.
 type benchStore struct {
 	dir     string
 	binary  string
@@ -102,7 +102,8 @@ func (s *benchStore) start(name string, flags ...string) error {
 	return err
 }
 
-// placed plans the placement once all shards are registered, and waits until each group is on the shards of its target.
+// placed computes the placement once all shards are registered. Then it waits until each group is on the shards that
+// its target names.
 func (s *benchStore) placed(ctx context.Context, meta placement.Meta, shards int) error {
 	err := drive.Eventually(ctx, "groups are placed", func() error {
 		view, err := s.place.View(ctx)
@@ -181,7 +182,7 @@ func (s *benchStore) unstable(view placement.View) string {
 
 func (s *benchStore) close() {
 	if s.records != nil {
-		_ = s.records.Close() // no call is in progress that an error could affect
+		_ = s.records.Close() // an error does not matter, because no call is in progress
 	}
 	for _, c := range s.shards {
 		c.Kill()
@@ -189,7 +190,7 @@ func (s *benchStore) close() {
 	if s.gateway != nil {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = s.gateway.Stop(ended) // the expired context makes Stop return immediately, with an error
+		_ = s.gateway.Stop(ended) // Stop returns immediately with an error, because the context has expired
 	}
 	if s.client != nil {
 		_ = s.client.Close()
@@ -197,7 +198,8 @@ func (s *benchStore) close() {
 	if s.etcd != nil {
 		s.etcd.Close()
 	}
-	_ = os.RemoveAll(s.dir) // the benchmark later removes the folder that contains this one, and reports errors then
+	// an error does not matter, because the benchmark removes the parent folder later and reports errors then
+	_ = os.RemoveAll(s.dir)
 }
 
 // put stores a record with the Go client, which calls the shards directly.

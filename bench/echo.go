@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// echoMethod is the method of the echo server and of the hop in front of it.
+// echoMethod is the gRPC method that the echo server and the hop before it serve.
 const echoMethod = "/echo/Echo"
 
 // rawCodec passes bytes through unchanged. Messages have the type *[]byte.
@@ -37,12 +37,13 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 
 func (rawCodec) Name() string { return "raw" }
 
-// serveEcho serves a bare echo of raw bytes.
+// serveEcho starts a server that returns the raw bytes of each request.
 func serveEcho(ctx context.Context, by link) (address string, stop func(), err error) {
 	return serveRaw(ctx, by, func(_ context.Context, in *[]byte) (*[]byte, error) { return in, nil })
 }
 
-// serveHop forwards the bytes to another server. It shows the minimum cost of a gateway.
+// serveHop starts a server that forwards the bytes of each request to another server. It shows the minimum cost of a
+// gateway.
 func serveHop(ctx context.Context, by link, to string) (address string, stop func(), err error) {
 	cc, err := grpc.NewClient(to, grpc.WithTransportCredentials(by.client))
 	if err != nil {
@@ -94,7 +95,7 @@ func serve(ctx context.Context, options []grpc.ServerOption, register func(*grpc
 	return listener.Addr().String(), server.Stop, nil
 }
 
-// bareServer answers the messages of the record API without doing any work. It shows the cost of gRPC and protobuf
+// bareServer responds to the messages of the record API without doing any work. It shows what gRPC and protobuf cost
 // without Sheaf.
 type bareServer struct {
 	recordv1.UnimplementedRecordServiceServer
@@ -106,7 +107,8 @@ func serveBare(ctx context.Context, by link) (address string, stop func(), err e
 	for _, size := range []int{1 << 10, 10 << 10, 1000, 10000} {
 		b.data[int64(size)] = randomBytes(size)
 	}
-	options := []grpc.ServerOption{grpc.Creds(by.server), grpc.MaxRecvMsgSize(8 << 20)} // the options of a shard's server
+	// the same options as a shard's server
+	options := []grpc.ServerOption{grpc.Creds(by.server), grpc.MaxRecvMsgSize(8 << 20)}
 	return serve(ctx, options, func(s *grpc.Server) { recordv1.RegisterRecordServiceServer(s, b) })
 }
 
@@ -127,7 +129,7 @@ func (b *bareServer) record(id int64) *recordv1.Record {
 	}
 }
 
-// bareBatchBytes is about the number of bytes that a shard puts into one message.
+// bareBatchBytes is the approximate size to which a shard fills a message.
 const bareBatchBytes = 1 << 20
 
 func (b *bareServer) BatchGet(r *recordv1.BatchGetRequest,

@@ -21,7 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// dataset is a folder of groups that the benchmark fills itself. Its records have one size and consecutive ids.
+// dataset is a folder with groups that the benchmark has filled. All records have the same size, and their ids are
+// consecutive.
 type dataset struct {
 	dir            string
 	groups         []format.Identity
@@ -30,7 +31,7 @@ type dataset struct {
 	open           bool  // the active segments are not sealed
 	allocatedAhead bool  // allocateAhead has run
 	killed         bool  // the logs were closed without writing hints, as after a kill
-	grows          bool  // writeAndKill adds records
+	grows          bool  // writeAndKill adds records, so the number of records grows
 	// ownSyncs means that a load syncs each active segment separately. Otherwise one sync of the whole file system serves
 	// all active segments.
 	ownSyncs bool
@@ -104,7 +105,7 @@ func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) 
 			return context.Cause(ctx)
 		}
 		entries := make([]format.Entry, 0, batch)
-		for i := first; i < min(first+batch, records); i++ { // each with a request ID, which all clients send
+		for i := first; i < min(first+batch, records); i++ { // every entry has a request ID, because all clients send one
 			entries = append(entries, format.Entry{Kind: format.KindPut, ID: firstID + i, Data: data, RequestID: uuid.New()})
 		}
 		if err := w.Commit(entries); err != nil {
@@ -184,8 +185,8 @@ const (
 	perRecord   = "memory per record"
 )
 
-// loadCell creates a cell that loads a dataset and computes units per second. The function before, which may be nil,
-// runs first and is not timed.
+// loadCell creates a cell that loads a dataset and computes units per second. If before is not nil, it is called
+// first, and its time does not count.
 func (d *dataset) loadCell(
 	key string, units float64, residency group.Residency, loader func() *segio.Loader, before func() error,
 ) rounds.Cell {
@@ -210,7 +211,7 @@ func (d *dataset) loadCell(
 	}}
 }
 
-// stats returns the sums of records, memory and stored bytes.
+// stats returns the total number of records, the total memory and the total stored bytes.
 func (l logs) stats() (sum group.Stats) {
 	for _, log := range l {
 		s := log.Stats()

@@ -19,11 +19,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// The time per record is compared between one store of LoadOptions.IndexRecords records and several small stores.
-// For oneGroup, the large store has twice as many records, and each small store has a tenth of the large store's
-// records. Record size and number of groups are the same, so that only the number of records in a group grows.
+// linear compares one large store of LoadOptions.IndexRecords records with several small stores. oneGroup uses a
+// large store with twice as many records, and small stores with a tenth of the large store's records. Record size and
+// number of groups are the same on both sides, so only the number of records in a group differs.
 const (
-	linearRecords = 100_000 // number of records in a small store
+	linearRecords = 100_000 // number of records in a small store, except in oneGroup
 	linearBytes   = 100     // bytes of data in each record
 	linearGets    = 50_000  // number of gets on one side in one round
 	linearDepth   = 16      // number of concurrent cold gets
@@ -39,9 +39,9 @@ type linear struct {
 	records int64 // the number of records in the large store
 	each    int64 // the number of records in each small store
 
-	large []*dataset // has a single element
+	large []*dataset // the only element is the large store
 	small []*dataset
-	empty []*dataset // like small, but with one record in each group, to show the fixed cost of a start
+	empty []*dataset // like small, but with one record in each group, to measure the fixed cost of a start
 }
 
 // linearity compares the time per record for load, get and put between a small store and a large one.
@@ -113,9 +113,9 @@ func (l *linear) measure(ctx context.Context) error {
 	if err := l.gets(ctx, "cold Get, Index", group.Index, l.small, linearTarget); err != nil {
 		return err
 	}
-	// The small side uses only one small store and reads from it as often as from the large store, so its records stay in
-	// the processor's caches. A read from the large store misses these caches several times. Therefore the row has no
-	// target. linearCalls creates a row for whole calls.
+	// On the small side, all gets read the same small store, so its records stay in the processor's caches. Each get
+	// from the large store misses these caches several times. This ratio mostly shows the caches, so the row has no
+	// target. linearCalls compares whole calls instead.
 	return l.gets(ctx, "Get inside the process, Resident", group.Resident, l.small[:1], 0)
 }
 
@@ -130,7 +130,8 @@ func linearName(what string, groups int, large, small int64) string {
 
 func (l *linear) name(what string) string { return linearName(what, l.groups, l.records, l.each) }
 
-// cost is the cost of a record in nanoseconds, as elapsed time and as this process's CPU time according to the kernel.
+// cost is the time that one record takes, in nanoseconds: the elapsed time, and the CPU time that the kernel reports
+// for this process.
 type cost struct{ clock, processor float64 }
 
 // stopwatch adds up the cost of the periods between start and stop.
@@ -156,12 +157,12 @@ func (w *stopwatch) per(records int64) cost {
 func processorTime() int64 {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0 // cannot fail for this process
+		return 0 // Getrusage cannot fail for the calling process
 	}
 	return u.Utime.Nano() + u.Stime.Nano()
 }
 
-// costFigure takes one measurement.
+// costFigure is a function that performs one measurement.
 type costFigure func() (cost, error)
 
 // These are the metrics of each side in compareCosts.
@@ -170,8 +171,8 @@ const (
 	processor = "processor"
 )
 
-// compareCosts measures the sides alternately and adds a row with the given name that compares the large side with the
-// small one. If target is 0, the row has no target. It returns the costs of all sides.
+// compareCosts measures the sides alternately. It adds a row with the given name that compares the large side with
+// the small one. If target is 0, the row has no target. It returns the costs of all sides.
 func (b *loadBench) compareCosts(
 	ctx context.Context, name string, target float64, sides map[string]costFigure,
 ) (turns, error) {
@@ -194,11 +195,11 @@ func (b *loadBench) compareCosts(
 	return got, nil
 }
 
-// resident compares Resident loads of the large store with those of the small stores. It does so twice, once into
-// memory that was touched before and once into fresh memory. The second comparison depends more on the machine than on
-// Sheaf. The large store gets huge pages, and the small stores get ordinary pages. If a hypervisor takes back free huge
-// pages (free page reporting), the next touch of such a page costs ten times as much as the touch of a page that the
-// guest still has.
+// resident compares Resident loads of the large store with those of the small stores. It does so twice: once into
+// memory that was touched before, and once into fresh memory. The second comparison depends more on the machine than
+// on Sheaf, because the large store gets huge pages and the small stores get ordinary pages. If a hypervisor takes
+// back free huge pages (free page reporting), touching such a page for the first time costs ten times as much as
+// touching a page that the guest still has.
 func (l *linear) resident(ctx context.Context) error {
 	loaders := newLoaders()
 	defer loaders.close()
@@ -210,13 +211,13 @@ func (l *linear) resident(ctx context.Context) error {
 	if err := l.loads(ctx, "Resident load", group.Resident, linearTarget, loaders.touched); err != nil {
 		return err
 	}
-	loaders.close() // frees its memory before the next loads take more
+	loaders.close() // frees the reused memory, because the next loads need the space for fresh memory
 	return l.loads(ctx, "Resident load, fresh memory", group.Resident, 0, loaders.fresh)
 }
 
-// loads compares cold loads. One row compares the whole time per record. A second row first subtracts a start's fixed
-// time, which does not depend on the number of records. Per record, the fixed time is high in a small store and low in
-// a large one.
+// loads compares cold loads. One row compares the whole time per record. A second row first subtracts the fixed time
+// of a start, which does not depend on the number of records. In a small store, the fixed time is divided among few
+// records, so it is a large part of the time per record.
 func (l *linear) loads(ctx context.Context, what string, residency group.Residency, target float64,
 	loader func() *segio.Loader) error {
 	side := func(sets []*dataset) costFigure {
@@ -240,8 +241,8 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 	return nil
 }
 
-// loadAll loads stores one after another, each from a cold page cache. All stores remain open until the end, so that no
-// memory is used twice.
+// loadAll loads stores one after another, each with a cold page cache. All stores remain open until the end, so that
+// no load can reuse another one's memory.
 func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, loader func() *segio.Loader) (_ cost,
 	err error) {
 	var watch stopwatch
@@ -263,8 +264,8 @@ func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, lo
 	return watch.per(records), nil
 }
 
-// gets compares random reads. If target is 0, the row has no target. With Index the reads are cold, because each store
-// was just started. In small and large stores, the same fraction of all blocks is read.
+// gets compares random reads. If target is 0, the row has no target. With residency Index the reads are cold, because
+// each store was just started. On both sides, the reads touch the same fraction of all blocks.
 func (l *linear) gets(ctx context.Context, what string, residency group.Residency, small []*dataset,
 	target float64) error {
 	side := func(sets []*dataset) costFigure {
@@ -284,7 +285,8 @@ func (l *linear) gets(ctx context.Context, what string, residency group.Residenc
 	return err
 }
 
-// getSome starts a store and measures n random reads. Some unmeasured reads go first, to open the files.
+// getSome starts a store and measures n random reads. Before that it makes some reads that are not measured, so that
+// all files are open.
 func getSome(ctx context.Context, d *dataset, residency group.Residency, n int, watch *stopwatch) (err error) {
 	loaded, err := d.loadCold(ctx, residency, segio.NewLoader(segio.LoaderOptions{}))
 	if err != nil {
@@ -293,7 +295,7 @@ func getSome(ctx context.Context, d *dataset, residency group.Residency, n int, 
 	defer func() { err = errors.Join(err, loaded.close()) }()
 	first := 2 * groupCount
 	if residency == group.Resident {
-		first = 2 * linearRecords // enough reads to bring a small store into the processor's caches
+		first = 2 * linearRecords // this many reads bring a small store into the processor's caches
 	}
 	if err := getRandom(d, loaded, linearDepth, first); err != nil {
 		return err

@@ -59,7 +59,8 @@ func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 		side := func(s *servedStore) costFigure {
 			return func() (cost, error) { return s.drive(ctx, what.callers, b.opts.PutTime, what.call) }
 		}
-		for _, s := range stores { // opens the connections, and does the work that only first calls need
+		// These first calls are not measured. They open the connections and do the work that only first calls need.
+		for _, s := range stores {
 			if _, err := s.drive(ctx, what.callers, b.opts.PutTime/4, what.call); err != nil {
 				return fmt.Errorf("%s: %w", what.name, err)
 			}
@@ -114,11 +115,11 @@ func startReady(ctx context.Context, cfg dev.Config) (*dev.Dev, error) {
 }
 
 func (s *servedStore) close() {
-	_ = s.conn.Close() // no call is in progress that an error could affect
+	_ = s.conn.Close() // an error does not matter, because no call is in progress
 	s.dev.Kill()
 }
 
-// fillStopped writes records with ids from 0 on into the groups that own them. The store must not be running.
+// fillStopped writes records into the groups that own their ids. The ids begin at 0. The store must not be running.
 func fillStopped(ctx context.Context, dir string, records int64) error {
 	dirs, err := filepath.Glob(filepath.Join(dir, "shards", "*", "groups", "*"))
 	if err != nil {

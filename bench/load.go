@@ -20,18 +20,20 @@ import (
 
 // LoadOptions are the options of Load.
 type LoadOptions struct {
-	Options          // the file system of Dir must support O_DIRECT
+	Options          // Options.Dir must be on a file system that supports O_DIRECT
 	LargeBytes int64 // size of the dataset with 10 KB records
 	SmallBytes int64 // size of the dataset with 1 KB records
 	StartBytes int64 // size of each dataset whose starts are measured
 	// FileSystems are names from layouts.FileSystemNames. Starts are measured on loop devices with these file systems.
 	// If FileSystems is empty, they are measured on the file system of Dir.
-	FileSystems  []string
-	IndexRecords int64 // number of records for the start from the index and for linearity; one group has twice as many
+	FileSystems []string
+	// IndexRecords is the number of records for the parts about the start from the index and about linearity. The
+	// comparison with only one group uses twice as many.
+	IndexRecords int64
 	PutTime      time.Duration
 }
 
-// loadParts are the parts of the benchmark, in order.
+// loadParts are the parts of the benchmark, in the order in which they run.
 var loadParts = parts[loadBench]{
 	{"start", (*loadBench).starts},
 	{"load", (*loadBench).residentLoads},
@@ -50,7 +52,7 @@ type loadBench struct {
 	outcome
 }
 
-// Load measures loads, starts, puts and gets, and compares them with the limits of the device.
+// Load measures loads, starts, puts and gets, and compares them with the limits of the machine.
 func Load(ctx context.Context, opts LoadOptions) (*result.Report, error) {
 	b := &loadBench{opts: opts, outcome: outcome{Options: opts.Options}}
 	return loadParts.measure(ctx, b, &b.outcome, "load")
@@ -93,9 +95,9 @@ func (b *loadBench) residentLoads(ctx context.Context) error {
 	return nil
 }
 
-// residentLoad compares the load of a dataset with a raw read of its segments. "Fresh" means memory that the process
-// has not touched before. "Touched" means memory that is already mapped, which Sheaf takes from the pool where an
-// earlier load left it.
+// residentLoad compares loading a dataset with a raw read of its segments. "Fresh" means memory that the process has
+// never touched. "Touched" means memory that is already mapped: Sheaf takes it from the pool to which an earlier load
+// returned it.
 func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget, freshTarget,
 	memoryTarget float64) error {
 	names, err := d.segments()
@@ -195,17 +197,17 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 	})
 }
 
-// These are the sizes and numbers for random reads.
+// These constants determine how the random reads are measured.
 const (
 	getBytes = 10 << 10
-	getReads = 8000 // number of gets per variant and round
-	hotIDs   = 2000 // number of records that are read repeatedly
+	getReads = 8000 // number of gets in each variant and round
+	hotIDs   = 2000 // number of hot records, which are read repeatedly
 
 	alignedGet = (getBytes + 100 + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
 )
 
-// coldGets compares random reads from a log with residency Index with raw random reads of the same files at the same
-// depth. It also compares reads of hot records with reads from the page cache.
+// coldGets compares random reads from a log with residency Index with raw random reads. Both read the same files with
+// the same number of reads in flight. coldGets also compares reads of hot records with reads from the page cache.
 func (b *loadBench) coldGets(ctx context.Context) error {
 	return b.withDataset(ctx, b.opts.LargeBytes/getBytes, getBytes, func(d *dataset) error {
 		names, err := d.segments()
@@ -277,7 +279,8 @@ func getRandom(d *dataset, loaded logs, depth, n int) error {
 	return getAmong(d, loaded, depth, n, d.records)
 }
 
-// getAmong is like getRandom, but chooses only among the given number of records, taken evenly from all groups.
+// getAmong is like getRandom, but reads only a subset of the records. The subset has the given number of records, the
+// same number from each group.
 func getAmong(d *dataset, loaded logs, depth, n int, among int64) error {
 	groups := int64(len(loaded))
 	each := d.records / groups

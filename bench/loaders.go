@@ -6,7 +6,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// loaders provides a loader for all groups of a dataset, with new memory or with an earlier load's memory.
+// loaders provides a loader for all groups of a dataset. The loader uses either new memory or the memory of an
+// earlier load.
 type loaders struct{ keeps *segio.Loader }
 
 func newLoaders() *loaders {

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// The raw reader reads 1 MiB at a time, with 2 workers and 2 reads in flight for each worker.
+// These constants make the raw reader read 1 MiB at a time, with 2 workers that each have 2 reads in flight.
 const (
 	rawReadBytes = 1 << 20
 	rawInFlight  = 4
@@ -25,8 +25,8 @@ const (
 type piece struct {
 	file   vfs.File
 	offset int64
-	length int64 // multiple of vfs.DirectAlign, except at the end of the file
-	place  int64 // offset in the memory that receives all pieces
+	length int64 // a multiple of vfs.DirectAlign, except for the last piece of a file
+	place  int64 // offset of the piece's bytes in the memory that receives all pieces
 }
 
 // rawFiles are files that are opened for reading without the page cache.
@@ -78,7 +78,7 @@ func (r *rawFiles) close() {
 	}
 }
 
-// readInto reads all pieces to their places in memory, which has at least r.room bytes.
+// readInto reads all pieces into memory, each at its own offset. memory must have at least bufferSize bytes.
 func (r *rawFiles) readInto(memory []byte) error {
 	return drive.Shared(rawInFlight, int64(len(r.pieces)), func(_ int, i int64) error {
 		p := r.pieces[i]
@@ -93,14 +93,14 @@ func readPiece(p piece, b []byte) error {
 	return nil
 }
 
-// allocate maps fresh anonymous memory with small pages, as Sheaf does (ADR 13). If touch is true, allocate writes to
-// every page first.
+// allocate maps fresh anonymous memory with small pages, as Sheaf does (ADR 13). If touch is true, it also writes to
+// every page, so that the kernel provides the memory now.
 func allocate(bytes int64, touch bool) (memory []byte, release func(), err error) {
 	memory, err = unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, nil, fmt.Errorf("mapping %d bytes: %w", bytes, err)
 	}
-	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // only advice, which may fail
+	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // an error does not matter, because this is only advice to the kernel
 	if touch {
 		for i := 0; i < len(memory); i += vfs.DirectAlign {
 			memory[i] = 1
@@ -127,9 +127,9 @@ func readPlain(p piece, b []byte) error {
 	}
 }
 
-// rawRandom makes n reads of length bytes at random aligned offsets of files, without the page cache, depth at a time.
-// It returns reads per second. The function read is readPlain or readPiece. readPiece uses the kernel's asynchronous
-// reads if they are available.
+// rawRandom makes n reads at random aligned offsets of files, without the page cache. Each read has length bytes, and
+// depth reads are in flight at a time. It returns the reads per second. The argument read is readPlain, or readPiece,
+// which uses the kernel's asynchronous reads if they are available.
 func rawRandom(names []string, length int64, depth, n int, read func(piece, []byte) error) (float64, error) {
 	r, err := openRaw(names)
 	if err != nil {
@@ -157,8 +157,8 @@ func rawRandom(names []string, length int64, depth, n int, read func(piece, []by
 	})
 }
 
-// cachedRandom makes n reads of length bytes at random offsets of a file that is in the page cache, depth at a time,
-// and returns reads per second.
+// cachedRandom makes n reads at random offsets of a file that is in the page cache. Each read has length bytes, and
+// depth reads are in flight at a time. It returns the reads per second.
 func cachedRandom(name string, length int64, depth, n int) (rate float64, err error) {
 	f, err := vfs.OS{}.Open(name)
 	if err != nil {
@@ -178,16 +178,16 @@ func cachedRandom(name string, length int64, depth, n int) (rate float64, err er
 	})
 }
 
-// appendMode is the way in which concurrent writers append in a raw append.
+// appendMode determines to which files concurrent writers append, and who syncs the files.
 type appendMode int
 
 const (
-	ownFiles   appendMode = iota // each writer appends to a file of its own and syncs it
-	groupOfOne                   // all writers append to one file; one sync serves all waiting writers
+	ownFiles   appendMode = iota // each writer appends to its own file and syncs it
+	groupOfOne                   // all writers append to one file, and one sync serves all waiting writers
 )
 
-// rawAppend appends records of size bytes for the given duration, with concurrent writers. Each record is durable by
-// fdatasync before the writer's next record.
+// rawAppend lets concurrent writers append records of size bytes for the given duration. Each writer calls fdatasync,
+// or waits for a shared one, before it appends its next record.
 func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (out drive.Load, err error) {
 	a, err := newAppender(dir, "put", mode, writers)
 	defer func() { err = errors.Join(err, a.close()) }()
@@ -202,12 +202,12 @@ func rawAppend(dir string, mode appendMode, writers, size int, duration time.Dur
 type groupFile struct {
 	f *os.File
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards all fields below
 	cond    sync.Cond
 	pending []byte
 	spare   []byte
-	round   int64 // the round that will write pending
-	synced  int64 // the last durable round
+	round   int64 // number of the next round, which will write the bytes in pending
+	synced  int64 // number of the last round whose bytes are durable
 	busy    bool
 	err     error
 }

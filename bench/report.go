@@ -1,6 +1,6 @@
-// Package bench holds the benchmarks of `sheaf-bench`. It measures Sheaf and the limits of the machine side by side in
-// one run. Measurements that are compared with each other take turns (package rounds), and medians are compared, so
-// that a slow minute of the machine affects all these measurements alike.
+// Package bench contains the benchmarks of `sheaf-bench`. They measure Sheaf and the limits of the machine in the
+// same run. Measurements that are compared with each other take turns (package rounds), so that a slow minute of the
+// machine affects all of them alike. The report compares their medians.
 package bench
 
 import (
@@ -22,7 +22,7 @@ const RoundsMin = 5
 type Options struct {
 	Dir    string // parent of the temporary folder
 	Rounds int    // at least RoundsMin
-	Only   string // the part to run; empty: all
+	Only   string // name of the only part to run; empty runs all parts
 	Say    func(string, ...any)
 }
 
@@ -63,9 +63,9 @@ func (o *outcome) table(kind string) result.Table {
 	return result.Ratios(kind, "Ours against the limits of this machine", about, o.rows)
 }
 
-// measure runs all parts, or only the part o.Only, in a temporary folder. It creates the folder, stores the folder's
-// path in o.dir, and finally removes the folder. The parts add their rows to o.rows. If a part fails, measure returns
-// its error together with a report of the rows so far.
+// measure runs all parts of a benchmark, or only the part that o.Only names. It creates a temporary folder, whose
+// path the parts find in o.dir, and removes the folder at the end. The parts add their rows to o.rows. If a part
+// fails, measure returns the error together with a report that has the rows so far.
 func (p parts[B]) measure(ctx context.Context, b *B, o *outcome, kind string) (report *result.Report, err error) {
 	report = &result.Report{Schema: result.Schema, Kind: kind, Started: time.Now()}
 	report.Machine = result.ThisMachine(cmp.Or(o.Dir, os.TempDir()))
@@ -88,7 +88,7 @@ func (p parts[B]) measure(ctx context.Context, b *B, o *outcome, kind string) (r
 	return report, nil
 }
 
-// turns holds the results of cells that were measured in turns.
+// turns holds the results of cells that took turns.
 type turns struct{ *rounds.Set }
 
 // takeTurns measures the cells in all rounds.
@@ -110,19 +110,20 @@ func perSecond(units float64, run func() error) (float64, error) {
 	return units / time.Since(begin).Seconds(), err
 }
 
-// against creates a row that compares the rates of two cells. If target is 0, the row has no target.
+// against creates a row that compares the rates of two cells. A higher rate is better. If target is 0, the row has no
+// target.
 func (t turns) against(name, unit, ours, limit string, target float64) result.Ratio {
 	return against(name, unit, t.Rate(ours), t.Rate(limit), target)
 }
 
-// atMost creates a row that compares a metric of two cells. The ratio should not exceed the target. If target is 0, the
-// row has no target.
+// atMost creates a row that compares one metric of two cells. The ratio ours / limit should not exceed the target. If
+// target is 0, the row has no target.
 func (t turns) atMost(name, unit, figure, ours, limit string, target float64) result.Ratio {
 	return atMost(name, unit, t.Of(ours, figure), t.Of(limit, figure), target)
 }
 
-// against creates a row that compares the medians of two rate series. A higher rate is better. If target is 0, the row
-// has no target.
+// against creates a row that compares the medians of two series of rates. A higher rate is better. If target is 0,
+// the row has no target.
 func against(name, unit string, ours, limit []float64, target float64) result.Ratio {
 	return result.Ratio{Labels: result.Labels("what", name), Unit: unit, Ours: ours, Limit: limit, Target: target}
 }

@@ -31,22 +31,24 @@ type RPCOptions struct {
 	TLS     bool // on all connections, including those to the servers that Sheaf is compared with
 }
 
-// rpcBench is one run with a store of one shard, an echo server, and a hop that forwards to the echo server.
+// rpcBench is one run. It uses a store with one shard, an echo server, and a hop that forwards calls to the echo
+// server.
 type rpcBench struct {
 	outcome
 	opts    RPCOptions
 	direct  *grpc.ClientConn // connection to the shard
 	gateway *grpc.ClientConn
 	echo    *grpc.ClientConn
-	hop     *grpc.ClientConn // to a server that forwards raw bytes to the echo server
-	bare    *grpc.ClientConn // to a server that responds to record API messages without storing anything
+	hop     *grpc.ClientConn // connection to a server that forwards raw bytes to the echo server
+	bare    *grpc.ClientConn // connection to a server that responds to record API messages without storing anything
 	client  *client.Client   // calls the shard directly
 	stop    []func()
 }
 
 var rpcParts = parts[rpcBench]{{"calls", (*rpcBench).calls}}
 
-// RPC measures unary and batch calls over loopback, and compares them with bare gRPC calls in the same process.
+// RPC measures unary and batch calls over loopback, and compares them with plain gRPC calls between the same
+// processes.
 func RPC(ctx context.Context, opts RPCOptions) (*result.Report, error) {
 	b := &rpcBench{opts: opts, outcome: outcome{Options: opts.Options}}
 	return rpcParts.measure(ctx, b, &b.outcome, "rpc")
@@ -179,7 +181,7 @@ func exchange(stream grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1
 	return nil
 }
 
-// id returns the id of a record with the given size. Consecutive values of i map to ids that are scattered over all
+// id returns the id of a record with the given size. Consecutive values of i give ids that are scattered over all
 // filled records.
 func (b *rpcBench) id(size int, i int64) int64 {
 	return firstID(size) + drive.Scatter(i)%int64(b.opts.Records)
@@ -280,6 +282,6 @@ func (b *rpcBench) drive(n int, call func(caller int, i int64) error) (float64, 
 
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
-	_, _ = rand.Read(b) // never returns an error according to its documentation
+	_, _ = rand.Read(b) // an error does not matter, because Read is documented never to return one
 	return b
 }

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// link holds the credentials for the servers that Sheaf is compared with.
+// link holds the credentials of both ends of a connection to the servers that Sheaf is compared with.
 type link struct {
 	server, client credentials.TransportCredentials
 }
@@ -76,8 +76,8 @@ func (a *authorities) issue(of identity.Identity) (cert, key []byte, err error) 
 	})
 }
 
-// shard lets a shard use mutual TLS, and returns the credentials for its server. As in a store, each end of a
-// connection checks that the other end is the expected shard (shard.Config.Secure).
+// shard makes a shard use mutual TLS, and returns the credentials for the shard's server. As in a store, each end of
+// a connection checks that the other end is the expected shard (shard.Config.Secure).
 func (a *authorities) shard(opts *peer.Options) (credentials.TransportCredentials, error) {
 	if a == nil {
 		return insecure.NewCredentials(), nil
@@ -103,7 +103,7 @@ func (a *authorities) shard(opts *peer.Options) (credentials.TransportCredential
 	return source.Server(certs.ServerOptions{}), nil
 }
 
-// close stops watching the certificates. Connections remain open.
+// close stops watching the certificate files. Open connections remain open.
 func (a *authorities) close() {
 	for _, source := range a.sources {
 		source.Close()

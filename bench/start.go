@@ -18,20 +18,23 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// The benchmark measures the starts that users see: after a kill, after a power cut with a full journal, after a stop,
-// and with small groups. Each start is measured with cold caches, on each file system. A start is compared with reading
-// the same bytes from files, from a plain composite file, and by a raw read.
+// The start benchmark measures the starts that users see: after a kill, after a power cut with a full journal, after
+// a normal stop, and with many small groups. Each start is measured with cold caches on each file system. It is
+// compared with three other ways to read the same bytes: from separate files, from a plain composite file, and with a
+// raw read.
 
 const (
 	startSmallBytes  = 256 << 10 // size of a small active segment
-	startSmallGroups = 256       // maximum number of groups with a small active segment
-	aheadBytesMin    = 1 << 18   // space that a process allocates ahead, beyond the end of an active segment
-	aheadBytesMax    = 1 << 24
-	journalPuts      = 600
+	startSmallGroups = 256       // maximum number of groups in the dataset with small active segments
+	// aheadBytesMin is the minimum space that a process allocates beyond the end of an active segment, before it needs
+	// the space.
+	aheadBytesMin = 1 << 18
+	aheadBytesMax = 1 << 24
+	journalPuts   = 600
 )
 
-// zerosShare holds, for each residency, the number by which the segment's size is divided. The quotient, 1/32 or 1/256
-// of the segment, bounds the number of zero bytes that are written ahead.
+// zerosShare limits how many zeros are written ahead in an active segment. The limit is the segment's size divided by
+// the number for the residency.
 var zerosShare = map[group.Residency]int64{group.Resident: 32, group.Index: 256}
 
 // startCase is one size of records with one residency.
@@ -88,10 +91,10 @@ type startBench struct {
 // These are the metrics of a start, in addition to rounds.Rate.
 const (
 	secondsPerGB = "s/GB"
-	heldBytes    = "held"    // bytes in frames and hints
+	heldBytes    = "held"    // bytes in frames and hints, which is what the groups hold on disk
 	readBytes    = "read"    // bytes read from the device
 	touchedBytes = "touched" // growth of the process's anonymous memory in bytes
-	countedBytes = "counted" // memory that the groups report, in bytes
+	countedBytes = "counted" // memory that the groups report as used, in bytes
 )
 
 func (s *startBench) measure(ctx context.Context) error {
@@ -114,7 +117,7 @@ func (s *startBench) measure(ctx context.Context) error {
 		}
 		datasets[name] = one
 	}
-	ownSyncs := *datasets["small"] // a copy that uses the same files
+	ownSyncs := *datasets["small"] // this copy of the dataset shares the files
 	ownSyncs.ownSyncs = true
 	datasets["small, own syncs"] = &ownSyncs
 	loaders := newLoaders()
@@ -155,7 +158,8 @@ func (s *startBench) smallGroups() int {
 	return int(max(2, min(startSmallGroups, s.opts.StartBytes/startSmallBytes)))
 }
 
-// start creates a cell that loads a cold dataset and computes bytes per second.
+// start creates a cell that measures one start: it loads the dataset with a cold page cache and computes bytes per
+// second.
 func (s *startBench) start(
 	d *dataset, as string, loader func() *segio.Loader, before func(*dataset) error,
 ) rounds.Cell {
@@ -198,8 +202,8 @@ func (s *startBench) start(
 	}}
 }
 
-// processFigures returns the anonymous memory of this process and the number of bytes that it has read from devices so
-// far.
+// processFigures returns the size of this process's anonymous memory, and the number of bytes that the process has
+// read from devices so far.
 func processFigures() (memory, read int64, err error) {
 	memory, err = result.ProcNumber("/proc/self/status", "RssAnon")
 	if err == nil {

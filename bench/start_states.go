@@ -23,8 +23,8 @@ import (
 )
 
 // allocateAhead brings the active segments into the state in which a killed process leaves them. In this state, space
-// is allocated ahead beyond the end of each segment, and partly filled with zeros. A start does not change this space,
-// so a second call of allocateAhead does nothing.
+// beyond the end of each segment is allocated and partly filled with zeros. A start leaves this space as it is, so a
+// second call of allocateAhead does nothing.
 func (d *dataset) allocateAhead(residency group.Residency) error {
 	if d.allocatedAhead {
 		return nil
@@ -75,7 +75,7 @@ func (d *dataset) actives() (names []string, err error) {
 func (d *dataset) writeAndKill(ctx context.Context) error {
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: d.dir})
 	loaded := make(logs, len(d.groups))
-	defer func() { _ = loaded.close() }() // the journal is closed first, so closing the logs does not sync anything
+	defer func() { _ = loaded.close() }() // the journal is closed before the logs, so closing the logs syncs nothing
 	defer j.Close()                       //nolint:errcheck // the error says that the journal is not clean
 	for i := range d.groups {
 		opts := d.options(i)
@@ -152,7 +152,7 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 	if err != nil {
 		return nil, err
 	}
-	raw, err := openRaw(segments) // opened only to get the size
+	raw, err := openRaw(segments) // the files are opened only to learn their total size
 	if err != nil {
 		return nil, err
 	}
@@ -184,8 +184,8 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 	}, nil
 }
 
-// filesMax limits how many files are created and read. The rate does not depend on the number of files, and more files
-// would take long.
+// filesMax limits the number of files that are created and read. More files would take long and would not change the
+// rate.
 const filesMax = 20_000
 
 // filesPerFolder keeps folders small, as a program that is aware of the file system would.
@@ -219,8 +219,8 @@ func readFiles(dir string, records int64) error {
 
 const compositeHeaderBytes = 8
 
-// writeComposite writes the composite file that package layouts describes, with the id, length and data of each
-// record.
+// writeComposite writes a composite file with the id, length and data of each record. Package layouts describes the
+// format.
 func writeComposite(name string, records int64, size int) (err error) {
 	f, err := os.Create(name)
 	if err != nil {

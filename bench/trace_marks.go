@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// traceMark writes a line into the kernel's trace, so that each request to a device can be attributed to the start that
-// caused it. hack/trace-starts.sh reads these lines. Without a mounted tracefs, traceMark does nothing.
+// traceMark writes a line into the kernel's trace. hack/trace-starts.sh uses these lines to attribute each request to
+// a device to the start that caused it. If tracefs is not mounted, traceMark does nothing.
 func traceMark(text string) {
 	f, err := os.OpenFile("/sys/kernel/tracing/trace_marker", os.O_WRONLY, 0)
 	if err != nil {
@@ -16,5 +16,5 @@ func traceMark(text string) {
 	_ = f.Close()
 }
 
-// traced returns the words that name the case in a mark.
+// traced returns the words that identify the case in a trace mark.
 func (s *startBench) traced() string { return fmt.Sprintf(", %s %d KB", s.residency, s.size>>10) }

@@ -27,9 +27,9 @@ import (
 // WritePathOptions are the options of WritePath.
 type WritePathOptions struct {
 	Options
-	Binary  string        // the program sheaf
-	GoTool  string        // the program go, which reads execution traces
-	Time    time.Duration // length of a processor profile, in whole seconds
+	Binary  string        // path of the sheaf program
+	GoTool  string        // path of the go program, which reads execution traces
+	Time    time.Duration // duration of a CPU profile, in whole seconds
 	Groups  []int
 	Sizes   []int // bytes of data in a record
 	Callers int
@@ -44,9 +44,10 @@ type writePath struct {
 	set   *rounds.Set
 }
 
-// writeCase is one way to write records: unary puts, or batches on one stream for each caller.
+// writeCase is one way to write records: either with unary puts, or with batches, for which each caller has one
+// stream.
 type writeCase struct {
-	groups, size, batch int // batch 0: unary puts
+	groups, size, batch int // batch is 0 for unary puts
 }
 
 func (c writeCase) name() string {
@@ -58,7 +59,7 @@ func (c writeCase) name() string {
 
 func (c writeCase) key() string { return fmt.Sprintf("%d-%d-%d", c.size, c.batch, c.groups) }
 
-// traceTime is the length of an execution trace. A trace of a busy shard takes about 20 MB for each second.
+// traceTime is the duration of an execution trace. A trace of a busy shard takes about 20 MB per second.
 const traceTime = time.Second
 
 // WritePath shows where a durable write spends its time in a shard with one copy. For each stage it reports two times.
@@ -125,7 +126,7 @@ func freeAddress(ctx context.Context) (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// writeTarget is the shard that is measured.
+// writeTarget is the shard whose write path is measured.
 type writeTarget struct {
 	store    *benchStore
 	shard    *grpc.ClientConn
@@ -133,7 +134,7 @@ type writeTarget struct {
 	written  atomic.Int64
 }
 
-// one measures a case once. While callers write, it first takes a CPU profile and then an execution trace.
+// one measures a case once. While callers write, it takes a CPU profile and then an execution trace.
 func (b *writePath) one(ctx context.Context, c writeCase, t *writeTarget, f *rounds.Figures) (err error) {
 	writing, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -197,11 +198,11 @@ func (b *writePath) waits(ctx context.Context, t *writeTarget, f *rounds.Figures
 	return os.Remove(name)
 }
 
-// waitKinds are the kinds of waiting that `go tool trace` distinguishes: for locks and channels, in blocking system
-// calls, and for a processor.
+// waitKinds are the kinds of waiting that `go tool trace` distinguishes: waiting for locks and channels, in blocking
+// system calls, and for a processor.
 var waitKinds = []string{"sync", "syscall", "sched"}
 
-// said returns what a failed program has written to standard error.
+// said returns the text that a failed program wrote to standard error, for use at the end of an error message.
 func said(err error) string {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {

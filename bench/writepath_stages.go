@@ -10,7 +10,7 @@ import (
 // stage. For example, copying a record's bytes into a frame belongs to the frame and not to the round that writes it.
 type stage struct {
 	name      string
-	functions []string // prefixes of names; the longest match decides
+	functions []string // prefixes of function names; if several match, the longest decides
 }
 
 const (
@@ -96,7 +96,7 @@ func stageOf(functions []string) string {
 // stageTimes sums a profile's times by stage, in seconds.
 func stageTimes(p *profile.Profile) map[string]float64 {
 	times := map[string]float64{}
-	value := len(p.SampleType) - 1 // the time of a sample follows the number of samples
+	value := len(p.SampleType) - 1 // each sample has the values count and time, in this order
 	for _, s := range p.Sample {
 		var functions []string
 		for _, l := range s.Location {

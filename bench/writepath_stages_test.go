@@ -25,7 +25,8 @@ func TestAStackBelongsToItsInnermostStage(t *testing.T) {
 	}
 }
 
-// Without this test, a renamed package would silently belong to no stage.
+// The test finds stages that name a package that no longer exists. Otherwise a renamed package would silently belong
+// to no stage.
 func TestStagesNamePackagesThatExist(t *testing.T) {
 	for _, s := range stages {
 		for _, beginning := range s.functions {

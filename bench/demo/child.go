@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	requestMax = 5 * time.Second  // for one HTTP request
-	stopMax    = 30 * time.Second // for a graceful stop
-	goneMax    = time.Minute      // for the kernel to remove a killed process
+	requestMax = 5 * time.Second  // maximum duration of an HTTP request
+	stopMax    = 30 * time.Second // maximum duration of a graceful stop
+	goneMax    = time.Minute      // maximum time until the kernel has removed a killed process
 	statusMax  = 64 << 20         // maximum size of a response in bytes
 )
 
@@ -54,9 +54,9 @@ func (d *demo) launch() error {
 
 func (c *child) pid() int { return c.Cmd.Process.Pid }
 
-// kill kills the process with SIGKILL, and returns when the process has exited.
+// kill sends SIGKILL to the process, and returns when the process has exited.
 func (c *child) kill() error {
-	_ = c.Cmd.Process.Kill() // fails if the process has already exited
+	_ = c.Cmd.Process.Kill() // an error means that the process has already exited
 	select {
 	case <-c.Ended:
 		return nil
@@ -89,8 +89,8 @@ func (d *demo) end() error {
 	}
 }
 
-// procNumber returns a number from one of the process's files in /proc, in the unit of that file, or 0 if it is
-// unknown.
+// procNumber returns a number from one of the process's files in /proc, in that file's unit. It returns 0 if the
+// number is unknown.
 func (c *child) procNumber(file, name string) int64 {
 	n, _ := result.ProcNumber(fmt.Sprintf("/proc/%d/%s", c.pid(), file), name)
 	return n

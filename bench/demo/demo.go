@@ -22,23 +22,23 @@ type Options struct {
 	Trees     []string
 	Listen    string // address of the gateway
 	HTTP      string
-	Residency string // index or resident
+	Residency string // "index" or "resident"
 	Once      bool   // stop after the report
 	Out       *cli.Output
 	StallMax  time.Duration // maximum time without progress during a wait; 0: a minute
-	Program   string        // the program that runs `sheaf dev`; empty: this one
+	Program   string        // path of the program that runs `sheaf dev`; empty means this program
 }
 
-// demo is the state of one run.
+// demo is the state of one run of the demo.
 type demo struct {
 	Options
 	dir     string
 	logDir  string // folder for the log of `sheaf dev`
-	keepLog bool   // the log is not removed; set after an error
+	keepLog bool   // keep the log, because an error occurred
 	child   *child
 	conn    *cli.Conn
 	named   []tree
-	// last is the last response from /status, and lastBody holds that response's bytes. lastBody is nil if the current
+	// last is the most recent response from /status, and lastBody holds its bytes. lastBody is nil if the current
 	// process has not responded yet.
 	last     dev.Status
 	lastBody []byte
@@ -48,7 +48,7 @@ type demo struct {
 type tree struct {
 	dir    string
 	prefix string
-	files  map[string]state // by path, in their state before the import
+	files  map[string]state // state of each file before the import, by the file's path
 }
 
 // Run starts a store in its own process, imports the trees, kills the process, starts it again, and reports how long

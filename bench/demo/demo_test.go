@@ -24,7 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// fakeVariable makes this test binary act as `sheaf dev` in its own process. Its value selects the fake's behaviour.
+// fakeVariable is an environment variable. If it is set, this test binary acts as `sheaf dev`, and the value selects
+// how the fake behaves.
 const fakeVariable = "SHEAF_DEMO_FAKE"
 
 func TestMain(m *testing.M) {
@@ -35,8 +36,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fakeDev never becomes ready, except in the mode "slow". In that mode it becomes ready after a load that always makes
-// progress.
+// fakeDev acts as a `sheaf dev` that never becomes ready. In the mode "slow", however, it becomes ready after a load
+// that makes progress all the time.
 func fakeDev(how, address string) {
 	fmt.Fprintln(os.Stderr, "fake: a word in the log")
 	if how == "ends" {
@@ -44,8 +45,8 @@ func fakeDev(how, address string) {
 	}
 	if how == "silent" {
 		signals := make(chan os.Signal, 1)
-		// Nobody sends this signal. The handler keeps Go from treating the process as deadlocked and aborting it, because the
-		// process waits for nothing else.
+		// Nobody sends this signal. The process waits for nothing else, and without the handler Go would consider it
+		// deadlocked and abort it.
 		signal.Notify(signals, syscall.SIGUSR1)
 		<-signals
 	}
@@ -110,12 +111,12 @@ func fakeRun(t *testing.T, how string) (opts Options, said *bytes.Buffer, temp s
 	}, said, temp
 }
 
-// A store that never becomes ready makes the demo fail with an explanation and evidence.
+// If the store never becomes ready, the demo fails with an explanation and with evidence.
 func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 	const stacks = "goroutine "
 	for how, want := range map[string]struct {
-		words []string // strings that the error must contain
-		stall bool     // the demo must report that there is no progress, and the log must have stacks
+		words []string // strings that the error message must contain
+		stall bool     // the error must say that there was no progress, and the log must contain stacks
 	}{
 		"silent": {[]string{"nothing has moved", "/status did not answer"}, true},
 		"deaf":   {[]string{"nothing has moved", "/status did not answer"}, true},
@@ -161,7 +162,7 @@ func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 	}
 }
 
-// The demo waits for a load that makes progress, however long it takes.
+// The demo waits for a load as long as the load makes progress.
 func TestALoadThatGoesOnIsWaitedFor(t *testing.T) {
 	opts, said, temp := fakeRun(t, "slow")
 	d := &demo{Options: opts, dir: temp, logDir: temp}
@@ -219,7 +220,7 @@ func TestAGroupThatMovesIsCountedOnce(t *testing.T) {
 	}
 }
 
-// The demo explains its last line only if the ratio is poor.
+// The demo prints an explanation after its last line only if the ratio is poor.
 func TestPoorRatiosAreExplained(t *testing.T) {
 	for _, c := range []struct {
 		name                 string

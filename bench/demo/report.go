@@ -65,21 +65,21 @@ func (d *demo) deviceRate(segments []string) float64 {
 	return rate
 }
 
-// dropCaches drops the kernel's caches, so that the next reads are cold. It returns false if this process lacks the
-// permission.
+// dropCaches drops the kernel's caches, so that the next reads are cold. It returns false if this process is not
+// permitted to do so.
 func dropCaches() bool {
 	unix.Sync()
 	return drive.DropCaches() == nil
 }
 
-// load holds the measurements of a start.
+// load holds the measurements of one start of the store.
 type load struct {
 	dev.Status
 	took        time.Duration // the time from exec until all groups serve
 	records     int64
 	heldBytes   int64 // bytes in group files, including the index data that finds the records
 	deviceBytes int64 // bytes that the process has read from the disk; 0: unknown
-	memoryBytes int64 // memory of the process, without mapped files; 0: unknown
+	memoryBytes int64 // anonymous memory of the process, without mapped files; 0: unknown
 }
 
 // measureLoad collects the measurements of a start. It must run before anything is read from the store.
@@ -91,8 +91,8 @@ func (d *demo) measureLoad(took time.Duration, s dev.Status, blobBytes int64) lo
 	}
 }
 
-// inGroups returns the number of records and the bytes in all groups. A group that is moving has two copies. inGroups
-// adds only the copy with more records.
+// inGroups returns the total number of records and bytes over all groups. A group that is being moved has two copies.
+// inGroups counts only the copy with more records.
 func inGroups(s dev.Status) (records, bytes int64) {
 	groups := map[string]*recordv1.Group{}
 	for _, one := range s.Shards {
@@ -148,13 +148,14 @@ func (d *demo) sayLoad(l load, device float64, cold bool) {
 
 // files holds the measurements of reading the trees' files.
 type files struct {
-	read, large atomic.Int64 // files that were read, and large files that were skipped
-	bytes       atomic.Int64 // in the files that were read
+	read, large atomic.Int64 // numbers of files that were read, and of large files that were skipped
+	bytes       atomic.Int64 // total size of the files that were read
 	took        time.Duration
 }
 
-// readFiles reads the trees' files in parallel, as a program with one file per record has to do when it starts. It
-// skips files above 1 MiB, because Sheaf also stores such records in separate files, and reads them only on request.
+// readFiles reads the trees' files in parallel, as a program that keeps one file per record must do when it starts.
+// It skips files above 1 MiB, because Sheaf also stores such records as separate files and reads them only on
+// request.
 func (d *demo) readFiles(ctx context.Context) (*files, error) {
 	f := &files{}
 	begin := time.Now()
@@ -187,7 +188,8 @@ func (d *demo) readFiles(ctx context.Context) (*files, error) {
 // fileReaders is the number of concurrent readers.
 const fileReaders = 8
 
-// sayFiles compares the load with reading the files. Caches are dropped either before both or before neither.
+// sayFiles compares the time of the load with the time to read the files. Caches are dropped before both or before
+// neither.
 func (d *demo) sayFiles(ctx context.Context, l load, cold bool) error {
 	state := "warm"
 	if cold && dropCaches() {
@@ -219,8 +221,8 @@ func (d *demo) sayFiles(ctx context.Context, l load, cold bool) error {
 // A ratio below poorRatio gets an explanation.
 const poorRatio = 5
 
-// poorBecause returns the reasons why the comparison does not show the advantage of group files. It returns nil if the
-// comparison shows the advantage.
+// poorBecause explains a poor ratio. It returns the reasons why this comparison does not show the advantage of group
+// files, or nil if the ratio is not poor.
 func poorBecause(load, besides, files float64, state string) (reasons []string) {
 	if files/(load+besides) >= poorRatio {
 		return nil
@@ -278,8 +280,8 @@ func (t *tree) now(name string) (state, bool) {
 	return state{info.Size(), info.ModTime()}, true
 }
 
-// look lists the files of a tree before they are imported. Other programs may use the tree at the same time. A file
-// that they add later is not in the store. A file that they change later is not in the store with its later content.
+// look records the state of each file of a tree before the import. Other programs may change the tree at the same
+// time, so the store may lack files that they add later, and later versions of files that they change.
 func (t *tree) look(ctx context.Context) error {
 	t.files = map[string]state{}
 	return cli.Walk(ctx, t.dir, 1, true, func(item cli.Item) error {

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/local/dev"
 )
 
-// Every wait for the store ends in one of three cases: its condition holds, the process exits, or no progress was seen
-// for Options.StallMax. In the last two cases the error contains the last response from /status and the end of the log,
+// A wait for the store ends in one of three ways: its condition holds, the process exits, or no progress was seen for
+// Options.StallMax. In the last two cases the error contains the last response from /status and the end of the log,
 // and the log is kept.
 
 const (
@@ -28,7 +28,7 @@ const (
 	groupsSaidMax   = 5
 )
 
-// stallError means that no progress was made for too long.
+// stallError means that the store made no progress for too long.
 type stallError struct {
 	what  string
 	still time.Duration
@@ -38,14 +38,14 @@ func (e *stallError) Error() string {
 	return fmt.Sprintf("%s: nothing has moved for %.0f s", e.what, e.still.Seconds())
 }
 
-// wait is the state of one wait for the store.
+// wait is the state of one period in which the demo waits for the store.
 type wait struct {
 	d     *demo
 	what  string
 	began time.Time
 	asked time.Time
 	said  time.Time
-	moved time.Time // when mark last changed
+	moved time.Time // time at which mark last changed
 	mark  string
 }
 
@@ -54,8 +54,8 @@ func (d *demo) newWait(what string) *wait {
 	return &wait{d: d, what: what, began: now, asked: now, said: now, moved: now}
 }
 
-// look requests /status from time to time and prints the progress. It returns a stallError if there was no progress for
-// too long. markOf must return a string that changes while there is progress.
+// look requests /status at intervals and prints the progress. markOf must return a string that changes whenever there
+// is progress. If the string has not changed for too long, look returns a stallError.
 func (w *wait) look(ctx context.Context, markOf func(dev.Status) string) error {
 	if time.Since(w.asked) >= min(askEvery, w.d.StallMax/4) {
 		if s, err := w.d.status(ctx); err == nil {
@@ -77,7 +77,7 @@ func (w *wait) look(ctx context.Context, markOf func(dev.Status) string) error {
 	return nil
 }
 
-// waitsFor returns the reason why the store is not ready, according to its last status.
+// waitsFor returns a sentence that says why the store is not ready, according to its last status.
 func (d *demo) waitsFor() string {
 	switch {
 	case d.lastBody == nil:
@@ -148,7 +148,7 @@ func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) s
 	tick := time.NewTicker(min(askEvery, d.StallMax/4))
 	defer tick.Stop()
 	w := d.newWait(what)
-	w.said = w.began.Add(24 * time.Hour) // no messages, because the work prints its own
+	w.said = w.began.Add(24 * time.Hour) // look must print nothing, because the work prints its own progress
 	for {
 		select {
 		case err := <-done:
@@ -167,7 +167,7 @@ func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) s
 	}
 }
 
-// awaitWork waits until canceled work has returned, for at most requestMax.
+// awaitWork waits until work that was canceled has returned, but at most for requestMax.
 func awaitWork(done <-chan error) {
 	select {
 	case <-done: //nolint:errcheck // the error is that of the context
@@ -175,9 +175,8 @@ func awaitWork(done <-chan error) {
 	}
 }
 
-// evidence adds to an error the information that helps to find its cause: the last status of the store, the end of its
-// log, and the place where the log is kept. For a stallError, it first makes the process append its goroutines' stacks
-// to the log.
+// evidence adds to an error what helps to find its cause: the store's last status, the end of its log, and the path
+// of the log. For a stallError, it first makes the process append its goroutines' stacks to the log.
 func (d *demo) evidence(err error) error {
 	if d.child == nil {
 		return err
@@ -196,7 +195,7 @@ func (d *demo) evidence(err error) error {
 	return &evidenceError{err, b.String()}
 }
 
-// evidenceError is an error with the message that the method evidence has composed.
+// evidenceError is an error together with the longer message that evidence has composed for it.
 type evidenceError struct {
 	error
 	words string
@@ -205,7 +204,7 @@ type evidenceError struct {
 func (e *evidenceError) Error() string { return e.words }
 func (e *evidenceError) Unwrap() error { return e.error }
 
-// writeStatus writes the problems in the last status, and saves the whole status next to the log.
+// writeStatus appends the problems in the last status to the message, and saves the complete status next to the log.
 func (d *demo) writeStatus(b *strings.Builder) {
 	if d.lastBody == nil {
 		fmt.Fprintf(b, "http://%s/status did not answer\n", d.HTTP)
@@ -248,8 +247,8 @@ func (d *demo) logTail() string {
 	return strings.Join(lines[max(0, len(lines)-logLinesMax):], "\n")
 }
 
-// dump makes the process write its goroutines' stacks to the log, which also terminates the process. It returns a
-// sentence about the result.
+// dump makes the process write its goroutines' stacks to the log. This also terminates the process. It returns a
+// sentence that says whether that worked.
 func (d *demo) dump() string {
 	place := d.child.kernelPlace()
 	_ = d.child.Cmd.Process.Signal(syscall.SIGQUIT) // fails if the process has already exited

@@ -20,7 +20,7 @@ func Parallel(n int, work func(worker int) error) error {
 	return g.Wait()
 }
 
-// Shared distributes the numbers from 0 to n - 1 among the workers. Each idle worker receives the next number. Shared
+// Shared calls do() once for each number from 0 to n - 1. A worker takes the next number whenever it is idle. Shared
 // returns the first error.
 func Shared(workers int, n int64, do func(worker int, i int64) error) error {
 	var next atomic.Int64
@@ -40,8 +40,9 @@ type Load struct {
 	P99       float64 // in seconds
 }
 
-// Callers runs n callers for the given duration. Each caller makes one call after another, and at least one. Callers
-// returns the rate and the latency. Each call receives a unique number.
+// Callers runs n callers at the same time. Each caller makes one call after another until the duration is over, and
+// at least one call. Each call receives a number that no other call receives. Callers returns the rate and the
+// latency of all calls.
 func Callers(n int, duration time.Duration, call func(worker int, i int64) error) (Load, error) {
 	var all Latencies
 	calls := make([]int64, n)
@@ -93,8 +94,8 @@ func Quantile[T int64 | float64 | time.Duration](v []T, q float64) T {
 	return v[min(int(q*float64(len(v))), len(v)-1)]
 }
 
-// Scatter maps consecutive numbers to scattered ones, which are never negative. It uses SplitMix64's finalizer, and
-// always maps a number to the same result.
+// Scatter maps consecutive numbers to numbers that look random and are never negative. It uses SplitMix64's
+// finalizer, so a number always has the same result.
 func Scatter(i int64) int64 {
 	z := uint64(i) + 0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9

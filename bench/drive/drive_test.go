@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// If a process exits, waiting for it fails with the process's own message. Kill terminates a process that still runs.
+// If a process exits while Eventually waits for it, the error contains the process's own message. Kill terminates a
+// process that still runs.
 func TestProcesses(t *testing.T) {
 	p, err := Start(exec.Command("sh", "-c", "echo that is why >&2; exit 3"), syscall.SIGKILL)
 	must.OK(t, err)
@@ -34,7 +35,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// Every number is handed out once, and every caller calls at least once.
+// Shared hands out every number once, and in Callers every caller makes at least one call.
 func TestNumbers(t *testing.T) {
 	var sum, calls atomic.Int64
 	if err := Shared(7, 1000, func(_ int, i int64) error {

@@ -17,13 +17,13 @@ import (
 // Process is a program that runs next to the benchmark. The kernel kills it if the benchmark dies.
 type Process struct {
 	Cmd   *exec.Cmd
-	Ended chan struct{} // closed when the process has exited
+	Ended chan struct{} // closed after the process has exited
 	said  tail
 }
 
-// Start starts a program. Its output is kept, unless the command directs it elsewhere. The kernel sends the signal to
-// the program when the thread that started the program exits. Therefore a goroutine occupies that thread until the
-// program has exited.
+// Start starts a program and keeps the end of its output, unless the command directs the output elsewhere. The kernel
+// sends the signal to the program when the thread that started it exits. A goroutine therefore occupies that thread
+// until the program has exited.
 func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 	p := &Process{Cmd: cmd, Ended: make(chan struct{})}
 	if cmd.Stderr == nil {
@@ -39,7 +39,7 @@ func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // ProcessState records how the process exited
+			_ = cmd.Wait() // the error is ignored, because ProcessState also records how the process exited
 			close(p.Ended)
 		}
 	}()
@@ -65,8 +65,8 @@ func (p *Process) Err() error {
 	}
 }
 
-// Eventually calls try() until it succeeds. It returns an error if one of the processes has exited, if ctx is done, or
-// after two minutes.
+// Eventually calls try() until it succeeds. It gives up with an error if one of the processes exits, if ctx is done,
+// or after two minutes.
 func Eventually(ctx context.Context, what string, try func() error, processes ...*Process) error {
 	const patience = 2 * time.Minute
 	end := time.Now().Add(patience)

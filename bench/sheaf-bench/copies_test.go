@@ -27,7 +27,7 @@ func TestCopiesAreMeasured(t *testing.T) {
 				t.Errorf("%d rows, %d are expected: %+v", len(r.Rows), rows, r.Rows)
 			}
 			for _, row := range r.Rows {
-				// A shard with four groups may use less CPU time than the kernel can measure.
+				// With only four groups, the CPU time of a shard may be too short for the kernel to measure.
 				if row.Ours < 0 || row.Ours == 0 && part != "quiet" || row.Rounds < 1 {
 					t.Errorf("nothing was measured: %+v", row)
 				}

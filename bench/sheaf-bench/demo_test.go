@@ -50,7 +50,8 @@ func TestRunDemoOnceReportsAndLeavesNothingBehind(t *testing.T) {
 		Has(t, "ARGS=")
 }
 
-// changing collects the report. It changes the tree when the report reaches step 3, after the import.
+// changing is a writer that collects the demo's output. It calls change when the output reaches step 3, which follows
+// the import.
 type changing struct {
 	bytes.Buffer
 	change func()

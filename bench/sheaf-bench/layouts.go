@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// layoutsFlags holds the flags of `sheaf-bench layouts` that are not among its options.
+// layoutsFlags holds the flags of `sheaf-bench layouts`. Some of them are not among the options of package layouts.
 type layoutsFlags struct {
 	layouts.Options
 	tables string
@@ -189,7 +189,7 @@ func bar(done float64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] "
 }
 
-// showProgress shows the progress of a run: as a bar on a terminal, otherwise as a line for each measurement.
+// showProgress shows how far a run is: in a bar on a terminal, and otherwise in one line for each measurement.
 func (p *program) showProgress(now rounds.Progress) {
 	left := now.Left.Round(time.Second)
 	switch {

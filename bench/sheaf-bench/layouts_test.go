@@ -17,12 +17,13 @@ import (
 // benchUser is an ordinary user, not root.
 var benchUser = &syscall.Credential{Uid: 65532, Gid: 65532}
 
-// An ordinary user measures the existing file system with the program that the Job in config/samples runs.
+// A user without root privileges can measure an existing file system. The test runs the program as the Job in
+// config/samples does.
 func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("NOT TESTED as another user: this is not root")
 	}
-	// The temporary folder of the test is accessible only to root.
+	// Only root may enter the test's own temporary folder, so the test creates one for the user.
 	dir := filepath.Join(os.TempDir(), "sheaf-bench-user-"+filepath.Base(t.TempDir()))
 	must.OK(t, os.Mkdir(dir, 0o700))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -55,7 +56,7 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	must.OK(t, os.Chmod(rateFile, 0o666))
 	o = clitest.Run(t, nil, benchUser, program, "layouts", "--path", dir, "--table", "5", "--scale", "tiny",
 		"--device-rate", rateFile)
-	if !strings.Contains(o.Stderr, "cannot be read past the page cache") { // true if O_DIRECT is supported
+	if !strings.Contains(o.Stderr, "cannot be read past the page cache") { // the file system supports O_DIRECT
 		o.Want(t, 0)
 		content, err := os.ReadFile(rateFile)
 		if err != nil || !strings.HasPrefix(string(content), `{"kind":"sheaf.dev/device-rate","readBytesPerSecond":`) ||
@@ -88,7 +89,7 @@ func TestBenchLayoutsKilled(t *testing.T) {
 			return err == nil
 		})
 		must.OK(t, cmd.Process.Signal(sig))
-		_ = cmd.Wait() // the exit code is checked below
+		_ = cmd.Wait() // the exit code is checked below, so the error is ignored
 		if code := cmd.ProcessState.ExitCode(); sig != syscall.SIGKILL && code != 1 {
 			t.Errorf("%v: exit code %d", sig, code)
 		}
@@ -113,7 +114,7 @@ func loopsOn(t *testing.T, dir string) (n int) {
 	names, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	must.OK(t, err)
 	for _, name := range names {
-		content, err := os.ReadFile(name) // a device that has vanished does not belong to this test
+		content, err := os.ReadFile(name) // a device that vanishes meanwhile belongs to another test
 		if err == nil && strings.HasPrefix(string(content), dir+"/") {
 			n++
 		}

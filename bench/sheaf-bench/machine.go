@@ -78,8 +78,8 @@ func defaultStartFileSystems() []string {
 	return []string{"ext4", "xfs", "btrfs"}
 }
 
-// optionFlags adds the flags for bench.Options. The argument dir is appended to the help of --dir. The argument parts
-// has the values of --only. Without parts there is no such flag.
+// optionFlags adds the flags that set bench.Options. The argument dir is appended to the help of --dir. The argument
+// parts lists the values of --only. If it is empty, there is no such flag.
 func optionFlags(cmd *cobra.Command, o *bench.Options, dir string, parts []string) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.Dir, "dir", "", "where to make a temporary folder"+dir+" (default: the system's)")
@@ -90,8 +90,8 @@ func optionFlags(cmd *cobra.Command, o *bench.Options, dir string, parts []strin
 	}
 }
 
-// checkOnly returns a usage error if the value only is not one of the parts. The argument with describes what other
-// flags require, and is appended to the error.
+// checkOnly returns a usage error if the argument only is not the name of a part. The argument with explains how
+// other flags restrict the parts, and is appended to the message.
 func checkOnly(only string, parts []string, with string) error {
 	if only != "" && !slices.Contains(parts, only) {
 		return cli.Usagef("--only %q: must be one of %s%s", only, strings.Join(parts, ", "), with)

@@ -38,7 +38,7 @@ func (b *benchReport) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// smallLoad holds arguments that run the parts of the load benchmark at tiny sizes.
+// smallLoad is a command line that runs the load benchmark with tiny datasets.
 var smallLoad = []string{"load", "--large", "3MiB", "--small", "1MiB", "--records", "120000", "--put-time", "10ms",
 	"--start", "2MiB", "--fs", ""}
 
@@ -62,8 +62,8 @@ func TestTheLoadBenchmarkRunsWhole(t *testing.T) {
 	runs(t, 10, 5, smallLoad...)
 }
 
-// runs runs a benchmark and checks that it writes a page with at least the given numbers of rows and of targets, and
-// that it leaves nothing behind.
+// runs runs a benchmark. It checks that the benchmark writes a page with at least the given numbers of rows and of
+// targets, and that no files are left behind.
 func runs(t *testing.T, rows, targets int, args ...string) {
 	t.Helper()
 	var r benchReport
@@ -79,8 +79,8 @@ func runs(t *testing.T, rows, targets int, args ...string) {
 		t.Fatalf("%q: %+v", args, r)
 	}
 	for _, row := range r.Rows {
-		// The metric "without the start" is a difference between two times. It can be negative at such sizes, because either
-		// time may be the longer one.
+		// The metric "without the start" is the difference of two times. With datasets this small it can be negative,
+		// because either time may be the longer one.
 		difference := strings.Contains(row.Name, "without the start")
 		if row.Ours == 0 || row.Ours < 0 && !difference || row.Rounds < 5 {
 			t.Errorf("%q: nothing was measured: %+v", args, row)

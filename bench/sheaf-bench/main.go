@@ -64,8 +64,8 @@ type reportFlags struct {
 	old          *result.Report // the report that compare names
 }
 
-// add adds flags to write the report as files and to compare it with an older report. The older report is read before
-// anything is measured.
+// add adds the flags --out and --compare. If --compare names an older report, the report is read before anything is
+// measured.
 func (f *reportFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.out, "out", "", "folder for report.json, report.md, report.html and plots")
 	cmd.Flags().StringVar(&f.compare, "compare", "", "report.json of an older run; marks what got worse")
@@ -111,8 +111,8 @@ func sheafFlag(cmd *cobra.Command, path *string) {
 		"the program sheaf, whose processes are measured (default: the one beside this program)")
 }
 
-// sheafBeside returns the path of the program sheaf after a check that it exists. By default, sheaf is in this
-// program's folder.
+// sheafBeside returns the path of the sheaf program, and checks that the program exists. If path is empty, sheaf is
+// expected in this program's folder.
 func sheafBeside(path string) (string, error) {
 	if path == "" {
 		own, err := os.Executable()

@@ -1,4 +1,4 @@
-// These tests run the real programs.
+// These tests build and run the real programs.
 
 package main
 

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// Every subcommand and flag that a page shows must exist, because any other would mislead the page's readers.
+// Every subcommand and every flag that the documentation mentions must exist, because readers type them.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf-bench", 10, func() *cobra.Command {
 		return (&program{Program: cli.Program{Out: &cli.Output{}}}).root()

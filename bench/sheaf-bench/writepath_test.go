@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// One round shows the stages of puts and batches. The results mean nothing after so short a time, so the test does not
-// check them.
+// The report of one round shows the stages of puts and of batches. The results mean nothing after such a short time,
+// so the test does not check them.
 func TestTheWritePathIsShown(t *testing.T) {
 	t.Parallel()
 	report, err := bench.WritePath(t.Context(), bench.WritePathOptions{
