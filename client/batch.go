@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// These limits of one batch message are a little below the limits of the API.
+// These limits for one message of a batch are a little below those of the API.
 const (
 	batchPuts     = 1024
 	batchPutBytes = 2 << 20
@@ -48,7 +48,7 @@ type pendingItem struct {
 	failure  *error      // the field Err of the outcome
 	to       target
 	err      error
-	verdict  routing.Verdict // the classification of err
+	verdict  routing.Verdict // how routing.Judge classifies err
 	sent     bool
 }
 
@@ -56,7 +56,7 @@ func (p *pendingItem) failed(err error) {
 	p.err, p.verdict = err, routing.Judge(status.Convert(err), p.sent)
 }
 
-// end returns the outcome of an item that is not attempted again.
+// end returns the final error of an item that is not attempted again.
 func (p *pendingItem) end(ctx context.Context) error {
 	return p.attempts.end(ctx, p.err, p.verdict, p.sent)
 }
@@ -91,8 +91,8 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 	return outcomes
 }
 
-// rounds splits the pending items by target and sends them, until all have an outcome. The function run sends the items
-// of one target, and sets err in each item that it got no response for.
+// rounds sends the pending items until all of them have an outcome. In each round, it divides the items by their
+// targets, and the function run sends those of one target. run sets err in each item that got no response.
 func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func(context.Context, []*pendingItem)) {
 	for len(pending) > 0 {
 		parts := map[any][]*pendingItem{}
@@ -114,7 +114,7 @@ func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func(co
 	}
 }
 
-// remaining returns the items to retry. It pauses once for all of them.
+// remaining returns the items that have to be retried. It pauses only once, for all of them together.
 func remaining(ctx context.Context, pending []*pendingItem) []*pendingItem {
 	var again []*pendingItem
 	paused, proceed := false, true
@@ -161,10 +161,10 @@ func putPart(ctx context.Context, part []*pendingItem) {
 				p.sent = true
 			}
 			if stream.Send(message) != nil {
-				break // Recv returns the reason
+				break // if the stream is broken, Recv returns the error
 			}
 		}
-		_ = stream.CloseSend() // Recv returns the reason
+		_ = stream.CloseSend() // if the stream is broken, Recv returns the error
 	})
 	received := 0
 	for err == nil && received < len(messages) {
@@ -189,7 +189,7 @@ func split(part []*pendingItem, itemsMax, bytesMax int) [][]*pendingItem {
 	var messages [][]*pendingItem
 	begin, bytes := 0, 0
 	for i, p := range part {
-		size := proto.Size(p.put) + proto.Size(p.get) + 16 // either put or get is nil, and then has no bytes
+		size := proto.Size(p.put) + proto.Size(p.get) + 16 // one of put and get is nil, which has size 0
 		if i > begin && (i-begin == itemsMax || bytes+size > bytesMax) {
 			messages = append(messages, part[begin:i])
 			begin, bytes = i, 0
@@ -295,7 +295,7 @@ func getMessage(ctx context.Context, items []*pendingItem) {
 		for _, result := range answer.GetResults() {
 			position := result.GetPosition()
 			if int64(position) >= int64(len(items)) {
-				continue // the position belongs to no item of the request
+				continue // the request has no item with this position
 			}
 			p := items[position]
 			answered[position] = true
@@ -324,5 +324,5 @@ func eachLarge(large []int, do func(i int)) {
 			return nil
 		})
 	}
-	_ = all.Wait() // the functions return no errors
+	_ = all.Wait() // the error is always nil, because the functions return none
 }

@@ -62,13 +62,13 @@ type Batcher struct {
 type batchLane struct {
 	wake chan struct{}
 
-	// Batcher.mu guards the following fields.
+	// The fields below are guarded by Batcher.mu.
 	items []PutItem
-	done  []func(PutResult, error) // the callbacks of the items; an element may be nil
+	done  []func(PutResult, error) // callback for each item, which may be nil
 	bytes int64
 	full  bool  // the batch is sent immediately
-	added int64 // puts since the start
-	ended int64 // number of puts with an outcome since the start; puts end in the order in which they were added
+	added int64 // number of puts added since the start
+	ended int64 // number of puts that have an outcome since the start; outcomes come in the order in which puts were added
 }
 
 // NewBatcher creates a Batcher. The caller must close it.
@@ -96,7 +96,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 	lane := b.lanes[uint64(item.Key.ID)*0x9e3779b97f4a7c15>>32%uint64(len(b.lanes))]
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// An item larger than BytesMax is accepted, and is sent without other items.
+	// A put larger than BytesMax is accepted once no other put is waiting or in flight.
 	for !b.closed && ctx.Err() == nil && b.bytes > 0 && b.bytes+size > b.cfg.BytesMax {
 		b.hurry()
 		b.changed.Wait()
@@ -191,7 +191,7 @@ func (b *Batcher) run(lane *batchLane) {
 		select {
 		case <-lane.wake:
 		case <-b.ctx.Done():
-			b.send(lane) // puts that Close could not wait for fail immediately
+			b.send(lane) // fails the puts for which Close could not wait
 			return
 		}
 		b.mu.Lock()

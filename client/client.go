@@ -41,15 +41,17 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// These are limits of the API and of this client: sizes in bytes, and durations.
+// These constants are limits of the API and of this client. Sizes are in bytes.
 const (
-	putBytesMax   = 1 << 20  // data in Put and Get; larger data use Upload and Download
-	messageBytes  = 16 << 20 // largest response message that the client accepts
-	routingBytes  = 256 << 20
-	getBytesMax   = 64 << 20
-	pauseFirst    = 5 * time.Millisecond
-	pauseMax      = 500 * time.Millisecond
-	closeAfter    = 2 * time.Minute // for a connection that the routing no longer names; calls may still use it
+	putBytesMax  = 1 << 20  // maximum size of the data in the calls Put and Get; Upload and Download transfer larger data
+	messageBytes = 16 << 20 // maximum size of a response message that the client accepts
+	routingBytes = 256 << 20
+	getBytesMax  = 64 << 20
+	pauseFirst   = 5 * time.Millisecond
+	pauseMax     = 500 * time.Millisecond
+	// closeAfter is how long a connection remains open after its server has left the routing, because calls may still
+	// use the connection.
+	closeAfter    = 2 * time.Minute
 	timeoutNormal = 30 * time.Second
 )
 
@@ -59,8 +61,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type Config struct {
 	// Addresses lists gateways as host:port. The client uses the first one that responds.
 	Addresses []string
-	// Direct makes the client send calls directly to the shards, according to a gateway's routing table. Gateways
-	// remain the fallback.
+	// Direct makes the client send calls directly to the shards that a gateway's routing table names. If this fails, the
+	// client uses a gateway.
 	Direct bool
 	// Credentials are used for all connections. If Credentials is nil, the client uses no TLS.
 	Credentials credentials.TransportCredentials
@@ -74,8 +76,9 @@ type Config struct {
 	// the client waits as usual for a server that is unavailable. Commands use FailFast, so that they report a mistyped
 	// address immediately, and still wait for a server that restarts.
 	FailFast bool
-	// DialOptions are added to the options of each connection. If they include a dialer, calls to a server that
-	// hangs end by keepalive after up to 25 s, instead of within 3 s. Use Dial for a custom dialer.
+	// DialOptions are added to the options of each connection. Do not set a dialer here, but in Dial. With a dialer in
+	// DialOptions, only gRPC's keepalive detects a server that hangs. Calls to it then fail after up to 25 s, and not
+	// within 3 s.
 	DialOptions []grpc.DialOption
 	// Dial opens a connection to an address, host:port, and returns when its context is done. By default the client
 	// uses TCP. Set Dial to use a proxy, or in-memory connections in tests.
@@ -86,9 +89,9 @@ type Config struct {
 type Client struct {
 	cfg     Config
 	pace    routing.Pace
-	gateway atomic.Uint32         // index in Addresses of the gateway in use
-	table   atomic.Pointer[table] // nil until the first routing message
-	heard   atomic.Bool           // whether a server has responded; only tracked with Config.FailFast
+	gateway atomic.Uint32         // index in Config.Addresses of the gateway that is in use
+	table   atomic.Pointer[table] // nil until the first routing table has arrived
+	heard   atomic.Bool           // whether any server has responded; recorded only with Config.FailFast
 	cancel  context.CancelFunc
 	watched chan struct{}
 
@@ -161,8 +164,8 @@ func askRouting(ctx context.Context, to target, options ...grpc.CallOption) (*re
 	return recordv1.ReceiveRouting(stream)
 }
 
-// unanswered returns the error of a Dial to which no gateway responded. If a gateway responded with an error,
-// unanswered returns that error unchanged.
+// unanswered returns the error of Dial if no gateway responded in time. If a gateway responded with an error, that
+// error is returned unchanged.
 func unanswered(ctx context.Context, addresses []string, err error) error {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -179,7 +182,7 @@ func unanswered(ctx context.Context, addresses []string, err error) error {
 	}
 	said := e.Reason
 	if said == reason.ShardUnreachable {
-		said = "" // the client's transport set this reason, so no server has sent it
+		said = "" // this reason comes from the client's own transport, and not from a server
 	}
 	message := fmt.Sprintf("no gateway has answered at %s: %v", strings.Join(addresses, ", "), why)
 	if e.Code == codes.Unavailable {
@@ -225,7 +228,7 @@ func (s *server) close() error {
 	return s.Close()
 }
 
-// hearing is a stats.Handler that records that a server has responded.
+// hearing is a stats.Handler that records that some server has responded.
 type hearing atomic.Bool
 
 // TagRPC implements stats.Handler.
@@ -292,17 +295,17 @@ func (c *Client) conn(address string) (*server, error) {
 type call struct {
 	op    string  // names the call in errors
 	key   *Key    // nil if any gateway can serve the call
-	group string  // a group, if key is nil (with Hash routing, by name), or empty
+	group string  // group that the call is for, if key is nil; empty if the call is for no particular group
 	write bool    // the call is a write with a request id
-	epoch *uint64 // the request field for the epoch of the routing, or nil if it has none
+	epoch *uint64 // field of the request for the epoch of the routing; nil if the request has none
 }
 
 // target is the destination of an attempt.
 type target struct {
 	conn    grpc.ClientConnInterface
-	epoch   uint64 // epoch of the routing that chose the target
+	epoch   uint64 // target is the server to which an attempt is sent.
 	gateway bool
-	place   uint32 // index of the gateway
+	place   uint32 // index of the gateway in Config.Addresses
 	tenure  *liveness.Tenure
 }
 
@@ -338,7 +341,7 @@ type attempts struct {
 func (c *Client) attempts(what call) attempts {
 	return attempts{client: c, what: what, Attempts: routing.Attempts{
 		Pace: &c.pace, Effect: routing.Effect{Write: what.write},
-		AtOnce: c.table.Load() != nil, // the first retry goes to a gateway, and needs no pause
+		AtOnce: c.table.Load() != nil, // the first retry goes to a gateway, so it needs no pause
 	}}
 }
 
@@ -359,10 +362,10 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 	return v
 }
 
-// nobody reports whether err means that no server listens at an address. It returns false without Config.FailFast, and
-// once any server has responded. It also returns false for an attempt that was too slow, because the address may belong
-// to a Service, which may route the next connection to another server. A Pulse cancels such a slow attempt, and closes
-// a connection on which no response ever arrived.
+// nobody reports whether err means that no server listens at an address. It returns false without Config.FailFast,
+// and once any server has responded. It also returns false if the attempt was too slow, because the address may
+// belong to a Service, which may route the next connection to another server. A Pulse cancels such an attempt, and
+// closes a connection on which no response has arrived.
 func (c *Client) nobody(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
 		return false
@@ -384,7 +387,7 @@ func (a *attempts) failed(ctx context.Context, to target, err error, sent bool) 
 	return a.end(ctx, err, v, sent)
 }
 
-// end returns the call's error when a failed attempt is not retried.
+// end returns the error with which the call fails when a failed attempt is not retried.
 func (a *attempts) end(ctx context.Context, err error, v routing.Verdict, sent bool) error {
 	e := a.newError(a.Report(err, v, sent))
 	if v.Fate != routing.Final || v.TimedOut {
@@ -406,8 +409,8 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, c.cfg.CallTimeout)
 }
 
-// do makes a unary call, and returns the response. It retries the call until it succeeds, fails for good, or the
-// deadline is near.
+// do makes a unary call and returns the response. It retries the call until it succeeds, until it fails with an error
+// that a retry cannot change, or until the deadline is too near.
 func do[A any](ctx context.Context, c *Client, what call, do func(ctx context.Context, to target,
 	options ...grpc.CallOption) (A, error)) (answer A, err error) {
 	ctx, cancel := c.bounded(ctx)
@@ -418,8 +421,8 @@ func do[A any](ctx context.Context, c *Client, what call, do func(ctx context.Co
 		if err != nil {
 			return answer, a.newError(err)
 		}
-		// For a write, the peer shows whether the request may have been sent. gRPC sets the peer once the call has a stream
-		// on a connection. Before that, nothing was sent.
+		// For a write, the peer shows whether the request may have been sent: gRPC sets the peer when the call gets a
+		// stream on a connection. If the peer is not set, nothing was sent.
 		var at *peer.Peer
 		var options []grpc.CallOption
 		if what.write {

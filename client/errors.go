@@ -96,7 +96,7 @@ type Error struct {
 	Version string
 	// RetryAfter is the wait that the server asks for. It is 0 if the server asks for none.
 	RetryAfter time.Duration
-	// Metadata belongs to the reason. Examples are the group, segment and offset of damage.
+	// Metadata contains details of the reason, such as the group, the segment and the offset of damaged data.
 	Metadata map[string]string
 
 	doubtful bool // whether the write may have been applied
@@ -206,7 +206,7 @@ func newError(op string, err error, doubtful bool) *Error {
 	}
 }
 
-// checksumError returns the error for received bytes whose checksum differs from that of the bytes sent.
+// checksumError returns the error for data that arrived with another checksum than it was sent with.
 func checksumError(op string, got, want uint32) *Error {
 	return &Error{
 		Op: op, Code: codes.DataLoss, Reason: reasonChecksum,

@@ -31,7 +31,7 @@ type Group struct {
 func (c *Client) Groups(ctx context.Context) iter.Seq2[Group, error] {
 	return func(yield func(Group, error) bool) {
 		request := &recordv1.ListGroupsRequest{PageSize: groupsPage}
-		yielded := map[string]bool{} // a gateway that is too old for pages returns all groups each time
+		yielded := map[string]bool{} // a gateway that does not support pages returns all groups in each response
 		for {
 			answer, err := unary(ctx, c, call{op: "list groups"}, recordv1.NewAdminServiceClient,
 				recordv1.AdminServiceClient.ListGroups, request, grpc.MaxCallRecvMsgSize(routingBytes))
@@ -58,7 +58,7 @@ func (c *Client) Groups(ctx context.Context) iter.Seq2[Group, error] {
 	}
 }
 
-// toGroup combines the rows of one group, each of which describes one copy.
+// toGroup combines the rows of one group. Each row describes one of the group's copies.
 func toGroup(rows []*recordv1.Group) Group {
 	g := Group{Name: rows[0].GetGroup()}
 	led := false

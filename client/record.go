@@ -112,7 +112,8 @@ func orZero[T any](options *T) (o T) {
 
 func (o *PutOptions) condition() *recordv1.WriteCondition {
 	switch {
-	case o.IfVersion != "" && o.IfAbsent: // the server refuses an empty condition and names the field
+	// an empty condition makes the server refuse the request, and its error names the field
+	case o.IfVersion != "" && o.IfAbsent:
 		return &recordv1.WriteCondition{}
 	case o.IfVersion != "":
 		return &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfVersion{IfVersion: o.IfVersion}}

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// table is the routing table received from a gateway. It is immutable.
+// table is a routing table that a gateway has sent. It is immutable.
 type table struct {
 	epoch uint64
 	hash  []*shardRoute // sorted by first key; nil with Named routing
@@ -51,7 +51,7 @@ func (t *table) find(what call) *shardRoute {
 	return t.hash[i]
 }
 
-// route returns a group's route, or nil if there is none.
+// route returns the route to the leader of a group, or nil if there is none.
 func (t *table) route(group string) *shardRoute {
 	if t == nil {
 		return nil
@@ -59,7 +59,8 @@ func (t *table) route(group string) *shardRoute {
 	return t.named[group]
 }
 
-// follows continues the tenure of the previous route, or ends it if another shard leads now.
+// follows sets the route's tenure. If the same server still leads the group, its tenure continues. Otherwise a new
+// tenure begins, and that of the previous route ends.
 func (r *shardRoute) follows(before *shardRoute) {
 	switch {
 	case before == nil:
@@ -72,8 +73,8 @@ func (r *shardRoute) follows(before *shardRoute) {
 	}
 }
 
-// setTable installs a routing table received from a gateway. It leaves out routes to shards without an address, because
-// a gateway waits for those shards.
+// setTable replaces the routing table with one that a gateway has sent. The table contains no routes to shards
+// without an address, because gateways wait for those shards.
 func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 	t := &table{epoch: message.GetEpoch(), named: make(map[string]*shardRoute, len(message.GetGroups()))}
 	before := c.table.Load()
@@ -89,7 +90,7 @@ func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 		}
 		to, err := c.conn(address)
 		if err != nil {
-			continue // the client is closed or the address is invalid, but gateways still serve the group
+			continue // the client is closed or the address is invalid; calls to the group go to a gateway instead
 		}
 		inUse[address] = true
 		r := &shardRoute{first: g.GetKeyFirst(), last: g.GetKeyLast(), server: to}

@@ -132,7 +132,7 @@ type scanning struct {
 	request  recordv1.ScanRequest
 	attempts attempts
 	cursor   []byte
-	// addresses of shards that hold a split, best first; nil if any gateway can serve the scan
+	// addresses of the shards that hold the split, best first; nil if any gateway can serve the scan
 	addresses []string
 }
 
@@ -197,7 +197,7 @@ func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool
 	}
 }
 
-// scanned is a message from one split's scan, or the error that ended the scan.
+// scanned is a message of one split's scan, or the error with which this scan ended.
 type scanned struct {
 	records []Record
 	err     error

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// chunkBytes is the size of an upload chunk.
+// chunkBytes is the size of a chunk of an upload.
 const chunkBytes = 512 << 10
 
 var chunks = sync.Pool{New: func() any { b := make([]byte, chunkBytes); return &b }}
@@ -52,7 +52,7 @@ type uploading struct {
 	options PutOptions
 	from    io.Reader
 	sum     *uint32 // checksum of the data, or nil if not known in advance
-	size    *int64  // size of the data, or nil if not known in advance
+	size    *int64  // size of the data, or nil if it is not known in advance
 	read    int64
 	readErr error
 }
@@ -61,7 +61,7 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 	if err := u.options.check(u.op); err != nil {
 		return PutResult{}, err
 	}
-	u.options.RequestID = u.options.requestID() // the same for all attempts
+	u.options.RequestID = u.options.requestID() // all attempts use the same request id
 	seeker, _ := u.from.(io.Seeker)
 	start, err := u.measure(seeker)
 	if err != nil {
@@ -101,7 +101,7 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 }
 
 // unreadable returns the error for an upload whose data cannot be read. The argument doubtful means that an earlier
-// attempt had sent all data.
+// attempt sent all data, so its data may have been stored.
 func (u *uploading) unreadable(doubtful bool) *Error {
 	message := "nothing was stored, the data cannot be read: "
 	if doubtful {
@@ -110,7 +110,7 @@ func (u *uploading) unreadable(doubtful bool) *Error {
 	return &Error{Op: u.op, Code: codes.Aborted, Message: message + u.readErr.Error(), doubtful: doubtful, err: u.readErr}
 }
 
-// measure determines the offset at which the data begin, and their size.
+// measure determines the reader's current offset, where the data begins, and the size of the data.
 func (u *uploading) measure(seeker io.Seeker) (start int64, err error) {
 	if seeker == nil {
 		return 0, nil
@@ -130,7 +130,7 @@ func (u *uploading) measure(seeker io.Seeker) (start int64, err error) {
 // once attempts the upload once.
 func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // aborts the stream, which stores nothing without a half-close
+	defer cancel() // aborts the stream unless it has finished; the server stores nothing from a stream that is aborted
 	stream, err := recordv1.NewRecordServiceClient(to.conn).Upload(ctx, grpc.Peer(at))
 	if err != nil {
 		return PutResult{}, err
@@ -279,7 +279,7 @@ func (r *Reader) connectOnce() (err error) {
 		return &Error{Op: r.op, Code: codes.Internal, Message: "the server's first message holds no record"}
 	}
 	r.record = toRecord(first.GetRecord())
-	r.version = r.record.Version // a resumed stream reads the same version
+	r.version = r.record.Version // if the stream breaks, the resumed one must read the same version
 	if r.end = r.record.Size; r.limited {
 		r.end = r.offset + min(r.left, r.end-r.offset)
 	}

@@ -15,9 +15,10 @@ import (
 // tokenBytesMax bounds the size of a token file.
 const tokenBytesMax = 64 << 10
 
-// Token returns credentials for Config.CallCredentials, with which the token in a file, for example in a pod's
-// projected volume, identifies the caller. The file is read again when it changes. Calls fail if the file cannot be
-// read or holds no token, or if the connection is not TLS. A caller with a certificate (TLSFiles.Cert) sends no token.
+// Token returns credentials for Config.CallCredentials. The token in the file identifies the caller. The file may be
+// in a pod's projected volume, for example, and is read again when it changes. Calls fail if the file cannot be read
+// or contains no token, or if the connection does not use TLS. A caller with a certificate (TLSFiles.Cert) sends no
+// token.
 func Token(file string) credentials.PerRPCCredentials { return &tokenFile{path: file} }
 
 // tokenFile implements credentials.PerRPCCredentials. tokenFile is safe for concurrent use.
@@ -25,7 +26,7 @@ type tokenFile struct {
 	path string
 
 	mu    sync.Mutex
-	seen  fs.FileInfo // the file that was read last, or nil if none
+	seen  fs.FileInfo // information about the file when it was last read; nil if it was never read
 	token string
 }
 

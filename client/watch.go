@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// WatchOptions are the options of Watch. The zero value watches from now on.
+// WatchOptions are the options of Watch. The zero value watches the changes that are committed from now on.
 type WatchOptions struct {
 	// Cursor is a cursor from an earlier watch of this group. This watch resumes after it.
 	Cursor []byte

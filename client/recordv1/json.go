@@ -24,7 +24,7 @@ import (
 // hasFigures reports whether the row's numbers are known. Unknown numbers are zero.
 func (x *Shard) hasFigures() bool { return x.GetAlive() }
 
-// hasFigures does for a Group what it does for a Shard.
+// hasFigures reports whether the row's numbers are known. Unknown numbers are zero.
 func (x *Group) hasFigures() bool { return x.GetState().Serves() }
 
 // MarshalJSON implements json.Marshaler.
@@ -57,14 +57,14 @@ func (x *Load) MarshalJSON() ([]byte, error) { return toJSON(x.ProtoReflect()) }
 // UnmarshalJSON implements json.Unmarshaler. It ignores unknown names.
 func (x *Load) UnmarshalJSON(text []byte) error { return fromJSON(text, x.ProtoReflect()) }
 
-// jsonWriter writes messages as JSON. It uses the encoder for single values.
+// jsonWriter writes a message as JSON. The encoder encodes the single values in it.
 type jsonWriter struct {
 	bytes.Buffer
 	encoder *json.Encoder
 }
 
 func toJSON(m protoreflect.Message) ([]byte, error) {
-	if !m.IsValid() { // a nil message
+	if !m.IsValid() { // m is a nil message
 		return []byte("null"), nil
 	}
 	w := &jsonWriter{}
@@ -134,7 +134,7 @@ func (w *jsonWriter) value(f protoreflect.FieldDescriptor, v protoreflect.Value)
 	case protoreflect.Sfixed64Kind:
 		return w.encoder.Encode(strconv.FormatInt(v.Int(), 10))
 	case protoreflect.DoubleKind:
-		if math.IsNaN(v.Float()) || math.IsInf(v.Float(), 0) { // JSON has no such number
+		if math.IsNaN(v.Float()) || math.IsInf(v.Float(), 0) { // JSON cannot express this number
 			return w.encoder.Encode(nil)
 		}
 	default:
@@ -201,7 +201,7 @@ func valueOf(text []byte, f protoreflect.FieldDescriptor, empty func() protorefl
 		}
 		return v, err
 	case int64:
-		text = bytes.Trim(text, `"`) // ids of records are strings
+		text = bytes.Trim(text, `"`) // record ids are written as strings
 	}
 	scalar := reflect.New(reflect.TypeOf(v.Interface()))
 	err := json.Unmarshal(text, scalar.Interface())

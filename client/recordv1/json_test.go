@@ -100,8 +100,8 @@ func TestJSONIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// TestJSONOfWhatIsNotKnown checks which unknown values the JSON omits, and how numbers, enum values and strings are
-// written.
+// TestJSONOfWhatIsNotKnown checks which unknown values are left out of the JSON, and how numbers, enum values and
+// strings are written.
 func TestJSONOfWhatIsNotKnown(t *testing.T) {
 	for _, c := range []struct {
 		of  json.Marshaler

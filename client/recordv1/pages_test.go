@@ -14,12 +14,12 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// listed is a store whose listing is read page by page. A token is the next page's number.
+// listed is a store that returns its listing in pages. The token of a page is its number.
 type listed struct {
 	recordv1.AdminServiceClient
 	pages [][]string
-	older int // the first page for which a server without pages responds, or 0 if none
-	fails int // the page whose request fails, or 0 if none
+	older int // from this page on, a server that does not support pages responds; 0 if there is no such server
+	fails int // number of the page whose request fails; 0 if none fails
 }
 
 func (l *listed) page(token string) (names []string, next string, err error) {
@@ -111,7 +111,7 @@ func TestAllPagesAreOneListing(t *testing.T) {
 	}
 }
 
-// parts is a stream of WatchRouting.
+// parts is a WatchRouting stream that returns prepared responses.
 type parts struct {
 	grpc.ClientStream
 	left []*recordv1.WatchRoutingResponse

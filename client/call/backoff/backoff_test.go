@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// However often a try has failed, a pause is between half and one and a half times its nominal value in the sequence.
+// After any number of failures, a pause is between half and one and a half times the value that doubling gives.
 func TestPausesDouble(t *testing.T) {
 	d := Doubling{First: 100 * time.Millisecond, Most: time.Second}
 	for n, want := range map[int]time.Duration{
@@ -22,7 +22,8 @@ func TestPausesDouble(t *testing.T) {
 	}
 }
 
-// Tries waits longer each time, begins with the first pause again after a reset, and ends with its context.
+// Wait waits longer each time. After a call of Again, it begins with the first pause. It stops waiting when its
+// context is done.
 func TestTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

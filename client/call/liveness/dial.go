@@ -11,9 +11,9 @@ import (
 // another gateway.
 const hedgeAfter = 500 * time.Millisecond
 
-// Dial connects to HOST:PORT. Until an attempt connects, Dial starts further attempts in parallel, and uses the first
-// that connects. If an attempt is refused and no other attempt is in progress, Dial fails. Connections to a failed
-// machine break after about 2 s if the kernel supports it (Linux).
+// Dial connects to HOST:PORT. If an attempt to connect takes long, Dial starts further attempts in parallel, and uses
+// the first one that succeeds. If an attempt is refused and no other attempt is in progress, Dial fails. A connection
+// to a machine that fails later breaks after about 2 s, if the kernel supports this (Linux).
 func Dial(ctx context.Context, address string) (net.Conn, error) {
 	more := time.NewTicker(hedgeAfter)
 	defer more.Stop()
@@ -22,8 +22,8 @@ func Dial(ctx context.Context, address string) (net.Conn, error) {
 	})
 }
 
-// hedge calls dial, and calls it again in parallel for each message on the channel more. Each call of dial must return
-// when its context is done.
+// hedge calls dial. For each message on the channel more, it calls dial once more, in parallel to the earlier calls.
+// Each call of dial must return when its context is done.
 func hedge(ctx context.Context, more <-chan time.Time, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

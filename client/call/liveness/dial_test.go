@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// attempts are dials that a test controls. Each dial waits until the test responds or its context is done.
+// attempts is a dial function that a test controls. Each attempt waits until the test ends it or its context is done.
 type attempts struct {
 	// began has one channel for each attempt. Sending an error on it makes the attempt fail, and sending nil makes it
 	// connect.
 	began   chan chan error
-	conns   chan net.Conn // the peers' ends of the connections
-	stopped chan struct{} // one element for each attempt whose context was done
+	conns   chan net.Conn // the other end of each connection
+	stopped chan struct{} // receives one element for each attempt whose context was done
 }
 
 func newAttempts() *attempts {

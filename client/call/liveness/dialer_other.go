@@ -4,6 +4,6 @@ package liveness
 
 import "net"
 
-// dialer is for systems without the kernel settings in dialer_linux.go. On such systems, only a Pulse detects failed
-// machines.
+// dialer is used on systems that do not have the kernel settings of dialer_linux.go. On these systems, only a Pulse
+// detects that a machine has failed.
 var dialer net.Dialer

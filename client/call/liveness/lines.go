@@ -59,7 +59,7 @@ func (l *lines) hangUp() {
 		(*cancel)()
 	}
 	for one := range l.open {
-		_ = one.Conn.Close() // readers of the connection get the error
+		_ = one.Conn.Close() // goroutines that read from the connection get an error
 	}
 	clear(l.open)
 }

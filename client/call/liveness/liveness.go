@@ -30,14 +30,15 @@ const (
 	After = 500 * time.Millisecond
 	// Patience is how long a server may take to respond to the probe.
 	Patience = 1500 * time.Millisecond
-	// looksPerAfter is how many times within After the Pulse checks for responses.
+	// looksPerAfter is how many times the Pulse checks for responses within the duration After.
 	looksPerAfter = 2
 	// tick is the interval between two checks for responses.
 	tick = After / looksPerAfter
 )
 
-// These are settings of the connections. A server disconnects clients that ping more often than every 10 s. The client
-// must reconnect soon to a server that restarts.
+// These constants configure the connections. The keepalive time must not be below 10 s, because a server disconnects
+// clients that ping more often. The pauses are short, because the client should reconnect soon after a server has
+// restarted.
 const (
 	keepaliveTime  = 20 * time.Second
 	keepaliveWait  = 5 * time.Second
@@ -65,8 +66,8 @@ type Pulse struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
 
-	underWay atomic.Int64  // calls in progress
-	answers  atomic.Uint64 // number of responses of any kind
+	underWay atomic.Int64  // number of calls in progress
+	answers  atomic.Uint64 // number of responses received, of any kind
 	watching atomic.Bool   // the watch goroutine is running
 	silent   atomic.Bool   // whether the server was found to hang, and has not responded since
 
@@ -85,8 +86,8 @@ func New(opts Options) *Pulse {
 	return p
 }
 
-// DialOptions returns the options for connections to the server. The options also set how gRPC detects a broken
-// connection, and how soon it reconnects.
+// DialOptions returns the options with which connections to the server must be created. The options also determine
+// how gRPC detects a broken connection, and how soon it reconnects.
 func (p *Pulse) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithContextDialer(p.lines.dial), grpc.WithChainUnaryInterceptor(p.unary),
@@ -135,7 +136,7 @@ func (p *Pulse) begin() {
 	}
 }
 
-// answered records a response.
+// answered records that the server has sent a response.
 func (p *Pulse) answered() {
 	p.answers.Add(1)
 	if p.silent.Load() {
@@ -170,8 +171,8 @@ func (p *Pulse) unary(ctx context.Context, method string, in, out any, conn *grp
 type stream struct {
 	grpc.ClientStream
 	pulse *Pulse
-	one   bool        // whether the server sends a single response
-	leave func() bool // stops waiting for the context that ends the stream
+	one   bool        // whether the server sends only one response
+	leave func() bool // unregisters the function that runs when the stream's context is done
 	once  sync.Once
 }
 
@@ -218,7 +219,7 @@ func (p *Pulse) watch() {
 		switch looks++; {
 		case p.silent.Load():
 			ctx, cancel := context.WithTimeout(p.ctx, Patience)
-			p.ask(ctx) // until the server responds again
+			p.ask(ctx) // repeated until the server responds
 			cancel()
 		case answers != seen:
 			looks = 0
@@ -237,15 +238,17 @@ func (p *Pulse) watch() {
 	}
 }
 
-// rest stops the watch goroutine, unless a call has started since the last check.
+// rest stops the watch goroutine, unless a call has started since the last check. It returns true if the goroutine
+// must return.
 func (p *Pulse) rest() bool {
 	p.watching.Store(false)
 	return p.underWay.Load() == 0 || !p.watching.CompareAndSwap(false, true)
 }
 
-// hangs probes the server, which has sent the given number of responses so far. It returns true if the server sends no
-// response in time. The time is counted in ticks, because no tick occurs while this process itself is suspended. When
-// the process resumes, the remaining ticks leave time to read a response that arrived in the meantime.
+// hangs probes the server. The argument answers is the number of responses that the server has sent so far. hangs
+// returns true if the server sends no further response in time. It counts the time in ticks, because no tick occurs
+// while this process itself is suspended. After the process resumes, the remaining ticks leave time to read responses
+// that have arrived in the meantime.
 func (p *Pulse) hangs(answers uint64) bool {
 	ctx, cancel := context.WithCancel(p.ctx)
 	asked := make(chan struct{})

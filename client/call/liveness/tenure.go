@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Tenure is the time for which a server is responsible for something, such as a group that it leads. After the tenure,
-// a call that the server accepted earlier may never be answered. For example, a hanging disk makes a read wait without
-// an error, while the server answers everything else and does not look silent. The zero value and nil count nothing.
-// Tenure is safe for concurrent use.
+// Tenure is the period in which a server is responsible for something, such as a group that it leads. When another
+// server becomes responsible, a call that the first server accepted earlier may never get a response. For example, a
+// read waits forever if the disk hangs. The server still responds to other calls, so a Pulse does not consider it
+// hung. The zero value and nil do nothing. Tenure is safe for concurrent use.
 type Tenure struct {
 	pulse   *Pulse
 	over    atomic.Bool

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// After a tenure, a call that began to wait during the tenure is aborted. A stream whose messages all arrive is not
-// aborted.
+// When a tenure ends, a call that has been waiting since before the end is aborted. A stream whose messages still
+// arrive is not aborted.
 func TestOnlyWhatStillWaitsIsDisconnected(t *testing.T) {
 	p := New(Options{})
 	defer p.Close()
@@ -15,7 +15,7 @@ func TestOnlyWhatStillWaitsIsDisconnected(t *testing.T) {
 	hangs.Begin()
 	moves.End(waits)
 	moves.Over(time.Millisecond, func() { early <- struct{}{} })
-	again := moves.Begin() // the wait for the next message of the stream
+	again := moves.Begin() // the stream waits for its next message
 	hangs.Over(100*time.Millisecond, func() { close(cut) })
 	<-cut
 	moves.End(again)

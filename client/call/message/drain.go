@@ -7,14 +7,15 @@ import (
 	"google.golang.org/grpc"
 )
 
-// lastAnswers is how long a stopping server may still send the responses of calls that have ended, if something else
-// keeps the connection open.
+// lastAnswers is how long a stopping server may still send responses of calls that have ended. It applies if
+// something other than these calls keeps a connection open.
 const lastAnswers = 500 * time.Millisecond
 
-// Drain stops a server. It refuses new calls, and waits until the number of open calls, which open returns, has been 0
-// for lastAnswers, but only until ctx is done. Then it aborts all calls. It does not wait for other calls, because
-// health watches never end without an abort, nor for connections, because unread data keeps a caller's connection open.
-// Drain calls open on the caller's goroutine.
+// Drain stops a server. It refuses new calls, and waits until no call has been open for the duration lastAnswers, or
+// until ctx is done. Then it aborts all remaining calls. The function open returns the number of open calls for which
+// Drain waits. Drain does not wait for other calls, such as health watches, which end only when they are aborted. It
+// does not wait for connections either, because a caller that does not read its data keeps its connection open. Drain
+// calls open on the caller's goroutine.
 func Drain(ctx context.Context, server *grpc.Server, open func() int64) {
 	drained := make(chan struct{})
 	go func() {
@@ -26,7 +27,8 @@ func Drain(ctx context.Context, server *grpc.Server, open func() int64) {
 	<-drained
 }
 
-// awaitIdle returns when no call has been open for lastAnswers, when drained is closed, or when ctx is done.
+// awaitIdle returns when no call has been open for the duration lastAnswers, when drained is closed, or when ctx is
+// done.
 func awaitIdle(ctx context.Context, drained <-chan struct{}, open func() int64) {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

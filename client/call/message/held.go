@@ -30,7 +30,7 @@ type Held struct {
 	mu      sync.Mutex
 	asked   int64
 	encoded int64 // bytes of messages that gRPC has not released
-	taken   int64 // bytes taken from the allowance: the greater of asked and encoded
+	taken   int64 // bytes taken from the allowance, which is the greater of asked and encoded
 	dropped bool  // gRPC has dropped the stream, or is about to
 }
 
@@ -92,11 +92,11 @@ func (h *Held) end(dropped bool) {
 	h.adjust()
 }
 
-// heldBytesMin is the length from which messages are counted individually. A stream holds at most 64 KiB of shorter
-// messages.
+// heldBytesMin is the size from which a message is counted. Smaller messages are not counted, because a stream holds
+// at most 64 KiB of them.
 const heldBytesMin = 16 << 10
 
-// counted is a message whose bytes are counted from its encoding until gRPC releases it.
+// counted is a message whose bytes are counted from the time it is encoded until gRPC releases it.
 type counted struct {
 	message any
 	codec   encoding.CodecV2
@@ -127,7 +127,8 @@ func RoundUp(n int64) int64 {
 	return max(size, n)
 }
 
-// freedBytes is large enough for gRPC to return the buffer to its pool when it is freed.
+// freedBytes is the size of a buffer that gRPC returns to its pool when it is freed. gRPC would not return a much
+// smaller buffer.
 const freedBytes = 2 << 10
 
 var freedSpace [freedBytes]byte
@@ -148,10 +149,10 @@ func (f *freed) Put(*[]byte) {
 	}
 }
 
-// whenFreed returns an empty buffer to append to a message's buffers. It calls tell once, when the message's buffers
-// are released. gRPC frees the messages that it has written, and those queued in a stream that is reset. If a
-// connection breaks, gRPC leaves the messages queued in it to the garbage collector. In this case tell is called after
-// a collection.
+// whenFreed returns an empty buffer that is appended to a message's buffers. The function tell is called once, when
+// gRPC releases the message's buffers. gRPC releases a message when it has written it, or when it drops the message
+// because the stream is reset. If a connection breaks, gRPC leaves the messages that are queued in it to the garbage
+// collector. In this case tell is called after a garbage collection.
 func whenFreed(tell func()) mem.Buffer {
 	empty := freedSpace[:0:freedBytes]
 	f := &freed{tell: tell}

@@ -36,7 +36,7 @@ func (l *limited) is(t *testing.T, n int64) {
 	}
 }
 
-// encode returns a message of about n bytes in the form that gRPC holds until it is written.
+// encode returns a message of about n bytes, encoded in the buffers that gRPC holds until it has written them.
 func encode(t *testing.T, h *Held, n int) mem.BufferSlice {
 	t.Helper()
 	bufs, err := (&counted{message: &wrapperspb.BytesValue{Value: make([]byte, n)}, codec: Codec{}, held: h}).Encode()
@@ -91,8 +91,8 @@ func TestHeldGivesBackWhatADroppedStreamHasOnce(t *testing.T) {
 	l.is(t, 0)
 }
 
-// If gRPC forgets a message, as it does when a connection breaks, the garbage collector returns the message's bytes to
-// the allowance.
+// If gRPC drops a message without releasing it, as it does when a connection breaks, the message's bytes return to
+// the allowance after a garbage collection.
 func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
 	l := &limited{limit: 10 << 20}
 	h := &Held{from: l}
@@ -107,8 +107,8 @@ func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
 	}
 }
 
-// The buffer that detects the release does not change the message. A reader such as gRPC's frees it together with the
-// message.
+// The buffer that detects the release does not change a message's encoding. A receiver that works like gRPC's frees
+// this buffer together with the message.
 func TestACountedMessageIsTheSameOnTheWire(t *testing.T) {
 	l := &limited{limit: 10 << 20}
 	h := &Held{from: l}

@@ -63,7 +63,8 @@ type Encoder interface {
 
 // Decoder is a message that decodes itself. It is for messages so large that their bytes should not be copied.
 type Decoder interface {
-	// Decode decodes a message. Afterwards it keeps no reference to data, except to buffers that it has referenced itself.
+	// Decode decodes a message. Afterwards it may keep a reference to a buffer of data only if it has increased the
+	// buffer's reference count.
 	Decode(data mem.BufferSlice) error
 }
 
@@ -108,8 +109,8 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return Appended(buffer, encoded), nil // encoded outgrows the buffer only if other code changed the message
 }
 
-// Appended returns the buffers of a message that was appended to an empty buffer from Pool, and may have outgrown that
-// buffer.
+// Appended returns the buffers of an encoded message. The message was appended to an empty buffer from Pool. If it
+// did not fit, encoded is another, larger buffer.
 func Appended(buffer *[]byte, encoded []byte) mem.BufferSlice {
 	if cap(encoded) != cap(*buffer) {
 		Pool.Put(buffer)

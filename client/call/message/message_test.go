@@ -24,7 +24,8 @@ func TestPoolGivesTheLengthAskedForAndKeepsPowersOfTwo(t *testing.T) {
 		}
 		Pool.Put(b)
 	}
-	// For a buffer with such a capacity, Get could return one that is too short.
+	// Pool must not keep a buffer whose capacity is not a power of two, because Get could then return a buffer that is
+	// too short.
 	odd := make([]byte, 3000)
 	Pool.Put(&odd)
 	for range 100 {
@@ -56,7 +57,7 @@ func TestCodecRoundTripsThroughDirtyBuffers(t *testing.T) {
 			if err != nil || !bytes.Equal(encoded.Materialize(), want) {
 				t.Fatalf("%d bytes are encoded otherwise than by protobuf: %v", n, err)
 			}
-			half := len(want) / 2 // split the message, as transports do
+			half := len(want) / 2 // the message is in two buffers, as it may be when it arrives
 			parts := mem.BufferSlice{mem.SliceBuffer(want[:half]), mem.SliceBuffer(want[half:])}
 			out := &wrapperspb.BytesValue{}
 			if err := c.Unmarshal(parts, out); err != nil || !proto.Equal(in, out) {
@@ -99,7 +100,7 @@ func TestCodecRefusesWhatIsNoMessage(t *testing.T) {
 	}
 }
 
-// plain is a message that encodes and decodes itself.
+// plain is a message whose encoding is its own bytes.
 type plain struct{ b []byte }
 
 func (p *plain) Encode() (mem.BufferSlice, error) { return mem.BufferSlice{mem.SliceBuffer(p.b)}, nil }

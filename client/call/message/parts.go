@@ -10,13 +10,14 @@ import (
 )
 
 const (
-	// partsMax limits the number of parts in one request, which are its fields and those of its nested messages. The
-	// largest requests from well-behaved clients, full batches with attributes, have a fraction of this number.
+	// partsMax limits the number of parts in one request. The parts are the request's fields and those of its nested
+	// messages. Even the largest requests of well-behaved clients, which are full batches with attributes, have only a
+	// fraction of this number.
 	partsMax = 1 << 18
 	// countedBytesMin is the smallest request, in bytes, whose parts are counted. A part has at least two bytes, so
 	// smaller requests have too few parts to matter.
 	countedBytesMin = 128 << 10
-	// The messages that callers and archivers send have one of these prefixes, and this suffix.
+	// The names of all request messages from callers and archivers have one of these two prefixes, and this suffix.
 	requestsOf, requestsOfArchivers, requestName = "sheaf.record.v1.", "sheaf.archive.v1.", "Request"
 )
 

@@ -22,7 +22,7 @@ func TestRequestsOfTooManyPartsAreNotDecoded(t *testing.T) {
 		&recordv1.PlanScanRequest{}} {
 		for name, encoded := range map[string][]byte{"top": empty, "within": within} {
 			if _, texts := into.(*recordv1.PlanScanRequest); texts && name == "within" {
-				continue // this field of the message is a string, which has no parts
+				continue // this field of PlanScanRequest is a string, so it has no parts
 			}
 			for _, to := range []any{into, &Bounded{Message: into, BytesMax: 16 << 20}} {
 				proto.Reset(into)
@@ -52,7 +52,7 @@ func TestRequestsOfTooManyPartsAreNotDecoded(t *testing.T) {
 	}
 }
 
-// BenchmarkParts measures the cost of counting the parts of a full batch, and the cost of decoding it.
+// BenchmarkParts compares the cost of counting the parts of a full batch with the cost of decoding the batch.
 func BenchmarkParts(b *testing.B) {
 	full := &recordv1.BatchPutRequest{}
 	for n := range 1024 {

@@ -25,7 +25,7 @@ type Stream struct {
 	once    sync.Once
 	slow    chan struct{} // closed when a message took too long
 	aborted atomic.Bool
-	refused chan error // the error passed to AbortOf's function
+	refused chan error // carries the error that was passed to the function from AbortOf
 
 	waits atomic.Int64 // number of SendMsg and RecvMsg calls in progress
 	moved atomic.Int64 // number of messages sent and received
@@ -35,7 +35,8 @@ type Stream struct {
 var (
 	// ErrSlow means that the caller did not receive a message within the time limit.
 	ErrSlow = errors.New("a message was not taken in time")
-	// ErrStopping means that the process is stopping while the caller neither receives nor sends a message.
+	// ErrStopping means that the process is stopping, and that the call waited for its caller for stoppingPatience
+	// without exchanging a message.
 	ErrStopping = errors.New("stopping")
 )
 
@@ -119,10 +120,10 @@ func (s *Stream) RecvMsg(m any) error {
 	return err
 }
 
-// Await returns the error with which the handler ended. It returns earlier with ErrSlow, with ErrStopping (only after
-// stopping is closed), or with the error given to AbortOf's function. In these cases the caller receives the response
-// while the handler still runs. The handler continues until the stream has ended, because messages that gRPC holds
-// remain until the caller reads them. Call Await once.
+// Await waits until the handler has ended, and returns the handler's error. It returns earlier with ErrSlow, with
+// ErrStopping (only after stopping is closed), or with the error given to the function from AbortOf. The caller then
+// receives this error while the handler still runs. The handler continues until the stream has ended, because gRPC
+// holds messages until the caller reads them. Call Await only once.
 func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	var look <-chan time.Time
 	moved := int64(0)

@@ -5,7 +5,7 @@ package reason
 // Domain is the domain in the ErrorInfo of these reasons.
 const Domain = "sheaf.dev"
 
-// These are the reasons of calls that were certainly not applied, and that may succeed later or at another server.
+// These reasons mean that the call was certainly not applied, and that it may succeed later or at another server.
 const (
 	GroupLoading     = "GROUP_LOADING"
 	NoLeader         = "NO_LEADER"
@@ -17,12 +17,12 @@ const (
 	Overloaded       = "OVERLOADED"
 )
 
-// EtcdUnavailable is the reason of a call that needs etcd, if etcd did not respond or refused the request. No record
-// was written. If "outcome" in the metadata is "unknown", the change that an administrative call requested may have
-// been applied.
+// EtcdUnavailable is the reason if a call needs etcd, and etcd did not respond or refused the request. No record was
+// written. The change that an administrative call requested may have been applied if "outcome" in the metadata is
+// "unknown".
 const EtcdUnavailable = "ETCD_UNAVAILABLE"
 
-// These reasons are about a record or a group.
+// These reasons concern a record or a group.
 const (
 	RecordNotFound  = "RECORD_NOT_FOUND"
 	GroupNotFound   = "GROUP_NOT_FOUND"
@@ -35,7 +35,7 @@ const (
 	Damaged         = "DAMAGED"
 )
 
-// These reasons are about space, ranges and the form of a call.
+// These reasons concern space, ranges, and the form of a call.
 const (
 	DiskFull      = "DISK_FULL"
 	MemoryFull    = "MEMORY_FULL"

@@ -44,7 +44,7 @@ type source struct {
 
 	mu     sync.Mutex
 	last   *tls.Config
-	failed string // the last error passed to told; empty if the last read succeeded
+	failed string // message of the last error that was passed to told; empty after a successful read
 }
 
 // now returns the configuration to use. If it could not read the current configuration, it returns the last one, and
@@ -65,7 +65,7 @@ func (s *source) now() (*tls.Config, error) {
 }
 
 type rotating struct {
-	credentials.TransportCredentials // for methods that do not depend on the files
+	credentials.TransportCredentials // provides the methods that do not depend on the files
 	of                               *source
 }
 

@@ -9,7 +9,8 @@ import (
 
 // Pace configures how calls are retried.
 type Pace struct {
-	First, Most time.Duration // each pause is twice the previous one, plus or minus half
+	// the first pause and the longest one; each pause is twice the previous one, plus or minus half
+	First, Most time.Duration
 	Patience    time.Duration // time limit of a call whose context has no deadline, counted from its first pause
 	// Reserve is the part of the remaining time that is kept for sending the response back. If an eighth of the
 	// remaining time is less, that much is kept instead.
@@ -24,7 +25,7 @@ func (p *Pace) Pause(n int) time.Duration {
 // Effect records whether a call's failed attempts may have changed something.
 type Effect struct {
 	Write bool // whether the call is a write, so that an attempt without a response may have been applied
-	Once  bool // whether the write has no request id, so that it is not retried if it may have been applied
+	Once  bool // the write has no request id, so it is not retried if it may have been applied
 
 	doubtful bool
 }
@@ -54,7 +55,7 @@ type Attempts struct {
 	until time.Time
 }
 
-// N returns the number of retries since the start, or since the last Progress.
+// N returns the number of retries since the first attempt, or since the last call of Progress.
 func (a *Attempts) N() int { return a.n }
 
 // Progress resets the state of the attempts, because a stream made progress.
@@ -78,18 +79,18 @@ func (a *Attempts) Report(err error, v Verdict, sent bool) error {
 	return err
 }
 
-// Skip counts a retry that needs no pause of its own, because the pause of another call also served this one.
+// Skip counts a retry for which the caller does not call Pause, because it has just paused for another call.
 func (a *Attempts) Skip() { a.n++ }
 
-// newsMax is the number of retries that a message on the channel news may bring forward. It is limited because many
-// changes that do not concern the call may be reported before the one that does.
+// newsMax is the number of retries, from the first one on, whose pauses the channel news may end early. There is a
+// limit because the channel may report many changes that do not concern the call.
 const newsMax = 8
 
-// Pause waits until another attempt makes sense, which is when the pause required by the pace is over, or when the
-// channel news is closed. That channel is closed when something on which the attempts depend may have changed. It is
-// nil if there is no such signal. The argument least is the wait that the server asks for. With Hold, Pause waits at
-// least that long, and returns false if less time is left. Pause also returns false if the call's time is up before the
-// next attempt, if ctx is done, or if the channel stop is closed.
+// Pause waits until the next attempt should be made, and returns true. It waits as long as the pace requires, or
+// until the channel news is closed, which means that something on which the call depends may have changed. news may
+// be nil. The argument least is the time that the server asks to wait. With Hold, Pause waits at least that long.
+// Pause returns false if there is not enough time left for another attempt, if ctx is done, or if the channel stop is
+// closed.
 func (a *Attempts) Pause(ctx context.Context, least time.Duration, news, stop <-chan struct{}) bool {
 	delay := a.Pace.Pause(a.n)
 	if a.AtOnce && a.n == 0 {

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/client/call/reason"
 )
 
-// failure returns a status with the given ErrorInfo reason. If why is empty, it returns a status without a reason, as
-// the transport or gRPC would.
+// failure returns a status with the given reason in its ErrorInfo. If why is empty, it has no reason, like a status
+// from the transport or from gRPC itself.
 func failure(t *testing.T, code codes.Code, why string) *status.Status {
 	t.Helper()
 	st := status.New(code, "no")
@@ -55,7 +55,7 @@ func TestWhatFailuresMeanForACall(t *testing.T) {
 		failures []failed
 		again    bool // whether the call may be attempted again after the last failure
 		doubtful bool
-		told     int // the index of the failure that the caller receives
+		told     int // index of the failure whose error the caller receives
 	}{
 		"a refused read":                      {read, []failed{refused}, true, false, 0},
 		"a lost read":                         {read, []failed{lost}, true, false, 0},
@@ -113,10 +113,10 @@ func TestPausesGrow(t *testing.T) {
 
 func TestPausesEndWithTheTime(t *testing.T) {
 	for name, c := range map[string]struct {
-		deadline time.Duration // deadline of the context, or 0 if it has none
+		deadline time.Duration // time until the deadline of the context; 0 if the context has none
 		reserve  time.Duration
 		least    time.Duration
-		from, to time.Duration // the range of times at which the call gives up
+		from, to time.Duration // the earliest and the latest time at which the call may give up
 	}{
 		"patience":   {0, 0, 0, 900 * time.Millisecond, time.Second},
 		"a deadline": {2 * time.Second, 0, 0, 1900 * time.Millisecond, 2 * time.Second},
@@ -190,8 +190,8 @@ func TestWhatEndsAPause(t *testing.T) {
 	})
 }
 
-// If a rate quota is used up, the client waits as long as the server asks, and a routing change does not shorten that
-// wait. If a storage quota is used up, the client does not wait.
+// If a rate quota is used up, the client waits as long as the server asks, even if the routing changes meanwhile. If
+// a storage quota is used up, the client does not wait.
 func TestRatesAreWaitedOff(t *testing.T) {
 	exceeded := func(after time.Duration) Verdict {
 		st := failure(t, codes.ResourceExhausted, reason.QuotaExceeded)

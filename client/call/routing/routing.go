@@ -9,22 +9,22 @@ import (
 	"strconv"
 )
 
-// Mode is how a record's id maps to its group.
+// Mode says how the group of a record is chosen.
 type Mode string
 
-// These are the modes.
+// In Hash mode, the id determines the group. In Named mode, the caller names it.
 const (
 	Hash  Mode = "Hash"
 	Named Mode = "Named"
 )
 
-// These are the limits.
+// These constants limit the number of groups and the length of names.
 const (
 	// HashGroupsMax is the maximum number of groups in Hash routing.
 	HashGroupsMax = 65536
 	// NameBytesMax is the maximum length of the name of a group, shard or store.
 	NameBytesMax = 253
-	// GroupsMaxDefault is the limit of groups created by first writes if Meta.GroupsMax is 0.
+	// GroupsMaxDefault limits the number of groups that first writes create. It is used if Meta.GroupsMax is 0.
 	GroupsMaxDefault = 100_000
 )
 
@@ -43,7 +43,7 @@ func Key(id int64) uint64 {
 // Routing is the routing of a store. It is immutable once the store exists.
 type Routing struct {
 	Mode   Mode `json:"mode"`
-	Groups int  `json:"groups"` // with Hash, the number of groups, 1 to 65,536; with Named, 0
+	Groups int  `json:"groups"` // number of groups with Hash, 1 to 65,536; 0 with Named
 }
 
 // Validate returns an error that describes what is wrong with the routing and what to do. It returns nil if the routing

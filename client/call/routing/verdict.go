@@ -13,7 +13,7 @@ import (
 // Fate is the consequence of a failed attempt for the call.
 type Fate int
 
-// These are the fates.
+// These constants are the possible consequences of a failed attempt.
 const (
 	Final   Fate = iota // the call must not be retried
 	Refused             // certainly not applied, and may succeed later or at another server
@@ -23,7 +23,7 @@ const (
 // Verdict is the classification of a failed attempt.
 type Verdict struct {
 	Fate   Fate
-	Reason string            // the reason in our ErrorInfo; SHARD_UNREACHABLE for a transport error
+	Reason string            // reason in Sheaf's ErrorInfo, or SHARD_UNREACHABLE for a transport error
 	Info   map[string]string // metadata of our ErrorInfo
 	Wait   time.Duration     // minimum wait that the server asks for, or 0 if none
 	// EndsDoubt means that the group's leader sent this response to a write after it had looked for the request id.
@@ -40,8 +40,8 @@ func (v Verdict) Later() bool {
 	return v.Fate == Final && (v.Reason == reason.Overloaded || v.Reason == reason.QuotaExceeded && v.Wait > 0)
 }
 
-// Judge classifies the error of an attempt. The argument sent means that the request may have left this process, so a
-// transport error leaves the outcome unknown.
+// Judge classifies the error of an attempt. The argument sent means that the request may have left this process. In
+// this case, a transport error leaves the outcome unknown.
 func Judge(st *status.Status, sent bool) Verdict {
 	var v Verdict
 	ours := false
@@ -77,9 +77,9 @@ func Judge(st *status.Status, sent bool) Verdict {
 	return v
 }
 
-// JudgeStream is like Judge, for a message whose write stream ended before the message was answered. The argument first
-// says whether the message is the stream's first unanswered one, which is the only one that the stream's status can
-// refer to. A message that was sent may have been applied, unless it is the first one and the status is a final
+// JudgeStream is like Judge, for a message that had no response yet when its write stream ended. The argument first
+// says whether the message was the first one without a response. Only this message can be the cause of the stream's
+// status. A message that was sent may have been applied, unless it was the first one and the status is a final
 // refusal.
 func JudgeStream(st *status.Status, first, sent bool) Verdict {
 	v := Judge(st, sent)
