@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// drainFlags holds the flags of drain.
+// drainFlags holds the values of the flags of the command drain.
 type drainFlags struct {
 	shard   int32
 	undo    bool
@@ -60,7 +60,7 @@ PodDisruptionBudgets hold back.`,
 	return cmd
 }
 
-// drain changes a pool's spec and waits for the result.
+// drain changes the spec of a pool so that shards become empty, and waits until they are.
 func (a *app) drain(ctx context.Context, name string, f drainFlags) error {
 	var pool v1alpha1.ShardPool
 	if err := a.objects.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: name}, &pool); err != nil {
@@ -93,7 +93,7 @@ func (a *app) drain(ctx context.Context, name string, f drainFlags) error {
 	return a.awaitDrained(ctx, waiting, pool.Name, pool.Generation, f)
 }
 
-// shardsOf returns all shards of a pool as the operator last observed them.
+// shardsOf returns the state of every shard of a pool, as the operator observed it last.
 func (a *app) shardsOf(ctx context.Context, pool *v1alpha1.ShardPool) ([]v1alpha1.ShardStatus, error) {
 	shards, err := listShards(ctx, a.objects, pool.Namespace)
 	if err != nil {
@@ -102,7 +102,8 @@ func (a *app) shardsOf(ctx context.Context, pool *v1alpha1.ShardPool) ([]v1alpha
 	return v1alpha1.ShardsOf(pool, shards), nil
 }
 
-// drainChange returns the change of the spec and its description.
+// drainChange returns the fields of the pool's spec that the command has to change, and a sentence that describes the
+// change.
 func drainChange(
 	pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags,
 ) (spec map[string]any, words string, err error) {
@@ -125,7 +126,7 @@ func drainChange(
 		fmt.Sprintf("spec.shards is %d, and spec.remove names shard %d, which goes when it is empty", wanted, f.shard), nil
 }
 
-// patchPool changes fields of the spec if the pool has not changed since it was read.
+// patchPool changes fields of a pool's spec. It fails if the pool has changed since it was read.
 func (a *app) patchPool(ctx context.Context, pool *v1alpha1.ShardPool, spec map[string]any, dryRun bool) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": pool.ResourceVersion},
 		"spec": spec})
@@ -140,7 +141,7 @@ func (a *app) patchPool(ctx context.Context, pool *v1alpha1.ShardPool, spec map[
 	return a.objects.Patch(ctx, after, client.RawPatch(types.MergePatchType, patch), options...)
 }
 
-// leaving returns the shards that have to become empty.
+// leaving returns the shards that the command makes empty: the one in --shard, or all shards of the pool.
 func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus {
 	if f.shard < 0 {
 		return shards
@@ -148,11 +149,11 @@ func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus
 	return slices.DeleteFunc(slices.Clone(shards), func(s v1alpha1.ShardStatus) bool { return s.Number != f.shard })
 }
 
-// drainLook is the time between two reads of the pool.
+// drainLook is the time after which the command reads the pool again.
 const drainLook = time.Second
 
-// awaitDrained waits until the shards are empty, and reports each step once. The argument ctx is the context of the
-// requests, and the wait ends when the context waiting ends.
+// awaitDrained waits until the shards that leave the pool are empty. It prints the progress whenever it changes. The
+// requests use the context ctx, and the context waiting limits the wait.
 func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation int64, f drainFlags) error {
 	told := ""
 	for {
@@ -181,7 +182,8 @@ func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation
 	}
 }
 
-// drainProgress describes the progress of a drain. Its error says what an administrator has to do.
+// drainProgress describes how far a drain is. If the drain cannot continue, the error says what an administrator has
+// to do.
 func drainProgress(
 	pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags,
 ) (words string, done bool, err error) {

@@ -16,8 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// operate simulates the operator: after the spec of a pool has changed, it writes one status after another, one for
-// each step.
+// operate simulates the operator. After the spec of a pool has changed, it writes one status for each step.
 func operate(ctx context.Context, t *testing.T, c client.Client, namespace, name string,
 	steps ...func(*v1alpha1.ShardPool)) {
 	t.Helper()
@@ -120,7 +119,7 @@ func TestDrainAShard(t *testing.T) {
 	if spec := read(t, a, pool.Name).Spec; *spec.Shards != 2 || !slices.Equal(spec.Remove, []int32{1}) {
 		t.Errorf("spec %+v", spec)
 	}
-	// A repetition of the command, for example after an interruption, does not remove another shard.
+	// Repeating the command, for example after an interruption, does not remove another shard.
 	err := a.call(ctx, "drain", pool.Name, "--shard=1")
 	if err == nil || !strings.Contains(err.Error(), "has no shard 1") || *read(t, a, pool.Name).Spec.Shards != 2 {
 		t.Errorf("once more: %v", err)

@@ -57,7 +57,7 @@ are for names, and give a certificate that its Secrets have (docs/install.md).`,
 	return cmd
 }
 
-// forwardPause is the time between the loss of a gateway and the next attempt to connect.
+// forwardPause is the time between the loss of a forwarded connection and the next attempt to connect.
 const forwardPause = 500 * time.Millisecond
 
 // forwardOn forwards to one gateway after another until the context ends. If the first attempt fails, forwardOn
@@ -75,7 +75,7 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 			})
 		}
 		if ctx.Err() != nil {
-			err = nil // an interruption is the normal end
+			err = nil // an interrupted command has ended normally
 		} else if !worked {
 			err = failf("forward a port: %w", err)
 		}
@@ -89,7 +89,7 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 	}
 }
 
-// readyLook is the time between two checks of the pod.
+// readyLook is the interval at which the pod is checked.
 const readyLook = time.Second
 
 // forwardWhileReady forwards to a pod until the pod is no longer ready. The API server does not report that a forwarded
@@ -136,9 +136,9 @@ func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*cor
 	return &ready[0], nil
 }
 
-// quiet returns a context in which the libraries of Kubernetes do not log to standard error. Their log lines are not
-// needed, because these libraries return every error that matters, and a forwarded connection that ends together with
-// the command is no error.
+// quiet returns a context in which the Kubernetes libraries write no log lines to standard error. The lines are not
+// needed, because the libraries also return every error that matters. Some lines would even mislead, because they
+// report forwarded connections that end with the command.
 func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
 
 var errForwardLost = errors.New("the pod or the API server ended the connection")

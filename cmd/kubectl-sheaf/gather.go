@@ -19,13 +19,13 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// snapshot is the state of a store in Kubernetes and at its gateway at one moment.
+// snapshot is the state of a store at one moment, as the API server and a gateway report it.
 type snapshot struct {
 	finding.Objects
 	Volumes map[string]corev1.PersistentVolume // by name
 	Live    live
-	// Missing describes the objects that could not be read. For example, a user may lack the permission for nodes or
-	// disks.
+	// Missing lists the objects that could not be read, with the reason. For example, the user may not be permitted to
+	// read nodes or disks.
 	Missing []string
 }
 
@@ -38,8 +38,8 @@ func (s *snapshot) findings() []finding.Finding {
 	return finding.Find(o)
 }
 
-// bounded reads objects. Each read takes at most limit (0: no limit), because an API server whose storage hangs never
-// answers some reads, and the other reads are still useful.
+// bounded is a reader with a time limit for each read; 0 means no limit. Without a limit, an API server whose storage
+// hangs could block the command forever at one read, although the other reads still return something useful.
 type bounded struct {
 	client.Reader
 	limit time.Duration
@@ -59,7 +59,7 @@ func (b bounded) List(ctx context.Context, list client.ObjectList, options ...cl
 	return b.words(b.Reader.List(ctx, list, options...))
 }
 
-// words adds the limit to the error of a read that the limit has ended.
+// words adds the time limit to the error of a read that took too long.
 func (b bounded) words(err error) error {
 	if b.limit > 0 && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the API server has not answered within %v: %w", b.limit, err)
@@ -67,7 +67,8 @@ func (b bounded) words(err error) error {
 	return err
 }
 
-// gather reads the objects of a store. Each read takes at most limit; 0: no limit. Only pools and pods are required.
+// gather reads the objects of a store. The argument limit is the time limit for each read; 0 means no limit. gather
+// fails only if pools or pods cannot be read.
 func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore, limit time.Duration) (*snapshot, error) {
 	from := bounded{a.objects, limit}
 	s := &snapshot{Objects: finding.Objects{Now: a.now(), Store: store}, Volumes: map[string]corev1.PersistentVolume{}}
@@ -96,7 +97,7 @@ func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore, limit tim
 	return s, nil
 }
 
-// optional records in the snapshot that something could not be read.
+// optional records in the snapshot that something could not be read, and why. It does nothing if err is nil.
 func (a *app) optional(s *snapshot, what string, err error) {
 	if err != nil {
 		s.Missing = append(s.Missing, what+": "+err.Error())
@@ -119,8 +120,8 @@ func (a *app) gatherPools(ctx context.Context, from client.Reader, s *snapshot) 
 	return nil
 }
 
-// listShards reads the Shards of a namespace. It returns none if the cluster does not know this kind, because the pools
-// of an older operator list their shards themselves.
+// listShards reads the Shards of a namespace. It returns none if the cluster does not have this kind yet. In this
+// case the operator is older, and lists all shards in the status of their pool.
 func listShards(ctx context.Context, from client.Reader, namespace string) ([]v1alpha1.Shard, error) {
 	var list v1alpha1.ShardList
 	err := from.List(ctx, &list, client.InNamespace(namespace))
@@ -192,7 +193,7 @@ func objectsOf[T any, P interface {
 	return out
 }
 
-// gatherEvents reads the events about the store's objects.
+// gatherEvents reads the events that concern the objects of the store.
 func (a *app) gatherEvents(ctx context.Context, from client.Reader, s *snapshot) {
 	var list corev1.EventList
 	a.optional(s, "events", from.List(ctx, &list, client.InNamespace(s.Store.Namespace)))

@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// groupsPatience is the default time limit of the commands about groups. sheaf has the same default for --timeout.
+// groupsPatience is the default time limit of the commands for groups. It is the same as the default of --timeout in
+// sheaf.
 const groupsPatience = 30 * time.Second
 
 func (a *app) groupsCommand() *cobra.Command {
@@ -82,7 +83,8 @@ func (a *app) groupsDeleteCommand(patience *time.Duration) *cobra.Command {
 	}
 }
 
-// ofGateway calls do with a connection to a gateway of the store that args names, within a time limit; 0: no limit.
+// ofGateway connects to a gateway of the store that args names, and calls do with the connection. The argument
+// patience limits the time for all of this; 0 means no limit.
 func (a *app) ofGateway(ctx context.Context, args []string, patience time.Duration, what string,
 	do func(context.Context, *v1alpha1.RecordStore, recordv1.AdminServiceClient) error) error {
 	if patience < 0 {
@@ -101,7 +103,7 @@ func (a *app) ofGateway(ctx context.Context, args []string, patience time.Durati
 	return nil
 }
 
-// notKnown is printed in place of a figure that no shard has reported.
+// notKnown is printed in place of a number that no shard has reported.
 const notKnown = "?"
 
 func (a *app) printGroups(rows []cli.GroupRow, output string, width int) error {

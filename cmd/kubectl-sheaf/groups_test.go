@@ -58,7 +58,8 @@ func (g *gatewayOf) DeleteGroup(_ context.Context, in *recordv1.DeleteGroupReque
 	return &recordv1.DeleteGroupResponse{}, nil
 }
 
-// groupsApp returns the plugin for a store whose gateway is g, and the buffers for the plugin's output.
+// groupsApp returns the plugin for a store with the simulated gateway g. It also returns the buffers that receive
+// standard output and standard error.
 func groupsApp(t *testing.T, g *gatewayOf) (a *app, out, words *bytes.Buffer) {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -112,7 +113,7 @@ func TestGroupsAreListed(t *testing.T) {
 	}
 }
 
-// Groups that are not empty remain. The other groups are deleted nevertheless, as with `sheaf groups delete`.
+// Groups that are not empty are kept, but the command still deletes the other ones, as `sheaf groups delete` does.
 func TestGroupsAreDeleted(t *testing.T) {
 	g := &gatewayOf{}
 	a, out, words := groupsApp(t, g)

@@ -23,19 +23,21 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// live holds the report of a gateway about its store. The report contains facts that the status of the RecordStore
-// lacks, such as the leaders and the progress of moves.
+// live is what a gateway reports about its store. It contains facts that are not in the status of the RecordStore,
+// such as the leaders of the groups and the progress of moves.
 type live struct {
 	finding.Facts
 	Moves []*recordv1.Move
-	// Err says why the gateway's report is missing; nil: it is present.
+	// Err says why there is no report from a gateway. It is nil if there is one.
 	Err error
 }
 
-// answerBytesMax is the maximum size of a gateway's answer, in bytes. The answer has a row for each copy of each group.
+// answerBytesMax is the maximum size of a response from a gateway, in bytes. The response has a row for each copy of
+// each group.
 const answerBytesMax = 256 << 20
 
-// askGateway asks a gateway over a forwarded port, within a time limit; 0: no limit.
+// askGateway gets the report of a gateway over a forwarded port. The argument patience is the time limit; 0 means no
+// limit.
 func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patience time.Duration) live {
 	var l live
 	ctx, cancel := cli.Within(ctx, patience)
@@ -76,7 +78,7 @@ func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore,
 			})
 	}()
 	var port uint16
-	select { // if the context ends first, do not wait for a dialer that may hang
+	select { // if the context ends first, return without waiting for the dialer, which may hang
 	case port = <-local:
 	case err := <-ended:
 		return fmt.Errorf("forward a port to pod %s: %w", pod.Name, err)

@@ -14,7 +14,7 @@ import (
 // version is set by the build.
 var version = "unknown"
 
-// Exit codes, the same as those of sheaf.
+// These exit codes are the same as those of the sheaf program.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -31,7 +31,7 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// failure is an error at run time, as opposed to an error in the command line.
+// failure is an error that occurs while a command runs. Any other error is an error in the command line.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }

@@ -60,7 +60,7 @@ func newTestApp(t *testing.T, namespace string) (*app, *bytes.Buffer) {
 	return a, &out
 }
 
-// call runs a command of a connected app.
+// call runs a command of a plugin that is already connected.
 func (a *app) call(ctx context.Context, args ...string) error {
 	cmd := a.command()
 	cmd.PersistentPreRunE = nil
@@ -79,7 +79,7 @@ func create(t *testing.T, c client.Client, namespace string, o client.Object) {
 	must.OK(t, c.Create(t.Context(), o))
 	withStatus.SetResourceVersion(o.GetResourceVersion())
 	withStatus.SetUID(o.GetUID())
-	switch o := o.(type) { // set the fields that admission and the binder would have set
+	switch o := o.(type) { // use the spec that the API server returned, with the fields that admission has set
 	case *corev1.PersistentVolume, *corev1.Node, *corev1.Secret:
 		return
 	case *corev1.Pod:
@@ -90,7 +90,7 @@ func create(t *testing.T, c client.Client, namespace string, o client.Object) {
 	}
 }
 
-// golden compares a text with a file in testdata.
+// golden compares a command's output with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)

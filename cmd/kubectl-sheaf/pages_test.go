@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// The plugin accepts each of its subcommands and flags that a page shows, so that readers can type them.
+// The plugin accepts every subcommand and flag that the documentation mentions, because readers type them.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "kubectl sheaf", 12, func() *cobra.Command {
 		return newApp(io.Discard, io.Discard).command()

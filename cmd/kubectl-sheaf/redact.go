@@ -7,14 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// redacted replaces a text that is, or may be, a secret.
+// redacted replaces a string that is a secret or may be one.
 const redacted = "[left out]"
 
 // secretWords matches names of fields, annotations and variables that may hold a secret.
 var secretWords = regexp.MustCompile(`(?i)passw|secret|token|credential|private|api-?_?key|authorization`)
 
-// secretTexts match secrets within texts, for example in logs. The text that matches the first group of an expression
-// is kept.
+// secretTexts match secrets inside longer strings, such as logs. The part of a match that is in the first group
+// remains.
 var secretTexts = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)(://[^/@\s:"']+:)[^/@\s"']+(?:@)`),
 	regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`),
@@ -23,7 +23,7 @@ var secretTexts = []*regexp.Regexp{
 	regexp.MustCompile(`()eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*`), // a JSON web token
 }
 
-// redactText removes secrets from a text.
+// redactText returns the text with the secrets in it replaced.
 func redactText(text string) string {
 	for _, form := range secretTexts {
 		text = form.ReplaceAllString(text, "${1}"+redacted)
@@ -31,8 +31,9 @@ func redactText(text string) string {
 	return text
 }
 
-// redactObject removes useless fields and possible secrets from an object: values of environment variables, annotations
-// that repeat the object or have names that suggest a secret, and secrets within texts.
+// redactObject removes possible secrets from an object. These are the values of environment variables, annotations
+// whose name suggests a secret, and secrets inside strings. It also removes fields that are useless in a report, such
+// as annotations that repeat the whole object.
 func redactObject(u *unstructured.Unstructured) {
 	u.SetManagedFields(nil)
 	annotations := u.GetAnnotations()

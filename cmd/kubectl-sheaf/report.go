@@ -36,7 +36,7 @@ type reportFlags struct {
 	output   string
 	since    time.Duration
 	patience time.Duration
-	source   time.Duration // time limit for one list, log or page; 0: no limit
+	source   time.Duration // time limit for reading one list, log or page; 0 means no limit
 }
 
 func (a *app) reportCommand() *cobra.Command {
@@ -74,7 +74,7 @@ could not be had is in errors.txt: a list, log or page that takes longer than --
 	return cmd
 }
 
-// report writes the archive. If that fails, it deletes the incomplete file.
+// report writes the archive. If an error occurs, it deletes the incomplete file.
 func (a *app) report(ctx context.Context, store *v1alpha1.RecordStore, f reportFlags) (err error) {
 	a.progress("reads the objects of store %s", store.Name)
 	s, err := a.gather(ctx, store, f.source)
@@ -101,14 +101,14 @@ func (a *app) report(ctx context.Context, store *v1alpha1.RecordStore, f reportF
 	return nil
 }
 
-// archive is a report while it is being written. After its first error, it stops reading and writing.
+// archive is a report that is being written. After the first error in writing, it reads and writes nothing more.
 type archive struct {
 	tar    *tar.Writer
 	folder string
 	at     time.Time
-	failed []string      // sources that could not be collected
-	limit  time.Duration // time limit for each source; 0: no limit
-	err    error         // why the report cannot be written
+	failed []string      // sources that could not be read, with the reasons
+	limit  time.Duration // time limit for each source; 0 means no limit
+	err    error         // error that ended the report
 }
 
 // sourcePatience is the default time limit for one source of a report.
@@ -116,9 +116,9 @@ const sourcePatience = 20 * time.Second
 
 func (a *app) progress(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
 
-// sourceError returns the error of a source with a text that names the component that did not answer. The text of the
-// API server does not name it: if the node of a pod cannot be reached, the text is "the server rejected our request for
-// an unknown reason".
+// sourceError makes clear which component did not respond to a request. The API server's own message does not say it.
+// For example, if the node of a pod cannot be reached, the message is "the server rejected our request for an unknown
+// reason".
 func (r *archive) sourceError(err error) error {
 	if r.limit > 0 && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %v (--source-timeout)", r.limit)
@@ -131,14 +131,14 @@ func (r *archive) sourceError(err error) error {
 	return err
 }
 
-// fail records an error that ends the report. Only the first one counts.
+// fail records an error that ends the report. If it is called more than once, the first error is kept.
 func (r *archive) fail(format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf(format, args...)
 	}
 }
 
-// add adds a file. All contents pass through redactText.
+// add adds a file with the given text. It first removes secrets by redactText.
 func (r *archive) add(name, text string) {
 	if r.err != nil {
 		return
@@ -154,14 +154,14 @@ func (r *archive) add(name, text string) {
 	}
 }
 
-// miss records a source that could not be collected.
+// miss records that a source could not be read, and why. It does nothing if err is nil.
 func (r *archive) miss(what string, err error) {
 	if err != nil {
 		r.failed = append(r.failed, what+": "+r.sourceError(err).Error())
 	}
 }
 
-// read reads one source within the time limit, and records a failure. It reports whether the source was read.
+// read calls source with the time limit. If source fails, the failure is recorded, and read returns false.
 func (r *archive) read(ctx context.Context, what string, source func(context.Context) error) bool {
 	if r.err != nil {
 		return false
@@ -201,7 +201,7 @@ func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io
 	return errors.Join(r.tar.Close(), packed.Close())
 }
 
-// reportSummary adds the output of status and the report of a gateway.
+// reportSummary adds the output of the command status, and what a gateway reported.
 func reportSummary(s *snapshot, r *archive) {
 	found := s.findings()
 	r.add("status.txt", fmt.Sprintf("kubectl sheaf %s, %s\n\n%s", version, s.Now.UTC().Format(time.RFC3339),
@@ -247,7 +247,7 @@ func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) {
 	a.addKind(ctx, r, schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClassList"})
 }
 
-// addKind adds the objects of one kind. If they cannot be read, the report says so.
+// addKind adds all objects of one kind. If they cannot be read, the report lists the kind in errors.txt.
 func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKind, options ...client.ListOption) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk)
@@ -295,7 +295,8 @@ func (r *archive) addObject(u *unstructured.Unstructured) {
 var operatorLabels = client.MatchingLabels{v1alpha1.LabelComponent: workload.ComponentOperator,
 	"app.kubernetes.io/part-of": v1alpha1.NameSheaf}
 
-// logBytesMax is the maximum size of one container's log in bytes, counted from its end.
+// logBytesMax is the maximum number of bytes that a report contains of one container's log. The kubelet counts them
+// from the oldest requested line.
 const logBytesMax = 16 << 20
 
 // reportPods adds the logs and the HTTP pages of pods.
@@ -324,13 +325,13 @@ func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container
 		LimitBytes: new(int64(logBytesMax))}
 	name := fmt.Sprintf("logs/%s/%s.log", pod.Name, container)
 	if previous {
-		options.SinceSeconds = nil // the previous container may have ended before the requested period
+		options.SinceSeconds = nil // the container's previous run may have ended before the requested period
 		name = fmt.Sprintf("logs/%s/%s.previous.log", pod.Name, container)
 	}
 	r.addRead(ctx, "read "+name, name, a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options))
 }
 
-// addRead adds the answer to a request as a file.
+// addRead adds the body of the response to a request as a file.
 func (r *archive) addRead(ctx context.Context, what, name string, request rest.ResponseWrapper) {
 	var text []byte
 	if r.read(ctx, what, func(ctx context.Context) (err error) {

@@ -29,13 +29,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// answers simulates an API server.
+// answers is an HTTP transport that simulates an API server.
 type answers func(*http.Request) (*http.Response, error)
 
 func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A report includes all other sources if one source does not answer. That source costs its time limit, and the report
-// names it in plain words.
+// If a source does not respond, a report still contains all other sources. The report waits for the source only until
+// its time limit, and says in plain words that it is missing.
 func TestReportGoesOnWithoutASource(t *testing.T) {
 	core, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "http://api.example", QPS: -1}, &http.Client{
 		Transport: answers(func(r *http.Request) (*http.Response, error) {
@@ -84,8 +84,8 @@ func TestReportGoesOnWithoutASource(t *testing.T) {
 	}
 }
 
-// observed returns the plugin for an API server that calls see before each read. If see returns an error, that is the
-// answer. The API server has a store, one pod and one claim.
+// observed returns the plugin with a simulated API server, which has one store, one pod and one claim. The API server
+// calls see before each read. If see returns an error, the API server responds with this error.
 func observed(t *testing.T, see func(ctx context.Context, what any) error) *app {
 	t.Helper()
 	o, _ := kubefindingtest.Well()
@@ -114,7 +114,8 @@ func observed(t *testing.T, see func(ctx context.Context, what any) error) *app 
 	return a
 }
 
-// A list that does not answer costs its time limit, and the report names it. The other lists are still read.
+// If the request for a list gets no response, the report waits only until the time limit, says so, and still contains
+// the other lists.
 func TestEachListHasATimeLimit(t *testing.T) {
 	a := observed(t, func(ctx context.Context, what any) error {
 		if _, limited := ctx.Deadline(); !limited {
@@ -153,7 +154,8 @@ func TestZeroIsNoTimeLimit(t *testing.T) {
 		return ctx.Err()
 	})
 	o, _ := kubefindingtest.Well()
-	if err := a.objects.Delete(t.Context(), &o.Pods[0]); err != nil { // reading the pod's log would need a kubelet
+	// Without the pod, the report requests no log, for which a kubelet would be needed.
+	if err := a.objects.Delete(t.Context(), &o.Pods[0]); err != nil {
 		t.Fatal(err)
 	}
 	err := a.call(t.Context(), "report", "quotes", "--source-timeout=0", "--live-timeout=0", "--output=-")

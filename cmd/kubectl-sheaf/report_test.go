@@ -87,7 +87,7 @@ func TestReport(t *testing.T) {
 		"status.txt": "RecordStore report/quotes", "findings.json": "[", "objects/recordstore/quotes.yaml": "owner: team-a",
 		"objects/shardpool/quotes-ssd.yaml": "storageClassName: local-xfs", "objects/pod/quotes-etcd-1.yaml": "--verbose",
 		"events.txt": "",
-		"errors.txt": "logs/sheaf-operator-0/operator.log", // without a kubelet, logs cannot be read
+		"errors.txt": "logs/sheaf-operator-0/operator.log", // there is no kubelet, so logs cannot be read
 	} {
 		if text, ok := files[name]; !ok || !strings.Contains(text, words) {
 			t.Errorf("%s: there is %v, with\n%s", name, ok, text)
@@ -111,7 +111,7 @@ func TestReport(t *testing.T) {
 	})
 	t.Run("to standard output", func(t *testing.T) {
 		out.Reset()
-		a.err = io.Discard // discards the progress, because the test's app writes both outputs into one buffer
+		a.err = io.Discard // the progress is discarded, because it would be mixed with the archive in the same buffer
 		must.OK(t, a.call(t.Context(), "report", "quotes", "--live-timeout=1s", "--since=1h", "-o", "-"))
 		if files := unpack(t, out); files["status.txt"] == "" {
 			t.Errorf("%d files", len(files))

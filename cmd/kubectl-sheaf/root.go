@@ -31,8 +31,8 @@ type app struct {
 
 	config    *rest.Config
 	namespace string
-	objects   client.WithWatch     // typed, including the kinds of Sheaf
-	core      kubernetes.Interface // for logs and proxies
+	objects   client.WithWatch     // client for typed objects, including those of Sheaf's kinds
+	core      kubernetes.Interface // client for logs and proxied requests
 	// gateway is onGateway, unless a test replaces it.
 	gateway func(context.Context, *v1alpha1.RecordStore, func(recordv1.AdminServiceClient) error) error
 }
@@ -78,7 +78,7 @@ func (a *app) connect() error {
 		return failf("find the Kubernetes API: %w", err)
 	}
 	config.UserAgent = "kubectl-sheaf/" + version
-	config.QPS, config.Burst = 50, 100 // allows the many requests of a report
+	config.QPS, config.Burst = 50, 100 // a report sends more requests in a short time than the default allows
 	if a.namespace, _, err = a.flags.ToRawKubeConfigLoader().Namespace(); err != nil {
 		return failf("find the namespace: %w", err)
 	}
@@ -144,14 +144,14 @@ func (a *app) oneStore(ctx context.Context, args []string, limit time.Duration) 
 	return &stores[0], nil
 }
 
-// Screen widths in columns.
+// These widths of the screen are in columns.
 const (
 	widthPlain = 140 // for output that is not a terminal
 	widthMin   = 60
 )
 
-// width returns the requested width of the screen, or the width of the terminal if none is requested, or widthPlain if
-// the output is not a terminal.
+// width returns how many columns wide the output should be. This is the width in asked if it is not 0, otherwise the
+// width of the terminal, and widthPlain if the output is not a terminal.
 func (a *app) width(asked int) int {
 	if asked > 0 {
 		return max(asked, widthMin)

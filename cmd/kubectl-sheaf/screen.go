@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// screen formats a snapshot as lines of text, at most width columns wide. Only commands may be longer, so that they
-// can be copied.
+// screen formats a snapshot as lines of text that are at most width columns wide. Only commands may be wider, because
+// they must stay on one line to be copied.
 type screen struct {
 	*snapshot
 	width int
@@ -38,7 +38,7 @@ func (s *snapshot) show(width int, found []finding.Finding) string {
 	return c.out.String()
 }
 
-// say writes a prefix and a wrapped text. Continuation lines are aligned below the first.
+// say writes a prefix and a text. Long texts are wrapped, and their further lines are aligned with the first one.
 func (c *screen) say(prefix, format string, args ...any) {
 	for n, line := range wrap(fmt.Sprintf(format, args...), c.width-len(prefix)) {
 		if n > 0 {
@@ -48,7 +48,7 @@ func (c *screen) say(prefix, format string, args ...any) {
 	}
 }
 
-// section starts a section with a title and a text next to it.
+// section starts a section. It writes the title and, in the same line, a text.
 func (c *screen) section(title, format string, args ...any) {
 	c.out.WriteString("\n")
 	c.say(title+"  ", format, args...)
@@ -95,7 +95,7 @@ func copiesWords(r v1alpha1.Replication) string {
 	return fmt.Sprintf("%d copies, each in a %s of its own", r.Copies, cmp.Or(r.TopologyKey, corev1.LabelHostname))
 }
 
-// groupWords returns the numbers of groups that are loading, degraded, damaged, lost or moving.
+// groupWords lists how many groups are loading, degraded, damaged, lost or moving.
 func groupWords(g v1alpha1.GroupCounts) string {
 	words := ""
 	for _, n := range []struct {
@@ -141,8 +141,9 @@ func (c *screen) shards() {
 		}
 		memory := ""
 		if r.MemoryLimitBytes > 0 {
-			used := r.MemoryNeedBytes // computed at the start of the shard: 0 if the shard was new then
-			// A shard whose memory limit is too small uses only a part of its need.
+			used := r.MemoryNeedBytes // the need is computed when a shard starts, so it is 0 if the shard was new then
+			// If the memory limit of a shard is too small, the screen shows the need and not the used memory, because the
+			// shard uses only a part of what it needs.
 			if l := c.liveShard(r.Name); l.GetAlive() && r.State != v1alpha1.ShardMemoryTooSmall {
 				used = l.GetMemoryUsedBytes()
 			}
@@ -178,7 +179,8 @@ func (c *screen) rows() []shardRow {
 	return rows
 }
 
-// domain returns the failure domain of a shard as reported by the gateway or, without a report, the domain of its node.
+// domain returns the failure domain of a shard as a gateway reports it. If there is no report, it returns the domain
+// of the shard's node.
 func (c *screen) domain(s v1alpha1.ShardStatus) string {
 	if l := c.liveShard(s.Name); l != nil && l.GetDomain() != "" {
 		return l.GetDomain()
@@ -202,7 +204,7 @@ func (c *screen) liveShard(name string) *recordv1.Shard {
 	return nil
 }
 
-// domains counts copies by failure domain.
+// domains writes how many shards and copies are in each failure domain.
 func (c *screen) domains() {
 	type sum struct {
 		shards, copies, leads int
@@ -263,10 +265,10 @@ func redundantWords(store *v1alpha1.RecordStore) string {
 	}
 }
 
-// movesShown is the maximum number of moves in the table; further moves are only counted.
+// movesShown is the maximum number of moves in the table. Of the other moves, only the number is shown.
 const movesShown = 8
 
-// moves writes the running moves with their remaining time, and the moves that follow.
+// moves writes the running moves with their remaining time, and then the moves that wait.
 func (c *screen) moves() {
 	if c.Live.Err != nil {
 		c.section("MOVES", "not known, as no gateway was asked: %v", c.Live.Err)
@@ -276,7 +278,7 @@ func (c *screen) moves() {
 	c.table(movesTable(c.Live.Moves, movesShown))
 }
 
-// movesTable returns a table of the first moves.
+// movesTable returns a table of the given moves, with at most most rows.
 func movesTable(moves []*recordv1.Move, most int) table {
 	t := table{columns: []column{
 		{name: "GROUP"}, {name: "STATE"}, {name: "FROM", drop: 2}, {name: "TO", drop: 1}, {name: "DONE", right: true},

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// shorten truncates a text at its end.
+// shorten cuts off the end of a text that has more than most characters.
 func shorten(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most-3]) + "..."
@@ -141,14 +141,14 @@ func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
 	return workload.DiskNode(&v), device, fs
 }
 
-// findings writes the problems, the worst first, with the command for each of them.
+// findings writes the problems of the store, the worst first. Below each problem it writes the command that helps.
 func (c *screen) findings(found []finding.Finding) {
 	words := "none"
 	if len(found) > 0 {
 		words = finding.Words(found)
 	}
 	c.section("FINDINGS", "%s", words)
-	const indent = 9 // aligned below the object
+	const indent = 9 // width of the severity, so that commands are aligned below the object's name
 	for _, f := range found {
 		c.say(fmt.Sprintf("%-*s", indent, f.Severity), "%s: %s", f.Where, f.What)
 		if f.Do != "" {

@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The plugin calls with the rights of an administrator. It connects only to gateways of the store, and not to other
-// processes with a certificate of the store.
+// The plugin's calls have an administrator's rights. Therefore it connects only to gateways of the store, and not to
+// other processes that also have a certificate of the store.
 func TestThePluginSpeaksOnlyToGatewaysOfTheStore(t *testing.T) {
 	a, _ := newTestApp(t, "secure")
 	of := identity.Store{Domain: "cluster.local", Namespace: "secure", UID: uuid.New()}

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// livePatience is the default time limit for connecting to a gateway and getting its answer.
+// livePatience is the default time limit for connecting to a gateway and getting its report.
 const livePatience = 10 * time.Second
 
 func (a *app) statusCommand() *cobra.Command {
@@ -85,7 +85,7 @@ type statusDocument struct {
 	Findings  []finding.Finding          `json:"findings"`
 	// NotRead lists the objects that could not be read.
 	NotRead []string `json:"notRead,omitempty"`
-	// Live says why no gateway was asked, or why none answered. Live is empty if a gateway answered.
+	// Live says why there is no report from a gateway. It is empty if there is one.
 	Live string `json:"live,omitempty"`
 }
 

@@ -87,8 +87,8 @@ func set(list *[]metav1.Condition, kind string, status metav1.ConditionStatus, r
 	*list = append(*list, kubefindingtest.Condition(kind, status, reason, message))
 }
 
-// The screens are tested at the two usual widths of a terminal. Only commands may be wider than the screen, so that
-// they can be copied.
+// The screens are tested at two usual widths of a terminal. Only commands may be wider than the screen, because they
+// must stay on one line to be copied.
 func TestScreens(t *testing.T) {
 	silent := well()
 	silent.Live = live{Err: errors.New("none of the 2 gateways of store quotes is ready")}
@@ -108,7 +108,8 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// The memory of a shard whose need exceeds its limit is shown as the need, and not as the part that fits.
+// If a shard needs more memory than its limit, the screen shows the needed memory, and not the part that fits into
+// the limit.
 func TestMemoryThatDoesNotFitIsTheNeed(t *testing.T) {
 	s := well()
 	small := &s.Pools[0].Status.ShardStatuses[1]
@@ -191,7 +192,7 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 			t.Errorf("%+v", document)
 		}
 	})
-	t.Run("no gateway can be reached", func(t *testing.T) { // this server has no kubelet, so no port can be forwarded
+	t.Run("no gateway can be reached", func(t *testing.T) { // this API server has no kubelet, so no port can be forwarded
 		if l := a.askGateway(t.Context(), &stores[0], 5*time.Second); l.Err == nil ||
 			!strings.Contains(l.Err.Error(), "quotes-gateway-6d4c9b-0") {
 			t.Errorf("%v", l.Err)

@@ -13,7 +13,7 @@ type column struct {
 	name  string
 	drop  int
 	right bool
-	words bool // the cells are sentences, which are truncated at their end
+	words bool // the cells contain sentences, which are cut off at their end if they are too long
 }
 
 // table holds columns and rows.
@@ -25,7 +25,7 @@ type table struct {
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 const (
-	gap     = 2  // number of spaces between columns
+	gap     = 2  // number of spaces between two columns
 	cellMin = 12 // minimum width of a truncated cell
 )
 
@@ -110,7 +110,8 @@ func (t *table) line(cells []string, widths []int) string {
 	return strings.TrimRight(strings.Join(shown, strings.Repeat(" ", gap)), " ")
 }
 
-// truncate truncates a text in the middle to a number of characters. It keeps the end, which distinguishes names.
+// truncate shortens a text to the given number of characters. It removes characters from the middle, because names
+// often differ only at their end.
 func truncate(text string, width int) string {
 	runes := []rune(text)
 	if len(runes) <= width {
@@ -121,7 +122,8 @@ func truncate(text string, width int) string {
 	return string(runes[:width-len(dots)-tail]) + dots + string(runes[len(runes)-tail:])
 }
 
-// wrap breaks a text between words into lines of a maximum width. A longer word gets a line of its own.
+// wrap breaks a text into lines of at most width characters. It breaks only between words, so a longer word is a line
+// of its own.
 func wrap(text string, width int) []string {
 	var lines []string
 	line := ""

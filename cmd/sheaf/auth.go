@@ -203,14 +203,14 @@ func setTable(ctx context.Context, out *cli.Output, store *registry.Store, file 
 	return nil
 }
 
-// tenantRow is one quota of a tenant.
+// tenantRow is one row in the output of `sheaf auth tenants`, with one quota of one tenant.
 type tenantRow struct {
 	Tenant string       `json:"tenant"`
 	Prefix string       `json:"prefix"`
 	Groups int64        `json:"groups"`
 	Quota  access.Quota `json:"quota"`
 	Limit  int64        `json:"limit"`
-	Used   *int64       `json:"used,omitempty"` // absent for a quota that is a rate
+	Used   *int64       `json:"used,omitempty"` // absent if the quota limits a rate
 }
 
 func authTenantsCommand(a *app) *cobra.Command {

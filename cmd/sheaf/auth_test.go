@@ -43,8 +43,8 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 		"").Want(t, 2).Has(t, "needs --tls-dir")
 }
 
-// An administrator reads, changes and sets a table of grants by hand. The command refuses a table that is invalid, or
-// that somebody else has changed in the meantime.
+// An administrator can read a table of grants, change it, and set it again. The command refuses the table if it is
+// invalid, or if somebody else has changed the stored one in the meantime.
 func TestATableOfGrantsIsSetByHand(t *testing.T) {
 	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)

@@ -16,12 +16,13 @@ import (
 
 func TestAttributesUpToTheirLimit(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
-	most := strings.Repeat("v", 64<<10-2-4-1) // the maximum, minus the fields for both lengths, minus the key
+	// 64 KiB, minus the 2 and 4 bytes for the lengths of key and value, minus the key
+	most := strings.Repeat("v", 64<<10-2-4-1)
 	p.do(t, "data", "put", "-9223372036854775808", "--attr", "k="+most).Want(t, 0)
 	p.do(t, "", "put", "9223372036854775807", "--attr", "k="+most).Want(t, 0) // a record with empty data
 	p.do(t, "data", "put", "1", "--attr", "k="+most+"v").Want(t, 2).Has(t, "attributes")
 	p.do(t, "data", "put", "1", "--attr", strings.Repeat("k", 256)+"=v").Want(t, 2).Has(t, "attributes")
-	p.do(t, "", "get", "1").Want(t, 3) // nothing was stored
+	p.do(t, "", "get", "1").Want(t, 3) // the refused puts have stored nothing
 	p.kill()
 	p = startDev(t, filepath.Clean(p.dir()))
 	for id, data := range map[string]string{"-9223372036854775808": "data", "9223372036854775807": ""} {
@@ -40,7 +41,7 @@ func TestAttributesUpToTheirLimit(t *testing.T) {
 		Want(t, 1)
 }
 
-// dir returns the --dir folder of a sheaf dev process.
+// dir returns the value of the flag --dir with which the process was started.
 func (p *process) dir() string {
 	for i, arg := range p.cmd.Args {
 		if arg == "--dir" {
@@ -63,7 +64,7 @@ func TestAFullRealDisk(t *testing.T) {
 	p := startDev(t, dir, "--shards", "1", "--groups", "2", "--reserve", "16MiB", "--segment-bytes", "2MiB",
 		"--compaction-off")
 	defer p.kill() // the process must end before the disk is unmounted
-	// Another file leaves free space above the reserve for about a third of the files.
+	// A large file is created, so that only about a third of the imported files fit on the disk above the reserve.
 	var space syscall.Statfs_t
 	must(t, syscall.Statfs(point, &space))
 	ballast := filepath.Join(point, "ballast")

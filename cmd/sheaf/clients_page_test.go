@@ -13,9 +13,9 @@ import (
 
 var fencedBlock = regexp.MustCompile("(?m)^```(.*)\n((?:.*\n)*?)```$")
 
-// TestClientsPageQuotesExamples checks that docs/clients.md has one block of code for each language, and that each
-// block occurs line by line in a file of examples/. The page may leave out indentation that all lines of a block share
-// in the file.
+// TestClientsPageQuotesExamples checks the blocks of code in docs/clients.md. There must be one block for each
+// language, and the lines of a block must be in a file of examples/ in the same order without gaps. The page may omit
+// indentation that is common to all lines of a block.
 func TestClientsPageQuotesExamples(t *testing.T) {
 	page, err := os.ReadFile("../../docs/clients.md")
 	must(t, err)
@@ -24,7 +24,8 @@ func TestClientsPageQuotesExamples(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && slices.Contains([]string{"node_modules", "venv", "gen", "target"}, d.Name()) { // skip code of others
+		// These folders contain code that is not part of the examples.
+		if d.IsDir() && slices.Contains([]string{"node_modules", "venv", "gen", "target"}, d.Name()) {
 			return fs.SkipDir
 		}
 		if d.IsDir() || filepath.Ext(path) == ".md" {

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// clientProgram is a program of examples/ in one language. Each program has a driver in testdata. Called with only an
-// address, the driver makes rounds of writes until it reads "stop" from standard input, and then reads all records
-// back. Called with an address and "answers", it makes the calls of TestClientsHeedAnswers.
+// clientProgram is a program in examples/, in one language. Each program has a driver in testdata. If the driver is
+// called with only an address, it makes rounds of writes until it reads "stop" from standard input. Then it reads all
+// records back. If it is called with an address and "answers", it makes the calls that TestClientsHeedAnswers checks.
 type clientProgram struct {
 	language string
-	variable string // environment variable with the means to run the program, set by make test-clients
+	variable string // environment variable that `make test-clients` sets and that says what the program needs to run
 	file     string // path below examples/
 	driver   string
 	calls    string // calls beyond put and get: "" or "all"
-	// command prepares the folder that holds the program and its driver, and returns the command to run there. The
-	// argument with has the value of the environment variable.
+	// command prepares the folder dir, which contains the program and its driver, and returns the command to run there.
+	// The argument with is the value of the environment variable.
 	command func(t *testing.T, with, dir string) []string
 }
 
@@ -38,14 +38,14 @@ func TestClients(t *testing.T) {
 			s := newCopiesStore(t)
 			s.waitReady()
 			d := startDriver(t, append(command, s.address))
-			for _, name := range copiesShards { // whichever group is written, one of these shards leads it
+			for _, name := range copiesShards { // every shard is killed once, so the leader of each group is killed, too
 				d.rounds(10)
 				s.shards[name].kill()
 				d.rounds(30)
 				s.start(name)
 				s.shards[name].waitReady(t)
 			}
-			for range 3 { // the program must repeat the calls that the gateway does not repeat
+			for range 3 { // the gateway cannot repeat calls while it is down, so the program must repeat them
 				d.rounds(10)
 				s.gateway.kill()
 				s.startGateway()
@@ -62,8 +62,8 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// prepared returns the command that runs the driver, without its arguments. It skips the test if the language is not
-// requested.
+// prepared returns the command that runs the driver, without arguments for the driver. It skips the test if the
+// environment variable for the language is not set.
 func (p *clientProgram) prepared(t *testing.T) []string {
 	t.Helper()
 	with := os.Getenv(p.variable)
@@ -116,7 +116,8 @@ func (d *clientDriver) rounds(n int) {
 	}
 }
 
-// rest waits until the driver ends successfully, and returns the lines that it printed since the last call.
+// rest waits until the driver has exited successfully. It returns the lines that the driver has printed and that no
+// earlier call has read.
 func (d *clientDriver) rest() (lines []string) {
 	d.t.Helper()
 	for d.stdout.Scan() {
