@@ -99,8 +99,8 @@ func (s *benchStore) turn(ctx context.Context) error {
 	return s.settled(ctx)
 }
 
-// disturbed puts and gets records at a steady pace until the flag over is set. It returns the p99 of the puts and the
-// p99 of the gets.
+// disturbed writes and reads records at a steady pace until the flag over is set. It returns the p99 of the writes
+// and that of the reads.
 func (s *benchStore) disturbed(ctx context.Context, records int64, over *atomic.Bool) (puts, gets float64, err error) {
 	var put, get drive.Latencies
 	data := randomBytes(foregroundBytes)

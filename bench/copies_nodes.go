@@ -93,7 +93,8 @@ func newNodes(ctx context.Context, dir string, copies, groups int, secure *autho
 		}
 	}
 	for i, node := range n.nodes {
-		go func() { _ = node.server.Serve(listeners[i]) }() // returns when close stops the server
+		// The error is ignored, because Serve returns when close stops the server.
+		go func() { _ = node.server.Serve(listeners[i]) }()
 	}
 	return n, n.lead(ctx)
 }
@@ -246,7 +247,7 @@ func (n *benchNodes) open(ctx context.Context, node *benchNode, secure *authorit
 	}
 	d.host, d.server, d.guest = peer.New(host), newServer(creds), peer.New(guest)
 	peerv1.RegisterPeerServiceServer(d.server, d.host)
-	go func() { _ = d.server.Serve(listener) }() // returns when close stops the server
+	go func() { _ = d.server.Serve(listener) }() // the error is ignored, because Serve returns when close stops the server
 	return d, nil
 }
 

@@ -32,8 +32,8 @@ type putSide struct {
 
 const putsWithTLS = "copies 3 with TLS"
 
-// puts compares durable puts with three copies to three plain appenders, of which two receive the bytes over loopback.
-// With CopiesOptions.TLS it also compares puts over mutual TLS with puts in plaintext.
+// puts measures durable puts to groups with three copies. The baseline is three plain appenders, of which two receive
+// the bytes over loopback. With CopiesOptions.TLS, it also compares mutual TLS with plaintext.
 func (b *copiesBench) puts(ctx context.Context) (err error) {
 	dir, err := b.folder("put")
 	if err != nil {
@@ -268,7 +268,7 @@ func (w *rawWriter) put(own *appender, writer int, n int64, payload []byte) erro
 
 func (w *rawWriter) close() {
 	for i, conn := range w.conns {
-		_ = conn.Close() // ends the goroutine that reads from the connection
+		_ = conn.Close() // makes the goroutine that reads from the connection return
 		for range w.acks[i] {
 		}
 	}

@@ -61,7 +61,7 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 // rested waits until all groups are quiescent. Then it measures, once a round, how many percent of a core the shards
 // use. For each round it returns the average over all running shards, and the average over the shards in named.
 func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string) (all, of []float64, err error) {
-	// groups become quiescent half a second after their last activity
+	// Groups become quiescent half a second after their last activity.
 	if !backoff.Sleep(ctx, 2*time.Second+2*b.opts.Time) {
 		return nil, nil, context.Cause(ctx)
 	}
@@ -108,7 +108,7 @@ func (s *benchStore) ledBy(ctx context.Context, shards []string) error {
 
 // processorTimes returns the CPU time that each running shard has used.
 func (s *benchStore) processorTimes() (map[string]time.Duration, error) {
-	const ticksPerSecond = 100 // USER_HZ of Linux
+	const ticksPerSecond = 100 // USER_HZ on Linux: the unit of the times is 1/100 s
 	times := map[string]time.Duration{}
 	for name, c := range s.shards {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Cmd.Process.Pid))

@@ -198,7 +198,7 @@ func (s *benchStore) close() {
 	if s.etcd != nil {
 		s.etcd.Close()
 	}
-	// an error does not matter, because the benchmark removes the parent folder later and reports errors then
+	// An error does not matter, because the benchmark removes the parent folder later and reports errors then.
 	_ = os.RemoveAll(s.dir)
 }
 
@@ -216,7 +216,7 @@ func (s *benchStore) get(ctx context.Context, id int64, size int) error {
 	return err
 }
 
-// fill stores records with ids from 0 on.
+// fill stores the given number of records. Their ids begin at 0.
 func (s *benchStore) fill(ctx context.Context, records int64, size int) error {
 	data := randomBytes(size)
 	const batch = 64

@@ -31,7 +31,7 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 	if !ok {
 		return fmt.Errorf("raw codec: %T", v)
 	}
-	*b = append([]byte(nil), data...) // a copy, because gRPC reuses data
+	*b = append([]byte(nil), data...) // copied, because gRPC reuses the buffer
 	return nil
 }
 
@@ -91,7 +91,7 @@ func serve(ctx context.Context, options []grpc.ServerOption, register func(*grpc
 	}
 	server := grpc.NewServer(options...)
 	register(server)
-	go func() { _ = server.Serve(listener) }() // returns after Stop
+	go func() { _ = server.Serve(listener) }() // the error is ignored, because Serve returns when Stop is called
 	return listener.Addr().String(), server.Stop, nil
 }
 
@@ -99,7 +99,7 @@ func serve(ctx context.Context, options []grpc.ServerOption, register func(*grpc
 // without Sheaf.
 type bareServer struct {
 	recordv1.UnimplementedRecordServiceServer
-	data map[int64][]byte // data of the records, by size
+	data map[int64][]byte // the data of all records of a size, by this size
 }
 
 func serveBare(ctx context.Context, by link) (address string, stop func(), err error) {
@@ -107,7 +107,7 @@ func serveBare(ctx context.Context, by link) (address string, stop func(), err e
 	for _, size := range []int{1 << 10, 10 << 10, 1000, 10000} {
 		b.data[int64(size)] = randomBytes(size)
 	}
-	// the same options as a shard's server
+	// These are the same options as those of a shard's server.
 	options := []grpc.ServerOption{grpc.Creds(by.server), grpc.MaxRecvMsgSize(8 << 20)}
 	return serve(ctx, options, func(s *grpc.Server) { recordv1.RegisterRecordServiceServer(s, b) })
 }

@@ -141,7 +141,7 @@ func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget,
 }
 
 // touchedLoads compares loads into memory that both sides have touched before. It frees this memory before the
-// comparison in fresh memory begins, because a small machine does not have enough for both.
+// comparison with fresh memory begins, because a small machine does not have enough memory for both.
 func (b *loadBench) touchedLoads(
 	ctx context.Context, raw *rawFiles, load func(func() *segio.Loader) rounds.Cell,
 ) (got turns, err error) {

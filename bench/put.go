@@ -49,7 +49,7 @@ func (b *loadBench) durablePuts(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	cost := func(rates []float64) []float64 { // seconds per GB
+	cost := func(rates []float64) []float64 { // converts rates to seconds per GB
 		seconds := make([]float64, len(rates))
 		for i, r := range rates {
 			seconds[i] = 1e9 / r

@@ -34,7 +34,7 @@ type rawFiles struct {
 	files      []vfs.File
 	pieces     []piece
 	bytes      int64 // the total size of all files
-	bufferSize int64 // memory that all pieces need, aligned
+	bufferSize int64 // size of the memory that receives all pieces, including padding for alignment
 }
 
 // openRaw opens files for raw reading. All of them must support O_DIRECT, because a read from the page cache would not

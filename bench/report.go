@@ -21,7 +21,7 @@ const RoundsMin = 5
 // Options are the options that all benchmarks have.
 type Options struct {
 	Dir    string // parent of the temporary folder
-	Rounds int    // at least RoundsMin
+	Rounds int    // number of rounds, at least RoundsMin
 	Only   string // name of the only part to run; empty runs all parts
 	Say    func(string, ...any)
 }

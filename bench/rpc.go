@@ -24,11 +24,11 @@ import (
 // RPCOptions are the options of RPC.
 type RPCOptions struct {
 	Options
-	Time    time.Duration // duration of a measurement per variant and round
+	Time    time.Duration // duration of each measurement
 	Records int           // number of records that are read
 	Sizes   []int         // bytes of data in a record
 	Callers []int
-	TLS     bool // on all connections, including those to the servers that Sheaf is compared with
+	TLS     bool // use TLS on all connections, including those to the servers that Sheaf is compared with
 }
 
 // rpcBench is one run. It uses a store with one shard, an echo server, and a hop that forwards calls to the echo
@@ -135,7 +135,7 @@ func (b *rpcBench) close() {
 // firstID returns the first id of the records with the given size. Each size has its own range of ids.
 func firstID(size int) int64 { return int64(size) << 32 }
 
-// fill stores the records that are read later, in batches.
+// fill stores, in batches, the records that are read later.
 func (b *rpcBench) fill(ctx context.Context, size int) error {
 	const batch = 100
 	var next atomic.Int64

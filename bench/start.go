@@ -37,7 +37,7 @@ const (
 // the number for the residency.
 var zerosShare = map[group.Residency]int64{group.Resident: 32, group.Index: 256}
 
-// startCase is one size of records with one residency.
+// startCase is a record size together with a residency.
 type startCase struct {
 	size      int
 	residency group.Residency

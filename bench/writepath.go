@@ -100,7 +100,7 @@ func (b *writePath) withGroups(ctx context.Context, groups int) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = shard.Close() }() // no call is in progress that an error could affect
+	defer func() { _ = shard.Close() }() // an error does not matter, because no call is in progress
 	var cells []rounds.Cell
 	for _, size := range b.opts.Sizes {
 		for _, batch := range []int{0, b.opts.Batch} {

@@ -42,10 +42,10 @@ type PutOutcome struct {
 type pendingItem struct {
 	attempts attempts
 	put      *recordv1.PutRequest
-	stored   *PutOutcome // the outcome of put
+	stored   *PutOutcome // receives the outcome of put
 	get      *recordv1.GetRequest
-	read     *GetOutcome // the outcome of get
-	failure  *error      // the field Err of the outcome
+	read     *GetOutcome // receives the outcome of get
+	failure  *error      // receives the error; it is the field Err of the outcome
 	to       target
 	err      error
 	verdict  routing.Verdict // how routing.Judge classifies err

@@ -53,7 +53,7 @@ type Batcher struct {
 	done   sync.WaitGroup
 
 	mu      sync.Mutex
-	changed *sync.Cond // signalled when bytes, closed, or ended of a lane change
+	changed *sync.Cond // signalled when bytes, closed, or the field ended of a lane changes
 	bytes   int64      // number of data bytes that are waiting or in flight
 	closed  bool
 }
@@ -66,7 +66,7 @@ type batchLane struct {
 	items []PutItem
 	done  []func(PutResult, error) // callback for each item, which may be nil
 	bytes int64
-	full  bool  // the batch is sent immediately
+	full  bool  // the batch must be sent immediately
 	added int64 // number of puts added since the start
 	ended int64 // number of puts that have an outcome since the start; outcomes come in the order in which puts were added
 }

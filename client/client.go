@@ -95,9 +95,10 @@ type Client struct {
 	cancel  context.CancelFunc
 	watched chan struct{}
 
-	mu      sync.Mutex
-	conns   map[string]*server      // by address
-	leaving map[*server]*time.Timer // servers that routing no longer names, each with the timer that closes it
+	mu    sync.Mutex
+	conns map[string]*server // by address
+	// leaving has the servers that are no longer in the routing, each with the timer that closes its connection.
+	leaving map[*server]*time.Timer
 	closed  bool
 }
 
@@ -294,7 +295,7 @@ func (c *Client) conn(address string) (*server, error) {
 // call describes one call to a server.
 type call struct {
 	op    string  // names the call in errors
-	key   *Key    // nil if any gateway can serve the call
+	key   *Key    // record that the call is for; nil if it is for no particular record
 	group string  // group that the call is for, if key is nil; empty if the call is for no particular group
 	write bool    // the call is a write with a request id
 	epoch *uint64 // field of the request for the epoch of the routing; nil if the request has none

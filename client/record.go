@@ -112,7 +112,7 @@ func orZero[T any](options *T) (o T) {
 
 func (o *PutOptions) condition() *recordv1.WriteCondition {
 	switch {
-	// an empty condition makes the server refuse the request, and its error names the field
+	// An empty condition makes the server refuse the request, and its error names the field.
 	case o.IfVersion != "" && o.IfAbsent:
 		return &recordv1.WriteCondition{}
 	case o.IfVersion != "":

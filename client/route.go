@@ -26,7 +26,7 @@ type table struct {
 type shardRoute struct {
 	first, last uint64
 	server      *server
-	tenure      *liveness.Tenure // the time during which server leads
+	tenure      *liveness.Tenure // the period in which the server leads the group
 }
 
 // supersededPatience limits how long a call may still wait for a shard after another shard has become the group's

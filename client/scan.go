@@ -132,7 +132,7 @@ type scanning struct {
 	request  recordv1.ScanRequest
 	attempts attempts
 	cursor   []byte
-	// addresses of the shards that hold the split, best first; nil if any gateway can serve the scan
+	// addresses lists the shards that hold the split, best first. It is nil if any gateway can serve the scan.
 	addresses []string
 }
 

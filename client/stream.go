@@ -51,7 +51,7 @@ type uploading struct {
 	key     Key
 	options PutOptions
 	from    io.Reader
-	sum     *uint32 // checksum of the data, or nil if not known in advance
+	sum     *uint32 // checksum of the data, or nil if it is not known in advance
 	size    *int64  // size of the data, or nil if it is not known in advance
 	read    int64
 	readErr error
@@ -203,7 +203,7 @@ func (c *Client) Download(ctx context.Context, key Key, to io.Writer, options *D
 	if err != nil {
 		return Record{}, err
 	}
-	defer func() { _ = r.Close() }() // never returns an error
+	defer func() { _ = r.Close() }() // Close never returns an error
 	_, err = r.WriteTo(to)
 	return r.Record(), err
 }
@@ -376,7 +376,7 @@ func (c *Client) getLarge(ctx context.Context, op string, key Key, o GetOptions)
 	if err != nil {
 		return Record{}, err
 	}
-	defer func() { _ = r.Close() }() // never returns an error
+	defer func() { _ = r.Close() }() // Close never returns an error
 	if r.record.Size > limit {
 		return Record{}, &Error{
 			Op: op, Code: codes.FailedPrecondition, Reason: reason.UseDownload,

@@ -14,8 +14,8 @@ import (
 
 // TLSFiles names the files with which a caller and a store authenticate each other, in PEM format.
 type TLSFiles struct {
-	CA        string // authorities of the store
-	Cert, Key string // certificate and key of the caller; set both or none
+	CA        string // file with the certificates of the store's authorities
+	Cert, Key string // files with the caller's certificate and its key; set both or none
 }
 
 // TLS returns credentials for Config.Credentials. TLS reads the files immediately, and again for each connection, so

@@ -18,7 +18,7 @@ type badCase struct {
 	value any
 	// with holds the other fields that the object needs for this case.
 	with fields
-	// update makes the case a change of a stored object that has the fields in with.
+	// update means that the case changes a stored object, which has the fields in with.
 	update bool
 	// at is the field that the error names. It is empty if the error names the changed field.
 	at string
@@ -189,7 +189,7 @@ func TestWrongType(t *testing.T) {
 					path := concrete(n.path)
 					object, try := build(t, kind, siblings(kind, path)), tryCreate
 					if strings.HasPrefix(path, "status") {
-						// the test changes the status of a stored object, because a new object has no status
+						// The test changes the status of a stored object, because a new object has no status.
 						object, try = base.DeepCopy(), tryStatus
 					}
 					apply(t, object, fields{path: value})

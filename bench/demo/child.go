@@ -80,7 +80,7 @@ func (d *demo) end() error {
 	if d.child == nil {
 		return nil
 	}
-	_ = d.child.Cmd.Process.Signal(syscall.SIGTERM) // fails if the process has already exited
+	_ = d.child.Cmd.Process.Signal(syscall.SIGTERM) // an error means that the process has already exited
 	select {
 	case <-d.child.Ended:
 		return nil

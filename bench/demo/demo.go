@@ -25,7 +25,7 @@ type Options struct {
 	Residency string // "index" or "resident"
 	Once      bool   // stop after the report
 	Out       *cli.Output
-	StallMax  time.Duration // maximum time without progress during a wait; 0: a minute
+	StallMax  time.Duration // maximum time without progress during a wait; 0 means a minute
 	Program   string        // path of the program that runs `sheaf dev`; empty means this program
 }
 
@@ -91,7 +91,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 	defer func() { err = errors.Join(err, d.end()) }()
 	if err := d.run(ctx); err != nil {
 		if ctx.Err() != nil {
-			return err // the user stopped it
+			return err // the user has interrupted the demo
 		}
 		return d.evidence(err)
 	}

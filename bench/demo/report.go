@@ -117,7 +117,7 @@ func (l *load) besides() float64 { return max(0, l.took.Seconds()-l.seconds()) }
 func (d *demo) sayLoad(l load, device float64, cold bool) {
 	what := "loaded"
 	if d.Residency == "index" {
-		what = "indexed" // the data remains on the disk
+		what = "indexed" // only the index was loaded, and the data remains on the disk
 	}
 	d.say("   %s %s records: %s in %.2f s, %s/s", what, cli.FormatCount(l.records), cli.FormatBytes(l.Load.BytesDone),
 		l.seconds(),

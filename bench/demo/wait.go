@@ -251,7 +251,7 @@ func (d *demo) logTail() string {
 // sentence that says whether that worked.
 func (d *demo) dump() string {
 	place := d.child.kernelPlace()
-	_ = d.child.Cmd.Process.Signal(syscall.SIGQUIT) // fails if the process has already exited
+	_ = d.child.Cmd.Process.Signal(syscall.SIGQUIT) // an error means that the process has already exited
 	select {
 	case <-d.child.Ended:
 		return "the stacks of its goroutines are at the end of the log"

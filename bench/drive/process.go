@@ -51,7 +51,7 @@ func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 
 // Kill kills the process, and returns when the process has exited.
 func (p *Process) Kill() {
-	_ = p.Cmd.Process.Kill() // fails if the process has already exited
+	_ = p.Cmd.Process.Kill() // an error means that the process has already exited
 	<-p.Ended
 }
 

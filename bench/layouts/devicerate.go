@@ -17,8 +17,8 @@ const deviceRateKind = "sheaf.dev/device-rate"
 // DeviceRate is the rate of sequential reads from the device below a folder, without the page cache.
 type DeviceRate struct {
 	Kind               string `json:"kind"`               // always deviceRateKind
-	ReadBytesPerSecond int64  `json:"readBytesPerSecond"` // median of all readings
-	SampleBytes        int64  `json:"sampleBytes"`        // size of one reading
+	ReadBytesPerSecond int64  `json:"readBytesPerSecond"` // median rate over all reads of the sample file
+	SampleBytes        int64  `json:"sampleBytes"`        // size of the sample file
 	FileSystem         string `json:"fileSystem"`
 }
 
@@ -84,7 +84,7 @@ func writeSample(ctx context.Context, f *os.File, bytes int64) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		_, _ = random.Read(buffer) // never returns an error
+		_, _ = random.Read(buffer) // Read never returns an error
 		if _, err := f.Write(buffer); err != nil {
 			return err
 		}

@@ -63,7 +63,7 @@ func (l *fileLayout) path(dir string, set *recordSet, i int) (folder, path strin
 	return folder, folder + "/" + name
 }
 
-// prepare creates the folders, outside the measured time.
+// prepare creates the folders before the measured time begins.
 func (l *fileLayout) prepare(ctx context.Context, dir string, set *recordSet) error {
 	if !l.made {
 		return nil

@@ -26,11 +26,11 @@ type Options struct {
 	Path        string   // measure in this folder, on its own file system, and create no file systems
 	FileSystems []string // names from FileSystemNames; empty means all
 	Tables      []int    // numbers of the tables to measure, 1 to 5; empty means all
-	Scale       string   // one of Scales
+	Scale       string   // one of the names that Scales returns
 	Rounds      int      // number of rounds; 0 means the default of the scale
 	State       string   // file that stores the results during a run; empty means that they are not stored
 	Resume      bool     // continue with the results in State
-	MemoryLimit int64    // bytes that this process may use; 0: as many as are available
+	MemoryLimit int64    // number of bytes that this process may use; 0 means all available memory
 	Version     string   // version of the program
 	Say         func(format string, a ...any)
 	Progress    func(rounds.Progress) // may be nil

@@ -23,7 +23,7 @@ const (
 // mounted is a mounted file system.
 type mounted struct {
 	point  string
-	daemon *drive.Process // nil if the kernel serves the file system
+	daemon *drive.Process // the FUSE program; nil if the kernel serves the file system
 }
 
 func mount(ctx context.Context, fs *fileSystem, device, point string) (*mounted, error) {

@@ -31,7 +31,7 @@ type place interface {
 
 // site is the place of one measurement.
 type site struct {
-	*rounds.Figures // results of the measurement
+	*rounds.Figures // receives the results of the measurement
 	dir             string
 	// mkfsSeconds is the time that mkfs took. It is 0 if no file system was created.
 	mkfsSeconds float64

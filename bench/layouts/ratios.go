@@ -21,7 +21,8 @@ type target struct {
 	// target.
 	least  func(c *cell) float64
 	atMost bool
-	// key of a metric of Sheaf itself; if set, Sheaf is compared with this metric, and not with other layouts
+	// limit is the key of a metric of Sheaf itself. If it is set, Sheaf is compared with this metric, and not with other
+	// layouts.
 	limit string
 	also  string // key of the metric in the other layouts; empty means figure
 }

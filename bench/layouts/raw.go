@@ -80,7 +80,7 @@ func rawWrite(dir string, bytes int64) (seconds float64, ok bool, err error) {
 		return 0, false, fmt.Errorf("%s: %w", name, err)
 	}
 	buffer := vfs.AlignedBytes(rawReadBytes)
-	_, _ = rand.NewChaCha8([32]byte{1}).Read(buffer) // never returns an error
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(buffer) // Read never returns an error
 	err = drive.Shared(rawReaders, bytes/rawReadBytes, func(_ int, i int64) error {
 		_, err := f.WriteAt(buffer, i*rawReadBytes)
 		return err

@@ -26,7 +26,7 @@ type recordSet struct {
 func newSet(live, total, size int) *recordSet {
 	s := &recordSet{live: live, total: max(live, total), size: size, pool: make([]byte, poolBytes+size)}
 	source := rand.NewChaCha8([32]byte{1})
-	_, _ = source.Read(s.pool) // never returns an error
+	_, _ = source.Read(s.pool) // Read never returns an error
 	return s
 }
 
@@ -80,7 +80,7 @@ func newArena(bytes int64) (*arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", bytes, err)
 	}
-	// Sheaf's own loader gives the same advice to the kernel; an error does not matter
+	// Sheaf's own loader gives the kernel the same advice. An error does not matter.
 	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE)
 	return &arena{memory: memory}, nil
 }

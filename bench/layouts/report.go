@@ -13,7 +13,7 @@ type part struct {
 	table            int
 	part             string
 	id, title, about string
-	// the plots for one file system; the ID of a plot is the key of the metric that it shows
+	// plots are the plots for one file system. The ID of a plot is the key of the metric that it shows.
 	plots []result.Plot
 }
 

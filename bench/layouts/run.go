@@ -126,7 +126,7 @@ func (r *run) note(format string, a ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, a...))
 }
 
-// most returns the maximum needs over all measurements.
+// most returns, for each resource, the maximum that any of the measurements needs.
 func (r *run) most() (most need) {
 	for i := range r.cells {
 		n := r.cells[i].needs

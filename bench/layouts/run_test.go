@@ -243,7 +243,7 @@ func TestDeviceWithData(t *testing.T) {
 // Without root, the existing file system is measured, and the report names the omitted measurements.
 func TestRunOnAPath(t *testing.T) {
 	dir := t.TempDir()
-	// in its own mount namespace, the test uses a tmpfs, so that a sync does not wait for other processes' writes
+	// In its own mount namespace, the test uses a tmpfs, so that a sync does not wait for other processes' writes.
 	if loop.HasOwnMounts() {
 		must.OK(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 		defer func() { must.OK(t, unix.Unmount(dir, 0)) }()

@@ -80,7 +80,7 @@ func Scales() []string { return []string{"quick", "full", "paper"} }
 
 // need holds the resources that a measurement needs. They are checked before the first measurement.
 type need struct {
-	files   int   // number of file names
+	files   int   // number of files that the file system must be able to hold
 	disk    int64 // in bytes
 	memory  int64 // in bytes
 	seconds float64

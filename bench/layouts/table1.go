@@ -197,7 +197,7 @@ func fillAndParse(ctx context.Context, s *site, l layout, set *recordSet) error 
 	var sum atomic.Uint64
 	took, err := readCold(ctx, s, l, set, 1, func(_ int64, data []byte) error {
 		h := fnv.New64a()
-		_, _ = h.Write(data) // never returns an error
+		_, _ = h.Write(data) // Write never returns an error
 		sum.Add(h.Sum64())
 		return nil
 	})

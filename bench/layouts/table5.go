@@ -73,7 +73,7 @@ func limitCells() []cell {
 	return []cell{
 		base.of(flatTitle, needs, fillFolder),
 		base.of(oursTitle, needs, func(ctx context.Context, s *site) error {
-			// the data of a record is as long as a file name in the other layout
+			// The data of a record is as long as a file name in the other layout.
 			set := newSet(limitRecords, limitRecords, limitNameBytes)
 			l := &ours{residency: group.Index}
 			if err := l.fill(ctx, s.dir, set, false); err != nil {

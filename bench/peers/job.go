@@ -239,7 +239,7 @@ const poolBytes = 4 << 20
 func randomPool() []byte {
 	pool := make([]byte, poolBytes)
 	source := rand.NewChaCha8([32]byte{1})
-	_, _ = source.Read(pool) // never returns an error
+	_, _ = source.Read(pool) // Read never returns an error
 	return pool
 }
 

@@ -48,7 +48,7 @@ type options struct {
 	only               string
 	scale              string
 	rounds             int
-	stores             map[string]bool // empty means all stores
+	stores             map[string]bool // names of the stores to measure; empty means all
 	sizes              []size
 	callers            []int
 	time               time.Duration // duration of the warm gets, and of each measurement over the network
@@ -183,7 +183,7 @@ func (b *bench) say(format string, a ...any) {
 // run performs the measurements and returns the report. It removes its temporary folder before it returns.
 func (b *bench) run(ctx context.Context) (r *result.Report, err error) {
 	var old *result.Report
-	// the older report is read first, so that an unreadable one does not waste an hour of measurements
+	// The older report is read first, so that an unreadable one does not waste an hour of measurements.
 	if b.opts.compare != "" {
 		if old, err = result.ReadFile(b.opts.compare); err != nil {
 			return nil, err

@@ -40,7 +40,7 @@ type remote interface {
 type way struct {
 	server string
 	name   string
-	batch  bool // many records per call
+	batch  bool // a call takes many records
 	get    bool
 }
 

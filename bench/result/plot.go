@@ -52,7 +52,7 @@ var (
 	marksMax    = 40   // a series with at most this many points has a mark on each of them
 	marksOfMany = 8    // number of marks on a series with more points
 	pointsMax   = 1200 // maximum number of points that are drawn for a series; a longer series is thinned
-	seriesStep  = 8    // number of colours
+	seriesStep  = 8    // number of colours for series; further series repeat them
 )
 
 // advance is the approximate width of a letter as a fraction of the font size. Most letters are a little narrower,
@@ -162,7 +162,7 @@ func (l *layout) series(c canvas, s *Series, i int) {
 	some := points
 	if len(points) > marksMax {
 		some = nil
-		// a long series has marks at evenly spaced points
+		// A long series has marks only at some points, which are evenly spaced.
 		for n := range marksOfMany {
 			some = append(some, points[(2*n+1)*len(points)/(2*marksOfMany)])
 		}
@@ -240,7 +240,7 @@ func axisOf(p *Plot, dimension int, log bool) axis {
 		return logAxis(low, high)
 	}
 	if dimension == 1 || low > 0 && low < high/3 {
-		low, high = min(low, 0), max(high, 0) // heights mislead if the axis does not begin at 0
+		low, high = min(low, 0), max(high, 0) // a bar or line would look too high if the axis did not begin at 0
 	}
 	return linearAxis(low, high)
 }

@@ -98,7 +98,7 @@ func bar(z *vector.Rasterizer, from, to point, half float64) {
 		return
 	}
 	ux, uy := (to.x-from.x)/length*half, (to.y-from.y)/length*half
-	// extend both ends, so that no gap remains between two pieces
+	// Extend both ends, so that no gap remains between two pieces.
 	from, to = point{from.x - ux/2, from.y - uy/2}, point{to.x + ux/2, to.y + uy/2}
 	outline(z, []point{{from.x - uy, from.y + ux}, {to.x - uy, to.y + ux}, {to.x + uy, to.y - ux},
 		{from.x + uy, from.y - ux}})

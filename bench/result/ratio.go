@@ -68,7 +68,7 @@ func Ratios(id, title, about string, ratios []Ratio) Table {
 	case len(ratios):
 		t.Columns[2].Better = Lower
 	default:
-		// in some rows a lower ratio is better and in others a higher one, so only the verdict shows which
+		// In some rows a lower ratio is better and in others a higher one, so only the verdict shows which.
 		t.Columns[2].Better = ""
 	}
 	return t

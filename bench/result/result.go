@@ -55,9 +55,9 @@ type Table struct {
 type Column struct {
 	Key    string `json:"key"`
 	Title  string `json:"title"`
-	Unit   string `json:"unit,omitempty"`   // B, B/s, s, ns, /s, x (a ratio), % or a word
+	Unit   string `json:"unit,omitempty"`   // the unit: B, B/s, s, ns, /s, x (a ratio), % or a word
 	Better string `json:"better,omitempty"` // Lower, Higher, or empty if neither is better
-	// plots use a logarithmic scale, because the values span several orders of magnitude
+	// Log makes plots use a logarithmic scale, because the values span several orders of magnitude.
 	Log bool `json:"log,omitempty"`
 }
 

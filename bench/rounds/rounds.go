@@ -88,7 +88,7 @@ type Progress struct {
 	Key         string // key of the cell whose measurement begins or has ended
 	Ended       bool
 	Figures     string        // the results, if the cell has finished
-	Round       int           // counted from 1
+	Round       int           // number of the round, counted from 1
 	Took        time.Duration // duration of the measurement; 0 until it has ended
 	Done, Total int           // numbers of measurements that have ended, and of all measurements
 	Part        float64       // completed fraction of the run, from 0 to 1, computed from the expected durations

@@ -50,7 +50,7 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	}
 	clitest.Run(t, nil, benchUser, program, "layouts", "--device", "/dev/loop0").Want(t, 2).Has(t, "root")
 	rateFile := filepath.Join(dir, "rate.json")
-	if err := os.WriteFile(rateFile, nil, 0o666); err != nil { // as the kubelet creates it
+	if err := os.WriteFile(rateFile, nil, 0o666); err != nil { // the file exists and is empty, as the kubelet creates it
 		t.Fatal(err)
 	}
 	must.OK(t, os.Chmod(rateFile, 0o666))

@@ -61,7 +61,7 @@ shown, not enforced.`,
 // reportFlags are the flags that determine where a report is written.
 type reportFlags struct {
 	out, compare string
-	old          *result.Report // the report that compare names
+	old          *result.Report // the report that --compare names
 }
 
 // add adds the flags --out and --compare. If --compare names an older report, the report is read before anything is

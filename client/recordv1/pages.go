@@ -22,8 +22,8 @@ func all[R any](token string, name func(R) string, ask func(token string) (rows 
 		}
 		before := len(out)
 		for _, row := range rows {
-			// A server that is too old for pages returns all rows. Such a server may respond after a newer server,
-			// which sent the earlier pages, has stopped.
+			// A server that does not support pages returns all rows. Such a server may respond if the newer server that sent
+			// the earlier pages has stopped in the meantime.
 			if !listed[name(row)] {
 				out = append(out, row)
 			}

@@ -60,8 +60,8 @@ are for names, and give a certificate that its Secrets have (docs/install.md).`,
 // forwardPause is the time between the loss of a forwarded connection and the next attempt to connect.
 const forwardPause = 500 * time.Millisecond
 
-// forwardOn forwards to one gateway after another until the context ends. If the first attempt fails, forwardOn
-// returns the error.
+// forwardOn forwards to a gateway until the context ends. If the connection to one gateway is lost, it forwards to
+// another one. If the first attempt fails, forwardOn returns the error.
 func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, address string, ports []string) error {
 	worked := false
 	for {

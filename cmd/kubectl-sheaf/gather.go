@@ -131,7 +131,7 @@ func listShards(ctx context.Context, from client.Reader, namespace string) ([]v1
 	return list.Items, nil
 }
 
-// listArchives reads the RecordArchives of a store. It returns none if the cluster does not know this kind.
+// listArchives reads the RecordArchives of a store. It returns none if the cluster does not have this kind.
 func listArchives(ctx context.Context, from client.Reader, store *v1alpha1.RecordStore) (
 	of []v1alpha1.RecordArchive, err error) {
 	var list v1alpha1.RecordArchiveList
@@ -147,8 +147,8 @@ func listArchives(ctx context.Context, from client.Reader, store *v1alpha1.Recor
 	return of, nil
 }
 
-// gatherVolumes reads the PersistentVolumes of the claims one by one, because a user may have the permission to get
-// them but not to list them.
+// gatherVolumes reads the PersistentVolumes of the claims one by one, because a user may be permitted to get them but
+// not to list them.
 func (a *app) gatherVolumes(ctx context.Context, from client.Reader, s *snapshot) {
 	for i := range s.Claims {
 		name := s.Claims[i].Spec.VolumeName

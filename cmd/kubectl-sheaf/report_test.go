@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// unpack reads an archive. It returns the contents by name, without the folder.
+// unpack reads an archive. It returns the content of each file by the file's name, without the folder.
 func unpack(t *testing.T, r io.Reader) map[string]string {
 	t.Helper()
 	packed, err := gzip.NewReader(r)

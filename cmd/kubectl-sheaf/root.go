@@ -43,7 +43,7 @@ func newApp(out, err io.Writer) *app {
 	return a
 }
 
-// command returns the command line.
+// command returns the plugin's root command.
 func (a *app) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubectl-sheaf",
@@ -85,7 +85,7 @@ func (a *app) connect() error {
 	return a.connectTo(config)
 }
 
-// connectTo creates the clients of an API server.
+// connectTo creates the clients for an API server.
 func (a *app) connectTo(config *rest.Config) (err error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -93,7 +93,7 @@ func (a *app) connectTo(config *rest.Config) (err error) {
 			return failf("know the kinds: %w", err)
 		}
 	}
-	log.SetLogger(logr.Discard()) // prevents a warning of the client library
+	log.SetLogger(logr.Discard()) // without a logger, the client library would print a warning
 	a.config = config
 	if a.objects, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
 		return failf("connect to the Kubernetes API at %s: %w", config.Host, err)
@@ -146,7 +146,7 @@ func (a *app) oneStore(ctx context.Context, args []string, limit time.Duration) 
 
 // These widths of the screen are in columns.
 const (
-	widthPlain = 140 // for output that is not a terminal
+	widthPlain = 140 // width of output that is not a terminal
 	widthMin   = 60
 )
 

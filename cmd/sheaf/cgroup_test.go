@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// All memory that a process may use in addition to the index and resident data fits into the headroom of its cgroup.
+// All memory that a process may use in addition to the index and the resident data fits into the headroom of its
+// cgroup limit.
 func TestAllowancesFitTheCgroup(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

@@ -80,7 +80,7 @@ type scriptedStore struct {
 	puts     map[int64]int       // number of puts received
 	ids      map[int64][]byte    // request id of each record's put
 	late     map[int64]time.Time // time for each record before which the put must not be repeated
-	calls    map[string]int      // number of calls of other methods
+	calls    map[string]int      // number of calls to each other method
 	breaches []string
 }
 

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// SHEAF_PYTHON is a Python with the packages of examples/python/requirements.txt.
+// The variable SHEAF_PYTHON has the path of a Python interpreter that has the packages in
+// examples/python/requirements.txt.
 var pythonClient = clientProgram{
 	language: "python", variable: "SHEAF_PYTHON", file: "python/sheaf_client.py", driver: "driver.py", calls: "all",
 	command: func(t *testing.T, python, dir string) []string {

@@ -16,7 +16,7 @@ import (
 // records back. If it is called with an address and "answers", it makes the calls that TestClientsHeedAnswers checks.
 type clientProgram struct {
 	language string
-	variable string // environment variable that `make test-clients` sets and that says what the program needs to run
+	variable string // environment variable that says where the tools of the language are; `make test-clients` sets it
 	file     string // path below examples/
 	driver   string
 	calls    string // calls beyond put and get: "" or "all"
@@ -105,7 +105,7 @@ func startDriver(t *testing.T, command []string) *clientDriver {
 	return d
 }
 
-// rounds waits for n more lines.
+// rounds waits until the driver has printed n more lines.
 func (d *clientDriver) rounds(n int) {
 	d.t.Helper()
 	for range n {
@@ -129,7 +129,7 @@ func (d *clientDriver) rest() (lines []string) {
 	return lines
 }
 
-// output runs a preparatory command, which must succeed.
+// output runs a command that prepares the test, and returns its output. The command must succeed.
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()

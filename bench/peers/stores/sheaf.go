@@ -133,7 +133,7 @@ func (s *sheafStore) Put(batch []store.Record) error {
 		pending = append(pending, s.replicas[s.groupOf(r.ID)].Propose(replica.Write{ID: r.ID, Data: r.Data}))
 	}
 	var first error
-	// wait for all writes even after an error, because the caller may change the data once Put returns
+	// Wait for all writes even after an error, because the caller may change the data once Put returns.
 	for _, p := range pending {
 		if _, err := p.Wait(context.Background()); first == nil {
 			first = err

@@ -15,7 +15,7 @@ type lines struct {
 	dialing map[*context.CancelFunc]struct{}
 }
 
-// line is one connection of lines.
+// line is one of the connections in lines.
 type line struct {
 	net.Conn
 	all *lines

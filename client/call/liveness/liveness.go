@@ -43,7 +43,8 @@ const (
 	keepaliveTime  = 20 * time.Second
 	keepaliveWait  = 5 * time.Second
 	reconnectFirst = 20 * time.Millisecond // the first pause between two attempts to connect
-	reconnectMax   = 2 * time.Second       // the longest pause, and the minimum time limit of an attempt
+	// reconnectMax is the longest pause between two attempts, and the minimum time limit of one attempt.
+	reconnectMax = 2 * time.Second
 )
 
 // Options configures a Pulse. The zero value is usable.
@@ -72,7 +73,7 @@ type Pulse struct {
 	silent   atomic.Bool   // whether the server was found to hang, and has not responded since
 
 	mu     sync.Mutex
-	conn   grpc.ClientConnInterface // for health checks; nil until Ask is called
+	conn   grpc.ClientConnInterface // connection for health checks; nil until Ask is called
 	closed bool
 }
 

@@ -12,7 +12,7 @@ import (
 type Tenure struct {
 	pulse   *Pulse
 	over    atomic.Bool
-	waiting atomic.Int64 // waits that started before the tenure was over
+	waiting atomic.Int64 // number of waits that began during the tenure and have not ended
 }
 
 // Tenure starts a tenure of this server.

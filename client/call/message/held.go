@@ -12,9 +12,9 @@ import (
 // Allowance limits the bytes that all calls of a process hold for their responses. Allowance is safe for concurrent
 // use.
 type Allowance interface {
-	// Take takes n more bytes for a call that has already taken the number of bytes given by the argument have. n may
-	// be negative. If Take returns an error, the bytes are refused, and the gRPC caller receives that error. Take never
-	// refuses bytes to the only call.
+	// Take takes n more bytes for a call that has already taken have bytes. A negative n returns bytes. If Take returns
+	// an error, the bytes are refused, and the gRPC caller receives that error. If there is only one call, Take never
+	// refuses it bytes.
 	Take(n, have int64) error
 	// Add takes n bytes without a check, for bytes that are already held. A negative n returns bytes to the allowance.
 	Add(n int64)
@@ -127,8 +127,8 @@ func RoundUp(n int64) int64 {
 	return max(size, n)
 }
 
-// freedBytes is the size of a buffer that gRPC returns to its pool when it is freed. gRPC would not return a much
-// smaller buffer.
+// freedBytes is the capacity of the empty buffer. It is large enough for gRPC to return the buffer to its pool, which
+// it does not do with small buffers.
 const freedBytes = 2 << 10
 
 var freedSpace [freedBytes]byte

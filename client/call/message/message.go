@@ -151,7 +151,7 @@ func RefuseCompressed() grpc.ServerOption {
 	return grpc.RPCDecompressor(refused{})
 }
 
-// refused is a compressor that only fails.
+// refused is a decompressor that refuses every message.
 type refused struct{}
 
 // Type implements grpc.Decompressor.

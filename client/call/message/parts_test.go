@@ -16,7 +16,7 @@ import (
 // A request with very many empty parts is not decoded, because it would take a hundred times as much memory as it has
 // bytes.
 func TestRequestsOfTooManyPartsAreNotDecoded(t *testing.T) {
-	empty := bytes.Repeat([]byte{0x0a, 0}, 4<<20) // field 1 with no bytes, repeated
+	empty := bytes.Repeat([]byte{0x0a, 0}, 4<<20) // field 1 without any bytes, four million times
 	within := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), empty)
 	for _, into := range []proto.Message{&recordv1.BatchPutRequest{}, &recordv1.BatchGetRequest{},
 		&recordv1.PlanScanRequest{}} {

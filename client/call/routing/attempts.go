@@ -9,7 +9,7 @@ import (
 
 // Pace configures how calls are retried.
 type Pace struct {
-	// the first pause and the longest one; each pause is twice the previous one, plus or minus half
+	// First and Most are the first pause and the longest one. Each pause is twice the previous one, plus or minus half.
 	First, Most time.Duration
 	Patience    time.Duration // time limit of a call whose context has no deadline, counted from its first pause
 	// Reserve is the part of the remaining time that is kept for sending the response back. If an eighth of the

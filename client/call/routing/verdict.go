@@ -24,7 +24,7 @@ const (
 type Verdict struct {
 	Fate   Fate
 	Reason string            // reason in Sheaf's ErrorInfo, or SHARD_UNREACHABLE for a transport error
-	Info   map[string]string // metadata of our ErrorInfo
+	Info   map[string]string // metadata of Sheaf's ErrorInfo
 	Wait   time.Duration     // minimum wait that the server asks for, or 0 if none
 	// EndsDoubt means that the group's leader sent this response to a write after it had looked for the request id.
 	// Therefore no earlier attempt with that id was applied. All other failures leave open whether an earlier attempt
