@@ -28,10 +28,10 @@ type dataset struct {
 	groups         []format.Identity
 	records        int64 // total over all groups
 	size           int   // bytes of data in each record
-	open           bool  // the active segments are not sealed
-	allocatedAhead bool  // allocateAhead has run
-	killed         bool  // the logs were closed without writing hints, as after a kill
-	grows          bool  // writeAndKill adds records, so the number of records grows
+	open           bool  // whether the active segments are left unsealed
+	allocatedAhead bool  // whether allocateAhead has run
+	killed         bool  // whether the logs were closed without writing hints, as after a kill
+	grows          bool  // whether writeAndKill adds records, so that their number grows
 	// ownSyncs means that a load syncs each active segment separately. Otherwise one sync of the whole file system serves
 	// all active segments.
 	ownSyncs bool

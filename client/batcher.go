@@ -40,7 +40,7 @@ func (b *BatcherConfig) setDefaults(c *Client) error {
 	return nil
 }
 
-// itemBytes is added to the size of each item's data, for the memory that the item itself takes.
+// itemBytes is added to the size of an item's data. It stands for the memory that the item itself takes.
 const itemBytes = 128
 
 // Batcher collects puts into batches. It is safe for concurrent use.
@@ -87,9 +87,9 @@ func (c *Client) NewBatcher(cfg BatcherConfig) (*Batcher, error) {
 	return b, nil
 }
 
-// Put adds a put. Another goroutine calls the function done with the outcome. The function may be nil, and must not
-// block. Put waits while BytesMax is reached, but only until ctx is done. ctx does not bound the write itself. The
-// caller must not change the data before done is called.
+// Put adds a put. Another goroutine calls the function done with the outcome. The function must not block, and may be
+// nil. If BytesMax is reached, Put waits, but only until ctx is done. ctx does not limit the write itself. The caller
+// must not change the data before done is called.
 func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, error)) error {
 	size := int64(len(item.Data)) + itemBytes
 	defer b.wakeAtEnd(ctx)()

@@ -311,7 +311,7 @@ type target struct {
 }
 
 // target chooses the destination of an attempt. With Direct, attempts alternate between the shard, which comes first,
-// and a gateway. A gateway has newer routing, or waits for newer routing.
+// and a gateway, which has newer routing or waits for it.
 func (c *Client) target(what call, attempt int) (target, error) {
 	if attempt%2 == 0 {
 		if t := c.table.Load(); t != nil {

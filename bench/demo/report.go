@@ -78,8 +78,8 @@ type load struct {
 	took        time.Duration // the time from exec until all groups serve
 	records     int64
 	heldBytes   int64 // bytes in group files, including the index data that finds the records
-	deviceBytes int64 // bytes that the process has read from the disk; 0: unknown
-	memoryBytes int64 // anonymous memory of the process, without mapped files; 0: unknown
+	deviceBytes int64 // bytes that the process has read from the disk; 0 if unknown
+	memoryBytes int64 // anonymous memory of the process, without mapped files; 0 if unknown
 }
 
 // measureLoad collects the measurements of a start. It must run before anything is read from the store.

@@ -204,7 +204,7 @@ type evidenceError struct {
 func (e *evidenceError) Error() string { return e.words }
 func (e *evidenceError) Unwrap() error { return e.error }
 
-// writeStatus appends the problems in the last status to the message, and saves the complete status next to the log.
+// writeStatus appends to b the problems in the last status, and saves the complete status next to the log.
 func (d *demo) writeStatus(b *strings.Builder) {
 	if d.lastBody == nil {
 		fmt.Fprintf(b, "http://%s/status did not answer\n", d.HTTP)

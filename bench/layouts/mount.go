@@ -78,8 +78,8 @@ func deviceOf(dir string) (uint64, error) {
 	return s.Dev, nil
 }
 
-// unmount unmounts the file system, and retries while the mount is busy. A child process that was just forked holds the
-// open files of this process until it executes its program.
+// unmount unmounts the file system. It retries while the mount is busy, because a child process that was just forked
+// holds the open files of this process until it executes its program.
 func (m *mounted) unmount() error {
 	for end := time.Now().Add(mountWait); ; time.Sleep(mountLook) {
 		err := unix.Unmount(m.point, 0)

@@ -28,7 +28,7 @@ type run struct {
 	set     *rounds.Set
 }
 
-// absence names a file system that cannot be measured, and gives the reason.
+// absence is a file system that cannot be measured, with the reason.
 type absence struct {
 	fs  string
 	why string
@@ -144,7 +144,8 @@ func (r *run) imageBytes() int64 {
 	return (bytes + 1<<20 - 1) &^ (1<<20 - 1)
 }
 
-// estimate checks that there is enough memory and disk space before anything begins, and prints the expected duration.
+// estimate prints the expected duration. It returns an error if memory or disk space is insufficient for the
+// measurements.
 func (r *run) estimate() error {
 	most := r.most()
 	tables := strings.Trim(strings.ReplaceAll(fmt.Sprint(r.opts.Tables), " ", ","), "[]")
@@ -212,7 +213,7 @@ func (r *run) open(ctx context.Context) error {
 	return nil
 }
 
-// all performs the measurements that are not done yet.
+// all performs the measurements that have no result yet.
 func (r *run) all(ctx context.Context) (err error) {
 	cells := r.inRounds()
 	if r.set.Work(cells, r.opts.Rounds).Done == len(cells)*r.opts.Rounds {

@@ -240,7 +240,7 @@ func TestDeviceWithData(t *testing.T) {
 	}
 }
 
-// Without root, the existing file system is measured, and the report names the omitted measurements.
+// Without root, only the existing file system is measured, and the report names the measurements that were omitted.
 func TestRunOnAPath(t *testing.T) {
 	dir := t.TempDir()
 	// In its own mount namespace, the test uses a tmpfs, so that a sync does not wait for other processes' writes.

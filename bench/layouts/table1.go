@@ -43,7 +43,7 @@ func table1(fs *fileSystem, s *scale) []cell {
 		add(&fileLayout{title: "2 levels of 16 folders", folder: tree(1, 1)}, needOf(n, c.size, true), 1, manyReaders)
 		add(&composite{}, needOne(n, c.size), 1)
 		needs := needOne(n, c.size)
-		needs.disk *= 2 // the raw write needs as much space as the records
+		needs.disk *= 2 // the raw write needs as much space as the records themselves
 		l := &ours{residency: group.Resident}
 		cells = append(cells, base.of(l.name(), needs, func(ctx context.Context, s *site) error {
 			if err := fillAndRead(ctx, s, l, set(), 1); err != nil {

@@ -45,7 +45,7 @@ func table2(fs *fileSystem, s *scale) []cell {
 	return cells
 }
 
-// oneByOne is a layout that can read single records by number.
+// oneByOne is implemented by layouts that can read single records by their number.
 type oneByOne interface {
 	create(ctx context.Context) error
 	// start opens the files that single accesses need. It is called after the caches were dropped. stop closes the

@@ -15,13 +15,13 @@ import (
 
 const deepBytes = 32 // size of a record in table 5
 
-// These are the parts of table 5.
+// These names identify the parts of table 5.
 const (
 	partDeep  = "deep"
 	partLimit = "limit"
 )
 
-// table5 is the table of deep and flat directories.
+// table5 is the table that compares deep directories with flat ones.
 func table5(fs *fileSystem, s *scale) []cell {
 	n := fs.bounded(s.deep)
 	base := cell{table: 5, part: partDeep, fs: fs, variant: fmt.Sprintf("%s of %d B", countWords(n), deepBytes)}
@@ -60,7 +60,7 @@ var smallIndex = &fileSystem{name: "ext4, blocks of 1 KiB", driver: "ext4", opti
 	inodes: "-N", debian: "e2fsprogs"}
 
 const (
-	limitRecords   = 100000 // maximum number of names to try
+	limitRecords   = 100000 // maximum number of file names that the test of the limit tries
 	limitNameBytes = 255
 )
 

@@ -37,7 +37,7 @@ const (
 	roundsKnown    = 3
 )
 
-// Compare compares the report with an older one, and stores the differences in the report.
+// Compare compares the report with an older one, and stores the differences in r.
 func (r *Report) Compare(old *Report) error {
 	if old.Kind != r.Kind {
 		return fmt.Errorf("a report of %q cannot be compared with one of %q", r.Kind, old.Kind)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Schema names the format of the JSON. A reader accepts no other.
+// Schema identifies the version of the JSON format. ReadJSON accepts no other version.
 const Schema = "sheaf.dev/bench/v1"
 
 // These constants say whether a lower or a higher value of a metric is better.
@@ -23,7 +23,7 @@ const (
 // Report is the result of one run.
 type Report struct {
 	Schema     string      `json:"schema"`
-	Kind       string      `json:"kind"` // the benchmark: layouts, peers, load, rpc
+	Kind       string      `json:"kind"` // name of the benchmark, such as layouts, peers, load or rpc
 	Title      string      `json:"title,omitempty"`
 	Started    time.Time   `json:"started"`
 	Ended      time.Time   `json:"ended"`

@@ -21,7 +21,7 @@ var svgColours = []string{
 
 const svgFont = "system-ui,-apple-system,'Segoe UI',Roboto,'Liberation Sans','DejaVu Sans',sans-serif"
 
-// writeSVG writes the plot as a separate SVG file.
+// writeSVG writes the plot as an SVG file of its own.
 func (p *Plot) writeSVG(w io.Writer) error {
 	if err := p.check(); err != nil {
 		return err

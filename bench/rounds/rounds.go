@@ -92,7 +92,7 @@ type Progress struct {
 	Took        time.Duration // duration of the measurement; 0 until it has ended
 	Done, Total int           // numbers of measurements that have ended, and of all measurements
 	Part        float64       // completed fraction of the run, from 0 to 1, computed from the expected durations
-	Left        time.Duration // expected remaining duration
+	Left        time.Duration // expected time until the run is complete
 }
 
 // Work is the progress of a run, counted in measurements and in expected seconds.
@@ -114,8 +114,8 @@ func (s *Set) Work(cells []Cell, rounds int) (w Work) {
 	return w
 }
 
-// inTurn returns the order of a part's cells in a round. In each round, a different one of the compared cells is the
-// first.
+// inTurn returns the order in which a part's cells are measured in a round. Cells that are compared take turns at
+// being the first.
 func inTurn(cells []Cell, round int) []*Cell {
 	out := make([]*Cell, 0, len(cells))
 	for first, last := 0, 0; first < len(cells); first = last {
@@ -129,7 +129,8 @@ func inTurn(cells []Cell, round int) []*Cell {
 	return out
 }
 
-// Measure performs the measurements that are not done yet. After a finding it does not measure the cell again.
+// Measure performs the measurements that have no result yet. If a measurement ends with a finding, its cell is not
+// measured again.
 func (s *Set) Measure(ctx context.Context, cells []Cell, opts Options) error {
 	m := &measuring{Set: s, opts: opts, work: s.Work(cells, opts.Rounds), began: time.Now()}
 	m.reused = m.work.Settled

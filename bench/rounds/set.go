@@ -86,7 +86,7 @@ func (s *Set) keep(key string) *Kept {
 	return s.Cells[key]
 }
 
-// Miss records why a cell has no result. The cell will not be measured.
+// Miss records why a cell has no result. The cell is then not measured.
 func (s *Set) Miss(key, why string) { s.keep(key).Missing = why }
 
 func (s *Set) rounds(key string) int {

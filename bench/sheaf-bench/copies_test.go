@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// Each part of the benchmark runs to its end at a tiny size, with shards as processes. The results mean nothing at this
-// size, so the test does not check them. A soak also runs the parts that take longer.
+// Every part of the benchmark runs to its end with a tiny amount of data, using shards in separate processes. The
+// results mean nothing, so the test does not check them. A soak test also runs the parts that take longer.
 func TestCopiesAreMeasured(t *testing.T) {
 	parts := map[string]int{"put": 8, "move": 2, "move --tls": 6, "quiet": 3}
 	if soaktest.Long() {

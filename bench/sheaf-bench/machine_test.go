@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// benchReport is the output of a benchmark with -o json: the rows of its table.
+// benchReport is the output of a benchmark with -o json, which contains the rows of its table.
 type benchReport struct {
 	Machine result.Machine
 	Rows    []benchRow
@@ -42,8 +42,7 @@ func (b *benchReport) UnmarshalJSON(text []byte) error {
 var smallLoad = []string{"load", "--large", "3MiB", "--small", "1MiB", "--records", "120000", "--put-time", "10ms",
 	"--start", "2MiB", "--fs", ""}
 
-// The benchmarks run to their end at tiny sizes. The results mean nothing at these sizes, so the test does not check
-// them.
+// The benchmarks run to their end with tiny datasets. The results mean nothing, so the test does not check them.
 func TestBenchmarksRun(t *testing.T) {
 	runs(t, 10, 5, "rpc", "--time", "5ms", "--records", "300", "--sizes", "100", "--callers", "2,64")
 	for _, part := range []string{"load", "index", "put", "group"} {
@@ -56,7 +55,8 @@ func TestBenchmarksRun(t *testing.T) {
 	}
 }
 
-// All parts of the load benchmark run one after another, including those that start processes with an empty page cache.
+// All parts of the load benchmark run one after another. They include the parts that start processes with an empty
+// page cache.
 func TestTheLoadBenchmarkRunsWhole(t *testing.T) {
 	soaktest.Only(t, "proc", "its starts drop the page cache of the whole machine")
 	runs(t, 10, 5, smallLoad...)

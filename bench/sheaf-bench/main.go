@@ -82,8 +82,8 @@ func (f *reportFlags) add(cmd *cobra.Command) {
 	}
 }
 
-// print writes the report, even if an error aborted the measurements. Targets are shown but not enforced, because a
-// machine under load misses them.
+// print writes the report, even if an error aborted the measurements. The report shows which targets were met, but a
+// missed target is no error, because a machine under load misses some.
 func (p *program) print(report *result.Report, err error) error {
 	report.Version = version
 	if p.report.old != nil {

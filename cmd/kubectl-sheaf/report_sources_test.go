@@ -141,7 +141,7 @@ func TestEachListHasATimeLimit(t *testing.T) {
 	}
 }
 
-// A time limit of 0 means no limit, as in the other commands.
+// A time limit of 0 means that there is no limit, as in the other commands.
 func TestZeroIsNoTimeLimit(t *testing.T) {
 	reads := 0
 	a := observed(t, func(ctx context.Context, what any) error {

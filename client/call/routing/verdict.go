@@ -16,8 +16,8 @@ type Fate int
 // These constants are the possible consequences of a failed attempt.
 const (
 	Final   Fate = iota // the call must not be retried
-	Refused             // certainly not applied, and may succeed later or at another server
-	Unknown             // may have been applied
+	Refused             // the call was certainly not applied, and may succeed later or at another server
+	Unknown             // the call may have been applied
 )
 
 // Verdict is the classification of a failed attempt.
