@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestStoreFilledWhileStoppedServesAll guards a shortcut of linearCalls, which writes records into the logs of a
-// stopped store. When the store runs again, it serves each of these records from the group that owns its id, and each
-// record can be overwritten.
+// TestStoreFilledWhileStoppedServesAll checks a shortcut that linearCalls takes: it writes records directly into the
+// logs of a stopped store. When the store runs again, it must serve each record from the group that owns the id, and
+// each record can be overwritten.
 func TestStoreFilledWhileStoppedServesAll(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -49,7 +49,7 @@ type outcome struct {
 
 func (o *outcome) add(rows ...result.Ratio) { o.rows = append(o.rows, rows...) }
 
-// table creates a table from the rows, each of which has a unique name.
+// table creates a table from the rows. Each row has a unique name.
 func (o *outcome) table(kind string) result.Table {
 	seen := map[string]int{}
 	for _, row := range o.rows {

@@ -70,8 +70,8 @@ func (d *dataset) actives() (names []string, err error) {
 	return names, nil
 }
 
-// writeAndKill writes small batches to all groups, which the journal makes durable. It leaves the folder in the state
-// in which a killed process would leave it.
+// writeAndKill writes small batches to all groups, and the journal makes the batches durable. It leaves the folder as
+// a killed process would.
 func (d *dataset) writeAndKill(ctx context.Context) error {
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: d.dir})
 	loaded := make(logs, len(d.groups))

@@ -212,7 +212,7 @@ func TestWrongType(t *testing.T) {
 	}
 }
 
-// freeText are the fields of spec that may hold any text.
+// freeText lists the fields of the spec that may hold any string.
 var freeText = map[string]bool{
 	"spec/gateway/serviceAnnotations/*": true, "spec/gateway/podAnnotations/*": true,
 	"spec/etcd/managed/podAnnotations/*": true, "spec/podAnnotations/*": true,

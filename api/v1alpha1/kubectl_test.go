@@ -135,7 +135,7 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// kubectl explain shows the text of the Go types for every field.
+// kubectl explain shows the comments of the Go types for every field.
 func TestExplain(t *testing.T) {
 	kubetest.Only(t)
 	want := map[string][]string{

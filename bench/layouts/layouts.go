@@ -1,7 +1,7 @@
 // Package layouts measures how records can be stored: as files in several layouts of folders, as the simple composite
-// file in the text that inspired Sheaf, and as Sheaf's group files. It measures these layouts side by side on the file
-// systems that this kernel supports. Its tables reproduce the tables of five public texts (design.md, section 1). The
-// command is `sheaf-bench layouts`.
+// file that the text which inspired Sheaf describes, and as Sheaf's group files. It measures these layouts side by
+// side on the file systems that this kernel supports. Its tables reproduce those of five public texts (design.md,
+// section 1). The command is `sheaf-bench layouts`.
 package layouts
 
 import (

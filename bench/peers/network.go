@@ -127,7 +127,7 @@ func (b *bench) startLoaded(ctx context.Context, s server, dir string, size, cal
 	return r, err
 }
 
-// preloadWay returns the way by which records are stored fastest before the gets are measured.
+// preloadWay returns the name of the way to put that stores records fastest. It is used before gets are measured.
 func preloadWay(server string) string {
 	for _, w := range ways {
 		if w.server == server && w.batch {

@@ -76,7 +76,7 @@ func TestRunDemoComparesWhatItImported(t *testing.T) {
 		must.OK(t, os.WriteFile(name(n), []byte(strconv.Itoa(n)), 0o644))
 	}
 	said := &changing{change: func() {
-		// file 0 belongs to the sample, which contains every 97th file
+		// File 0 belongs to the sample, which contains every 97th file.
 		must.OK(t, os.WriteFile(name(0), []byte("changed"), 0o644))
 		must.OK(t, os.Remove(name(97)))
 		for n := range 500 {

@@ -165,7 +165,7 @@ func (a *app) gatherVolumes(ctx context.Context, from client.Reader, s *snapshot
 	}
 }
 
-// gatherDiskSets reads the DiskSets whose classes the store uses.
+// gatherDiskSets reads the DiskSets whose StorageClasses are used by the store's pools or claims.
 func (a *app) gatherDiskSets(ctx context.Context, from client.Reader, s *snapshot) {
 	classes := sets.New[string]()
 	for i := range s.Pools {

@@ -150,8 +150,8 @@ const (
 	widthMin   = 60
 )
 
-// width returns how many columns wide the output should be. This is the width in asked if it is not 0, otherwise the
-// width of the terminal, and widthPlain if the output is not a terminal.
+// width returns how many columns wide the output should be. This is asked, if it is above 0, and otherwise the width
+// of the terminal. If the output is not a terminal, it is widthPlain.
 func (a *app) width(asked int) int {
 	if asked > 0 {
 		return max(asked, widthMin)

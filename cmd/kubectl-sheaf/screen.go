@@ -278,7 +278,7 @@ func (c *screen) moves() {
 	c.table(movesTable(c.Live.Moves, movesShown))
 }
 
-// movesTable returns a table of the given moves, with at most most rows.
+// movesTable returns a table of the first moves. The argument most is the maximum number of rows.
 func movesTable(moves []*recordv1.Move, most int) table {
 	t := table{columns: []column{
 		{name: "GROUP"}, {name: "STATE"}, {name: "FROM", drop: 2}, {name: "TO", drop: 1}, {name: "DONE", right: true},

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// shorten cuts off the end of a text that has more than most characters.
+// shorten cuts off the end of a text if it is longer than the given number of characters.
 func shorten(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most-3]) + "..."
