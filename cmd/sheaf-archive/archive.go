@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// onBucket returns the RunE of a command whose first argument is a URL. Without --timeout, only a command that is
-// bounded has a deadline.
+// onBucket returns the RunE function of a command whose first argument is the URL of a bucket. A command for which
+// bounded is true always has a deadline. Any other command has one only if --timeout is set.
 func (a *app) onBucket(run func(ctx context.Context, b bucket.Bucket, args []string) error,
 	bounded bool) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {

@@ -13,7 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// callTimeout bounds each call to the store that has one answer, and the time for which a stream tries to resume.
+// callTimeout limits each call to the store that has a single answer. It also limits how long a broken stream is
+// retried.
 const callTimeout = time.Minute
 
 // copyFlags are the flags of the command copy that are not in CopyOptions.
@@ -48,7 +49,7 @@ After an interruption, run the command again: what it has written is not written
 			return err
 		}
 		if ids != nil {
-			defer ids.Close() //nolint:errcheck // only read from
+			defer ids.Close() //nolint:errcheck // the file was only read
 			opts.IDs = ids
 		}
 		conn, err := cli.Dial(a.server, f.tls, callTimeout)
@@ -74,7 +75,7 @@ After an interruption, run the command again: what it has written is not written
 	return cmd
 }
 
-// open opens the list of ids; nil: there is none.
+// open opens the list of ids. It returns nil if the flags name no list.
 func (f *copyFlags) open() (io.ReadCloser, error) {
 	switch f.ids {
 	case "":

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Somebody deletes and overwrites records of a living store, and copy brings them back from its archive.
+// Records are deleted and overwritten while a store is in use, and the command copy restores them from the store's
+// archive.
 func TestRecordsComeBackFromTheArchive(t *testing.T) {
 	s := startStore(t)
 	url := "file://" + filepath.Join(t.TempDir(), "archive")
@@ -23,7 +24,7 @@ func TestRecordsComeBackFromTheArchive(t *testing.T) {
 	}
 	large := strings.Repeat("sheaf", 1<<19)
 	stop := archiveWith(t, s, url)
-	// The history of a group that can be read begins with its first copy.
+	// The history of a group is readable only from the group's first copy on, so wait for the first copy of each group.
 	s.await(nil, func() bool {
 		code, out, _ := of(t, "list", url)
 		return code == 0 && strings.Count(out, "quotes") == 3
@@ -48,7 +49,7 @@ func TestRecordsComeBackFromTheArchive(t *testing.T) {
 	for _, id := range strings.Fields(lines) {
 		s.await(nil, func() bool {
 			code, _, _ := of(t, "cat", url, id, "--at", then)
-			return code != 1 // until then is covered
+			return code != 1 // exit code 1 means that the archive does not reach this time yet
 		})
 	}
 	if code, errs := stop(); code != 0 {

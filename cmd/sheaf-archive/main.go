@@ -1,5 +1,5 @@
-// Command sheaf-archive keeps an archive of a store in a bucket. It is a program of its own, so that the libraries of
-// cloud providers are in no other program of Sheaf.
+// Command sheaf-archive keeps an archive of a store in a bucket. It is a separate program, so that no other program
+// of Sheaf contains the libraries of cloud providers.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 var version = "unknown"
 
 func main() {
-	// The libraries of providers log here what they also return as errors.
+	// The providers' libraries log errors that they also return, so the log is discarded.
 	log.SetOutput(io.Discard)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Stdout, os.Stderr, os.Args[1:])
@@ -44,7 +44,7 @@ func run(ctx context.Context, out, errs io.Writer, args []string) int {
 type app struct {
 	cli.Program
 	timeout time.Duration
-	server  string // of a command that talks to a store; empty: it talks to none
+	server  string // address of the store; empty if the command does not connect to one
 }
 
 func (a *app) rootCommand() *cobra.Command {

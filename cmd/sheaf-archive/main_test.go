@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// of runs a command line, and returns its exit code and outputs.
+// of runs a command line, and returns its exit code and what it prints.
 func of(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var o, e strings.Builder
@@ -85,7 +85,7 @@ func TestCommandsReadAnArchive(t *testing.T) {
 			t.Errorf("%q: %d, %q, %q", c.args, code, out, errs)
 		}
 	}
-	// One flipped byte is found.
+	// A single flipped byte is detected.
 	store := filepath.Join(strings.TrimPrefix(url, "file://"), archivetest.SampleStore.String())
 	log := filepath.Join(store, "log/00/0000000000000000004")
 	content, err := os.ReadFile(log)

@@ -13,7 +13,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	_ "golang.org/x/crypto/x509roots/fallback" // authorities of the web, because the image has no files besides the program
+	// Root certificates of public authorities, because the image contains nothing but the program.
+	_ "golang.org/x/crypto/x509roots/fallback"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -28,7 +29,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// leftoversAge is the age at which what killed processes left in a bucket is removed.
+// leftoversAge is the minimum age of the objects that are removed because a killed process left them unfinished in a
+// bucket.
 const leftoversAge = 24 * time.Hour
 
 // runFlags are the flags of the command run.
@@ -78,7 +80,7 @@ Shards keep the history that is not archived yet, up to a part of their volumes 
 	return cmd
 }
 
-// check returns an error that says what is wrong with the flags, and the logger.
+// check validates the flags. It returns the logger, or an error that says which flag is wrong.
 func (f *runFlags) check(errs io.Writer) (*slog.Logger, error) {
 	if _, port, err := net.SplitHostPort(f.server); err != nil || port == "" {
 		return nil, cli.Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", f.server)
@@ -112,7 +114,7 @@ func (f *runFlags) certificates(log *slog.Logger) (*certs.Source, error) {
 	return source, nil
 }
 
-// run archives the store into the bucket of a URL until ctx ends.
+// run archives the store into the bucket at url until ctx ends.
 func (f *runFlags) run(ctx context.Context, a *app, url string) (err error) {
 	log, err := f.check(a.Out.Err)
 	if err != nil {
@@ -139,8 +141,8 @@ func (f *runFlags) run(ctx context.Context, a *app, url string) (err error) {
 	return nil
 }
 
-// archive archives the store until ctx ends, and returns nil then. It returns an error if it cannot begin, or must not
-// go on.
+// archive archives the store until ctx ends, and then returns nil. It returns an error if it cannot start, or if it
+// has to stop earlier.
 func (f *runFlags) archive(ctx context.Context, log *slog.Logger, p *process, source *certs.Source, url string) (
 	err error) {
 	inner, err := cloud.Open(ctx, url)
@@ -193,7 +195,7 @@ func (f *runFlags) archive(ctx context.Context, log *slog.Logger, p *process, so
 	return nil
 }
 
-// silentError is an error of a store that does not answer.
+// silentError is the error of an attempt that failed because the store does not answer.
 type silentError struct{ error }
 
 func (e silentError) Unwrap() error { return e.error }

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/archive/bucket"
 )
 
-// heardBucket is a bucket whose outcomes a process notes.
+// heardBucket wraps a bucket, and reports the result of each call to a process.
 type heardBucket struct {
 	bucket.Bucket
 	p *process

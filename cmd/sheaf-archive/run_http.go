@@ -45,7 +45,7 @@ func serveHTTP(ctx context.Context, address string, p *process, certificates *ce
 	}, nil
 }
 
-// pages returns the HTTP pages of a process. /readyz fails unless the process archives.
+// pages returns the HTTP pages of a process. /readyz fails while the process is not archiving.
 func pages(p *process, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+archiving.Path, func(w http.ResponseWriter, _ *http.Request) {

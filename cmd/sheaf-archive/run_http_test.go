@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// get returns the answer of a page of a process; 0: nothing listens.
+// get returns a process's answer to a request for a page. The code is 0 if nothing listens at the address.
 func get(t *testing.T, address, path string) (code int, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
@@ -41,7 +41,7 @@ func get(t *testing.T, address, path string) (code int, body string) {
 	return answer.StatusCode, string(text)
 }
 
-// reportAt returns the report of a process; its state is empty if nothing listens yet.
+// reportAt returns the report of a process. Its state is empty if nothing listens at the address yet.
 func reportAt(t *testing.T, address string) (r archiving.Report) {
 	t.Helper()
 	if code, text := get(t, address, archiving.Path); code != 0 {
@@ -52,8 +52,8 @@ func reportAt(t *testing.T, address string) (r archiving.Report) {
 	return r
 }
 
-// An archiver reports that its bucket is missing, goes on by itself once the bucket is there, and reports how far the
-// store is archived. When a second archiver takes over, the first one names it and does nothing more.
+// An archiver reports that its bucket is missing, continues by itself once the bucket exists, and reports up to which
+// time the store is archived. When a second archiver takes over, the first one names it in its report and stops.
 func TestAnArchiverReportsWhatItDoes(t *testing.T) {
 	s := startStore(t)
 	parent := filepath.Join(t.TempDir(), "mount")
@@ -100,7 +100,8 @@ func TestAnArchiverReportsWhatItDoes(t *testing.T) {
 	}
 	stopSecond := archiveWith(t, s, url, "--stay", "--http", second)
 	s.await(nil, func() bool { return reportAt(t, second).State == archiving.Archiving })
-	if _, err := s.sheaf("second", "put", "1", "-"); err != nil { // an archiver with nothing to write notices nothing
+	// The archiver notices that another one has taken over only when it has something to write.
+	if _, err := s.sheaf("second", "put", "1", "-"); err != nil {
 		t.Fatal(err)
 	}
 	s.await(nil, func() bool { return reportAt(t, first).State == archiving.Ended })
@@ -139,7 +140,8 @@ func TestReasonsOfAnAttemptThatEnds(t *testing.T) {
 	}
 }
 
-// A failed call to the bucket is counted by its reason, and is no reason for people once the archive has got past it.
+// A failed call to the bucket is counted by its reason. Once the archive has moved past the failure, it no longer
+// counts as a problem.
 func TestOneErrorIsNoTroubleForEver(t *testing.T) {
 	p := newProcess("v", 10*time.Second)
 	p.heard(fs.ErrExist)
@@ -168,8 +170,8 @@ func TestOneErrorIsNoTroubleForEver(t *testing.T) {
 	}
 }
 
-// The mark of a process counts only if no group waits for its first copy, and if the store was asked since the attempt
-// began. It never falls.
+// The time up to which a store is archived is reported only if no group waits for its first copy, and if the store
+// was asked since the attempt began. It never goes back.
 func TestTheMarkCoversAllGroups(t *testing.T) {
 	p := newProcess("v", 10*time.Second)
 	p.began = time.Now()
@@ -191,5 +193,5 @@ func TestTheMarkCoversAllGroups(t *testing.T) {
 	}
 }
 
-// noSource is a store that is never asked.
+// noSource stands for a store that is never asked for anything.
 type noSource struct{ archiver.Source }

@@ -18,26 +18,27 @@ import (
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
 
-// attempts are the pauses between two attempts to archive. New credentials are taken within the longest pause.
+// attempts are the pauses between two attempts to archive. Each attempt reads the credentials again, so new ones take
+// effect within the longest pause.
 var attempts = backoff.Doubling{First: time.Second, Most: 20 * time.Second}
 
-// worked is how long an attempt must have lasted for the next pause to be short again.
+// worked is how long an attempt has to last for the following pause to be short again.
 const worked = time.Minute
 
-// process is what the process of `sheaf-archive run` knows of its attempts to archive. Safe for concurrent use.
+// process holds what the process of `sheaf-archive run` knows about its attempts to archive. Safe for concurrent use.
 type process struct {
 	version  string
 	interval time.Duration
 
 	mu       sync.Mutex
-	archiver *archiver.Archiver // of the attempt under way; nil: there is none
-	began    time.Time          // of that attempt
-	state    archiving.State    // while no attempt is under way
-	trouble  *archiving.Trouble // why the last attempt ended
+	archiver *archiver.Archiver // the archiver of the current attempt; nil if there is none
+	began    time.Time          // when the current attempt began
+	state    archiving.State    // valid while no attempt is running
+	trouble  *archiving.Trouble // why the last attempt ended; nil while an attempt is running
 	store    uuid.UUID
-	// through is the last time before which everything acknowledged was archived, in all groups.
+	// through is the latest known time up to which all acknowledged writes, in all groups, are archived.
 	through time.Time
-	// objects, bytes and errors are those of attempts that have ended.
+	// objects, bytes and errors are the totals of the attempts that have ended.
 	objects, bytes int64
 	errors         map[string]int64
 	bucketErrors   map[string]int64
@@ -57,7 +58,7 @@ func (p *process) begin(store uuid.UUID, a *archiver.Archiver) {
 	p.store, p.archiver, p.began, p.trouble = store, a, time.Now(), nil
 }
 
-// end takes over the counts of an archiver that has ended.
+// end adds the counts of an archiver that has ended to the totals.
 func (p *process) end() {
 	r := p.report()
 	p.mu.Lock()
@@ -72,14 +73,15 @@ func (p *process) fail(err error) (again bool) {
 	defer p.mu.Unlock()
 	p.trouble = &archiving.Trouble{Reason: reason, Message: err.Error(), At: time.Now()}
 	if reason == archiving.ReasonTakenOver {
-		p.state = archiving.Ended // taken over again, the other archiver would take over in turn
+		p.state = archiving.Ended // if this archiver took over again, the two would take over from each other forever
 		return false
 	}
 	p.state = archiving.Waiting
 	return true
 }
 
-// stay makes one attempt after another until ctx ends.
+// stay repeats attempt until ctx ends. If an attempt fails because another archiver has taken over, stay makes no
+// further attempt, and only waits for ctx to end.
 func (p *process) stay(ctx context.Context, log *slog.Logger, attempt func(context.Context) error) {
 	tries := backoff.Tries{Doubling: attempts}
 	for {
@@ -103,7 +105,7 @@ func (p *process) stay(ctx context.Context, log *slog.Logger, attempt func(conte
 	}
 }
 
-// reasonOf returns the reason of a condition for an error that has ended an attempt.
+// reasonOf returns the reason to report for the error that ended an attempt.
 func reasonOf(err error) string {
 	var taken *archiver.TakenOverError
 	switch {
@@ -125,10 +127,10 @@ func reasonOf(err error) string {
 	if reason := bucket.ReasonOf(err); reason != "" {
 		return string(reason)
 	}
-	return string(bucket.NoBucket) // something that the bucket needs does not exist, such as the folder that it is in
+	return string(bucket.NoBucket) // what does not exist is something that the bucket needs, such as its parent folder
 }
 
-// heard notes the outcome of a call to the bucket.
+// heard records the result of a call to the bucket.
 func (p *process) heard(err error) {
 	reason := bucket.ReasonOf(err)
 	if reason == "" || errors.Is(err, context.Canceled) {
@@ -147,7 +149,7 @@ func (p *process) created() {
 	p.lastObject = time.Now()
 }
 
-// report returns what the process has done and what it waits for.
+// report returns what the process has done so far and what it is waiting for.
 func (p *process) report() archiving.Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,15 +187,15 @@ func (p *process) add(r *archiving.Report, s *archiver.Status) {
 	for reason, n := range s.Errors {
 		r.Errors[string(reason)] += n
 	}
-	// The time covers all groups only if none waits for its first copy, and if the store was asked since the attempt
-	// began: until then, groups that were created in between are not known.
+	// The time covers all groups only if none of them waits for its first copy, and if the store was asked since the
+	// attempt began. Without asking, the archiver would not know about groups that were created in the meantime.
 	if s.Waiting == 0 && s.Groups > 0 && s.ArchivedThrough.After(p.began) && s.ArchivedThrough.After(p.through) {
 		p.through = s.ArchivedThrough
 	}
 }
 
-// troubled returns why the archive does not get on: the last error, unless everything acknowledged until then is
-// archived by now.
+// troubled returns the problem that keeps the archive from making progress. That is the last error, unless everything
+// that was acknowledged before the error is archived by now.
 func (p *process) troubled(s *archiver.Status) *archiving.Trouble {
 	if p.archiver == nil {
 		return p.trouble

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// devStore is a `sheaf dev --tls` in a process of its own.
+// devStore is a `sheaf dev --tls` that runs in a separate process.
 type devStore struct {
 	t      *testing.T
 	binary string
@@ -21,7 +21,7 @@ type devStore struct {
 	folder string
 }
 
-// startStore starts the program of SHEAF_BIN, which `make test-archive` sets.
+// startStore starts a store with the sheaf program that SHEAF_BIN names. `make test-archive` sets this variable.
 func startStore(t *testing.T) *devStore {
 	t.Helper()
 	s := &devStore{t: t, binary: os.Getenv("SHEAF_BIN"), server: loopback.Free(t),
@@ -57,7 +57,7 @@ func startStore(t *testing.T) *devStore {
 	return s
 }
 
-// await looks until is returns true. It fails if the process ends before.
+// await polls is until it returns true. It fails the test if the process ends first.
 func (s *devStore) await(ended <-chan struct{}, is func() bool) {
 	s.t.Helper()
 	for !is() {
@@ -71,7 +71,7 @@ func (s *devStore) await(ended <-chan struct{}, is func() bool) {
 	}
 }
 
-// sheaf runs the command line as the administrator of the store.
+// sheaf runs a command of the program sheaf, as the administrator of the store.
 func (s *devStore) sheaf(in string, args ...string) (string, error) {
 	c := exec.CommandContext(s.t.Context(), s.binary, append(args, "--server", s.server)...)
 	admin := filepath.Join(s.folder, "tls", "admin")
@@ -100,8 +100,8 @@ func archiveWith(t *testing.T, s *devStore, url string, flags ...string) (stop f
 	}
 }
 
-// A store is archived while it is written, by one process and then by another one. The archive has each state of a
-// record, a record above 1 MiB, and a deletion, and verify finds nothing wrong.
+// A store is archived while it is written to, first by one process and then by another. The archive has each state of
+// a record, a record above 1 MiB, and a deletion. The command verify finds no problem.
 func TestAStoreIsArchived(t *testing.T) {
 	s := startStore(t)
 	url := "file://" + filepath.Join(t.TempDir(), "archive")
@@ -111,7 +111,8 @@ func TestAStoreIsArchived(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// has waits until the newest state of a record in the archive is data; empty: the record does not exist.
+	// has waits until the newest archived state of a record has these data. If data is empty, it waits until the archive
+	// shows that the record does not exist.
 	has := func(id, data string) {
 		t.Helper()
 		s.await(nil, func() bool {

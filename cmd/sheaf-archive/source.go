@@ -108,7 +108,7 @@ func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Sou
 	return f.serve(ctx, slog.New(slog.NewTextHandler(out.Err, nil)), r, certificates, when)
 }
 
-// certificates returns those of the process; nil: plaintext.
+// certificates returns the certificates that the process uses, or nil if it uses plaintext.
 func (f *sourceFlags) certificates() (*certs.Source, error) {
 	dir := cmp.Or(f.tlsDir, os.Getenv("SHEAF_TLS_DIR"))
 	if dir == "" {
@@ -125,7 +125,7 @@ func (f *sourceFlags) certificates() (*certs.Source, error) {
 	return source, nil
 }
 
-// newest returns the last time that an archive covers.
+// newest returns the latest time that all groups of an archive cover.
 func newest(ctx context.Context, a *reader.Archive) (time.Time, error) {
 	groups, _, err := a.Readable(ctx)
 	if err != nil {

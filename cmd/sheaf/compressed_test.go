@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Servers refuse compressed messages, whichever encodings the libraries of this program register, because a small
-// compressed message could use much memory.
+// Servers refuse compressed messages, no matter which encodings the libraries in this program have registered,
+// because a small compressed message could expand into a large amount of memory.
 func TestCompressedMessagesAreNotTaken(t *testing.T) {
 	// A gRPC client sends the names of the encodings that its program has registered.
 	named := make(chan []string, 1)

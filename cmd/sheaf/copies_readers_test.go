@@ -22,7 +22,7 @@ type copiesReaders struct {
 	failed atomic.Pointer[error]
 	scans  atomic.Int64
 	finds  atomic.Int64
-	begun  sync.WaitGroup // done when every watch has started
+	begun  sync.WaitGroup // done once every watch has started
 
 	mu   sync.Mutex
 	seen map[int64]string // from a record to the version that a watch last returned
@@ -95,7 +95,7 @@ func (r *copiesReaders) watch(group string) {
 	}
 }
 
-// until waits until is() returns true about the observations of the readers.
+// until waits until is() returns true. is examines what the readers have seen so far.
 func (r *copiesReaders) until(is func() bool) {
 	r.t.Helper()
 	for !is() {
@@ -123,7 +123,7 @@ func TestReadersSurviveKills(t *testing.T) {
 	for id := range int64(steadyRecords) {
 		put(id)
 	}
-	clear(versions) // the watches start after these versions
+	clear(versions) // the watches start now, so they do not report these versions
 	ctx, stop := context.WithCancel(t.Context())
 	var all []*copiesReaders
 	for _, direct := range []bool{false, true} {

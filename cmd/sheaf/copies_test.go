@@ -104,7 +104,7 @@ func (s *copiesStore) client(direct bool) *client.Client {
 	return c
 }
 
-// copiesWriter writes a few ids, one call after another, and reads them back.
+// copiesWriter writes to a few ids, one call after another, and reads the records back.
 type copiesWriter struct {
 	c      *client.Client
 	random *rand.Rand
@@ -140,7 +140,8 @@ func (w *copiesWriter) run(ctx context.Context) error {
 	return nil
 }
 
-// put writes a record and returns when the call is answered. The end of the test does not interrupt it.
+// put writes a record and returns once the call is answered. It uses its own context, so that the end of the test
+// does not interrupt the call.
 func (w *copiesWriter) put(id int64, seed uint64) error {
 	if _, err := w.c.Put(context.Background(), client.Key{ID: id}, w.data(seed), nil); err != nil {
 		return err
@@ -227,8 +228,8 @@ func (l *copiesLoad) check() (records int) {
 	return records
 }
 
-// waitReady waits until every copy of every group exists and has a vote. Until then, a group depends on the copy that
-// has all votes.
+// waitReady waits until every copy of every group exists and has a vote. Before that, a group cannot do without the
+// copy that holds all the votes.
 func (s *copiesStore) waitReady() {
 	s.t.Helper()
 	for _, name := range copiesShards {
@@ -263,7 +264,7 @@ func TestCopiesSurviveKills(t *testing.T) {
 		name := copiesShards[i%3]
 		s.shards[name].kill()
 		killed := time.Now()
-		l.more(300) // each kill happens during calls, and more calls follow it
+		l.more(300) // the shard is killed while calls are running, and more calls follow
 		t.Logf("%d: 300 calls within %v of the kill of %s", i, time.Since(killed).Round(time.Millisecond), name)
 		s.start(name)
 		s.shards[name].waitReady(t)

@@ -163,7 +163,7 @@ func runDev(ctx context.Context, out *cli.Output, cfg dev.Config) (err error) {
 	return errors.Join(err, stopGracefully(out, d.Stop))
 }
 
-// devWaitWords says what a store waits for, and the progress of the load.
+// devWaitWords describes what a store is waiting for or, while data is being loaded, how far the load has progressed.
 func devWaitWords(s dev.Status) string {
 	if s.Load.GetBytesTotal() == 0 {
 		return s.NotYet

@@ -72,7 +72,7 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 	again("--routing", "named").Want(t, 1).Has(t, "--routing hash").Has(t, "--dir")
 	again("--shards", "3").Want(t, 1).Has(t, "--shards 4")
 
-	// Flags that match the store are accepted: the same flags, no flags, and a larger number of shards.
+	// The store accepts the flags with which it was created, no flags at all, and a larger number of shards.
 	for _, flags := range [][]string{{"--shards", "4", "--groups", "8"}, {}, {"--shards", "5"}} {
 		p := startDev(t, dir, flags...)
 		p.holdsEach(t, "1 2 3 4 5 6 7 8", 1)
@@ -144,9 +144,9 @@ func TestDevHTTP(t *testing.T) {
 	}
 }
 
-// After a SIGKILL, the old registration of a shard remains in etcd for some seconds. If another program listens on that
-// address when the shard starts again, the shard waits until the registration has expired. In the meantime, /readyz and
-// the process report the wait.
+// After a SIGKILL, a shard's old registration remains in etcd for some seconds. If another program listens on the
+// registered address when the shard starts again, the shard waits until the registration has expired. Meanwhile,
+// /readyz and the output of the process say what it is waiting for.
 func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -165,7 +165,8 @@ func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 		must(t, err)
 		defer l.Close()
 		p = launch(t, dir, loopback.Free(t), loopback.Free(t))
-		seen = p.saysUntilReady(t, func(words string) bool { // shard-1 is named, possibly among others
+		// The message has to name shard-1; it may also name another shard, but not all three.
+		seen = p.saysUntilReady(t, func(words string) bool {
 			left, found := strings.CutPrefix(words, waits)
 			return found && strings.Contains(left, "shard-1") && left != "shard-0, shard-1, shard-2"
 		}) && strings.Contains(p.stderr.String(), waits)
@@ -175,7 +176,8 @@ func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// saysUntilReady polls /readyz until the process is ready, and reports whether any answer before that satisfied holds.
+// saysUntilReady polls /readyz until the process is ready. It reports whether holds returned true for at least one of
+// the answers before that.
 func (p *process) saysUntilReady(t *testing.T, holds func(words string) bool) (said bool) {
 	t.Helper()
 	eventually(t, func() bool {
@@ -260,7 +262,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	p.do(t, "", "group", "accept-loss", "0").Want(t, 2).Has(t, "--yes")
 	p.stop(t)
 
-	// A repair happens only on request, reports its actions, and leaves the other records unchanged.
+	// A repair happens only on request. It reports what it did, and leaves the other records unchanged.
 	sheaf(t, nil, "verify", dir).Want(t, 1)
 	sheaf(t, nil, "verify", dir, "--repair").Want(t, 1).Has(t, "quarantine")
 	sheaf(t, nil, "verify", dir).Want(t, 0)

@@ -25,9 +25,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// These texts appear in the table in place of a flag.
+// In the column of the table that names a flag, these texts describe sockets that no flag opens.
 const (
-	freePorts  = "free ports of 127.0.0.1" // each shard of sheaf dev opens one
+	freePorts  = "free ports of 127.0.0.1" // each shard of sheaf dev listens on one
 	socketName = "a socket without a file" // the unix socket of etcd's HTTP server, whose file is deleted
 )
 
@@ -69,8 +69,8 @@ func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
 		c, err := net.Dial(l.Network, l.Address)
 		must(t, err)
 		defer c.Close()
-		// A server that refuses ends the connection immediately, and other servers answer. The deadline applies to a
-		// server that hangs.
+		// A server that refuses the handshake closes the connection immediately, and one that accepts it answers. The
+		// deadline is for a server that does neither.
 		must(t, c.SetDeadline(time.Now().Add(time.Minute)))
 		if how != nil {
 			secured := tls.Client(c, how)
@@ -120,8 +120,8 @@ func returnsKeys(t *testing.T, l loopback.Listener) bool {
 	return err == nil || answer.StatusCode == http.StatusOK
 }
 
-// checkClosed fails the test if the test can connect to a unix socket of a process. The test runs as the user of the
-// process, or as root. If it cannot connect, no other user can.
+// checkClosed fails the test if the test can connect to a unix socket of a process. The test runs as the user who
+// owns the process, or as root. If even this user cannot connect, then no other user can.
 func checkClosed(t *testing.T, name string, pid int, l loopback.Listener) {
 	t.Helper()
 	at := strings.Replace(l.Address, "/proc/self/", fmt.Sprintf("/proc/%d/", pid), 1)
@@ -216,7 +216,8 @@ func TestEachPortIsInTheTable(t *testing.T) {
 		switch {
 		case d.At == freePorts:
 			want = 2 // one socket for each shard
-		case d.At == "--listen-peer", !strings.HasPrefix(d.Process, "sheaf "): // closed, or of the operator
+		// With TLS required, etcd does not open its plaintext peer port; this test does not run the operator.
+		case d.At == "--listen-peer", !strings.HasPrefix(d.Process, "sheaf "):
 			want = 0
 		}
 		if used[d] != want {

@@ -154,8 +154,8 @@ func (f *etcdFlags) fill() (err error) {
 	return err
 }
 
-// joinTimeout is how long a member without data waits for the others before it exits with an error. The supervisor of
-// the process then starts it again.
+// joinTimeout is how long a member without data waits for the other members before it exits with an error. Its
+// supervisor then starts it again.
 const joinTimeout = 30 * time.Second
 
 func runEtcd(ctx context.Context, out *cli.Output, f etcdFlags) error {

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// etcdAt holds the flags with the address of etcd, for commands that connect directly to etcd.
+// etcdAt holds the flags that say how to reach etcd, for commands that connect to etcd directly.
 type etcdAt struct {
 	client etcd.ClientConfig
 	tls    ownTLS
@@ -162,7 +162,7 @@ func printMembers(out *cli.Output, view *etcd.View) error {
 	return nil
 }
 
-// memberNamed asks the cluster for its members, and finds one by its name, its hexadecimal ID, or its peer address.
+// memberNamed asks the cluster for its members, and returns the one with this name, hexadecimal ID or peer address.
 func memberNamed(ctx context.Context, client *clientv3.Client, name string) (*etcd.View, *etcd.Peer, error) {
 	view, err := etcd.Look(ctx, client)
 	if err != nil {
@@ -216,8 +216,9 @@ A member whose disk was replaced does this by itself, unless it is started with 
 	return cmd
 }
 
-// removeMember removes a member. If the removed member itself receives the request, it may report that it has stopped,
-// instead of success. removeMember then asks another member, which no longer lists the removed member.
+// removeMember removes a member. If the request reaches the very member that is removed, that member may answer that
+// it has stopped instead of reporting success. removeMember then asks another member, and succeeds if that member no
+// longer lists the removed one.
 func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error {
 	stopped := false
 	return whenConnected(ctx, func() error {
@@ -235,8 +236,8 @@ func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error
 // memberPause is the time between two attempts to change the members.
 const memberPause = 500 * time.Millisecond
 
-// whenConnected repeats a change of the members while the member that receives the request is stopping, or while etcd
-// refuses the change because its members connected too recently (etcd requires five seconds).
+// whenConnected changes the members. It repeats the change while the member that receives the request is stopping, or
+// while etcd refuses the change because the members have been connected for less than five seconds.
 func whenConnected(ctx context.Context, change func() error) error {
 	for {
 		err := change()

@@ -24,7 +24,7 @@ import (
 type etcdTrio struct {
 	t       *testing.T
 	dirs    map[string]string
-	peers   map[string]string // peer addresses by name of the member
+	peers   map[string]string // peer addresses, by member name
 	clients map[string]string
 	runs    map[string]*process
 }
@@ -93,8 +93,8 @@ func (r *etcdTrio) until(code int, says string, args ...string) (o outcome) {
 	}
 }
 
-// remove removes a member. It tries again if the others find no leader in time; the attempt before that may
-// nevertheless have succeeded.
+// remove removes a member. It repeats the command if the other members have no leader in time. A failed attempt may
+// have removed the member nevertheless, so an answer that there is no such member also counts as success.
 func (r *etcdTrio) remove(name string, flags ...string) {
 	r.t.Helper()
 	eventually(r.t, func() bool {
@@ -123,7 +123,7 @@ func (r *etcdTrio) put(n int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for i := range n {
-		eventually(r.t, func() bool { // the client does not repeat a write that timed out
+		eventually(r.t, func() bool { // the client does not retry a write that timed out
 			_, err := client.Put(ctx, fmt.Sprintf("k%d", i), "v")
 			return err == nil
 		})
@@ -140,8 +140,8 @@ func (p *process) awaitEnd(t *testing.T) {
 	}
 }
 
-// A member of etcd joins again if its disk contains an older state of the same disk, or data that an older program
-// began to write. etcd itself detects both.
+// A member of etcd rejoins the cluster if its disk was restored to an older state, or if it holds data that an older
+// program had begun to write. etcd itself detects both cases.
 func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
 	t.Parallel()
 	r := newEtcdTrio(t)
@@ -194,7 +194,7 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 	if now := r.members(); len(now) != 2 {
 		t.Errorf("%+v", now)
 	}
-	// The folder of this member belongs to a member that the others no longer list.
+	// The member starts on a folder that belongs to its former membership, which the others no longer list.
 	r.start("c", "existing").waitReady(t)
 	r.until(0, "3 of 3 members are well", "members")
 	// A member that is removed while it runs exits, and joins again when it is started.
@@ -210,8 +210,8 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 	r.until(1, "no quorum", "members")
 }
 
-// Commands about members use TLS with the certificate of a process of the store. In a pod of etcd, commands find that
-// certificate through the environment.
+// Commands about members use TLS, with the certificate of one of the store's processes. In a pod of etcd, an
+// environment variable tells commands where that certificate is.
 func TestTheMembersOfEtcdAreShownOverTLS(t *testing.T) {
 	by, err := authority.New("members", time.Now(), authority.Lifetime)
 	must(t, err)

@@ -29,7 +29,7 @@ rights. Symbolic links get the target they were stored with, also an absolute on
 			conn.NoNotes() // off, because the progress is shown
 			report, err := cli.Export(ctx, conn, a.Out, opts)
 			if report.Seconds == 0 {
-				return err // the export has not started
+				return err // the export never started
 			}
 			printErr := printExport(a.Out, report)
 			if err != nil {

@@ -59,8 +59,8 @@ func TestExportRestoresNoPrivilegeUnasked(t *testing.T) {
 	}
 }
 
-// A folder of the tree was replaced by a link between two imports. The record of the old path still exists, and an
-// export must not write it through the link to the link's target.
+// Between two imports, a folder of the tree was replaced by a symbolic link. The record with the old path still
+// exists. An export must not follow the link and write that record into the link's target.
 func TestExportNeverWritesThroughALink(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	p.do(t, "right", "put", "1", "--attr", "path=e/f").Want(t, 0)
@@ -77,7 +77,7 @@ func TestExportNeverWritesThroughALink(t *testing.T) {
 		}
 		o.Has(t, ": d")
 	}
-	// The same applies to links in the target folder that existed before the export.
+	// The same applies to symbolic links that were in the target folder before the export.
 	out := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(out, "keep"), 0o755))
 	must(t, os.WriteFile(filepath.Join(out, "keep/f"), []byte("precious"), 0o644))
@@ -92,7 +92,7 @@ func TestExportNeverWritesThroughALink(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	o.Has(t, "d is a symbolic link")
-	// A link at the path of a record itself is replaced, and not written through.
+	// If the path of a record is itself a symbolic link, the export replaces the link and does not write to its target.
 	must(t, os.Remove(filepath.Join(out, "d")))
 	must(t, os.Mkdir(filepath.Join(out, "d"), 0o755))
 	must(t, os.Symlink("../keep/f", filepath.Join(out, "d/f")))

@@ -28,7 +28,7 @@ func TestAGroupThatFailedIsReportedByTheCommands(t *testing.T) {
 	eventually(t, func() bool {
 		lines = nil
 		for _, id := range []string{"3", "2"} {
-			// The command has no deadline, so a call that waits would fail at the deadline of the test. Until the
+			// The command has no deadline, so if it waited for the group, the test would run into its own deadline. Until the
 			// process has started, the command reports that no server answers.
 			if o := p.do(t, "", "get", id, "--timeout", "0"); o.Code == 1 && !strings.Contains(o.Stderr, "nobody answers") {
 				lines = append(lines, o.Stderr)
@@ -66,7 +66,7 @@ func TestWordsForWrongAddressesAndCommands(t *testing.T) {
 	}
 }
 
-// A dry run prints what an import would do, and the texts for a single file use the singular.
+// A dry run says what an import would do. If only one file was stored, the texts use the singular.
 func TestTheWordsOfAnImport(t *testing.T) {
 	report := cli.ImportReport{Stored: 1, Updated: 1, StoredBytes: 7, Seconds: 1}
 	want := "stored 1 file, 7 B, in 1.0 s: 1 file/s, 7 B/s\n  1 of them replaced an older state\n"

@@ -32,8 +32,8 @@ import (
 // BenchmarkFloods.
 const floodVariable = "SHEAF_TEST_FLOOD"
 
-// The attacker runs a flood on several connections at the same time; the constant attackers is their number. In the
-// flood of incomplete handshakes, halfOpens connections with an incomplete handshake replace each of them.
+// attackers is the number of connections on which the attacker runs a flood at the same time. In the flood of
+// incomplete handshakes, each of them is replaced by halfOpens connections, whose handshakes never complete.
 const (
 	attackers = 16
 	halfOpens = 64
@@ -63,7 +63,7 @@ func attack(name string) error {
 				keepHalfOpen(a)
 			}
 			for {
-				_, _ = run(a) // fails if the gateway closes connections
+				_, _ = run(a) // an error is expected, because the gateway closes connections
 			}
 		}()
 	}
@@ -76,8 +76,8 @@ func attack(name string) error {
 	}
 }
 
-// idle names a control without a flood. In this control, the attacker keeps its processor busy and sends nothing. A
-// loss of throughput in the control is caused by the machine, because processors share caches, and often a core.
+// idle is the name of a control measurement without a flood. The attacker keeps its processor busy but sends nothing.
+// If throughput still drops, the cause is the machine, because processors share caches and often a core.
 const idle = "nothing, with a busy processor"
 
 // keepBusy encrypts for a while, as an attacker does.
@@ -177,22 +177,23 @@ func processorTime(b *testing.B, pid int) time.Duration {
 	b.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	must(b, err)
-	_, fields, _ := strings.Cut(string(stat), ") ") // proc(5): the state comes next; utime and stime are fields 14 and 15
+	// After the command, proc(5) lists the state; utime and stime are fields 14 and 15.
+	_, fields, _ := strings.Cut(string(stat), ") ")
 	var ticks int
 	for _, field := range strings.Fields(fields)[11:13] {
 		n, err := strconv.Atoi(field)
 		must(b, err)
 		ticks += n
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 on all architectures of Go
+	return time.Duration(ticks) * 10 * time.Millisecond // Go assumes a USER_HZ of 100 on every architecture
 }
 
-// BenchmarkFloods measures the throughput of other callers during each flood. It compares the gets of four callers
-// during a flood with their gets without a flood, in turns, and reports medians over the turns. The attacker has the
-// second processor to itself, and sends as much as that processor allows. The store and the other callers share the
-// first processor, and would use all of it. Gets are counted per second of processor time that the store and the
-// callers together received, so that other work on the machine does not count. The attacker's processor runs
-// independently of them, so a busy machine makes floods look worse, not better.
+// BenchmarkFloods measures how much each flood reduces the throughput of other callers. It alternates between turns
+// with and without the flood, compares the gets of four callers in both, and reports medians over the turns. The
+// attacker has the second processor to itself, and sends as much as that processor allows. The store and the other
+// callers share the first processor, and would use all of it. Gets are counted per second of processor time that the
+// store and the callers together received, so that other work on the machine does not count. The attacker's processor
+// runs independently of them, so a busy machine makes floods look worse, not better.
 func BenchmarkFloods(b *testing.B) {
 	if _, err := exec.LookPath("taskset"); err != nil || runtime.NumCPU() < 2 {
 		b.Skip("two processors and taskset are needed")
@@ -222,7 +223,8 @@ func BenchmarkFloods(b *testing.B) {
 					}
 				})
 			}
-			// measure returns the calls of others per second of processor time, and the store's share of that time.
+			// measure returns how many calls the other callers completed per second of processor time, and the share of that
+			// time that the store used.
 			measure := func() (calls, store float64) {
 				before, ofStore, ofCallers := served.Load(), processorTime(b, d.cmd.Process.Pid), processorTime(b, os.Getpid())
 				time.Sleep(turn)

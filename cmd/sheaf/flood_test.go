@@ -43,7 +43,7 @@ func (p *process) resident(t *testing.T) int64 {
 type attacker struct {
 	server string
 	known  *tls.Config
-	total  *atomic.Int64 // the amount sent; nil: not counted
+	total  *atomic.Int64 // the amount sent; nil if it is not counted
 }
 
 // count adds one to the amount sent.
@@ -99,7 +99,7 @@ func drain(conn net.Conn) <-chan struct{} {
 	return ended
 }
 
-// flooded is a store with TLS, for a flood. It holds record 1.
+// flooded is a store with TLS that floods are aimed at. It contains one record, with id 1.
 type flooded struct {
 	*process
 	attacker
@@ -107,7 +107,7 @@ type flooded struct {
 	files  client.TLSFiles // files of the administrator
 }
 
-// knownBy returns the TLS configuration of an HTTP/2 client with these files.
+// knownBy returns the TLS configuration of an HTTP/2 client that uses the given certificate files.
 func knownBy(files client.TLSFiles) (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
@@ -143,7 +143,7 @@ func startFlooded(t testing.TB) *flooded {
 	return &flooded{process: d, attacker: attacker{server: d.server, known: known}, client: c, files: files}
 }
 
-// floodTime limits a flood that the gateway reads slowly.
+// floodTime is the time limit for a flood, because the gateway may read it slowly.
 const floodTime = 2 * time.Second
 
 // floods maps names to floods. Each flood runs for a while and returns the amount that it has sent. It returns an error
@@ -189,8 +189,8 @@ func handshakes(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-// until sends frames on one connection while send succeeds. The argument before of send is the number of frames sent
-// earlier.
+// until calls send repeatedly on one connection, until send fails or most frames were sent. It passes the number of
+// frames sent so far to send as before.
 //
 //nolint:nilerr // the gateway may end the connection
 func (a attacker) until(most int, send func(f *flooder, before int) error) (sent int, err error) {
@@ -271,7 +271,7 @@ func tooLong(a attacker) (sent int, err error) {
 			err = f.WriteContinuation(1, n == len(rest), rest[:n])
 			rest = rest[n:]
 		}
-		// The gateway refuses the call with an answer, or by closing the connection.
+		// The gateway either answers with a refusal or closes the connection.
 		for refused := false; !refused; {
 			frame, err := f.ReadFrame()
 			switch frame := frame.(type) {
@@ -317,7 +317,7 @@ func TestFloodsAreBounded(t *testing.T) {
 				t.Error(err)
 			}
 			grown := d.resident(t) - before
-			for during := served.Load(); served.Load() == during && len(done) == 0; { // calls also continue after the flood
+			for during := served.Load(); served.Load() == during && len(done) == 0; { // calls still succeed after the flood
 				time.Sleep(time.Millisecond)
 			}
 			stop()

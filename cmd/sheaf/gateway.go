@@ -118,7 +118,7 @@ func gatewayPages(g *gateway.Gateway, metrics prometheus.Gatherer) http.Handler 
 	return mux
 }
 
-// plan joins the planner's election once etcd holds the store.
+// plan waits until etcd contains the store, and then takes part in the election of the planner.
 func (f *gatewayFlags) plan(ctx context.Context, store *registry.Store, meta placement.Meta,
 	logger *slog.Logger) error {
 	for meta.StoreUUID == uuid.Nil {
@@ -133,8 +133,8 @@ func (f *gatewayFlags) plan(ctx context.Context, store *registry.Store, meta pla
 	return registry.RunPlanner(ctx, store, meta.Policy(), logger)
 }
 
-// metaNow returns the fixed properties of the store. With --store-uid it returns zero values: the gateway then starts
-// before etcd holds that store, and waits for the store.
+// metaNow returns the fixed properties of the store. With --store-uid it returns zero values, because the gateway may
+// then start before etcd contains the store, and waits for it.
 func (f *gatewayFlags) metaNow(ctx context.Context, store *registry.Store) (placement.Meta, error) {
 	switch {
 	case f.uid == (uuidFlag{}):

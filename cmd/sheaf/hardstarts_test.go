@@ -112,7 +112,7 @@ func writeUntilKilled(t *testing.T, p *process, round uint64, random *rand.Rand)
 	defer cc.Close()
 	reconnect(t, cc)
 	records := recordv1.NewRecordServiceClient(cc)
-	kills := 1 + random.Int64N(200) // number of acknowledgements before the kill
+	kills := 1 + random.Int64N(200) // the number of acknowledged puts after which the store is killed
 	var acknowledged atomic.Int64
 	var last atomic.Value
 	enough := make(chan struct{})
@@ -144,8 +144,8 @@ func writeUntilKilled(t *testing.T, p *process, round uint64, random *rand.Rand)
 	return kept
 }
 
-// waitHardStart waits until the store serves every group. During a throttled start, the process runs for a tenth of the
-// time.
+// waitHardStart waits until the store serves every group. If the start is throttled, the process is allowed to run
+// for only about a tenth of the time.
 func (p *process) waitHardStart(t *testing.T, n int, throttled bool, random *rand.Rand) {
 	t.Helper()
 	deadline := time.Now().Add(hardStartMax)
@@ -160,7 +160,8 @@ func (p *process) waitHardStart(t *testing.T, n int, throttled bool, random *ran
 		running := 5 * time.Millisecond
 		if throttled {
 			_ = p.cmd.Process.Signal(syscall.SIGSTOP)
-			time.Sleep(time.Duration(10+random.IntN(80)) * time.Millisecond) // a pause of the process, not a wait
+			// Stops the process for a while; the test is not waiting for anything.
+			time.Sleep(time.Duration(10+random.IntN(80)) * time.Millisecond)
 			_ = p.cmd.Process.Signal(syscall.SIGCONT)
 		}
 		select {

@@ -12,8 +12,8 @@ import (
 
 // Ctrl-C ends a put that waits for its input, and the put stores nothing.
 func TestInterruptedPutStoresNothing(t *testing.T) {
-	// A shell script that runs `make test &` makes make ignore interrupts, and programs that make starts would inherit
-	// that. Programs do not inherit it for a signal that this test catches.
+	// If a shell script runs `make test &`, make ignores interrupts, and so would the programs that make starts.
+	// However, a child process does not inherit this for a signal that the test catches.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, os.Interrupt)
 	defer signal.Stop(caught)
@@ -42,12 +42,12 @@ func TestInterruptedPutStoresNothing(t *testing.T) {
 	}
 }
 
-// A second signal stops the process immediately, and acknowledged records are stored nevertheless.
+// A second signal stops the process immediately. Acknowledged records are durable even then.
 func TestASecondSignalStopsAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir)
 	p.do(t, "kept", "put", "1").Want(t, 0)
-	// A stream that does not end on its own delays a graceful stop.
+	// An unfinished upload delays a graceful stop.
 	reader, writer, err := os.Pipe()
 	must(t, err)
 	defer writer.Close()

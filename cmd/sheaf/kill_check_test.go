@@ -36,7 +36,7 @@ func (k *killer) check() {
 	}
 }
 
-// get reads a record of any size. The result there is false if the record does not exist.
+// get reads a record of any size. It returns false for there if the record does not exist.
 func (k *killer) get(ctx context.Context, id int64) (there bool, data []byte, version string) {
 	stream, err := k.records.Download(ctx, &recordv1.DownloadRequest{Key: &recordv1.RecordKey{Id: id}})
 	if err != nil {
@@ -61,8 +61,8 @@ func (k *killer) get(ctx context.Context, id int64) (there bool, data []byte, ve
 	}
 }
 
-// resolveInterrupted determines the result of the interrupted write, and repeats the write. The write must then be
-// stored exactly once.
+// resolveInterrupted finds out whether the interrupted write was stored, and repeats the write. Afterwards, the write
+// must be stored exactly once.
 func (w *writer) resolveInterrupted(ctx context.Context) {
 	op := w.cut
 	if op == nil {
@@ -88,7 +88,7 @@ func (w *writer) resolveInterrupted(ctx context.Context) {
 	}
 	nothingToDelete := op.delete && (before == nil || !before.there)
 	switch {
-	case nothingToDelete: // the states before and after the write are equal
+	case nothingToDelete: // before and after the write, the record does not exist
 	case isAfter && (!repeated || !op.delete && again != version):
 		t.Errorf("id %d: a write that was stored as version %s was not recognised when repeated (version %s, repeated %v)",
 			op.id, version, again, repeated)
@@ -102,7 +102,7 @@ func (w *writer) resolveInterrupted(ctx context.Context) {
 		return
 	}
 	if op.delete && before != nil {
-		existed = before.there // as found by the first attempt
+		existed = before.there // whether the record existed before the first attempt
 	}
 	w.acknowledged(op, again, existed)
 }

@@ -26,8 +26,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// killsOfTest is the number of kills in the test below, unless SHEAF_KILLS sets another number. With at least
-// killsEnough kills, writes are interrupted both before and after their commit, whenever the kills occur.
+// killsOfTest is the default number of kills in the test below. SHEAF_KILLS sets another number. With at least
+// killsEnough kills, some writes are interrupted before their commit and some after it, whatever the random moments
+// are.
 const (
 	killsOfTest = 20
 	killsOfSoak = 10_000
@@ -80,7 +81,7 @@ func TestKillsAtRandomMoments(t *testing.T) {
 	if kills < killsOfTest || t.Failed() {
 		return
 	}
-	// The faults must have occurred: kills must have hit each phase, and must have interrupted writes.
+	// The test is meaningful only if kills hit each phase and interrupted writes.
 	for _, phase := range phases {
 		if counts.by[phase] == 0 {
 			t.Errorf("no kill during %s", phase)
@@ -113,21 +114,22 @@ func (c *killCounts) killed(phase string) {
 	c.by[phase]++
 }
 
-// killer uses, kills and checks one store.
+// killer works with one store, kills it, and checks it.
 type killer struct {
-	t         *testing.T
-	random    *rand.Rand
-	counts    *killCounts
-	dir       string
-	server    string
-	http      string
-	cc        *grpc.ClientConn
-	records   recordv1.RecordServiceClient
-	admin     recordv1.AdminServiceClient
-	writers   []*writer
-	turn      int
-	tree      string            // the folder that is imported
-	imported  map[string]string // from a path to the name of the file in tree, once the import has ended
+	t       *testing.T
+	random  *rand.Rand
+	counts  *killCounts
+	dir     string
+	server  string
+	http    string
+	cc      *grpc.ClientConn
+	records recordv1.RecordServiceClient
+	admin   recordv1.AdminServiceClient
+	writers []*writer
+	turn    int
+	tree    string // the folder that is imported
+	// For each imported path, the file in tree that it came from; filled when the import has ended.
+	imported  map[string]string
 	prefixes  int
 	importing *exec.Cmd
 	importOK  chan error
@@ -139,7 +141,7 @@ type writer struct {
 	random *rand.Rand
 	ids    []int64
 	known  map[int64]*state
-	cut    *write // the interrupted write, which has no answer; nil: none
+	cut    *write // the write that was interrupted and has no answer; nil if there is none
 }
 
 // state is the acknowledged state of an id.
@@ -203,8 +205,7 @@ func (k *killer) round() {
 	k.turn++
 	p := k.launch()
 	if phase == "load" {
-		// The kill occurs at a random moment between the first instruction and serving. It must not harm any existing
-		// record, as the next round checks.
+		// The process is killed at a random moment during its start. The next round checks that no record was harmed.
 		k.sleep(350 * time.Millisecond)
 		p.kill()
 		k.counts.killed(phase)
@@ -262,7 +263,8 @@ func (k *killer) finish() {
 func (k *killer) compact(ctx context.Context) {
 	for ctx.Err() == nil {
 		for g := range 4 {
-			_, _ = k.admin.Compact(ctx, &recordv1.CompactRequest{Group: strconv.Itoa(g), All: true}) // fails at the kill
+			// Fails when the process is killed.
+			_, _ = k.admin.Compact(ctx, &recordv1.CompactRequest{Group: strconv.Itoa(g), All: true})
 		}
 	}
 }
@@ -286,8 +288,8 @@ func (k *killer) startImport() {
 	}()
 }
 
-// finishImport waits for the import of an earlier round, or kills it. After a kill, or if the import had started while
-// the store did not answer, finishImport imports again with --resume.
+// finishImport waits for the import that an earlier round started, or kills it. It then repeats the import with
+// --resume if it was killed, or if it had started while the store did not answer.
 func (k *killer) finishImport() {
 	if k.importing == nil {
 		return
@@ -416,7 +418,8 @@ func (k *killer) upload(ctx context.Context, op *write) (*recordv1.PutResponse, 
 	return r.GetPut(), err
 }
 
-// streamError returns the server's reason if err is only io.EOF, as sends report it.
+// streamError returns the server's reason for ending the stream. If the server ends the stream, a send returns only
+// io.EOF, so streamError asks the stream for the actual error.
 func streamError(stream recordv1.RecordService_UploadClient, err error) error {
 	if errors.Is(err, io.EOF) {
 		_, err = stream.CloseAndRecv()

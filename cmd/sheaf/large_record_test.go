@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// A large record is stored and read back through the gateway, byte for byte, and no process holds the whole record in
-// memory. The processes are the command, and one process with the gateway and the shards.
+// A large record is stored and read back through the gateway, byte for byte. Neither the command, nor the process
+// that runs the gateway and the shards, holds the whole record in memory.
 func TestLargeRecordThroughTheGatewayInBoundedMemory(t *testing.T) {
 	soaktest.Only(t, "proc", "it writes gigabytes")
 	size, most := int64(3<<30), int64(256<<20)

@@ -57,7 +57,7 @@ type process struct {
 	ended  chan struct{} // closed when the process has ended
 }
 
-// lockedBuffer may be read while a process writes to it.
+// lockedBuffer can be read while a process is still writing to it.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -158,7 +158,7 @@ func (p *process) putEach(t testing.TB, ids string, times int) {
 	}
 }
 
-// holdsEach checks the records that putEach has put.
+// holdsEach checks that the store has the records that putEach stored.
 func (p *process) holdsEach(t testing.TB, ids string, times int) {
 	t.Helper()
 	for id := range strings.FieldsSeq(ids) {

@@ -41,9 +41,9 @@ func (p *process) metric(t *testing.T, name string) (sum float64) {
 	return sum
 }
 
-// Callers over HTTP have no identity, so the server does not trust anybody who can reach the port. Connections with
-// incomplete headers, and connections whose answers nobody reads, use a bounded part of the memory, and a probe is
-// still answered.
+// HTTP callers are anonymous, so the server must not trust anyone who can reach the port. Connections that never
+// complete their headers, or never read their answers, can take only a limited amount of memory, and a probe is still
+// answered.
 func TestHTTPConnectionsStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens a thousand connections, and makes cgroups")
 	r, gateway, _ := startGranted(t, 256<<20)
@@ -78,9 +78,9 @@ func TestHTTPConnectionsStayWithinACgroup(t *testing.T) {
 	}
 }
 
-// A snapshot holds the places of versions that are superseded after the snapshot was taken. By opening snapshots, a
-// caller with the right to scan can use only a bounded part of the memory. A caller without this right opens no
-// snapshot.
+// A snapshot keeps, in memory, the locations of all versions that were superseded after it was taken. A caller who
+// may scan can open many snapshots, but the memory that they take is limited. A caller who may not scan cannot open
+// any.
 func TestSnapshotsStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens a thousand snapshots, and makes cgroups")
 	r, gateway, loader := startGranted(t, 512<<20)

@@ -85,8 +85,8 @@ func (h *holder) call(id uint32, method string, more ...[2]string) bool {
 	return h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) == nil
 }
 
-// turn waits until a part of a stream may be sent, and deducts the size of that part from the windows. It returns 0 if
-// the stream or the connection has ended.
+// turn waits until flow control allows more bytes of a stream to be sent. It returns their number, at most most, and
+// deducts it from the windows. It returns 0 if the stream or the connection has ended.
 func (h *holder) turn(id uint32, most int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -104,9 +104,9 @@ func (h *holder) turn(id uint32, most int) int {
 	}
 }
 
-// hold opens calls of a method on one connection. On each call, it sends a whole message except its last byte, within
-// the windows that the server grants. hold waits until the messages are sent or the server has refused the calls, and
-// returns the number of bytes sent. The connection remains open until the test ends.
+// hold opens several calls of a method on one connection. On each call, it sends a message without its last byte, as
+// fast as the server's flow control allows. hold returns the number of bytes sent, once all messages are sent or the
+// server has refused the calls. The connection remains open until the test ends.
 func hold(t *testing.T, address string, known *tls.Config, method string, calls, bytesOfEach int) (sent int) {
 	t.Helper()
 	h := connect(t, address, known)
@@ -169,8 +169,8 @@ func (r *rotating) known(m *member) *tls.Config {
 		Certificates: []tls.Certificate{pair}}
 }
 
-// Nearly complete messages use no memory of a server if their caller has no permission to call. The server has to
-// refuse the call by its headers, which are all that it has received by then.
+// A caller without permission cannot make a server hold incomplete messages in memory. The server has to refuse the
+// call as soon as it has received the headers, because the message is never completed.
 func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
 	r, gateway, _ := startGranted(t, 0)
 	callers := r.strangers()
@@ -215,8 +215,8 @@ func (p *process) unfinishedBytes(t *testing.T) float64 {
 	return 0
 }
 
-// Whatever number of messages callers leave incomplete, a process stays within the memory limit of its cgroup, and
-// other callers are served. A metric reports the bytes held.
+// No matter how many messages callers leave incomplete, a process stays within the memory limit of its cgroup and
+// serves other callers. A metric reports how many bytes are held.
 func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it sends gigabytes, and makes cgroups")
 	r, gateway, loader := startGranted(t, 512<<20)
@@ -237,7 +237,7 @@ func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 				if sent := hold(t, m.process.server, known, put, 2, 7<<20); granted && sent < 14<<20 {
 					t.Errorf("%d bytes of 14 MiB are taken of who may call", sent)
 				}
-				if granted { // the last bytes may not have arrived yet
+				if granted { // the last bytes may still be on their way
 					eventually(t, func() bool { return m.process.unfinishedBytes(t) > 14<<20 })
 				} else if held := m.process.unfinishedBytes(t); held > 1<<20 {
 					t.Errorf("the metric says that %.0f bytes are held of who may not call", held)
@@ -259,8 +259,8 @@ func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 	}
 }
 
-// Connections without a certificate use a bounded part of the memory, even with the maximum numbers of calls and
-// headers. Health checks of other callers are still answered.
+// Connections without a client certificate can take only a limited amount of memory, even if each has the maximum
+// number of calls and the largest headers. Health checks of other callers are still answered.
 func TestConnectionsOfNobodyStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens hundreds of connections, and makes cgroups")
 	r, gateway, _ := startGranted(t, 256<<20)

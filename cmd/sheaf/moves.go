@@ -72,13 +72,13 @@ func planMoves(ctx context.Context, conn *cli.Conn) ([]*recordv1.Move, error) {
 	return list.GetMoves(), nil
 }
 
-// watchMoves prints the moves repeatedly until there are none. On a terminal, each output replaces the previous one. If
-// the output is no terminal, the outputs follow each other.
+// watchMoves prints the moves repeatedly until there are none left. On a terminal, each list replaces the previous
+// one. Otherwise, the lists are printed one below the other.
 func watchMoves(ctx context.Context, out *cli.Output, conn *cli.Conn, every time.Duration) error {
 	for {
 		moves, err := planMoves(ctx, conn)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // interrupted: the normal end
+			return nil //nolint:nilerr // an interrupt is the normal way to end the command
 		}
 		if err != nil {
 			return err

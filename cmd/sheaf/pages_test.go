@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// The program accepts each of its subcommands and flags that a page shows, so that readers can type them.
+// The program accepts every command line of sheaf in the documentation, so that readers can copy it.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf", 120, func() *cobra.Command {
 		return (&app{Program: cli.Program{Out: &cli.Output{}}}).rootCommand()

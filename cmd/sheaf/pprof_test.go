@@ -60,7 +60,7 @@ func TestProfilesAreServedOnWish(t *testing.T) {
 	}
 }
 
-// askFor returns the answer to a GET. A code of 0 means that there was no answer.
+// askFor sends a GET request and returns the answer. The code 0 means that there was no answer.
 func askFor(t *testing.T, url string) (code int, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
@@ -70,6 +70,6 @@ func askFor(t *testing.T, url string) (code int, body string) {
 		return 0, ""
 	}
 	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body) // the caller checks the text, even an incomplete one
+	text, _ := io.ReadAll(response.Body) // the caller checks the text, so an incomplete text fails the test
 	return response.StatusCode, string(text)
 }

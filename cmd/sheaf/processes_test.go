@@ -49,7 +49,7 @@ func TestRealProcesses(t *testing.T) {
 		"--groups", "6"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
 	gateway.waitReady(t)
-	for _, command := range []string{"doctor", "status"} { // no process serves the store, so no command may report success
+	for _, command := range []string{"doctor", "status"} { // no shard runs, so no command may report success
 		sheaf(t, nil, command, "--server", gateway.server).Want(t, 1).Has(t, "1 problem")
 	}
 	shards := map[string]*process{}
@@ -91,7 +91,7 @@ func TestRealProcesses(t *testing.T) {
 	}
 }
 
-// eventually waits for a condition that depends on other processes.
+// eventually polls a condition that other processes bring about.
 func eventually(t *testing.T, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)

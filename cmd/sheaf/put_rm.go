@@ -49,7 +49,7 @@ version. Data of any size: above 1 MiB it is uploaded as a stream.`,
 			if err != nil {
 				return fmt.Errorf("put %d: %w", k.ID, err)
 			}
-			defer source.Close() //nolint:errcheck // only read from
+			defer source.Close() //nolint:errcheck // the file was only read
 			var result client.PutResult
 			err = orInterrupted(ctx, func() (err error) {
 				result, err = conn.Store(ctx, k, source, &opts)
@@ -74,8 +74,8 @@ version. Data of any size: above 1 MiB it is uploaded as a stream.`,
 	return cmd
 }
 
-// openSource opens the file in the second argument, or standard input. The result is an io.Seeker only if it can be
-// read twice.
+// openSource opens the file named by the second argument, or standard input. The result is an io.Seeker only if it
+// can be rewound and read again.
 func openSource(args []string) (io.ReadCloser, error) {
 	if len(args) < 2 || args[1] == "-" {
 		return io.NopCloser(os.Stdin), nil
@@ -109,7 +109,7 @@ func orInterrupted(ctx context.Context, do func() error) error {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(time.Second): // gives the call time to report its end
+		case <-time.After(time.Second): // gives the call time to return its error
 			return context.Cause(ctx)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// With a real etcd, a shard is started at the same address on an image of its folder that was taken while the shard
-// ran. The shard reports that the folder is outdated and serves nothing. When it is started on the current folder, it
-// serves again.
+// A shard runs with a real etcd, and an image of its folder is taken meanwhile. Later, a shard is started on that
+// image, at the same address. It reports that the folder is outdated and serves nothing. When the shard is started on
+// the current folder, it serves again.
 func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -27,7 +27,7 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 		return sb.Step
 	}
 	image := t.TempDir()
-	must(t, a.cmd.Process.Signal(syscall.SIGSTOP)) // so that the whole image is of one moment
+	must(t, a.cmd.Process.Signal(syscall.SIGSTOP)) // so that the image shows a single moment
 	must(t, os.CopyFS(image, os.DirFS(right)))
 	must(t, a.cmd.Process.Signal(syscall.SIGCONT))
 	before := step()

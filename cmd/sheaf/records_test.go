@@ -122,7 +122,7 @@ func TestCommandsOnRecords(t *testing.T) {
 
 	t.Run("put and get at both ends of int64, negative, hexadecimal", func(t *testing.T) {
 		for i, id := range []string{"9223372036854775807", "-9223372036854775808", "0", "-5", "0xFFfffffffffffff0", "0x2a"} {
-			data := strings.Repeat("x", i) // the first record has no data
+			data := strings.Repeat("x", i) // the data are 0 to 5 bytes long
 			p.do(t, data, "put", id).Want(t, 0)
 			if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != data {
 				t.Errorf("get %s: %q, want %q", id, o.Stdout, data)
@@ -293,7 +293,7 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 	for i, size := range []int{0, 1, 1000, 100_000, 1 << 20, 1<<20 + 1, 2_500_000} {
 		id := []string{"10", "11", "12", "-13", "14", "15", "16"}[i]
 		want[id] = pattern(uint64(i), size)
-		p.do(t, string(pattern(99, size/2)), "put", id).Want(t, 0) // a version that the next put supersedes
+		p.do(t, string(pattern(99, size/2)), "put", id).Want(t, 0) // the next put supersedes this version
 		p.do(t, string(want[id]), "put", id, "--attr", "n="+id).Want(t, 0)
 	}
 	p.do(t, "gone", "put", "17").Want(t, 0)

@@ -80,7 +80,7 @@ etcd was lost is not noticed. An etcd that holds placement of a store is left as
 	return cmd
 }
 
-// given returns the facts about the store that the flags state, or nil if they state none.
+// given returns the facts that the flags state about the store, or nil if they state none.
 func (f *recoverFlags) given() (*rescue.FoundFacts, error) {
 	if f.routing == "" {
 		if f.groups != 0 {
@@ -193,7 +193,7 @@ func showRebuilt(out *cli.Output, r rescue.Rebuilt) {
 		t.Rows = append(t.Rows, []cli.Cell{cli.Text(g.Name), cli.Text(g.UUID.String()), cli.Text(strings.Join(members, ",")),
 			cli.Text(strconv.FormatInt(g.Records, 10)), cli.Text(strconv.FormatInt(g.Bytes, 10))})
 	}
-	_ = out.WriteTable(t) // fails only if the output has no reader
+	_ = out.WriteTable(t) // fails only if nobody reads the output
 	for _, note := range r.Notes {
 		out.Sayf("note: %s", note)
 	}

@@ -52,7 +52,8 @@ func newClusterOf(t *testing.T, shards []string, gateway ...string) *cluster {
 
 var clusterIDs = strings.Fields("1 2 3 4 5 6 7 8 9 10 11 12")
 
-// putAll puts each of clusterIDs as soon as the shard of its group accepts it.
+// putAll stores a record for each id in clusterIDs. It retries each put until the shard that has the record's group
+// accepts it.
 func (c *cluster) putAll() {
 	c.t.Helper()
 	for _, id := range clusterIDs {
@@ -91,7 +92,7 @@ func (c *cluster) startShard(name string, more ...string) {
 	c.shards[name].http = http
 }
 
-// holds reads every record through the gateway. If mayWait is set, it repeats a failed call. Otherwise a failed call
+// holds reads every record through the gateway. If a call fails, holds repeats it if mayWait is set, and otherwise
 // fails the test.
 func (c *cluster) holds(what string, mayWait bool) {
 	c.t.Helper()
@@ -137,7 +138,7 @@ func TestRecoverPlacement(t *testing.T) {
 	o.Want(t, 5).Has(t, "recover placement")
 	c.startEtcd("new")
 	c.holds("etcd is empty", false)
-	// The shards register themselves again. etcd holds nothing else.
+	// etcd now contains only the new registrations of the shards.
 	recover := []string{"recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", store}
 	eventually(t, func() bool { return strings.Count(sheaf(t, nil, recover...).Stdout, "\n") == 5 })
 	sheaf(t, nil, "recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", uuid.NewString()).
@@ -178,8 +179,8 @@ func TestRecoverPlacement(t *testing.T) {
 	}
 }
 
-// If a group has several copies, a majority of the copies is enough. A shard that was not asked is used again when it
-// returns.
+// If groups have several copies, the placement can be rebuilt from a majority of the copies of each group. A shard
+// that did not answer then is used again when it returns.
 func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 	t.Parallel()
 	c := newClusterOf(t, []string{"a", "b", "c"}, "--copies", "3", "--shards-min", "3")
@@ -231,7 +232,8 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(100 * time.Millisecond): // each call is a process, so more calls would only load the machine
+			// Each call starts a process, so more calls would only slow down the machine.
+			case <-time.After(100 * time.Millisecond):
 			}
 			id := clusterIDs[n%len(clusterIDs)]
 			if o := sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server); o.Code != 0 {
@@ -254,7 +256,8 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 	}
 }
 
-// await waits for the duration d, because no event marks the end of the wait, and fails early if a call fails.
+// await waits for the duration d, and fails the test as soon as a call fails. It waits for a fixed time because no
+// event marks the end of the outage.
 func await(t *testing.T, failed <-chan string, d time.Duration) {
 	t.Helper()
 	select {
@@ -264,7 +267,7 @@ func await(t *testing.T, failed <-chan string, d time.Duration) {
 	}
 }
 
-// A second store with the name of an existing one is refused, and changes nothing.
+// A second store with the name of an existing store is refused. The attempt changes nothing.
 func TestASecondStoreOnOneNameIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -299,8 +302,8 @@ func TestEtcdCommandRefusesBadFlags(t *testing.T) {
 	sheaf(t, nil, "shard", "--name", "a", "--dir", dir, "--http", "", "--store-uid", "x").Want(t, 2).Has(t, "store-uid")
 }
 
-// On Kubernetes, the command runs in the pod of a gateway, with the gateway's certificate. With this certificate,
-// shards refuse calls that do not name the caller for whom the gateway calls.
+// On Kubernetes, the command runs in a gateway's pod and uses the gateway's certificate. Shards accept a call with
+// such a certificate only if it names the caller on whose behalf the gateway calls, so the command must do this too.
 func TestRecoverPlacementWithTheCertificateOfAGateway(t *testing.T) {
 	t.Parallel()
 	r, gateway, _ := startGranted(t, 0)

@@ -36,11 +36,12 @@ import (
 
 // rotating is a store of several processes. Its certificates, authorities, transport and tokens change during calls.
 type rotating struct {
-	t         *testing.T
-	dir       string
-	store     identity.Store
-	members   []*member
-	issued    int // number of certificates issued, so that no two expire at the same time
+	t       *testing.T
+	dir     string
+	store   identity.Store
+	members []*member
+	// Number of certificates issued so far; each one gets a longer lifetime, so that no two expire at the same time.
+	issued    int
 	mode      certs.Mode
 	etcd      string // addresses of etcd, as in the flag --etcd
 	authority *authority.Authority
@@ -64,8 +65,8 @@ type load struct {
 	done atomic.Int64
 }
 
-// loadPace is the interval between the calls of one load. It leaves processor time for the changes of certificates,
-// authorities, transport and tokens during the test.
+// loadPace is the interval between the calls of one load. The pauses leave enough processor time for changing the
+// certificates, authorities, transport and tokens during the test.
 const loadPace = 10 * time.Millisecond
 
 const rotatingAudience = "sheaf/prod/quotes"
@@ -77,15 +78,16 @@ func startRotating(t *testing.T) *rotating {
 	return r
 }
 
-// startGranted starts a gateway and two shards whose table of grants has an issuer of tokens, and lets the client
-// loader use all records. It starts no calls. The argument memory is the memory limit of each process's cgroup in
-// bytes; 0: no limit.
+// startGranted starts a gateway and two shards. The store's grant table names a token issuer, and lets the client
+// loader use all records. startGranted makes no calls yet. The argument memory limits the memory of each process's
+// cgroup, in bytes; 0 means no limit.
 func startGranted(t *testing.T, memory int64) (r *rotating, gateway, loader *member) {
 	t.Helper()
 	return startGrantedAs(t, memory, "--groups", "2")
 }
 
-// startGrantedAs is like startGranted, for a store that the gateway creates with these flags.
+// startGrantedAs is like startGranted, but passes the flags in create to the gateway, which creates the store with
+// them.
 func startGrantedAs(t *testing.T, memory int64, create ...string) (r *rotating, gateway, loader *member) {
 	t.Helper()
 	r = &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",
@@ -254,8 +256,8 @@ func (r *rotating) dial(gateway, folder string, direct, byToken bool) (*client.C
 	return client.Dial(ctx, cfg)
 }
 
-// call starts calls of all kinds: through the gateway with a certificate, and directly to shards with a token. The
-// calls end with the test.
+// call starts calls of all kinds: some go through the gateway with a certificate, others go directly to shards with a
+// token. They stop when the test ends.
 func (r *rotating) call(gateway string, loader *member) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -264,7 +266,7 @@ func (r *rotating) call(gateway string, loader *member) {
 		c, err := r.dial(gateway, loader.folder, byToken, byToken)
 		must(r.t, err)
 		r.t.Cleanup(func() { _ = c.Close() })
-		for id := range int64(20) { // creates both groups and lets each get a shard
+		for id := range int64(20) { // creates both groups, and waits until each has a shard
 			within, over := context.WithTimeout(ctx, 5*time.Minute)
 			_, err := c.Put(within, client.Key{ID: id}, nil, nil)
 			over()
@@ -313,7 +315,8 @@ func (r *rotating) load(name string) *load {
 	return l
 }
 
-// callsOf returns the kinds of calls that end by themselves. Their records have ids from the given id on.
+// callsOf returns one function for each kind of call that ends by itself. The functions use records with consecutive
+// ids, starting at id.
 func callsOf(c *client.Client, id int64) map[string]func(ctx context.Context) error {
 	large := bytes.Repeat([]byte("large"), 250_000)
 	return map[string]func(ctx context.Context) error{
@@ -424,7 +427,7 @@ func TestNothingFailsWhileSecretsChange(t *testing.T) {
 		next := r.newAuthority()
 		r.all(r.authority, r.authority, next)
 		r.all(next, r.authority, next)
-		r.goOn() // callers have their new files before the next step excludes callers without them
+		r.goOn() // callers must be using their new files by now, because the next step shuts out callers without them
 		r.all(next, next)
 		r.goOn()
 		r.authority = next

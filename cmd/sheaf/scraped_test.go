@@ -14,7 +14,8 @@ import (
 // labelForm matches the labels in a line of /metrics.
 var labelForm = regexp.MustCompile(`([a-zA-Z_]+)="((?:[^"\\]|\\.)*)"`)
 
-// scrape returns the series of a process by name, each with the labels of one of its lines.
+// scrape returns the labels of each series that a process exposes, by the name of the series. If a series has several
+// lines, the result has the labels of only one of them.
 func (p *process) scrape(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	answer, err := http.Get("http://" + p.http + "/metrics")
@@ -37,9 +38,9 @@ func (p *process) scrape(t *testing.T) map[string]map[string]string {
 }
 
 // Each series of pods that an alert or a panel of the charts uses is exposed by a gateway or a shard, with the labels
-// that the alert or panel uses. With honorLabels, a label of a series has priority over the PodMonitor's label.
-// Therefore no series may have a label that the PodMonitor gives to all series, unless the value of the label is the
-// same. The processes are real, because the test checks their answers to Prometheus.
+// that the alert or panel uses. With honorLabels, the label of a series overrides the PodMonitor's label of the same
+// name. Therefore no series may have a label that the PodMonitor sets, unless both have the same value. The test runs
+// real processes, because it checks what they return to Prometheus.
 func TestPodsExposeWhatAlertsUse(t *testing.T) {
 	used, err := os.ReadFile("../../hack/alerts/testdata/used.txt")
 	must(t, err)

@@ -59,8 +59,8 @@ type service struct {
 	http     string // address; empty: none
 }
 
-// run opens the resources that the flags name, calls serve, and closes the resources after serve has returned. The
-// certificates must be for the identity as. The audit log names the process by its role and name.
+// run opens the resources that the flags name, calls serve, and closes the resources once serve has returned. The
+// certificates must be issued for the identity in as. The audit log identifies the process by its role and name.
 func (f *serviceFlags) run(ctx context.Context, as identity.Identity, name string, serve func(*service) error) (
 	err error) {
 	s := &service{http: f.http, registry: telemetry.NewRegistry(version)}
@@ -97,8 +97,8 @@ func (f *serviceFlags) run(ctx context.Context, as identity.Identity, name strin
 	return serve(s)
 }
 
-// secure passes the certificates to apply, which is the method Secure of a configuration. It does nothing if the
-// process uses plaintext. The caller calls done after the process has stopped serving.
+// secure calls apply with the certificates, unless the process uses plaintext. apply is the Secure method of a
+// configuration. The caller calls done once the process has stopped serving.
 func (s *service) secure(apply func(*certs.Source) *guard.Guard) (done func()) {
 	if s.certs == nil {
 		return func() {}
@@ -146,7 +146,8 @@ func serveHTTP(ctx context.Context, flag, address string, handler http.Handler, 
 // tlsFlags are the flags about the certificates of a process of a store.
 type tlsFlags struct {
 	dir string
-	// look is the time between two checks of the folder. Its flag is hidden, because only tests need a shorter time.
+	// look is the time between two checks of the folder. The flag that sets it is hidden, because only tests need a
+	// shorter time.
 	look time.Duration
 }
 
@@ -159,8 +160,8 @@ func (f *tlsFlags) add(cmd *cobra.Command) {
 	_ = cmd.Flags().MarkHidden(look) // fails only for an unknown flag
 }
 
-// open returns the certificates, which must be for a process with the role and name of want. It returns nil if the
-// process uses plaintext. The caller closes the certificates.
+// open returns the certificates, or nil if the process uses plaintext. It returns an error unless the certificates
+// are for the role and name in want. The caller closes the certificates.
 func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry prometheus.Registerer) (*certs.Source,
 	error) {
 	if f.look < 0 {
@@ -255,8 +256,9 @@ func headroomOf(limit int64) int64 {
 	return min(max(limit/4, headroomMin), headroomMax, limit/2)
 }
 
-// fitCgroup limits the index, the resident data and the other memory of a shard by the cgroup's limit, so that the
-// kernel never has to kill the process. All of these limits together fit into the cgroup's limit.
+// fitCgroup derives a shard's limits for the index, for the resident data and for everything else from the memory
+// limit of its cgroup. The limits add up to no more than the cgroup's limit, so that the kernel never has to kill the
+// process.
 func fitCgroup(cfg *shard.Config, limit int64) {
 	if limit == 0 {
 		return
@@ -270,8 +272,8 @@ func fitCgroup(cfg *shard.Config, limit int64) {
 	if headroom < 4*segio.ScanBufferBytes {
 		l.ScansReadingMax = 1
 	}
-	// AnswerBytesMax is a quarter of the headroom. It is less if the headroom is small, because an eighth of the
-	// headroom is reserved for all other uses.
+	// Answers may use a quarter of the headroom. If the headroom is small, they get less, because an eighth of it is
+	// reserved for all other uses.
 	rest := headroom - headroom/8 - l.BytesInFlightMax - l.ReplicaBytesInFlightMax - int64(
 		l.ScansReadingMax)*segio.ScanBufferBytes
 	l.AnswerBytesMax = max(min(256<<20, headroom/4, rest), headroom/16)

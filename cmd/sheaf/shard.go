@@ -35,7 +35,7 @@ func (f *placementFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.store, "store", "default", "name of the store in etcd")
 }
 
-// addInsecure adds --etcd-insecure, for processes that have certificates of the store.
+// addInsecure adds --etcd-insecure, which only processes that have certificates of the store need.
 func (f *placementFlags) addInsecure(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.insecure, "etcd-insecure", false,
 		"with --tls-dir, where none of --etcd-ca, --etcd-cert and --etcd-key is given: etcd speaks no TLS (default: it is "+
@@ -54,8 +54,8 @@ func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
 	flags.StringVar(&c.PasswordFile, "etcd-password-file", "", "file with the password, read at the start")
 }
 
-// open creates a client of etcd, without reading anything yet. The connections use the process's own certificates of
-// the store, if it has any and the flags name no others. The caller closes the client.
+// open creates a client of etcd, and reads nothing yet. If no flags name other certificates, the client uses the
+// process's own certificates of the store, if it has any. The caller closes the client.
 func (f *placementFlags) open(own *certs.Source) (*clientv3.Client, *registry.Store, error) {
 	switch given := f.etcd.UsesFiles(); {
 	case f.insecure && (given || own == nil):

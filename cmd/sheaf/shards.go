@@ -64,7 +64,7 @@ func placedTable(shards []*recordv1.Shard) cli.Table {
 	return t
 }
 
-// placedRow is a shard in the output of shards list.
+// placedRow is a shard in the output of `sheaf shards list`.
 type placedRow struct {
 	Name      string `json:"name"`
 	Address   string `json:"address"`
@@ -133,9 +133,9 @@ command then says why and ends with exit code 1, and sheaf shards activate takes
 	return cmd
 }
 
-// awaitDrained reads the state of a draining shard every drainLook. The gateway or the planner may not know the order
-// to drain yet, or may not know another shard that has just started. Therefore a reason to give up counts only if
-// drainLooks successive reads report one.
+// awaitDrained reads the state of a draining shard once per drainLook. It gives up only if drainLooks reads in a row
+// report a reason to do so. A single read is not enough: the gateway or the planner may not have seen the drain yet,
+// or may not know about another shard that has just started.
 const (
 	drainLook  = time.Second
 	drainLooks = 5

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A shard is drained, listed, and accepts groups again. The records exist all the time. An impossible command ends with
-// exit code 1 and prints the reason.
+// A shard is drained, appears as such in the list, and later accepts groups again. The records remain readable
+// throughout. A command that cannot be carried out exits with code 1 and prints the reason.
 func TestShards(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--groups", "4", "--shards", "2")
 	for id := range 8 {

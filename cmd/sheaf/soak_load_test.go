@@ -21,11 +21,13 @@ import (
 var soakSizes = []int{10, 100, 1000, 10_000, 10_000, 10_000, 100_000, 1 << 20}
 
 const (
-	soakBlob     = 3 << 20 // larger than the other data of a group
-	soakIDs      = 41      // number of ids of a writer; the record with the first id is a blob
-	soakPace     = 1 << 20 // bytes per second of a writer; open scans keep overwritten versions
-	soakCallMax  = time.Minute
-	soakReadMax  = 2 * time.Second // of a blob's read; hanging readers may use up the allowance for streams
+	soakBlob = 3 << 20 // larger than the other data of a group
+	soakIDs  = 41      // number of ids for each writer; the record with the first id is a blob
+	// Bytes per second that a writer writes; limited because open scans keep overwritten versions on the disk.
+	soakPace    = 1 << 20
+	soakCallMax = time.Minute
+	// Time limit for reading a blob, which fails while hanging readers use up the allowance for streams.
+	soakReadMax  = 2 * time.Second
 	soakStalled  = 1000
 	soakConns    = 10
 	soakPerBatch = 100
@@ -49,7 +51,8 @@ func (w *soakWriter) size(id int64) int {
 	return soakBlob
 }
 
-// run writes until ctx ends. No call may fail, because each call has a minute, and a start takes only seconds.
+// run writes until ctx ends. Every call must succeed: it may take up to a minute, and a killed process is back within
+// seconds.
 func (w *soakWriter) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		id := w.first + w.random.Int64N(soakIDs)
@@ -87,8 +90,8 @@ func (w *soakWriter) one(id int64) error {
 	return nil
 }
 
-// mayCheck reads an id. A read of a blob may be refused while other streams use up the allowance for streams. mayCheck
-// ends without waiting for such a read.
+// mayCheck reads an id and checks the result. Other streams may use up the allowance for streams, so a read of a blob
+// may be refused. mayCheck accepts the refusal and does not try again.
 func (w *soakWriter) mayCheck(ctx context.Context, id int64) error {
 	if w.size(id) != soakBlob {
 		return w.check(ctx, id)
@@ -209,8 +212,8 @@ func (l *soakLoad) end() {
 	l.wait.Wait()
 }
 
-// stall opens streams of every method with streamed answers, and reads none of the answers. Half of the streams are to
-// the shard and half to the gateway.
+// stall opens many streams, of every method that streams its answers, and never reads an answer. Half of the streams
+// go to the shard, and half to the gateway.
 func (s *soakStore) stall() (goAway func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var conns []*grpc.ClientConn
@@ -219,7 +222,8 @@ func (s *soakStore) stall() (goAway func()) {
 		if i%2 == 1 {
 			to = s.gateway.server
 		}
-		// By default, gRPC's client buffers an increasing amount of data that nobody reads.
+		// By default, gRPC's client keeps enlarging its buffer for data that the program does not read. Fixed windows
+		// prevent this.
 		conn, err := grpc.NewClient(to, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithInitialWindowSize(64<<10),
 			grpc.WithInitialConnWindowSize(64<<10))
@@ -245,7 +249,7 @@ func (s *soakStore) stall() (goAway func()) {
 			_, err = c.Download(ctx, &recordv1.DownloadRequest{Key: &recordv1.RecordKey{Id: int64(1000 * (i % 6))}})
 		}
 		if err != nil {
-			s.t.Logf("stream %d: %v", i, err) // normal while a process starts
+			s.t.Logf("stream %d: %v", i, err) // expected while a process is starting
 		}
 	}
 	return func() {

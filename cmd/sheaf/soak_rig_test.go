@@ -31,7 +31,7 @@ type soakStore struct {
 	disk, dir      string
 	common         []string
 	gateway, shard *process
-	limits         map[string]*memoryCgroup // by name of the process
+	limits         map[string]*memoryCgroup // by process name
 	addresses      map[string][2]string     // addresses of gRPC and HTTP, by name of the process
 }
 
@@ -123,7 +123,7 @@ func newMemoryCgroup(t *testing.T, name string, bytes int64) *memoryCgroup {
 	}
 	must(t, os.Mkdir(g.dir, 0o755))
 	t.Cleanup(func() {
-		// The kernel releases ended processes with a delay.
+		// The kernel needs a moment to release processes that have ended, so the removal may fail at first.
 		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			err := os.Remove(g.dir)
 			if err == nil {

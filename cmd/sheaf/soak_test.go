@@ -13,12 +13,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// TestSoak overwrites, deletes and reads records of all sizes on a small disk and with little memory, each write under
-// a request id. At the same time, a thousand readers hang and disconnect, and the shard and the gateway are repeatedly
+// TestSoak overwrites, deletes and reads records of all sizes, on a small disk and with little memory. Each write has
+// a request id. Meanwhile, a thousand readers hang and disconnect, and the shard and the gateway are repeatedly
 // killed and started again. No call fails, all acknowledged records exist, the kernel kills no process for lack of
 // memory, and the disk never fills up. At the end, the files take at most 2.2 times the live data and the data that
-// interrupted scans may keep, plus one segment for each group. SHEAF_SOAK_FOR sets the duration (make soak-short: 3
-// minutes; `make soak-proc`: an hour).
+// interrupted scans may keep, plus one segment for each group. SHEAF_SOAK_FOR sets the duration: `make soak-short`
+// runs for 3 minutes, and `make soak-proc` for an hour.
 func TestSoak(t *testing.T) {
 	lasts, err := time.ParseDuration(os.Getenv("SHEAF_SOAK_FOR"))
 	switch {
@@ -72,8 +72,9 @@ func TestSoak(t *testing.T) {
 			records++
 		}
 	}
-	bound := 22*(live+soakDisk/16)/10 + soakGroups*soakSegment // interrupted scans keep at most a 16th of the disk
-	// Small adjacent segments are merged. Three of them may remain next to each full segment.
+	// Interrupted scans may keep up to a sixteenth of the disk.
+	bound := 22*(live+soakDisk/16)/10 + soakGroups*soakSegment
+	// Compaction merges small adjacent segments, but may leave up to three of them next to each full segment.
 	files := 6*int(bound/soakSegment) + soakGroups*12
 	for end := time.Now().Add(3 * time.Minute); groupBytes(t, s.dir) > bound ||
 		s.files() > files; time.Sleep(10 * time.Millisecond) {

@@ -22,7 +22,7 @@ func groupBytes(t *testing.T, dir string) (bytes int64) {
 	t.Helper()
 	must(t, filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.Contains(name, "/groups/") {
-			return nil //nolint:nilerr // a file that is gone takes nothing
+			return nil //nolint:nilerr // a file that was deleted in the meantime takes up no space
 		}
 		if info, err := e.Info(); err == nil {
 			bytes += info.Sys().(*syscall.Stat_t).Blocks * 512
@@ -32,9 +32,10 @@ func groupBytes(t *testing.T, dir string) (bytes int64) {
 	return bytes
 }
 
-// Records of all sizes are overwritten repeatedly, each write under a request id. All flags have their defaults except
-// for small segments. The files shrink to at most 2.2 times the live data plus one segment for each group. A repetition
-// of an early write is still recognised, also by the next process. `make soak-proc` runs this for two minutes.
+// Records of all sizes are overwritten repeatedly, and each write has a request id. All flags have their defaults,
+// except that segments are small. The files shrink to at most 2.2 times the live data, plus one segment for each
+// group. If an early write is repeated, even after a restart, the store still recognises it. `make soak-proc` runs
+// this test for two minutes.
 func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 	t.Parallel()
 	const segment, groups = 4 << 20, 2
@@ -48,7 +49,7 @@ func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 	cc := dial(t, p.server)
 	records := recordv1.NewRecordServiceClient(cc)
 	sizes := []int{10, 100, 1000, 10_000, 100_000, 1 << 20}
-	puts := map[int][]*recordv1.PutRequest{} // a sample of the requests, by round
+	puts := map[int][]*recordv1.PutRequest{} // some of the requests of each round
 	answers := map[*recordv1.PutRequest]*recordv1.PutResponse{}
 	live, written := int64(0), int64(0)
 	for round := 0; round < rounds || time.Now().Before(until); round++ {

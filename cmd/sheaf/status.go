@@ -76,7 +76,7 @@ func groupTable(groups []*recordv1.Group) cli.Table {
 			switch {
 			case n != 0, g.GetState().Serves():
 				return cli.Number(words(n))
-			case g.GetShard() == "": // a row without a copy
+			case g.GetShard() == "": // the row stands for a group without a copy
 				return cli.Number("")
 			}
 			return cli.Number(notKnown)
@@ -121,7 +121,8 @@ func shardTable(shards []*recordv1.Shard) cli.Table {
 	return t
 }
 
-// shardCell returns the state of a shard in the words of the shard's own page, or Silent as on a gateway's page.
+// shardCell returns the state of a shard. It uses the same words as the HTTP page of the shard, or the word Silent as
+// the HTTP page of a gateway does.
 func shardCell(s *recordv1.Shard) cli.Cell {
 	// Shards of older versions send no state.
 	cell := cli.Cell{Text: cmp.Or(s.GetState().Word(), "Serving"), Colour: cli.Green}

@@ -55,7 +55,7 @@ func runTop(ctx context.Context, out *cli.Output, conn *cli.Conn, file *os.File,
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer onQuit(cancel)()
-	defer fmt.Fprintln(file) // lets the shell's prompt begin on a new line
+	defer fmt.Fprintln(file) // moves the shell's prompt to a new line
 	var last reading
 	for {
 		seen := lookAtStore(ctx, conn)
@@ -89,14 +89,15 @@ type storeSeen struct {
 	err     error  // set if the query failed; the other fields are then empty
 }
 
-// reading holds the shards' reports about their traffic at one time.
+// reading holds what the shards reported about their traffic at one point in time.
 type reading struct {
 	at     time.Time
 	shards []*recordv1.Shard
 }
 
-// since describes in words the calls of all shards since an earlier reading. It leaves out a shard without sums in both
-// readings, and a shard that has started between them, because the traffic of such a shard is not known.
+// since describes the calls of all shards between an earlier reading and this one. It leaves out a shard whose
+// traffic in that time is not known, because one of the readings lacks its counters, or because the shard started
+// between the two.
 func (r *reading) since(before *reading) string {
 	earlier := map[string]*recordv1.Shard{}
 	for _, s := range before.shards {
@@ -143,7 +144,7 @@ func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
 	}
 	moves, err := planMoves(ctx, conn)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		moves = nil // a shard that is asked directly does not know the moves
+		moves = nil // a shard does not know the moves, so there are none to show if the server is a shard
 	}
 	return storeSeen{Facts: facts, moves: moves}
 }
@@ -202,7 +203,7 @@ func (s *storeSeen) headline() string {
 		cli.Count(int64(len(s.worst())), "group", "groups"), words)
 }
 
-// findingLines returns the findings, wrapped at a number of columns.
+// findingLines returns the findings as lines of at most width columns.
 func (s *storeSeen) findingLines(width int) (lines []string) {
 	for _, f := range finding.Of(s.Facts) {
 		lines = append(lines, wrap(fmt.Sprintf("%-8s %s: %s", f.Severity, f.Where, f.What), width)...)
@@ -223,14 +224,14 @@ func wrap(line string, width int) (lines []string) {
 	for utf8.RuneCountInString(line) > width {
 		cut := strings.LastIndexByte(string([]rune(line)[:width+1]), ' ')
 		if cut <= len(indent) {
-			break // a single long word
+			break // the first word alone is longer than the line
 		}
 		lines, line = append(lines, line[:cut]), indent+line[cut+1:]
 	}
 	return append(lines, line)
 }
 
-// badness lists the states of a group, the worst last.
+// badness lists the states of a group, from the best to the worst.
 var badness = []recordv1.GroupState{
 	recordv1.GroupState_GROUP_STATE_UNSPECIFIED, recordv1.GroupState_GROUP_STATE_SERVING,
 	recordv1.GroupState_GROUP_STATE_LOADING, recordv1.GroupState_GROUP_STATE_PENDING,
@@ -238,7 +239,7 @@ var badness = []recordv1.GroupState{
 	recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
 }
 
-// worst returns the worst copy of each group.
+// worst returns, for each group, the copy that is in the worst state.
 func (s *storeSeen) worst() map[string]*recordv1.Group {
 	worst := map[string]*recordv1.Group{}
 	for _, g := range s.Groups {
@@ -269,7 +270,8 @@ func (s *storeSeen) tiles(colour bool, width int) []string {
 			cell := groupCell(worst[name])
 			letter := cell.Text[:1]
 			if cell.Colour == cli.Red && led[name] && worst[name].GetState() != recordv1.GroupState_GROUP_STATE_DAMAGED {
-				letter, cell.Colour = "½", cli.Yellow // the HTML page shows such a group in the same way
+				// Another copy leads the group, so it is shown as half served, as on the HTML page.
+				letter, cell.Colour = "½", cli.Yellow
 			}
 			if colour && cell.Colour != cli.Plain {
 				letter = string(cell.Colour) + letter + string(cli.ColourEnd)

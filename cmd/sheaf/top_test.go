@@ -93,7 +93,7 @@ func TestTopShowsTheWorstCopyOfEachGroup(t *testing.T) {
 	}
 }
 
-// A group that is served is not red, regardless of the state of one of its copies. Advice is wrapped, not truncated.
+// A group that is served is not shown in red, even if one of its copies is lost. Advice is wrapped, not truncated.
 func TestTopShowsWhatIsServedAsServed(t *testing.T) {
 	s := storeOf(2, 2)
 	s.Shards[1].Alive = false
@@ -111,7 +111,7 @@ func TestTopShowsWhatIsServedAsServed(t *testing.T) {
 	}
 }
 
-// Values that could not be read are shown as unknown, not as 0.
+// Numbers that could not be read are shown as unknown, not as 0.
 func TestASilentShardHasNoFigures(t *testing.T) {
 	s := storeOf(2, 0)
 	s.Shards[0].Alive, s.Shards[0].Load, s.Shards[0].FreeBytes = false, nil, 0
@@ -135,7 +135,7 @@ func TestASilentShardHasNoFigures(t *testing.T) {
 	}
 }
 
-// A copy that is not served has no figures, and neither has a group without a copy.
+// A copy that is not served has no numbers, and neither does a group without a copy.
 func TestACopyThatIsNotServedHasNoFigures(t *testing.T) {
 	s := storeOf(1, 3)
 	s.Groups[1].State, s.Groups[1].StoredBytes = recordv1.GroupState_GROUP_STATE_UNAVAILABLE, 1<<10
@@ -155,7 +155,7 @@ func TestACopyThatIsNotServedHasNoFigures(t *testing.T) {
 	}
 }
 
-// The text of an error ends with the remedy, so an error is wrapped, not truncated.
+// An error ends with advice on what to do, so it is wrapped, not truncated.
 func TestTopShowsAllOfAnError(t *testing.T) {
 	s := storeSeen{err: status.Error(codes.Unavailable, "connection error: "+strings.Repeat("dialing ", 20))}
 	screen := s.draw("127.0.0.1:7600", time.Now(), false, 80, 24)
@@ -164,7 +164,7 @@ func TestTopShowsAllOfAnError(t *testing.T) {
 	}
 }
 
-// The key q ends the screen, as it does in less and top. Other keys and the end of the input do not end it.
+// The key q closes the screen, as in less and top. Other keys, or the end of the input, do not close it.
 func TestTopEndsWithQ(t *testing.T) {
 	for keys, want := range map[string]bool{"q": true, "xyQ": true, "x\n": false, "": false} {
 		if got := quits(strings.NewReader(keys)); got != want {
@@ -177,8 +177,8 @@ func TestTopNeedsATerminal(t *testing.T) {
 	sheaf(t, nil, "top").Want(t, 2).Has(t, "sheaf status")
 }
 
-// The traffic of the callers is the difference of two readings. An unknown value is not shown as zero: there are no
-// rates before the second reading, and a shard that has started between the readings is left out.
+// Traffic is computed from the difference between two readings. What is unknown is not shown as zero: there are no
+// rates before the second reading, and a shard that started between the readings is left out.
 func TestTopShowsWhatCallersDo(t *testing.T) {
 	began := time.Unix(1000, 0)
 	of := func(after time.Duration, calls ...int64) *reading {

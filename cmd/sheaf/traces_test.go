@@ -101,7 +101,7 @@ func TestTraces(t *testing.T) {
 	gateway := serveProgram(t, env, sheafBinary, append([]string{"gateway", "--listen", loopback.Free(t), "--http",
 		loopback.Free(t), "--create", "--groups", "1"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
-	gateway.waitReady(t) // a shard exits unless the gateway has created the store
+	gateway.waitReady(t) // a shard exits if the gateway has not created the store yet
 	shard := serveProgram(t, env, sheafBinary, append([]string{"shard", "--name", "a", "--dir", t.TempDir(), "--listen",
 		loopback.Free(t), "--http", loopback.Free(t)}, common...)...)
 	shard.http = shard.cmd.Args[9]
@@ -189,8 +189,8 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// TestTracesAreSentOnWish checks that no spans are sent without an endpoint, or if the variables disable tracing. If
-// the variables request another protocol, the program does not try to send.
+// TestTracesAreSentOnWish checks that no spans are sent if no endpoint is set or if the environment variables disable
+// tracing. If the variables ask for a protocol that the program does not support, it must exit with an error.
 func TestTracesAreSentOnWish(t *testing.T) {
 	collector, url := collect(t)
 	endpoint := "OTEL_EXPORTER_OTLP_ENDPOINT=" + url

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// strangeTree creates a tree with every kind of file, name and mode that a tree may contain.
+// strangeTree creates a tree with every kind of file, name and mode that an import has to handle.
 func strangeTree(t testing.TB) string {
 	t.Helper()
 	root := t.TempDir()
@@ -339,7 +339,7 @@ func TestImportResumeAndUpdate(t *testing.T) {
 				t.Errorf("a second import: %+v", r)
 			}
 			o.Has(t, "--resume")
-			write("a", "a") // this path comes first, but the ids of the others must not change
+			write("a", "a") // a new path that sorts first; the ids of the other files must not change
 			r, _ = p.importTree(t, 0, root, "--id", scheme, "--resume")
 			if r.Stored != 1 || r.AlreadyThere != 2 {
 				t.Errorf("--resume: %+v", r)
@@ -370,7 +370,7 @@ func TestImportAfterADeleteStoresAgain(t *testing.T) {
 	}
 }
 
-// runUnprivileged runs a command as a user who may not read everything, if the test runs as root.
+// runUnprivileged runs a command. If the test runs as root, the command runs as a user who may not read everything.
 func runUnprivileged(t testing.TB, readable string, args ...string) outcome {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -391,7 +391,7 @@ func TestImportMemoryIsBoundedWithALargeFile(t *testing.T) {
 	root := t.TempDir()
 	f, err := os.Create(filepath.Join(root, "large"))
 	must(t, err)
-	must(t, f.Truncate(size)) // the file is a hole, so no data is written
+	must(t, f.Truncate(size)) // the file is sparse, so almost nothing is written to the disk
 	_, err = f.WriteAt([]byte("the end"), size-7)
 	must(t, errors.Join(err, f.Close()))
 	for i := range 200 {
@@ -432,7 +432,7 @@ func TestImportIntoAFullStoreSaysSoAndGoesOnLater(t *testing.T) {
 	p := startDev(t, dir)
 	p.do(t, "x", "put", "1").Want(t, 0)
 	p.stop(t)
-	p = startDev(t, dir, "--reserve", "1000TiB") // more than the size of any disk, so that nothing can be written
+	p = startDev(t, dir, "--reserve", "1000TiB") // a reserve larger than any disk, so that the store accepts no data
 	p.do(t, "x", "put", "2").Want(t, 1).Has(t, "DISK_FULL")
 	p.do(t, "", "import", root, "--id", "hash").Want(t, 1).Has(t, "no space")
 	if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != "x" {

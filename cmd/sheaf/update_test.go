@@ -97,7 +97,7 @@ func TestImportDeleteMakesTheStoreTheTree(t *testing.T) {
 	p.do(t, "no path", "put", "1").Want(t, 0)
 	p.do(t, "outside", "put", "2", "--attr", "path=p/../../x").Want(t, 0)
 
-	// One file is deleted, one folder becomes a link, and another folder becomes a file.
+	// One file is deleted, one folder becomes a symbolic link, and another folder becomes a file.
 	must(t, os.Remove(filepath.Join(root, "goes")))
 	must(t, os.RemoveAll(filepath.Join(root, "d")))
 	must(t, os.Symlink("e", filepath.Join(root, "d")))
@@ -112,7 +112,8 @@ func TestImportDeleteMakesTheStoreTheTree(t *testing.T) {
 		t.Errorf("--delete: %+v", r)
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	p.do(t, "", "export", out, "--prefix", "p").Want(t, 1).Has(t, "path leads outside") // no import created record 2
+	// Record 2 is still stored, and its path leads outside the folder.
+	p.do(t, "", "export", out, "--prefix", "p").Want(t, 1).Has(t, "path leads outside")
 	compareTrees(t, describeTree(t, out), describeTree(t, root))
 	for _, id := range []string{"1", "2"} {
 		p.do(t, "", "get", id).Want(t, 0)
@@ -151,7 +152,7 @@ func TestImportDeleteGivesAnIDToAFileThatIsRenamed(t *testing.T) {
 	p.exports(t, root)
 }
 
-// In Named routing, the groups of a tree may not exist yet, and --group limits the files that are deleted.
+// With Named routing, a group may not exist before the first import. The flag --group limits which files are deleted.
 func TestImportDeleteInNamedRouting(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--routing", "named")
 	root := t.TempDir()
@@ -178,7 +179,7 @@ func TestImportDeleteInNamedRouting(t *testing.T) {
 	}
 }
 
-// A folder that cannot be read hides files, so none of its files count as deleted.
+// The files in a folder that cannot be read do not count as deleted, because the import cannot see them.
 func TestImportDeletesNothingWhereAFolderCannotBeRead(t *testing.T) {
 	root := t.TempDir()
 	for _, name := range []string{"closed/f", "goes", "stays"} {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Each of three copies has a bad byte, in a different record. Whichever copy leads, all three bad bytes are found, and
-// repaired from the other copies.
+// Each of three copies has a corrupt byte, in a different record. All three are found and repaired from the other
+// copies, no matter which copy leads.
 func TestGroupVerifyReadsAllCopies(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -19,7 +19,7 @@ func TestGroupVerifyReadsAllCopies(t *testing.T) {
 	p.do(t, "", "group", "verify", "0").Want(t, 0)
 	for n := range 3 {
 		hit := false
-		// A copy may be behind or still joining.
+		// A copy may still be joining, or may not have received the record yet.
 		for deadline := time.Now().Add(time.Minute); !hit; time.Sleep(10 * time.Millisecond) {
 			segments, err := filepath.Glob(filepath.Join(dir, "shards", fmt.Sprintf("shard-%d", n), "groups", "*", "segment-*"))
 			must(t, err)

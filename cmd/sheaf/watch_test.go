@@ -24,13 +24,13 @@ type watching struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	lines *bufio.Reader
-	said  bytes.Buffer // standard error, complete when the program has ended
+	said  bytes.Buffer // standard error; complete once the program has ended
 }
 
 func (p *process) watch(t *testing.T, args ...string) *watching {
 	t.Helper()
 	w := &watching{t: t, cmd: exec.Command(sheafBinary, append([]string{"watch", "-o", "json", "--server", p.server},
-		args...)...)} //nolint:gosec // our own program
+		args...)...)} //nolint:gosec // the test runs the program it has built
 	out, err := w.cmd.StdoutPipe()
 	must(t, err)
 	w.cmd.Stderr = &w.said
@@ -40,7 +40,7 @@ func (p *process) watch(t *testing.T, args ...string) *watching {
 	return w
 }
 
-// until returns the first line for which is returns true.
+// until reads lines and returns the first one for which is returns true.
 func (w *watching) until(is func(watchLine) bool) watchLine {
 	w.t.Helper()
 	for {
