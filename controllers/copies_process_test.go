@@ -38,11 +38,11 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		r = newProcesses(ctx)
 		r.etcd, r.apart = strings.Join(p.etcd.Endpoints(), ","), true
 		r.deliver = p.certs.deliver
-		p.kubelet, p.away = r, true // shards register themselves
+		p.kubelet, p.away = r, true // real shards register themselves, so the simulation must not register them
 		p.pools.Shards, p.r.Credentials = p.etcd.Shards(), p.etcd.Credentials()
 		server = strings.Replace(freeAddress(), "127.0.0.1", "localhost", 1) // the name in the gateway's certificate
 	})
-	// until runs rounds until the assertions in what succeed.
+	// until runs rounds until all assertions in what succeed.
 	until := func(ctx context.Context, what func(g Gomega)) {
 		GinkgoHelper()
 		Eventually(func(g Gomega) {
@@ -87,7 +87,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		Expect(cmd.Start()).To(Succeed())
 		DeferCleanup(func() {
 			_ = cmd.Process.Kill()
-			_ = cmd.Wait() // it was killed
+			_ = cmd.Wait() // returns an error, because the process was killed
 		})
 		Eventually(func() error {
 			conn, err := net.Dial("tcp", server)
@@ -97,7 +97,8 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 			return err
 		}).Should(Succeed())
 	}
-	// One process puts all records, because starting a process costs as much as a shard costs in a second.
+	// A single process puts all records, because starting a process takes as much processor time as a shard uses in a
+	// second.
 	putAll := func() {
 		GinkgoHelper()
 		tree := ginkgo.GinkgoT().TempDir()
@@ -182,7 +183,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 			p.r.Placements = reaching{p}
 			silent := r.running[string(p.pod(ctx, "ssd-2").UID)]
 			Expect(silent.Process.Signal(syscall.SIGSTOP)).To(Succeed())
-			DeferCleanup(func() { _ = silent.Process.Signal(syscall.SIGCONT) }) // it may have ended
+			DeferCleanup(func() { _ = silent.Process.Signal(syscall.SIGCONT) }) // fails if the process has ended
 			Expect(p.etcd.Wipe(ctx)).To(Succeed())
 			until(ctx, func(g Gomega) {
 				c := meta.FindStatusCondition(p.get(ctx).Status.Conditions, v1alpha1.ConditionPlacementReady)
@@ -200,7 +201,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		})
 })
 
-// reaching lets the operator find shards by the addresses of their pods, because these tests have no DNS.
+// reaching makes the operator connect to shards at the IP addresses of their pods, because these tests have no DNS.
 type reaching struct{ p *storePlay }
 
 func (r reaching) Close(key string) { r.p.etcd.Close(key) }

@@ -32,7 +32,7 @@ type diskPlay struct {
 	name   string
 	r      *diskset.Reconciler
 	events *events.FakeRecorder
-	// notBlank holds the devices on which a Job finds data.
+	// notBlank holds the devices on which the inspecting Jobs find data.
 	notBlank map[string]bool
 }
 
@@ -183,7 +183,7 @@ func endJob(ctx context.Context, job *batchv1.Job, kind batchv1.JobConditionType
 	Expect(api.Status().Update(ctx, job)).To(Succeed())
 }
 
-// claim creates a claim of a store.
+// claim creates a claim that belongs to a store.
 func (p *diskPlay) claim(ctx context.Context, namespace, name string) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelStore: "quotes"},

@@ -44,7 +44,7 @@ func (p *wipePlay) bind(ctx context.Context, name string) {
 	p.isIn(ctx, v1alpha1.DiskBound)
 }
 
-// release deletes that claim.
+// release deletes the claim, which releases the disk.
 func (p *wipePlay) release(ctx context.Context, name string) {
 	GinkgoHelper()
 	claim := &corev1.PersistentVolumeClaim{}
@@ -89,7 +89,8 @@ func (p *wipePlay) annotate(ctx context.Context, values map[string]string) {
 	p.settle(ctx)
 }
 
-// ask performs the first act. It returns the token that the second act has to repeat.
+// ask performs the first of the two acts that a wipe requires. It returns the token that the second act has to
+// repeat.
 func (p *wipePlay) ask(ctx context.Context) (token string) {
 	GinkgoHelper()
 	p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
@@ -101,7 +102,7 @@ func (p *wipePlay) ask(ctx context.Context) (token string) {
 	return token
 }
 
-// isIn checks that the disk is in the given state, and returns its status.
+// isIn checks that the disk is in the given state, and returns the disk's status.
 func (p *wipePlay) isIn(ctx context.Context, state v1alpha1.DiskState) v1alpha1.DiskStatus {
 	GinkgoHelper()
 	disk := p.get(ctx).Status.Disks[0]
@@ -169,8 +170,8 @@ func (p *wipePlay) ends(ctx context.Context, kind batchv1.JobConditionType) {
 	p.settleAll(ctx)
 }
 
-// settleAll reconciles until nothing changes. It completes deletions itself, because the controllers that protect
-// deleted objects do not run.
+// settleAll reconciles until nothing changes. It also completes deletions, because these tests run no controllers
+// that would remove the finalizers of deleted objects.
 func (p *wipePlay) settleAll(ctx context.Context) {
 	GinkgoHelper()
 	for range 10 {

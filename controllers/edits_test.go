@@ -21,14 +21,14 @@ type jsonOp struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// edit is a manual change of an object. It tries several patches until the API server accepts one.
+// edit is a manual change to an object. It has several patches, and uses the first one that the API server accepts.
 type edit struct {
 	name  string
 	tries [][]jsonOp
 }
 
-// editsOf returns manual changes of an object. They change each field, remove it, and add something to it. They also
-// add fields that the operator does not set.
+// editsOf returns manual changes to an object. For each field, they change it, remove it, and add something to it.
+// They also add fields that the operator does not set.
 func editsOf(o client.Object) []edit {
 	var e edits
 	fields := fieldsOfObject(o)
@@ -85,7 +85,7 @@ func (e *edits) walk(path string, value any) {
 	}
 }
 
-// another returns a new list item that is similar to the given one.
+// another returns a new list item that resembles the given one.
 func another(item any) any {
 	switch item := item.(type) {
 	case map[string]any:
@@ -180,8 +180,9 @@ func (e *edits) extras(o client.Object) {
 		set("/spec/updateStrategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"partition": 2}})
 	}
 	if _, ok := o.(*appsv1.StatefulSet); ok {
-		// The plugin OwnerReferencesPermissionEnforcement, which is enabled in these tests, lets a user set an owner
-		// only if that user may delete the object. Of these objects, the operator may delete only StatefulSets.
+		// The admission plugin OwnerReferencesPermissionEnforcement is enabled in these tests. It lets a user set an owner
+		// only if that user may delete the object. Of these objects, the operator may delete only StatefulSets, so only
+		// their owners can be restored.
 		e.add("take the owner away", []jsonOp{{Op: "remove", Path: "/metadata/ownerReferences"}})
 	}
 	e.add("forget who wrote what", []jsonOp{{Op: "replace", Path: "/metadata/managedFields",

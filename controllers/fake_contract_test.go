@@ -19,8 +19,8 @@ import (
 )
 
 // These specs check the properties of an API server on which the other specs rely. Each entry runs on the fake server
-// of `make test` and on the real one of `make test-api`. If the two differ in a property that a spec needs, add an
-// entry for that property before the spec.
+// of `make test` and on the real server of `make test-api`. If a new spec needs a property in which the two differ,
+// first add an entry for that property.
 var _ = Describe("What an API server answers", both("the fake is held to it"), func() {
 	var ns string
 	BeforeEach(func(ctx context.Context) {

@@ -40,20 +40,20 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// These finalizers replace the mechanisms by which the API server itself keeps deleted objects until a controller or a
-// kubelet removes them. On a real API server, a terminating pod has no finalizer, but controller-runtime's fake keeps
-// no deleted object without one.
+// These finalizers simulate how an API server keeps a deleted object until a controller or a kubelet removes it. A
+// terminating pod on a real API server has no finalizer, but controller-runtime's fake keeps a deleted object only if
+// it has one.
 const (
 	finalizerOrphan     = "orphan"
 	finalizerForeground = "foregroundDeletion"
 	finalizerEnding     = "sheaf.dev/played-end"
 )
 
-// newFake is controller-runtime's fake client with further properties of an API server that the specs need: UIDs,
-// generations, times, defaults of Sheaf's kinds from their CRDs, a status that only its subresource changes, no write
-// for an unchanged object, deletion that keeps pods until their kubelet ends them, and preconditions. The specs of
-// "What an API server answers" run on this fake and on the real server. The fake neither validates objects (by CEL or
-// by the rules of Kubernetes) nor checks permissions.
+// newFake returns controller-runtime's fake client, extended by properties of an API server that the specs need:
+// UIDs, generations, times, the defaults that the CRDs of Sheaf's kinds define, a status that can be changed only
+// through its subresource, no new version for an unchanged object, deleted pods that remain until their kubelet ends
+// them, and preconditions. The specs of "What an API server answers" run on this fake and on a real server. The fake
+// does not validate objects (neither by CEL nor by the rules of Kubernetes), and does not check permissions.
 func newFake(crds string) (client.WithWatch, error) {
 	objects, err := newFakeObjects(crds)
 	if err != nil {
@@ -214,7 +214,7 @@ func (t *fakeObjects) read(ctx context.Context, c client.WithWatch, key client.O
 	return nil
 }
 
-// list copies a list of objects directly, for the same reason as read.
+// list copies a list of objects directly, for the reason given at read.
 func (t *fakeObjects) list(ctx context.Context, c client.WithWatch, list client.ObjectList,
 	opts ...client.ListOption) error {
 	var options client.ListOptions
@@ -242,8 +242,8 @@ func (t *fakeObjects) list(ctx context.Context, c client.WithWatch, list client.
 	return meta.SetList(list, all)
 }
 
-// patch reads, patches and updates an object. controller-runtime's fake does this twice, and inspects the stack for its
-// caller.
+// patch reads, patches and updates an object once. controller-runtime's fake would do this twice, and would inspect
+// the call stack to find its caller.
 func (t *fakeObjects) patch(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
 	opts ...client.PatchOption) error {
 	var options client.PatchOptions
@@ -297,7 +297,8 @@ func (t *fakeObjects) patched(o client.Object, patch client.Patch, update func(c
 			fresh.SetResourceVersion(version)
 		}
 		switch err := update(fresh); {
-		// Another client wrote after this client had read, and the request names no version.
+		// Another client wrote the object after this one read it. The request does not insist on a version, so try again
+		// with the current object.
 		case apierrors.IsConflict(err) && (asked == "" || asked == version):
 			continue
 		case err != nil:
@@ -387,7 +388,7 @@ func kindOf(o runtime.Object) (schema.GroupVersionKind, error) {
 	return kinds[0], nil
 }
 
-// typesOfFake returns the types of the fields of the built-in kinds.
+// typesOfFake returns a converter that knows the field types of the built-in kinds.
 var typesOfFake = sync.OnceValue(func() managedfields.TypeConverter {
 	known := runtime.NewScheme()
 	Expect(clientgoscheme.AddToScheme(known)).To(Succeed())
@@ -406,7 +407,7 @@ func (t *fakeObjects) manager(gvk schema.GroupVersionKind) (*managedfields.Field
 		return m, nil
 	}
 	types := typesOfFake()
-	if t.defaults[gvk].Properties != nil { // for a kind of Sheaf, the types of the fields are deduced
+	if t.defaults[gvk].Properties != nil { // the field types of Sheaf's kinds are deduced from the objects
 		types = managedfields.NewDeducedTypeConverter()
 	}
 	m, err := managedfields.NewDefaultFieldManager(types, envScheme, noDefaults{}, envScheme, gvk, gvk.GroupVersion(), "",
@@ -549,7 +550,8 @@ func (t *fakeObjects) change(gvr schema.GroupVersionResource, o runtime.Object, 
 	return t.store(gvr, old, changed, o, ns)
 }
 
-// store stores a changed object, and returns the result to the writer in o. It does not write an unchanged object.
+// store stores a changed object, and copies what the API server sets into o, for the writer. An object that did not
+// actually change keeps its version.
 func (t *fakeObjects) store(gvr schema.GroupVersionResource, old, changed, o runtime.Object, ns string) error {
 	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
 	if err != nil {
@@ -589,7 +591,7 @@ func (t *fakeObjects) store(gvr schema.GroupVersionResource, old, changed, o run
 	return t.ObjectTracker.Update(gvr, changed, ns)
 }
 
-// asBefore reports whether an object is unchanged except for its version and the times of its writers.
+// asBefore reports whether an object is unchanged, apart from its version and the times in its managed fields.
 func asBefore(old, changed runtime.Object) bool {
 	plain := func(o runtime.Object) runtime.Object {
 		o = o.DeepCopyObject()
@@ -614,7 +616,7 @@ func (t *fakeObjects) Apply(gvr schema.GroupVersionResource, wanted runtime.Obje
 		return err
 	}
 	if u, ok := wanted.(runtime.Unstructured); ok {
-		delete(u.UnstructuredContent(), "status") // controller-runtime's fake puts the live status into this object
+		delete(u.UnstructuredContent(), "status") // controller-runtime's fake copies the live status into this object
 	}
 	old, err := t.Get(gvr, ns, at.GetName())
 	fresh := apierrors.IsNotFound(err)

@@ -12,16 +12,16 @@ import (
 // wrote counts the writes that the API server accepted from all clients of these tests.
 var wrote atomic.Int64
 
-// memo answers reads from its memory until a client writes an object of the same resource. All clients write to the API
-// server through memo, so such an answer is current. Most rounds of these tests write nothing, and memo makes such
-// rounds cheap.
+// memo remembers the answers to reads. An answer is valid until a client writes an object of the same resource. All
+// clients write to the API server through memo, so it knows about every write. Most rounds of these tests write
+// nothing, and are therefore cheap.
 type memo struct {
 	mu      sync.Mutex
-	version map[string]int64 // resource -> number of writes so far
+	version map[string]int64 // from a resource to the number of writes so far
 	answers map[string]map[string]*answer
 }
 
-// answer is a recorded answer whose body was read completely.
+// answer is a remembered answer with its complete body.
 type answer struct {
 	version int64
 	head    http.Response
@@ -83,15 +83,15 @@ func (m *memo) remember(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// again returns the answer for another request.
+// again returns the remembered answer as the response to another request.
 func (a *answer) again(r *http.Request) *http.Response {
 	response := a.head
 	response.Request, response.Header, response.Body = r, a.head.Header.Clone(), io.NopCloser(bytes.NewReader(a.body))
 	return &response
 }
 
-// resourceKey returns the resource of a request, or "" if the request is not for a resource. A subresource counts as
-// its resource.
+// resourceKey returns the resource that a request concerns, or "" if there is none. The request for a subresource
+// counts as one for its resource.
 func resourceKey(r *http.Request) string {
 	group, resource, _, ok := resourceOf(r.URL)
 	if !ok {

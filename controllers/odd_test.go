@@ -13,7 +13,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// If an object of somebody else in the namespace has unusable content, no reconcile panics, and no store is delayed.
+// If somebody else creates an object with unusable content in the namespace, no reconcile panics and no store is
+// delayed.
 var _ = Describe("An odd object", func() {
 	DescribeTable("of somebody else leaves the store as it is", func(ctx context.Context, prepare func(*storePlay)) {
 		p := newStorePlay(ctx)

@@ -32,8 +32,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// manage starts a manager that acts as the operator in one namespace. The function setup adds the controllers to the
-// manager.
+// manage starts a manager that acts as the operator in one namespace. setup adds the controllers to the manager.
 func manage(namespace string, elect bool, setup func(ctrl.Manager)) {
 	GinkgoHelper()
 	mgr, err := ctrl.NewManager(operatorConfig, ctrl.Options{
@@ -44,8 +43,8 @@ func manage(namespace string, elect bool, setup func(ctrl.Manager)) {
 			&corev1.Event{}}}},
 		LeaderElection: elect, LeaderElectionID: "operator", LeaderElectionNamespace: namespace,
 		LeaderElectionReleaseOnCancel: true,
-		// The lease outlasts a pause of the whole machine. The next leader does not wait for its expiry, because the
-		// lease is released.
+		// The lease is long enough to survive a pause of the whole machine. The next leader need not wait until it expires,
+		// because the previous leader releases it.
 		LeaseDuration: new(4 * time.Minute), RenewDeadline: new(3 * time.Minute), RetryPeriod: new(2 * time.Second),
 	})
 	Expect(err).NotTo(HaveOccurred())
@@ -59,7 +58,7 @@ func manage(namespace string, elect bool, setup func(ctrl.Manager)) {
 	})
 }
 
-// awaitAllowed waits until the API server allows the operator an action.
+// awaitAllowed waits until the API server allows the operator to perform an action.
 func awaitAllowed(ctx context.Context, what authorizationv1.ResourceAttributes) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -86,7 +85,7 @@ func letElect(ctx context.Context, namespace string) {
 	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "events", Verb: "create"})
 }
 
-// setupAll adds the three controllers to a manager, as cmd/sheaf-operator does.
+// setupAll adds the three controllers to a manager, in the same way as cmd/sheaf-operator.
 func (p *storePlay) setupAll(mgr ctrl.Manager, c client.Client) {
 	GinkgoHelper()
 	recorder := mgr.GetEventRecorder("sheaf-operator")
@@ -108,7 +107,7 @@ func (p *storePlay) diskSet(ctx context.Context) *v1alpha1.DiskSet {
 	set.Spec.Disks = []v1alpha1.Disk{{Node: p.Node, Device: "/dev/disk/by-id/" + p.Namespace,
 		Size: resource.MustParse("1Gi")}}
 	Expect(api.Create(ctx, set)).To(Succeed())
-	DeferCleanup(func(ctx context.Context) { // the controllers have stopped by then
+	DeferCleanup(func(ctx context.Context) { // runs after the controllers have stopped
 		Expect(client.IgnoreNotFound(api.Delete(ctx, set))).To(Succeed())
 		err := api.Get(ctx, client.ObjectKeyFromObject(set), set)
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
@@ -139,8 +138,8 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 		turn := 0
 		Eventually(func() metav1.ConditionStatus {
 			step()
-			// The operator polls objects that it cannot watch, such as etcd and shards, at most every ten seconds. It
-			// reacts to a change sooner.
+			// The operator polls what it cannot watch, such as etcd and shards, only every ten seconds. A change of the object
+			// makes it reconcile sooner.
 			turn++
 			nudge := client.RawPatch(types.MergePatchType, fmt.Appendf(nil,
 				`{"metadata":{"annotations":{"example.org/nudge":"%d"}}}`, turn))
@@ -164,7 +163,9 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 
 		By("telling of what happened to one object again by an event that is patched")
 		Eventually(func() bool {
-			// The pod remains, and so does the pool, whose version is in the event.
+			// Deleting the StatefulSet makes the operator create it again and report the creation again. The pod remains, so
+			// the pool does not change. This is necessary because an event that names another version of the pool would not be
+			// merged.
 			set := &appsv1.StatefulSet{}
 			if api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-0"}, set) == nil {
 				Expect(client.IgnoreNotFound(api.Delete(ctx, set))).To(Succeed())
@@ -212,14 +213,14 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 					mu.Lock()
 					defer mu.Unlock()
 					name := fmt.Sprintf("%T %s", o, o.GetName())
-					tried[name] = append(tried[name], time.Now()) // each reconcile tries once to add the finalizer
+					tried[name] = append(tried[name], time.Now()) // each reconcile tries to add the finalizer exactly once
 					return errors.New("the API server refuses")
 				},
 			}))
 		})
 		ours := []string{"*v1alpha1.RecordStore quotes", "*v1alpha1.ShardPool ssd", "*v1alpha1.DiskSet " + set.Name}
 		const window = 6 * time.Second
-		// busiest returns the maximum number of attempts for each object within a window.
+		// busiest returns, for each object, the largest number of attempts within any period of the length window.
 		busiest := func() (of [3]int) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -235,8 +236,8 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 			return of
 		}
 		Eventually(busiest).Should(HaveEach(BeNumerically(">=", 2)), "failures are tried again")
-		// With controller-runtime's own pauses there would be eleven attempts in this time. With the operator's pauses
-		// there are three, plus a few attempts because of events during the start.
+		// controller-runtime's default pauses would allow eleven attempts in this time. The operator's pauses allow three,
+		// and events during the start cause a few more.
 		Consistently(busiest).WithTimeout(window).Should(HaveEach(BeNumerically("<=", 6)))
 		var store v1alpha1.RecordStore
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &store)).To(Succeed())

@@ -32,17 +32,17 @@ type play struct {
 	Namespace string
 	Node      string
 
-	// These switches disable parts of the simulation in tests that simulate those parts themselves.
+	// Each of these switches disables a part of the simulation, for tests that play that part themselves.
 	NoBinding bool     // claims stay Pending
 	NoResize  bool     // claims keep their size
 	NoKubelet bool     // pods do not start
 	NoSets    bool     // the StatefulSet controller does not run
-	kubelet   kubelet  // nil: pods only seem to run
-	NoPods    []string // StatefulSets for whose pods a quota leaves no space
+	kubelet   kubelet  // nil: pods run no real process
+	NoPods    []string // StatefulSets whose pods cannot be created, because a quota is exhausted
 
 	mu      sync.Mutex
 	ips     int
-	byIP    map[string]string                        // pod IP -> shard
+	byIP    map[string]string                        // from a pod's IP address to its shard
 	reports map[string]func(r *recordv1.ShardStatus) // shard -> changes to the report of a healthy shard
 	silent  map[string]bool                          // shards that do not answer
 	hangs   map[string]bool                          // shards whose disk does not answer
@@ -83,7 +83,7 @@ func (p *play) nodeReady(ctx context.Context, name string, ready corev1.Conditio
 	Expect(api.Status().Update(ctx, node)).To(Succeed())
 }
 
-// kubelet runs the processes of pods. end takes the UID of a pod.
+// kubelet runs the processes of pods. The argument of end is a pod's UID.
 type kubelet interface {
 	start(pod *corev1.Pod) (ip string)
 	end(pod string)
@@ -110,7 +110,7 @@ func (p *play) step(ctx context.Context) {
 		alive[set.UID] = true
 		if !p.NoSets {
 			p.playSet(ctx, set, pod)
-			for n := int32(1); n < *set.Spec.Replicas; n++ { // only etcd has more than one pod
+			for n := int32(1); n < *set.Spec.Replicas; n++ { // only the StatefulSet of etcd may have more than one pod
 				if byName[fmt.Sprintf("%s-%d", set.Name, n)] == nil {
 					p.makePod(ctx, set, n)
 				}
@@ -121,7 +121,8 @@ func (p *play) step(ctx context.Context) {
 	p.playPods(ctx, alive)
 }
 
-// orphan simulates the garbage collector after the deletion of an owner that keeps its pods.
+// orphan simulates what the garbage collector does when the owner of a pod is deleted and the pod is kept: it removes
+// the owner from the pod.
 func (p *play) orphan(ctx context.Context, set *appsv1.StatefulSet, pod *corev1.Pod) {
 	if pod != nil && metav1.IsControlledBy(pod, set) {
 		pod.OwnerReferences = nil
@@ -140,7 +141,7 @@ func (p *play) playSet(ctx context.Context, set *appsv1.StatefulSet, pod *corev1
 	case pod == nil && slices.Contains(p.NoPods, set.Name):
 	case pod == nil:
 		p.makePod(ctx, set, 0)
-	case len(pod.OwnerReferences) == 0: // the orphaned pod was adopted
+	case len(pod.OwnerReferences) == 0: // the StatefulSet adopts a pod without an owner
 		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set,
 			appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
 		Expect(api.Update(ctx, pod)).To(Succeed())
@@ -225,7 +226,7 @@ func (p *play) bind(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
 	Expect(api.Status().Update(ctx, claim)).To(Succeed())
 }
 
-// playPods ends pods that are deleted or whose StatefulSet no longer exists, and starts the others.
+// playPods ends the pods that are being deleted or whose StatefulSet no longer exists. It starts all other pods.
 func (p *play) playPods(ctx context.Context, sets map[types.UID]bool) {
 	var pods corev1.PodList
 	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
@@ -324,7 +325,8 @@ func (p *play) versions(ctx context.Context) map[string]string {
 	return versions
 }
 
-// objects returns the objects of the namespace that a real or simulated component of the test could write.
+// objects returns those objects of the namespace that a component of the test could write, whether the component is
+// real or simulated.
 func (p *play) objects(ctx context.Context) []client.Object {
 	lists := []client.ObjectList{
 		&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},

@@ -28,12 +28,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// perMinuteMax is the maximum number of reconciles per minute of an object that fails.
+// perMinuteMax is how often a failing object may be reconciled per minute.
 const perMinuteMax = 6
 
-// reconcilesPerMinute runs a reconciler as controller-runtime's queue would, on a simulated clock, and counts the
-// reconciles of each minute. After the second reconcile, it allows no more writes, because a write of a watched object
-// starts another reconcile.
+// reconcilesPerMinute runs a reconciler on a simulated clock, in the same way as controller-runtime's queue. It
+// counts the reconciles in each minute. It returns an error if a reconcile after the second one writes, because
+// writing a watched object starts another reconcile.
 func reconcilesPerMinute(ctx context.Context, r reconcile.Reconciler, req ctrl.Request, minutes int) ([]int, error) {
 	limiter, counts, settled := step.Failures(), make([]int, minutes), int64(0)
 	for at, n := time.Duration(0), 0; at < time.Duration(minutes)*time.Minute; n++ {
@@ -117,7 +117,7 @@ var (
 		errors.New("somebody else wrote"))
 )
 
-// Failing objects of each kind are reconciled at most six times a minute.
+// A failing object of any kind is reconciled at most six times a minute.
 var _ = Describe("What fails is looked at six times a minute", func() {
 	count := func(ctx context.Context, r reconcile.Reconciler, key types.NamespacedName) {
 		GinkgoHelper()
@@ -199,7 +199,7 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 		if reason != "" {
 			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, reason, "")
 		}
-		p.r.Client = acting // this reconcile deletes the object
+		p.r.Client = acting // the cleanup reconciles once more, to delete the object
 	},
 		Entry("whose writes are refused", "", func(_ context.Context, p *diskPlay) { p.r.Client = failing(errRefused) }),
 		Entry("whose writes conflict", "", func(_ context.Context, p *diskPlay) { p.r.Client = failing(errConflict) }),

@@ -49,7 +49,7 @@ func (a *playedArchiver) says(lag time.Duration, trouble *archiving.Trouble) {
 		ArchivedThrough: &through, Trouble: trouble}
 }
 
-// archivePlay simulates a cluster with a store and its archive.
+// archivePlay simulates a cluster that has a store with an archive.
 type archivePlay struct {
 	*storePlay
 	archiver *playedArchiver
@@ -97,7 +97,7 @@ func (p *archivePlay) deployment(ctx context.Context) *appsv1.Deployment {
 	return d
 }
 
-// start creates the pod that the Deployment controller would make.
+// start creates the archive's pod, as the Deployment controller would.
 func (p *archivePlay) start(ctx context.Context) {
 	GinkgoHelper()
 	template := p.deployment(ctx).Spec.Template

@@ -26,7 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// IssuerKeys is set by the external test package. It reads the keys of an issuer as the operator does.
+// IssuerKeys reads an issuer's keys in the same way as the operator. The external test package sets it.
 var IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage, error)
 
 // playedIssuer simulates an issuer of tokens behind HTTPS.
@@ -81,7 +81,7 @@ func (p *playedIssuer) rotate(id string) {
 	p.keys = map[string]*ecdsa.PrivateKey{id: key}
 }
 
-// read returns how often the keys were read.
+// read returns how many times the keys were read.
 func (p *playedIssuer) read() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (p *playedIssuer) silent(mute bool) {
 	p.mute = mute
 }
 
-// token issues a token for a user, signed by the key with this id.
+// token issues a token for a user. It is signed with the key that has the given id.
 func (p *playedIssuer) token(id, user, audience string, ends time.Time) string {
 	GinkgoHelper()
 	p.mu.Lock()
@@ -188,7 +188,8 @@ var _ = Describe("Issuers of tokens", func() {
 			reconcile()
 			Expect(issuer.read()).To(Equal(2))
 			Expect(who("two", "ada")).To(Equal("may"))
-			for range 5 { // no token with another key has been received since then
+			// No process has received a token signed with an unknown key since then, so the keys need not be read again.
+			for range 5 {
 				now = now.Add(2 * time.Minute)
 				reconcile()
 			}
@@ -219,7 +220,7 @@ var _ = Describe("Issuers of tokens", func() {
 				reconcile()
 			}
 			Expect(wrote.Load()).To(Equal(before), "nothing has changed, and something was written")
-			p.settle(ctx) // the condition shows since when reading has failed, regardless of the number of attempts
+			p.settle(ctx) // the condition says since when the keys could not be read, not how many attempts have failed
 			p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionFalse, "IssuerSilent", "since "+since.Add(time.Hour).
 				UTC().Format(time.RFC3339))
 			issuer.silent(false)

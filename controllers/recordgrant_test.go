@@ -19,10 +19,12 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// KeysOf is set by the external test package. It reads the keys of ServiceAccounts as the operator does.
+// KeysOf returns a function that reads the keys of ServiceAccounts in the same way as the operator. The external test
+// package sets it.
 var KeysOf func() (func(context.Context) (access.Issuer, error), error)
 
-// silentTables simulates an etcd that does not answer for one store, not even after the context of the call has ended.
+// silentTables simulates an etcd that does not answer calls for one store. The calls do not even return when their
+// context ends.
 type silentTables struct {
 	recordgrant.Tables
 	store string
@@ -59,7 +61,7 @@ var _ = Describe("The controller of grants", needs("managers reach it by its add
 				Expect(api.Create(ctx, g)).To(Succeed())
 				return g
 			}
-			// expect waits until a grant has a condition for its current generation.
+			// expect waits until a grant has a condition with these values for its current generation.
 			expect := func(g *v1alpha1.RecordGrant, kind string, status metav1.ConditionStatus, reason string) {
 				GinkgoHelper()
 				Eventually(func(o Gomega) {
@@ -196,7 +198,7 @@ var _ = Describe("The controller of grants", needs("managers reach it by its add
 				Expect(err).NotTo(HaveOccurred())
 				return out.RequeueAfter
 			}
-			// expect checks the condition of the grant, and that of the store.
+			// expect checks a condition of the grant, and the corresponding one of the store.
 			expect := func(status metav1.ConditionStatus, reason string, words ...string) {
 				GinkgoHelper()
 				p.settle(ctx)

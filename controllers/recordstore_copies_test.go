@@ -16,7 +16,7 @@ import (
 
 func threeCopies(store *v1alpha1.RecordStore) { store.Spec.Replication.Copies = 3 }
 
-// stateOf returns a client that reads one shard as being in this state.
+// stateOf returns a client that reads objects as if the given shard were in the given state.
 func stateOf(shard string, state v1alpha1.ShardState) client.Client {
 	return altered(acting, func(o client.Object) {
 		switch o := o.(type) {
@@ -38,7 +38,7 @@ var _ = Describe("A store with several copies", func() {
 	var p *storePlay
 	BeforeEach(func(ctx context.Context) { p = newStorePlay(ctx) })
 
-	// away stops the pod of a shard permanently, and ends its lease.
+	// away stops a shard's pod permanently, and removes the shard's registration, as the end of its lease would.
 	away := func(ctx context.Context, shard string) {
 		GinkgoHelper()
 		p.NoSets = true

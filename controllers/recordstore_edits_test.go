@@ -39,8 +39,8 @@ func (p *storePlay) owned(ctx context.Context) (owned []client.Object) {
 	return owned
 }
 
-// wantedOf returns the part of an object that must be restored after an edit: the metadata that the operator set, and
-// the spec except for the fields that others may choose.
+// wantedOf returns the part of an object that the operator must restore after an edit. It consists of the metadata
+// that the operator set, and of the spec without the fields that others may set.
 func wantedOf(o, made client.Object) string {
 	fields := fieldsOfObject(o)
 	labels, annotations := map[string]string{}, map[string]string{}
@@ -76,7 +76,7 @@ func (e edit) do(ctx context.Context, o client.Object) bool {
 		case err == nil && edited.GetResourceVersion() != o.GetResourceVersion():
 			return true
 		case err != nil && strings.Contains(err.Error(), "Forbidden: updates to statefulset spec"):
-			return false // the API server refuses every value of this field
+			return false // the API server does not allow any change to this field
 		}
 	}
 	return false
@@ -98,8 +98,7 @@ func (p *storePlay) heal(ctx context.Context) {
 	}
 }
 
-// edited performs the chosen edits of all objects together, and checks that the objects are restored to their original
-// state.
+// edited performs the chosen edits of all objects, and then checks that the operator restores all objects.
 func (p *storePlay) edited(ctx context.Context, made []client.Object, choose func(n int) []edit) (done int) {
 	GinkgoHelper()
 	names := make([][]string, len(made))
@@ -177,7 +176,8 @@ var _ = Describe("What is edited by hand", func() {
 				random.Shuffle(len(all[n]), func(i, j int) { all[n][i], all[n][j] = all[n][j], all[n][i] })
 				most = max(most, len(all[n]))
 			}
-			// Each object gets eight edits together, or one in a soak, because each round costs some hundred calls.
+			// A round costs several hundred calls. Therefore each round makes eight edits to each object at once. A soak makes
+			// one at a time.
 			singles, packed := 0, 8
 			if soaktest.Long() {
 				packed = 1
@@ -189,7 +189,7 @@ var _ = Describe("What is edited by hand", func() {
 			}
 			Expect(singles).To(BeNumerically(">", 300), "edits that the API server takes")
 			if !soaktest.Long() {
-				return // 40 pairs for each object
+				return // only a soak also tries pairs of edits
 			}
 			pairs := 0
 			for range 40 {

@@ -18,7 +18,7 @@ var _ = Describe("The members of a managed etcd", func() {
 	BeforeEach(func(ctx context.Context) { p = newStorePlay(ctx) })
 	three := func(s *v1alpha1.RecordStore) { s.Spec.Etcd.Managed.Members = 3 }
 
-	// member changes the pod of a member.
+	// member changes the pod of an etcd member.
 	member := func(ctx context.Context, name string, change func(*corev1.Pod)) {
 		GinkgoHelper()
 		pod := &corev1.Pod{}

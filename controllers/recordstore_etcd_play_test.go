@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// The operator's own adapter imports controllers, so only this package can combine the two.
+// The adapter of the operator imports package controllers, so only this external test package can import both.
 func init() {
 	controllers.IssuerKeys = operator.IssuerKeys
 	controllers.KeysOf = func() (func(context.Context) (access.Issuer, error), error) {
@@ -63,32 +63,33 @@ func init() {
 	}
 }
 
-// etcdPlay is a real etcd with the operator's connections to it and the entries of simulated shards.
+// etcdPlay runs a real etcd. It also has the operator's connections to this etcd, and writes the entries of simulated
+// shards.
 type etcdPlay struct {
 	server     *etcdserver.Server
 	placements *operator.Placements
 	shards     *operator.Shards
 	keys       *operator.Keys
-	// These are the functions of one connection, which stays open until the server stops.
+	// These functions share one connection, which stays open until the server stops.
 	wipe  func(context.Context) error
 	store func(name string) (*registry.Store, error)
 	put   func(ctx context.Context, key, value string) error
 	drop  func(ctx context.Context, key string) error
 	close func() error
 	stuck bool
-	// members holds, by store, the members that the etcd reports.
+	// members holds, for each store, the members that etcd seems to have.
 	members map[string][]fleet.EtcdMember
 }
 
 // Open is the operator's Open with a different address, because the names of Services do not resolve here.
 func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement,
 	error) {
-	access.Endpoints, access.Own = e.server.Endpoints(), false // the etcd has no certificates
+	access.Endpoints, access.Own = e.server.Endpoints(), false // this etcd does not use certificates
 	opened, err := e.placements.Open(key, access, credentials)
 	return playedPlacement{opened, e.members[key]}, err
 }
 
-// playedPlacement is the operator's placement with simulated members, because this etcd always has a single member.
+// playedPlacement is the operator's placement, but reports simulated members, because this etcd has only one member.
 type playedPlacement struct {
 	fleet.Placement
 	members []fleet.EtcdMember
@@ -106,14 +107,14 @@ func (e *etcdPlay) Close(key string) { e.placements.Close(key) }
 func (e *etcdPlay) Stop() {
 	e.placements.CloseAll()
 	e.shards.Close()
-	_ = e.close() // closing a connection loses nothing
+	_ = e.close() // an error is harmless, because nothing is written any more
 	e.server.Close()
 }
 
 func (e *etcdPlay) Wipe(ctx context.Context) error { return e.wipe(ctx) }
 
-// Rebuild writes the first part of the entries that `recover placement` writes: the store, with an epoch above all
-// epochs that its shards have observed.
+// Rebuild writes the first entries that `recover placement` writes. They describe the store, with a higher epoch than
+// any that its shards have observed.
 func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, of *v1alpha1.RecordStore) error {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
@@ -130,7 +131,8 @@ func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, of *v1al
 	})
 }
 
-// Serve registers shards, creates the groups that are wanted on them, and returns the shards that have each group.
+// Serve registers shards and creates the groups that are wanted on them. It returns, for each shard, the groups that
+// it has.
 func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []string) (map[string][]string, error) {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
@@ -189,8 +191,8 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 	return has, nil
 }
 
-// moves reports whether a group can move to its target now: a majority of its copies is alive, and so are the shards
-// of the target.
+// moves reports whether a group can move to its target now. This requires a majority of its copies and all shards of
+// the target to be alive.
 func moves(g placement.Group, target placement.Target, alive []string) bool {
 	up := 0
 	for _, m := range g.Members {
@@ -209,7 +211,7 @@ func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(sha
 // Volume returns the UUID of a simulated shard's volume.
 func (e *etcdPlay) Volume(shard string) string { return volumeOf(shard).String() }
 
-// nodeOf returns the node of a simulated shard. The shards of pool near are on the node of their pods.
+// nodeOf returns the node of a simulated shard. The shards of the pool near are on the node on which their pods run.
 func nodeOf(namespace, shard string) string {
 	if strings.HasPrefix(shard, "near-") {
 		return "node-" + namespace
@@ -229,16 +231,17 @@ func domainOf(shard string) string {
 	return shard
 }
 
-// Stick keeps groups where they are, whatever their target, or lets them move again.
+// Stick prevents groups from moving, whatever their target, or lets them move again.
 func (e *etcdPlay) Stick(stuck bool) { e.stuck = stuck }
 
-// Leave removes the registration of a shard, as the expiry of its lease does some time after the shard has ended.
+// Leave removes the registration of a shard. In a real store, this happens when the lease of a shard that has ended
+// expires.
 func (e *etcdPlay) Leave(ctx context.Context, namespace, name, shard string) error {
 	return e.drop(ctx, fmt.Sprintf("%s/%s/shards/%s", registry.PrefixDefault, workload.Placement(namespace, name), shard))
 }
 
-// Freeze performs the write of a shard that has observed a later state of etcd. Thaw performs the last step of the
-// recovery from that.
+// Freeze freezes the placement, as a shard does if it has already observed a later state of etcd. Thaw ends this, as
+// the last step of the recovery does.
 func (e *etcdPlay) Freeze(ctx context.Context, namespace, name, reason string) error {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
@@ -255,16 +258,16 @@ func (e *etcdPlay) Thaw(ctx context.Context, namespace, name string) error {
 // Credentials returns the credentials that Shards uses.
 func (e *etcdPlay) Credentials() trust.Credentials { return e.keys }
 
-// Shards asks shards as the operator does.
+// Shards returns a client that asks shards in the same way as the operator.
 func (e *etcdPlay) Shards() fleet.ShardClient { return e.shards }
 
 // Endpoints returns the endpoints of the etcd.
 func (e *etcdPlay) Endpoints() []string { return e.server.Endpoints() }
 
-// Register returns the operator's register over the connections of Open.
+// Register returns the operator's adapter for registrations, which uses the connections that Open has opened.
 func (e *etcdPlay) Register() fleet.ShardRegister { return e.placements }
 
-// Tables returns the operator's tables over the same connections.
+// Tables returns the operator's adapter for grant tables, which uses the same connections as Register.
 func (e *etcdPlay) Tables() recordgrant.Tables { return e.placements }
 
 // Holds returns the UID and the number of groups of the store that etcd holds under the given name.

@@ -35,7 +35,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// EtcdPlay is a real etcd with the operator's own adapter. It also performs the actions of shards in that etcd.
+// EtcdPlay is a real etcd, accessed through the operator's own adapter. It also plays the part of the shards in that
+// etcd.
 type EtcdPlay interface {
 	fleet.Placements
 	Serve(ctx context.Context, namespace, store string, shards []string) (map[string][]string, error)
@@ -54,12 +55,14 @@ type EtcdPlay interface {
 	Stop()
 }
 
-// NewEtcdPlay is set by the tests outside this package, because only those can import the adapter.
+// NewEtcdPlay starts an EtcdPlay. The external test package sets it, because only that package can import the
+// adapter.
 var NewEtcdPlay func(dir string) (EtcdPlay, error)
 
-// sharedEtcd is one etcd for all tests. Stores of different namespaces do not conflict in it. stopEtcd stops it.
+// sharedEtcd starts the etcd that all tests share. The stores of different namespaces do not conflict in it. stopEtcd
+// stops it.
 var sharedEtcd = sync.OnceValues(func() (EtcdPlay, error) {
-	dir, err := os.MkdirTemp("", "sheaf-etcd-play-") // a short name, because the path of a socket has to be short
+	dir, err := os.MkdirTemp("", "sheaf-etcd-play-") // the path of a socket must be short, and it begins with this name
 	if err != nil {
 		return nil, err
 	}
@@ -84,10 +87,10 @@ type storePlay struct {
 	r       *recordstore.Reconciler
 	pools   *shardpool.Reconciler
 	events  *events.FakeRecorder
-	issuers *issuers // simulate cert-manager; nil: it is not installed
+	issuers *issuers // simulate cert-manager; nil if cert-manager is not installed
 	away    bool     // the shards do not register
-	bad     string   // an image that cannot be pulled
-	// reported changes a shard's report, except for its groups.
+	bad     string   // name of an image that cannot be pulled
+	// reported modifies the report of a shard, after its groups have been set.
 	reported func(shard string, r *recordv1.ShardStatus)
 }
 
@@ -105,7 +108,7 @@ func newStorePlay(ctx context.Context) *storePlay {
 	return p
 }
 
-// operator starts a new operator, which has nothing in memory.
+// operator starts a new operator, which remembers nothing from earlier reconciles.
 func (p *storePlay) operator(c client.Client) {
 	groups := &fleet.GroupBook{}
 	now := func() time.Time { return p.clock() }
@@ -176,8 +179,8 @@ func (p *storePlay) reconcile(ctx context.Context) (ctrl.Result, error) {
 	return p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}})
 }
 
-// round lets every component perform its next action. The time between rounds is long enough that changing numbers are
-// written in each round.
+// round lets every component act once. It treats each status as due for a write, as if enough time had passed since
+// the previous round.
 func (p *storePlay) round(ctx context.Context) error {
 	p.pools.ForgetWrites()
 	_, failed := p.reconcile(ctx)
@@ -206,7 +209,7 @@ func (p *storePlay) playGateway(ctx context.Context) {
 		want := appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas,
 			UpdatedReplicas: *d.Spec.Replicas,
 			ReadyReplicas:   *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas}
-		if fleet.ImageOf(&d.Spec.Template.Spec) == p.bad { // the old pods remain
+		if fleet.ImageOf(&d.Spec.Template.Spec) == p.bad { // the new pod cannot start, so the old pods remain
 			want.Replicas, want.UpdatedReplicas, want.UnavailableReplicas = want.Replicas+1, 1, 1
 		}
 		if d.Status.ObservedGeneration != d.Generation {
@@ -237,7 +240,8 @@ func (p *storePlay) playShards(ctx context.Context) {
 	for _, shard := range shards {
 		groups := has[shard]
 		p.says(shard, func(r *recordv1.ShardStatus) {
-			for _, g := range groups { // each shard leads all of its groups, because these tests do not count records
+			// Each shard claims to lead all of its groups; this is harmless, because these tests do not count records.
+			for _, g := range groups {
 				r.Groups = append(r.Groups, &recordv1.Group{Group: g, State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true})
 			}
 			if p.reported != nil {
@@ -266,8 +270,8 @@ func (p *storePlay) words(ctx context.Context) (words []string) {
 	return words
 }
 
-// expect checks that the condition kind of the store has the given status and reason, and that its message has all the
-// words.
+// expect checks that the store's condition of type kind has the given status and reason, and that its message
+// contains all the words.
 func (p *storePlay) expect(ctx context.Context, kind string, status metav1.ConditionStatus, reason string,
 	words ...string) {
 	GinkgoHelper()
@@ -341,7 +345,7 @@ func (p *storePlay) picture(ctx context.Context) map[string]string {
 	return pictures
 }
 
-// said returns the events since the last call.
+// said returns the events that were reported since the previous call.
 func (p *storePlay) said() (lines []string) {
 	for {
 		select {

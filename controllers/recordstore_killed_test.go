@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// storeStory is the history of a store: it is created and updated, and its gateway and etcd are changed.
+// storeStory is the history of a store: it is created and changed, and so are its gateway and etcd.
 func storeStory(ctx context.Context, p *storePlay, wait func()) {
 	p.create(ctx)
 	p.pool(ctx, 1)
@@ -23,7 +23,7 @@ func storeStory(ctx context.Context, p *storePlay, wait func()) {
 	wait()
 }
 
-// end returns the final state of a run, except for the parts that differ between namespaces.
+// end returns the final state after a story, without the parts that differ between namespaces.
 func (p *storePlay) end(ctx context.Context) map[string]string {
 	GinkgoHelper()
 	store := p.get(ctx)
@@ -50,7 +50,8 @@ func (p *storePlay) end(ctx context.Context) map[string]string {
 }
 
 var _ = Describe("The store's controller", func() {
-	// Only the store's own controller is killed, because the controller of pools has its own test.
+	// live starts an operator that k can kill. Only the controller of stores writes through k, because the controller of
+	// pools has a test of its own.
 	live := func(p *storePlay, k *killer) {
 		p.operator(k.client())
 		p.pools.Client = acting

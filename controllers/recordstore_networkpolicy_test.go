@@ -13,7 +13,7 @@ import (
 )
 
 // The tests of internal/kube/workload check what the policies allow. These specs check that the policies are created,
-// kept and deleted.
+// restored and deleted.
 var _ = Describe("NetworkPolicies of a store", func() {
 	var p *storePlay
 	names := func(ctx context.Context) (names []string) {

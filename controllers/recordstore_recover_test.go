@@ -18,7 +18,7 @@ var _ = Describe("The store's controller, where etcd was set back", func() {
 			Thaw(ctx context.Context, namespace, store string) error
 		})
 		Expect(ok).To(BeTrue())
-		p.away = true // with away set, the shards write nothing
+		p.away = true // the shards are not simulated, so nothing writes to etcd for them
 		Expect(etcd.Freeze(ctx, p.Namespace, "quotes", "its revision is 7, seen was 9")).To(Succeed())
 		p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards = 1 })
 		p.settle(ctx)

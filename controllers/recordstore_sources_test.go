@@ -66,12 +66,13 @@ func (p *storePlay) installCertManager(ctx context.Context) {
 	}).Should(Succeed())
 }
 
-// issuers simulates cert-manager with several issuers, by their names. An issuer without an authority does not answer.
+// issuers simulates cert-manager with several issuers, which are identified by their names. An issuer without an
+// authority never signs anything.
 type issuers struct {
 	play      *storePlay
 	by        map[string]*authority.Authority
 	change    func(data map[string][]byte)           // changes the data of each Secret; nil: no change
-	condition func(name string) (status, why string) // condition of an unsigned Certificate; nil: none
+	condition func(name string) (status, why string) // condition of a Certificate that is not signed; nil if it has none
 }
 
 // issue signs each Certificate that its issuer has not signed yet as requested.
@@ -149,7 +150,7 @@ func byProvided(s *v1alpha1.RecordStore) {
 		SecretPrefix: "given-"}}
 }
 
-// opened reports whether any process of the store runs or could run.
+// opened reports whether any process of the store is running or could be started.
 func (p *storePlay) opened(ctx context.Context) bool {
 	GinkgoHelper()
 	var sets appsv1.StatefulSetList
@@ -159,8 +160,8 @@ func (p *storePlay) opened(ctx context.Context) bool {
 	return len(sets.Items)+len(deployments.Items) > 0
 }
 
-// forbidding returns a configuration for an API server that refuses requests for this path, as it does if a role lacks
-// the right.
+// forbidding returns a configuration whose requests to this path are refused, as they are if the role lacks a
+// permission.
 func forbidding(of *rest.Config, path string) *rest.Config {
 	out := rest.CopyConfig(of)
 	out.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -182,7 +183,7 @@ func forbidding(of *rest.Config, path string) *rest.Config {
 // rounds runs n rounds.
 func (p *storePlay) rounds(ctx context.Context, n int) {
 	for range n {
-		_ = p.round(ctx) // conflicts disappear in later rounds
+		_ = p.round(ctx) // a conflict is resolved in a later round
 	}
 }
 
@@ -197,7 +198,7 @@ func (p *storePlay) secretNames(ctx context.Context) (names []string) {
 	return names
 }
 
-// The first spec needs a cluster without cert-manager, and installs cert-manager for the others.
+// The first spec needs a cluster without cert-manager. It then installs cert-manager for the other specs.
 var _ = Describe("Certificates of other sources than the operator", ginkgo.Ordered, ginkgo.ContinueOnFailure, func() {
 	It("are asked of cert-manager: nothing is opened before its issuer has signed all", needs("kinds that are made here"),
 		func(ctx context.Context) {
@@ -407,7 +408,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 					"current time": func(l *authority.Leaf, _ map[string][]byte) {
 					l.Now, l.Lifetime = now.Add(-100*24*time.Hour), 99*24*time.Hour
 				},
-				// Certificates are valid from 2 h before the time of their issue.
+				// Certificates become valid 2 h before they are issued.
 				"is before": func(l *authority.Leaf, _ map[string][]byte) { l.Now = now.Add(3 * time.Hour) },
 				"tls.crt and tls.key: tls: private key does not match public key": func(_ *authority.Leaf, d map[string][]byte) {
 					d["tls.key"] = foreignKey

@@ -250,7 +250,7 @@ var _ = Describe("A store", func() {
 			err = api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &v1alpha1.RecordStore{})
 			Expect(client.IgnoreNotFound(err)).To(Succeed())
 			Expect(err).To(HaveOccurred(), "the store is gone after one reconcile")
-			p.NoSets = true // as if the garbage collector deleted the set
+			p.NoSets = true // pretend that the garbage collector has deleted the StatefulSet
 			p.step(ctx)
 			var claims corev1.PersistentVolumeClaimList
 			Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
@@ -321,7 +321,7 @@ var _ = Describe("A store", func() {
 			before := p.picture(ctx)
 			spec := p.get(ctx).Spec
 			changes := storeChanges()
-			// On a real API server, where a change costs three times as much, only every third change is tested. A soak
+			// A change costs three times as much on a real API server, so only every third change is tested there. A soak
 			// tests all of them.
 			every := 1
 			if kubetest.Wanted() && !soaktest.Long() {
@@ -359,13 +359,13 @@ var _ = Describe("A store", func() {
 	})
 })
 
-// storeChange is a change of a spec, and says whether the store's own objects show the change.
+// storeChange is a change to a spec. objects is true if the change also affects the objects that the store owns.
 type storeChange struct {
 	do      func(*v1alpha1.RecordStoreSpec)
 	objects bool
 }
 
-// storeChanges returns changes of every field that may be changed and can be reverted.
+// storeChanges returns a change for every field that can be changed and changed back.
 func storeChanges() map[string]storeChange {
 	small := &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")}}
 	return map[string]storeChange{

@@ -34,10 +34,12 @@ type playedTransports struct {
 	mu   sync.Mutex
 	has  map[types.UID]deliveredFiles // by pod
 	now  func() time.Time
-	held map[string]bool // pods whose files do not change
-	// grants returns the version of the table that the process of a pod uses; nil: no process reports a version.
+	held map[string]bool // pods that receive no new files
+	// grants returns the version of the grant table that the process of a pod uses. If grants is nil, no process reports
+	// a version.
 	grants func(pod string) *int64
-	// unknown returns the number of tokens by unknown key; nil: there are no such tokens.
+	// unknown returns, for each issuer, how many tokens with an unknown key a process has received. If unknown is nil,
+	// there were none.
 	unknown func() map[string]int64
 }
 
@@ -56,7 +58,8 @@ func (p *playedTransports) Transport(ctx context.Context, address string) (out c
 		}
 	}
 	files := p.has[pod.UID]
-	if before != nil && pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd { // etcd reads its files only once
+	// Etcd reads these files only when it starts.
+	if before != nil && pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd {
 		files[certs.ModeFile], files[certs.BundleFile] = before[certs.ModeFile], before[certs.BundleFile]
 	}
 	source, err := certs.InMemory(certs.Config{Now: p.now}, files)
@@ -161,8 +164,7 @@ func (p *storePlay) uids(ctx context.Context, component string) map[string]types
 	return out
 }
 
-// until runs rounds until the store matches. After each round it calls always, which checks conditions that must always
-// hold.
+// until runs rounds until wanted returns true. After each round, it calls always to check what must hold at any time.
 func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore),
 	wanted func(*v1alpha1.TLSStatus) bool) {
 	GinkgoHelper()
@@ -179,14 +181,15 @@ func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore
 	Expect(p.words(ctx)).To(BeEmpty(), "it does not come to that: %+v", p.get(ctx).Status.TLS)
 }
 
-// rests returns a check that the store has settled in the given transport.
+// rests returns a function that reports whether all processes use the given transport and no change is in progress.
 func rests(in v1alpha1.TLSTransport) func(*v1alpha1.TLSStatus) bool {
 	return func(s *v1alpha1.TLSStatus) bool {
 		return s.Phase == v1alpha1.TLSReady && s.Transport == in && s.Reported == s.Processes && s.Processes > 0
 	}
 }
 
-// withoutField removes a field from the kind RecordStore, as in an earlier version, until restore is called.
+// withoutField removes a field from the CRD RecordStore, as if the CRD were of an earlier version, until restore is
+// called.
 func (p *storePlay) withoutField(ctx context.Context, path ...string) (restore func()) {
 	GinkgoHelper()
 	kind := &unstructured.Unstructured{}
@@ -220,7 +223,7 @@ func (p *storePlay) withoutField(ctx context.Context, path ...string) (restore f
 		if restored {
 			return
 		}
-		ctx := context.Background() // the context of the test may have ended
+		ctx := context.Background() // the context of the spec may have ended
 		restored = true
 		Expect(api.Get(ctx, key, kind)).To(Succeed())
 		kind.Object["spec"] = whole.Object["spec"]
@@ -433,7 +436,7 @@ var _ = Describe("The certificates of a store", func() {
 
 		By("a process that is not brought its new files: it is told before its certificate ends")
 		now = now.Add(time.Hour)
-		p.settle(ctx) // the process is asked, and has the new files before the next step
+		p.settle(ctx) // the process reports its new files; the next line stops further deliveries
 		p.certs.held["ssd-0-0"] = true
 		now = now.Add(21 * 24 * time.Hour)
 		p.settle(ctx)
@@ -555,7 +558,7 @@ var _ = Describe("The certificates of a store", func() {
 			Expect(told(other).Data).To(Equal(theirs.Data))
 			Expect(p.get(ctx).Status.TLS.Published).To(BeEmpty())
 
-			if kubetest.Wanted() { // the fake has objects in namespaces that do not exist
+			if kubetest.Wanted() { // the fake accepts objects in namespaces that do not exist
 				By("a namespace that does not exist")
 				p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.PublishTo = []string{"nowhere"} })
 				_ = p.round(ctx)

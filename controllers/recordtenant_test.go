@@ -87,7 +87,8 @@ var _ = Describe("The controller of tenants", func() {
 			expect(second, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
 			before := third.DeepCopy()
 			third.Spec.Quotas.CallsPerSecond = new(int64(100))
-			Expect(api.Patch(ctx, third, client.MergeFrom(before))).To(Succeed()) // not Update: the status may have changed
+			// Update would fail, because the status may have changed.
+			Expect(api.Patch(ctx, third, client.MergeFrom(before))).To(Succeed())
 			expect(third, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
 			other.Quotas.CallsPerSecond = 100
 			Expect(tenants()).To(Equal([]access.Tenant{

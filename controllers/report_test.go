@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// heardEvents records the fields by which Kubernetes decides whether to merge events: the reason, the action and the
-// objects that they name.
+// heardEvents records the fields of each event by which Kubernetes decides whether to merge it with another one: the
+// reason, the action, and the objects that the event names.
 type heardEvents struct {
 	mu   sync.Mutex
 	list []string

@@ -110,7 +110,7 @@ func verbsOf(request *http.Request, named bool, code int) []string {
 	case http.MethodGet:
 		switch {
 		case request.URL.Query().Get("watch") != "":
-			// If the API server does not send the list on the watch, an informer sends a list request, too.
+			// An informer may also send a list request, because not every API server sends the list as part of the watch.
 			return []string{"watch", "list"}
 		case named:
 			return []string{"get"}
@@ -121,7 +121,7 @@ func verbsOf(request *http.Request, named bool, code int) []string {
 	case http.MethodPut:
 		return []string{"update"}
 	case http.MethodPatch:
-		if code == http.StatusCreated { // server-side apply has created the object
+		if code == http.StatusCreated { // server-side apply created the object, which also requires the right to create
 			return []string{"patch", "create"}
 		}
 		return []string{"patch"}
@@ -161,8 +161,8 @@ var (
 	operatorConfig *rest.Config
 	// operatorClient reads and writes without a cache.
 	operatorClient client.WithWatch
-	// acting writes as the operator. It reads like the operator's cache: it needs no right to get, but it always
-	// returns the current state.
+	// acting writes as the operator. Its reads replace those from the operator's cache: they require no right to get
+	// objects, and always return the current state.
 	acting client.WithWatch
 )
 
@@ -173,7 +173,7 @@ func actOnFake() {
 	acting = readingFreely(operatorClient)
 }
 
-// readingFreely returns a client whose reads are not recorded as reads of the operator.
+// readingFreely returns a client whose reads do not count as requests of the operator.
 func readingFreely(writing client.WithWatch) client.WithWatch {
 	return interceptor.NewClient(writing, interceptor.Funcs{
 		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object,
@@ -253,7 +253,8 @@ func (r *rights) watchFake(base client.WithWatch) client.WithWatch {
 	})
 }
 
-// noteKind records verbs on the resource of an object or of a list. It names subresources as the API server does.
+// noteKind records the use of verbs on the resource of an object or list. It names a subresource as the API server
+// does.
 func (r *rights) noteKind(o runtime.Object, sub string, verbs ...string) {
 	gvk, err := apiutil.GVKForObject(o, envScheme)
 	Expect(err).NotTo(HaveOccurred())
@@ -301,7 +302,7 @@ func operatorRole() *rbacv1.ClusterRole {
 	return role
 }
 
-// unseen lists rights that no recorded request shows, with the reason why the role has them.
+// unseen lists the rights that no recorded request uses, and why the role has them nevertheless.
 var unseen = map[right]string{
 	{"sheaf.dev", "recordstores/finalizers",
 		"update"}: "the admission plugin OwnerReferencesPermissionEnforcement asks for it where a store becomes an owner",
@@ -309,7 +310,7 @@ var unseen = map[right]string{
 	{"sheaf.dev", "recordarchives/finalizers", "update"}: "and for archives",
 }
 
-// notUsed is the prefix of the messages of compareRights about rights that were not used.
+// notUsed is the prefix of the messages in which compareRights reports rights that were not used.
 const notUsed = "granted and not used: "
 
 // compareRights returns the rights that are granted but were not used, and those that were used but are not granted.
@@ -381,7 +382,7 @@ var allRights bool
 // fake, or if only some specs run.
 var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(report ginkgo.Report) {
 	if !report.SuiteSucceeded {
-		return // specs that did not run have used no rights
+		return // some specs did not run, so rights may seem unused
 	}
 	asked.mu.Lock()
 	defer asked.mu.Unlock()

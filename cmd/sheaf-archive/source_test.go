@@ -32,7 +32,7 @@ func TestADryRunNamesTheGroups(t *testing.T) {
 	}{
 		{nil, 0, []string{"alpha", "beta", "delta", "can be restored"}},
 		{[]string{"-o", "json"}, 0, []string{`"name": "alpha"`, `"index": 10`}},
-		// At that time, delta was not archived yet, and alpha was below its floor.
+		// At this time, delta had not been archived yet, and the archive no longer has the history of alpha that far back.
 		{[]string{"--time", early}, 1, []string{"below the history floor", "cannot restore 2 groups of"}},
 		{[]string{"--time", early, "-o", "json"}, 1, []string{`"error": "group alpha`}},
 		{[]string{"--time", "2199-01-01T00:00:00Z"}, 1, []string{"is not archived yet"}},
@@ -57,7 +57,7 @@ func TestADryRunNamesTheGroups(t *testing.T) {
 	}
 }
 
-// A source serves groups until it is stopped. The test uses a real socket.
+// A source serves groups until it is stopped. The test uses a real socket because it runs the whole command.
 func TestASourceServesUntilItIsStopped(t *testing.T) {
 	url, address := archiveOfTests(t), loopback.Free(t)
 	ctx, stop := context.WithCancel(t.Context())

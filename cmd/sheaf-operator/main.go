@@ -175,7 +175,7 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	return nil
 }
 
-// stopTime is how long a server that stops waits for calls in progress.
+// stopTime is how long a stopping server waits for calls in progress.
 const stopTime = 5 * time.Second
 
 // addServers adds the HTTP servers of metrics and of health to the manager, and opens their ports. The servers of

@@ -85,7 +85,7 @@ service account, names. The Helm chart sheaf-operator installs it with the right
 	return cmd
 }
 
-// check returns an error that says what is wrong with the command line.
+// check returns an error that describes what is wrong with the command line, or nil.
 func (o *options) check() error {
 	if o.shardImage == "" {
 		return errors.New("--shard-image is required: the image of shards, gateways and etcd")
@@ -112,14 +112,15 @@ func scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(s); err != nil {
-			panic(err) // a kind is registered twice, which is a bug
+			panic(err) // only a bug can register a kind twice
 		}
 	}
 	return s
 }
 
-// manager returns the options of the controller manager. For kinds that Sheaf does not define, its cache holds only the
-// operator's own objects, and the pods and claims of Jobs that measure disks.
+// manager returns the options of the controller manager. Of the kinds that other projects define, its cache holds
+// only objects that carry Sheaf's labels: the operator's own objects, and the pods and claims of Jobs that measure
+// disks.
 func (o *options) manager() ctrl.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": "sheaf-operator"})}
 	byObject := map[client.Object]cache.ByObject{}
@@ -132,8 +133,8 @@ func (o *options) manager() ctrl.Options {
 		byObject[kind] = named
 	}
 	resync := 10 * time.Hour
-	// After the leader's node is lost, another operator leads within 12 to 15 s. With the Kubernetes defaults, it
-	// would take 15 to 18 s.
+	// If the leader's node fails, another operator takes over within 12 to 15 s. With the Kubernetes defaults, it would
+	// take 15 to 18 s.
 	lease, renew, retry := 12*time.Second, 8*time.Second, 2*time.Second
 	cached := cache.Options{ByObject: byObject, SyncPeriod: &resync, DefaultTransform: step.CacheTransform()}
 	if len(o.namespaces) > 0 {

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// call runs the command line. The result got holds the options with which the operator would run; nil: it would not
-// run.
+// call runs the command line. got holds the options with which the operator would run, or is nil if the operator
+// would not run.
 func call(args ...string) (got *options, out string, err error) {
 	var text bytes.Buffer
 	cmd := command(func(_ context.Context, o options) error {

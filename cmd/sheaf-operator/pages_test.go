@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// No page shows the operator's command line today, because the chart sets its flags. If a page does, the operator must
-// accept the command.
+// The operator must accept every command line of the operator in the documentation. At present there is none, because
+// the chart sets the flags.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf-operator", 0, func() *cobra.Command {
 		return command(func(context.Context, options) error { return nil })

@@ -55,11 +55,11 @@ func startOperator(t *testing.T) (pid int, addresses map[string]string) {
 	must.OK(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // the error is the signal that this test sent
+		_ = cmd.Wait() // returns an error, because this test stops the process by a signal
 		close(ended)
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // the process may have ended
+		_ = cmd.Process.Signal(syscall.SIGTERM) // fails if the process has already ended
 		<-ended
 		if t.Failed() {
 			t.Logf("the operator: %s", words.String())
@@ -113,9 +113,9 @@ func TestEachPortIsInTheTable(t *testing.T) {
 	}
 }
 
-// holdsLittle opens more connections than a socket may hold. The next caller has to be served, and the metrics have to
-// say that the oldest connections were closed. On a busy machine, connections may end sooner, because no request
-// arrives on them. Then holdsLittle opens more connections.
+// holdsLittle opens more connections than a socket may hold. The next caller has to be served, and the metrics have
+// to report that the oldest connections were closed. On a busy machine, some connections may time out first, because
+// they send no request. holdsLittle then opens more.
 func holdsLittle(t *testing.T, port, address, metrics string) {
 	t.Helper()
 	const most = 256

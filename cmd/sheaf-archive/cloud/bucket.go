@@ -18,20 +18,21 @@ import (
 	"sheaf.dev/sheaf/internal/archive/bucket"
 )
 
-// partsAtOnce bounds the parts of one large object that are in memory: each has 8 MiB in S3 and Azure.
+// partsAtOnce is how many parts of one large object are in memory at the same time. In S3 and Azure, a part has 8
+// MiB.
 const partsAtOnce = 2
 
 // Bucket is a bucket.Bucket of a cloud provider.
 type Bucket struct {
 	blobs     *blob.Bucket
-	place     string // the URL without its options, for errors
+	place     string // the URL without its options, for error messages
 	container string // name of the bucket at its provider
-	prefix    string // in front of the name of each object; empty, or it ends with a slash
+	prefix    string // put before the name of each object; either empty or ends with a slash
 }
 
 var _ bucket.Bucket = (*Bucket)(nil)
 
-// fail returns the error of a call, with its reason and what to do.
+// fail returns the error of a call. It names the reason and a remedy.
 func (b *Bucket) fail(ctx context.Context, op, name string, err error) error {
 	reason := reasonOf(err)
 	if ended := context.Cause(ctx); ended != nil {
@@ -43,7 +44,7 @@ func (b *Bucket) fail(ctx context.Context, op, name string, err error) error {
 	return &bucket.Error{Op: op, Bucket: b.place, Object: name, Reason: reason, Err: err}
 }
 
-// nowhere returns the error of a call that can find nothing missing but the bucket itself.
+// nowhere returns the error of a call for which "not found" can only mean that the bucket itself does not exist.
 func (b *Bucket) nowhere(ctx context.Context, op, name string, err error) error {
 	if gcerrors.Code(err) == gcerrors.NotFound && reasonOf(err) == bucket.Other {
 		return &bucket.Error{Op: op, Bucket: b.place, Object: name, Reason: bucket.NoBucket, Err: err}
@@ -51,15 +52,16 @@ func (b *Bucket) nowhere(ctx context.Context, op, name string, err error) error 
 	return b.fail(ctx, op, name, err)
 }
 
-// answer returns fs.ErrExist or fs.ErrNotExist.
+// answer returns an error that wraps fs.ErrExist or fs.ErrNotExist.
 func (b *Bucket) answer(op, name string, answer error) error {
 	return &fs.PathError{Op: op, Path: b.place + "/" + name, Err: answer}
 }
 
-// missing turns an error of a provider into fs.ErrNotExist if the object does not exist. Providers answer alike if the
-// whole bucket does not exist, if the host of the bucket has no name, or if the caller may not see the object. Callers
-// act upon the answer that there is no such object, so the bucket itself is asked before that answer is given. The
-// bucket also gives the reason where the answer about the object had none: an answer to HEAD in S3 has only a number.
+// missing turns a provider's error into fs.ErrNotExist if the object does not exist. From the error alone, this is
+// not certain: providers return the same error if the bucket does not exist, if its host name is unknown, or if the
+// caller may not see the object. Because callers rely on fs.ErrNotExist, missing first sends a request to the bucket
+// itself. If that request fails, its error is returned, which is also more precise: the answer to a HEAD request in
+// S3 contains only a status.
 func (b *Bucket) missing(ctx context.Context, op, name string, err error) error {
 	reason, mute := reasonOf(err), statusOf(err).http != 0
 	if ctx.Err() != nil || reason != bucket.Other && (reason != bucket.Forbidden || !mute) {
@@ -75,7 +77,8 @@ func (b *Bucket) missing(ctx context.Context, op, name string, err error) error 
 	return b.fail(ctx, op, name, err)
 }
 
-// content reads what an object shall have, and tells its own errors from those of the bucket.
+// content reads the data of a new object. It remembers its own read error, so that the error is not mistaken for one
+// of the bucket.
 type content struct {
 	io.Reader
 	err error
@@ -97,7 +100,7 @@ func (b *Bucket) Create(ctx context.Context, name string, size int64, from io.Re
 	if err := context.Cause(ctx); err != nil {
 		return b.fail(ctx, "create", name, err)
 	}
-	// A writer that is closed has made an object, even if its content was cut short. Only the end of its context
+	// Closing the writer creates the object, even if its content is incomplete. Only cancelling the writer's context
 	// prevents that.
 	sending, give := context.WithCancel(ctx)
 	defer give()
@@ -130,7 +133,7 @@ func (b *Bucket) Create(ctx context.Context, name string, size int64, from io.Re
 	return b.nowhere(ctx, "create", name, wrong)
 }
 
-// send copies exactly size bytes, and checks that the content ends there.
+// send copies exactly size bytes, and checks that no more bytes follow.
 func send(w io.Writer, size int64, from io.Reader) error {
 	n, err := io.Copy(w, io.LimitReader(from, size))
 	if err != nil {
@@ -146,17 +149,17 @@ func send(w io.Writer, size int64, from io.Reader) error {
 	return nil
 }
 
-// Open implements bucket.Bucket. The context bounds the reads, too.
+// Open implements bucket.Bucket. The reads also end when the context ends.
 func (b *Bucket) Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	if err := bucket.CheckName(name); err != nil {
 		return nil, err
 	}
 	if length == 0 {
-		return b.nothing(ctx, name) // providers know no empty ranges
+		return b.nothing(ctx, name) // providers do not support empty ranges
 	}
 	r, err := b.blobs.NewRangeReader(ctx, b.prefix+name, offset, length, nil)
 	if err != nil && offset > 0 && statusOf(err).http == 416 {
-		return b.nothing(ctx, name) // the object ends before the offset
+		return b.nothing(ctx, name) // the offset is beyond the end of the object
 	}
 	if err != nil {
 		return nil, b.missing(ctx, "open", name, err)
@@ -169,7 +172,7 @@ func (b *Bucket) Open(ctx context.Context, name string, offset, length int64) (i
 	if (offset > 0 || length > 0) && r.As(&answer) {
 		// The other providers' libraries check this themselves.
 		if got, want := aws.ToString(answer.ContentRange), fmt.Sprintf("bytes %d-", offset); !strings.HasPrefix(got, want) {
-			_ = r.Close() // it was only read
+			_ = r.Close() // the error is unimportant, because the object was only read
 			return nil, &bucket.Error{Op: "open", Bucket: b.place, Object: name, Reason: bucket.Broken,
 				Err: fmt.Errorf("asked for bytes from %d on, the answer is for the range %q", offset, got)}
 		}
@@ -177,7 +180,7 @@ func (b *Bucket) Open(ctx context.Context, name string, offset, length int64) (i
 	return &reader{ctx: ctx, b: b, name: name, r: r, left: left}, nil
 }
 
-// nothing opens an empty part of an object that exists.
+// nothing returns a reader of an empty range. It returns an error if the object does not exist.
 func (b *Bucket) nothing(ctx context.Context, name string) (io.ReadCloser, error) {
 	if _, err := b.Stat(ctx, name); err != nil {
 		return nil, err
@@ -191,7 +194,7 @@ type reader struct {
 	b    *Bucket
 	name string
 	r    *blob.Reader
-	left int64 // bytes that are not read yet
+	left int64 // number of bytes that have not been read yet
 }
 
 func (r *reader) Read(p []byte) (int, error) {
@@ -205,14 +208,14 @@ func (r *reader) Read(p []byte) (int, error) {
 	r.left -= int64(n)
 	switch {
 	case err == nil || n > 0:
-		return n, nil // the error returns at the next read
+		return n, nil // the next call returns the error
 	case errors.Is(err, io.EOF):
 		err = fmt.Errorf("%w: %d bytes are missing", io.ErrUnexpectedEOF, r.left)
 	}
 	return 0, r.b.fail(r.ctx, "read", r.name, err)
 }
 
-// end reads on behind the last byte, because some libraries check the content only there.
+// end tries to read beyond the last byte, because some libraries check the content only then.
 func (r *reader) end() (int, error) {
 	var more [1]byte
 	switch n, err := io.ReadFull(r.r, more[:]); {
@@ -238,12 +241,13 @@ func (b *Bucket) Stat(ctx context.Context, name string) (bucket.Info, error) {
 	}
 	info := bucket.Info{Name: name, Bytes: found.Size, Created: found.CreateTime}
 	if info.Created.IsZero() {
-		info.Created = found.ModTime // S3 has no other, and no object is ever changed
+		info.Created = found.ModTime // S3 has no creation time, and objects are never modified
 	}
 	return info, nil
 }
 
-// List implements bucket.Bucket. Objects whose names CheckName does not allow belong to others, and are left out.
+// List implements bucket.Bucket. It leaves out objects whose names CheckName does not allow, because they belong to
+// somebody else.
 func (b *Bucket) List(ctx context.Context, prefix, after string) iter.Seq2[bucket.Info, error] {
 	return func(yield func(bucket.Info, error) bool) {
 		objects := b.blobs.List(&blob.ListOptions{Prefix: b.prefix + prefix, BeforeList: b.startAfter(after)})
@@ -274,7 +278,8 @@ func (b *Bucket) List(ctx context.Context, prefix, after string) iter.Seq2[bucke
 	}
 }
 
-// startAfter tells the provider where a list begins, if it can be told: Azure lists everything, and List skips.
+// startAfter tells the provider where a list begins, if the provider supports this. Azure does not: it lists
+// everything, and List skips the beginning.
 func (b *Bucket) startAfter(after string) func(as func(any) bool) error {
 	return func(as func(any) bool) error {
 		var ask *s3.ListObjectsV2Input
@@ -286,7 +291,7 @@ func (b *Bucket) startAfter(after string) func(as func(any) bool) error {
 				ask.StartAfter = aws.String(b.prefix + after)
 			}
 		case as(&query):
-			query.StartOffset = b.prefix + after // List skips the name itself
+			query.StartOffset = b.prefix + after // the list includes the name itself, which List skips
 		}
 		return nil
 	}
@@ -300,7 +305,8 @@ func (b *Bucket) Delete(ctx context.Context, name string) error {
 	var client *s3.Client
 	var err error
 	if b.blobs.As(&client) {
-		// gocloud.dev would ask first whether the object exists, and S3 does not mind.
+		// gocloud.dev would first ask whether the object exists. This is unnecessary, because S3 accepts the deletion of a
+		// missing object.
 		_, err = client.DeleteObject(ctx, &s3.DeleteObjectInput{
 			Bucket: aws.String(b.container), Key: aws.String(b.prefix + name),
 		})

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/buckettest"
 )
 
-// inMemory is a bucket of gocloud.dev in memory, which no URL opens.
+// inMemory returns a bucket of gocloud.dev that is in memory. No URL can open such a bucket.
 func inMemory() *Bucket {
 	return &Bucket{blobs: memblob.OpenBucket(nil), place: "mem://test", prefix: "some/where/"}
 }
@@ -43,7 +43,8 @@ func TestConformanceOfS3(t *testing.T) {
 	buckettest.Run(t, func(t *testing.T) bucket.Bucket { return r.open(t) })
 }
 
-// An object that fences has to be created by a single request: servers differ about conditions on uploads in parts.
+// An object that fences off another writer has to be created by a single request, because servers differ in how they
+// treat the condition "only if it does not exist" for multipart uploads.
 func TestObjectsBelow16MiBAreOneRequest(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
@@ -58,7 +59,8 @@ func TestObjectsBelow16MiBAreOneRequest(t *testing.T) {
 	if err := create(t, b, "segment", buckettest.Content(17<<20, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if sent := r.proxy.Requests(); len(sent) != 5 { // begin, three parts of 8 MiB, complete
+	// One request begins the upload, three send parts of up to 8 MiB, and one completes it.
+	if sent := r.proxy.Requests(); len(sent) != 5 {
 		t.Errorf("requests: %v", sent)
 	}
 	if err := create(t, b, "segment", buckettest.Content(17<<20, 2)); !errors.Is(err, fs.ErrExist) {
@@ -79,7 +81,7 @@ func TestBucketsPassTheProbe(t *testing.T) {
 	}
 }
 
-// The parts of an upload that nobody completes are removed once they are old.
+// The parts of an upload that was never completed are removed once they are old.
 func TestUnfinishedUploadsAreAborted(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
@@ -112,7 +114,7 @@ func TestUnfinishedUploadsAreAborted(t *testing.T) {
 	}
 }
 
-// A bucket that does not exist is no bucket without objects.
+// A bucket that does not exist must not look like an empty bucket.
 func TestABucketThatIsMissingIsAnError(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
@@ -149,7 +151,7 @@ func calls(t *testing.T, b bucket.Bucket) map[string]error {
 	return errs
 }
 
-// Objects below a path of a URL are not those below another path.
+// An archive does not see the objects of an archive at another path.
 func TestPathsSeparateArchives(t *testing.T) {
 	r := newRig(t)
 	one, two := r.open(t), r.open(t)
@@ -168,7 +170,7 @@ func TestPathsSeparateArchives(t *testing.T) {
 	}
 }
 
-// A range that begins behind the end of an object is empty.
+// A range that begins beyond the end of an object is empty.
 func TestRangesBehindTheEnd(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)

@@ -33,7 +33,7 @@ func (r *rig) fires(t *testing.T, f *bucketproxy.Fault) {
 	}
 }
 
-// works checks that a bucket that was harmed does all that it shall do.
+// works checks that a bucket is fully usable after a fault.
 func (r *rig) works(t *testing.T) {
 	t.Helper()
 	b := r.open(t)
@@ -42,7 +42,8 @@ func (r *rig) works(t *testing.T) {
 	}
 }
 
-// A bucket that refuses everything is no empty bucket, and its errors name the bucket, the reason and what to do.
+// A bucket that refuses every request must not look like an empty bucket. The errors name the bucket, the reason, and
+// what to do.
 func TestABucketThatRefuses(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
@@ -64,7 +65,8 @@ func TestABucketThatRefuses(t *testing.T) {
 		{bucketproxy.Refused(400, "ExpiredToken"), bucket.Credentials, "has not ended"},
 		{bucketproxy.Refused(403, "AccessDenied"), bucket.Forbidden, "allow this account"},
 		{bucketproxy.Refused(404, "NoSuchBucket"), bucket.NoBucket, "creates no buckets"},
-		{bucketproxy.Refused(404, "NoSuchKey"), bucket.NoBucket, "creates no buckets"}, // to every question
+		// If every request gets this answer, the bucket itself is missing.
+		{bucketproxy.Refused(404, "NoSuchKey"), bucket.NoBucket, "creates no buckets"},
 		{bucketproxy.Refused(500, "InternalError"), bucket.Other, "InternalError"},
 	} {
 		r.proxy.Set(c.fault)
@@ -85,7 +87,7 @@ func TestABucketThatRefuses(t *testing.T) {
 	buckettest.Run(t, func(t *testing.T) bucket.Bucket { return r.open(t) })
 }
 
-// Nothing listens at the port of a socket that is bound and does not listen, and nothing else can take it.
+// Connections to a socket that is bound but does not listen are refused, and no other process can take its port.
 func TestABucketThatNobodyServes(t *testing.T) {
 	setCredentials(t, secret)
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -112,7 +114,8 @@ func TestABucketThatNobodyServes(t *testing.T) {
 	}
 }
 
-// After a lost answer the outcome is unknown; the same call made again tells that the object exists, and it is whole.
+// If the answer to a create is lost, the result is unknown. When the call is repeated, it reports that the object
+// exists, and the object is complete.
 func TestTheAnswerOfACreateIsLost(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
@@ -120,7 +123,7 @@ func TestTheAnswerOfACreateIsLost(t *testing.T) {
 		bytes int
 		match func(*http.Request) bool
 	}{"log": {2000, isPut}, "segment": {17 << 20, isPost}} {
-		// An upload in parts is begun by a POST, too, and the one whose answer is lost is the one that completes it.
+		// A multipart upload is begun by a POST request and completed by another one. The answer to the second one is lost.
 		lost := bucketproxy.AnswerLost().For(func(r *http.Request) bool {
 			return c.match(r) && !r.URL.Query().Has("uploads")
 		})
@@ -141,8 +144,9 @@ func TestTheAnswerOfACreateIsLost(t *testing.T) {
 	r.works(t)
 }
 
-// The library repeats requests itself. After a lost answer, it must not report the object of an earlier writer as its
-// own, and reports its own as one that exists: the caller compares.
+// The library retries requests. If the answer to the first attempt is lost, the retry finds an object. The library
+// cannot know whether this is its own object or that of an earlier writer. Therefore Create reports that the object
+// exists, and the caller compares the contents.
 func TestTheLibraryTriesAgainBehindALostAnswer(t *testing.T) {
 	r := newRig(t)
 	r.attempts = 2
@@ -164,7 +168,7 @@ func TestTheLibraryTriesAgainBehindALostAnswer(t *testing.T) {
 	}
 }
 
-// A request that is cut at any byte makes no object, and does not stand in the way of the next one.
+// If a request is cut off at any byte, no object is created, and another request can still create it.
 func TestACreateIsCut(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
@@ -183,7 +187,7 @@ func TestACreateIsCut(t *testing.T) {
 				t.Errorf("%s: stat: %v", object, err)
 			}
 			if size > 2000 && at > 0 {
-				continue // of large objects, one is made again
+				continue // for large objects, repeating one of the creates is enough
 			}
 			if err := create(t, b, object, content); err != nil {
 				t.Errorf("%s: create again: %v", object, err)
@@ -196,7 +200,8 @@ func TestACreateIsCut(t *testing.T) {
 	r.works(t)
 }
 
-// A line that carries 10 bytes a second holds nobody who has a deadline, and what it carried is no object.
+// If a connection transfers only 10 bytes per second, a call still ends with its context. The bytes that arrived do
+// not become an object.
 func TestASlowLineHoldsNobody(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
@@ -218,7 +223,7 @@ func TestASlowLineHoldsNobody(t *testing.T) {
 		r.proxy.Set(slow)
 		ended := make(chan error)
 		go func() { ended <- call(ctx) }()
-		for range 3 { // 30 of more than 2,000 bytes
+		for range 3 { // lets 30 of more than 2,000 bytes through
 			ticks <- struct{}{}
 		}
 		cancel()
@@ -226,9 +231,9 @@ func TestASlowLineHoldsNobody(t *testing.T) {
 			t.Errorf("%s: %v", op, err)
 		}
 		r.proxy.Set(nil)
-		close(ticks) // the proxy learns that its client is gone
+		close(ticks) // the proxy notices that its client has disconnected
 	}
-	// What was on its way may still arrive, as a whole.
+	// The interrupted create may still have stored the object, but only as a whole.
 	content := buckettest.Content(2000, 2)
 	if err := create(t, b, "x", content); err != nil && !errors.Is(err, fs.ErrExist) {
 		t.Error(err)
@@ -239,7 +244,7 @@ func TestASlowLineHoldsNobody(t *testing.T) {
 	r.works(t)
 }
 
-// store is the store of objects in these tests.
+// store is the UUID of the store to which the objects in these tests belong.
 var store = uuid.MustParse("11111111-2222-4333-8444-555555555555")
 
 // sealed returns a valid object of an archive.
@@ -259,8 +264,8 @@ func sealed(t *testing.T, seed byte) []byte {
 	return all.Bytes()
 }
 
-// An answer that is not the object is found: by the bucket if it is too short or for another range, by the checks of
-// the object otherwise. The same call made again returns the object.
+// A response that is not the requested object is detected: by the bucket if the response is too short or has a
+// different range, and otherwise by the checks in the object. The next call returns the object.
 func TestAnswersThatAreNotTheObject(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
@@ -324,7 +329,8 @@ func TestAnswersThatAreNotTheObject(t *testing.T) {
 			t.Errorf("after %s: %v", name, err)
 		}
 	}
-	// Another whole object of the same kind and store passes all checks of its own: the caller compares its header.
+	// If the response is another complete object of the same kind and store, all checks in the object pass. The caller
+	// has to compare the header.
 	other := r.proxy.Other("/" + name + "/" + b.prefix + "other").For(isGet)
 	r.proxy.Set(other)
 	if err := whole(); err != nil {
@@ -334,7 +340,8 @@ func TestAnswersThatAreNotTheObject(t *testing.T) {
 	r.works(t)
 }
 
-// An older list hides a number that is taken. Whoever creates it learns that it exists.
+// An outdated list may lack a number that is already taken. A writer that uses the number is told that the object
+// exists.
 func TestAnOlderListTakesNoNumberTwice(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
@@ -363,7 +370,8 @@ func TestAnOlderListTakesNoNumberTwice(t *testing.T) {
 	}
 }
 
-// Credentials that are changed at the bucket stop an open bucket. One that is opened with the new ones goes on.
+// When the credentials of a bucket change, calls on an open bucket fail. A bucket that is opened with the new
+// credentials works.
 func TestCredentialsChange(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)

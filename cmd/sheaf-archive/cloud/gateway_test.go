@@ -35,8 +35,8 @@ type gateway struct {
 	cmd    *exec.Cmd
 }
 
-// startGateway starts versitygw with a secret on a folder, which holds one bucket. It listens on a socket of the file
-// system, so that no two tests meet at a port.
+// startGateway starts versitygw with the given secret. It serves dir, which contains one bucket, on a unix socket, so
+// that tests never compete for a port.
 func startGateway(t *testing.T, dir, secret string) *gateway {
 	t.Helper()
 	program := os.Getenv("SHEAF_VERSITYGW")
@@ -81,11 +81,11 @@ func (g *gateway) stop() {
 	_ = g.cmd.Wait()
 }
 
-// rig is a gateway behind a proxy, with the environment of a client that knows its secret.
+// rig is a gateway behind a proxy, with a client's environment variables that contain the gateway's secret.
 type rig struct {
 	*gateway
 	proxy    *bucketproxy.Proxy
-	attempts int // how often the library tries a request, without a pause
+	attempts int // number of times that the library tries a request; it does not pause in between
 }
 
 // newRig starts a gateway and a proxy. The library tries each request once.
@@ -128,7 +128,7 @@ func (r *rig) url(path string) string {
 	return "s3://" + name + "/" + path + "?region=us-east-1&use_path_style=true&endpoint=" + r.proxy.URL()
 }
 
-// open opens a folder of the bucket that is used by nobody else.
+// open opens a folder of the bucket that no other test uses.
 func (r *rig) open(t *testing.T) *Bucket {
 	t.Helper()
 	b, err := open(t.Context(), r.url("some/where/"+uuid.NewString()), tries(r.attempts))

@@ -12,8 +12,8 @@ import (
 // pagesMax bounds the pages of unfinished uploads, of up to 1,000 each.
 const pagesMax = 1000
 
-// RemoveLeftovers aborts the uploads in parts below the URL that began before a time. Only S3 has such uploads: Google
-// and Azure forget theirs after a week.
+// RemoveLeftovers aborts the multipart uploads below the bucket's URL that began before the given time. Only S3 keeps
+// such uploads: Google and Azure delete theirs after a week.
 func (b *Bucket) RemoveLeftovers(ctx context.Context, before time.Time) (removed int, err error) {
 	var client *s3.Client
 	if !b.blobs.As(&client) {

@@ -20,14 +20,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// prefixBytesMax is the greatest length of a path in a URL. Names of objects have up to 512 bytes below it, and S3
-// allows 1,024 bytes in all.
+// prefixBytesMax is the maximum length of the path in a URL. An object's name adds up to 512 bytes to it, and S3
+// allows 1,024 bytes in total.
 const prefixBytesMax = 400
 
-// Open opens the bucket of a URL: file:///FOLDER, s3://BUCKET/PATH, gs://BUCKET/PATH or azblob://CONTAINER/PATH. The
-// options of a URL are those of gocloud.dev, such as region, endpoint, use_path_style and
-// request_checksum_calculation for S3. Credentials come from the environment, as the provider's own tools take them.
-// Open does not ask the bucket: bucket.Probe does.
+// Open opens the bucket at a URL: file:///FOLDER, s3://BUCKET/PATH, gs://BUCKET/PATH or azblob://CONTAINER/PATH. A
+// URL may have the options of gocloud.dev, such as region, endpoint, use_path_style and request_checksum_calculation
+// for S3. The credentials come from the same environment variables and files that the provider's own tools use. Open
+// sends no request to the bucket; bucket.Probe does.
 func Open(ctx context.Context, text string) (bucket.Bucket, error) { return open(ctx, text, nil) }
 
 func open(ctx context.Context, text string, retryer aws.Retryer) (bucket.Bucket, error) {
@@ -57,7 +57,7 @@ func openFolder(u *url.URL) (bucket.Bucket, error) {
 	}
 	b, err := bucket.OpenFolder(vfs.OS{}, u.Path)
 	if err != nil {
-		return nil, err // not a Folder that is nil
+		return nil, err // b is a nil *Folder, and an interface that contains it would not be nil
 	}
 	return b, nil
 }
@@ -91,11 +91,11 @@ func openCloud(ctx context.Context, u *url.URL, retryer aws.Retryer) (bucket.Buc
 	return &Bucket{blobs: blobs, place: place, container: u.Host, prefix: prefix}, nil
 }
 
-// openS3 opens a bucket with the options of gocloud.dev. Its client repeats requests as retryer says; nil: as the
-// library does, three times in all.
+// openS3 opens a bucket with the options of gocloud.dev in a URL. The client retries requests as retryer says. If
+// retryer is nil, the client uses the library's default, which is three attempts.
 func openS3(ctx context.Context, u *url.URL, retryer aws.Retryer) (*blob.Bucket, error) {
 	var opener s3blob.URLOpener
-	plain, err := opener.OpenBucketURL(ctx, u) // it notes in the opener what it has read in the URL
+	plain, err := opener.OpenBucketURL(ctx, u) // also stores the options from the URL in the opener
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,8 @@ func openS3(ctx context.Context, u *url.URL, retryer aws.Retryer) (*blob.Bucket,
 		return nil, errors.New("the library of S3 has no client")
 	}
 	options := client.Options()
-	options.Logger = logging.Nop{} // it warns of each object in parts that S3 has no checksum of the whole
+	// The library would warn, for each object uploaded in parts, that S3 has no checksum of the whole object.
+	options.Logger = logging.Nop{}
 	if retryer != nil {
 		options.Retryer = retryer
 	}

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/archive/bucket"
 )
 
-// status is what a provider has answered: a status of HTTP, and the provider's own word. Either may be empty.
+// status is what a provider answered: an HTTP status and the provider's own error code. Either may be empty.
 type status struct {
 	http int
 	code string
@@ -42,7 +42,7 @@ func statusOf(err error) status {
 	return s
 }
 
-// codes are the words of S3, Google and Azure that say more than the status of HTTP beside them.
+// codes maps the error codes of S3, Google and Azure that are more precise than the HTTP status that comes with them.
 var codes = map[string]bucket.Reason{
 	"NoSuchBucket": bucket.NoBucket, "PermanentRedirect": bucket.NoBucket, "AuthorizationHeaderMalformed": bucket.NoBucket,
 	"ContainerNotFound": bucket.NoBucket, "ContainerBeingDeleted": bucket.NoBucket, "AccountIsDisabled": bucket.NoBucket,
@@ -58,13 +58,13 @@ var codes = map[string]bucket.Reason{
 
 	"SlowDown": bucket.Busy, "ServiceUnavailable": bucket.Busy, "RequestLimitExceeded": bucket.Busy,
 	"ServerBusy": bucket.Busy, "Throttling": bucket.Busy, "TooManyRequests": bucket.Busy, "rateLimitExceeded": bucket.Busy,
-	"ConditionalRequestConflict": bucket.Busy, // somebody creates this name right now
+	"ConditionalRequestConflict": bucket.Busy, // another request is creating an object with this name
 
 	"QuotaExceeded": bucket.Full, "XMinioStorageFull": bucket.Full, "InsufficientStorage": bucket.Full,
 	"AccountQuotaExceeded": bucket.Full, "quotaExceeded": bucket.Full, "storageQuotaExceeded": bucket.Full,
 }
 
-// statuses are the statuses of HTTP that say enough without a word.
+// statuses maps the HTTP statuses that are precise enough without an error code.
 var statuses = map[int]bucket.Reason{
 	http.StatusUnauthorized: bucket.Credentials, http.StatusForbidden: bucket.Forbidden,
 	http.StatusTooManyRequests: bucket.Busy, http.StatusServiceUnavailable: bucket.Busy,
@@ -87,7 +87,7 @@ func reasonOf(err error) bucket.Reason {
 	if notSent(err) {
 		return bucket.Away
 	}
-	// Libraries have no types for checksums that differ and for credentials that they did not find.
+	// For two errors, a wrong checksum and missing credentials, the libraries have no error type but only a text.
 	switch text := strings.ToLower(err.Error()); {
 	case strings.Contains(text, "checksum did not match"):
 		return bucket.Broken
@@ -97,7 +97,7 @@ func reasonOf(err error) bucket.Reason {
 	return bucket.Other
 }
 
-// notSent reports whether a request failed on its way, before any answer.
+// notSent reports whether a request failed before the provider answered.
 func notSent(err error) bool {
 	if _, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
 		return true
@@ -105,6 +105,6 @@ func notSent(err error) bool {
 	if _, ok := errors.AsType[*url.Error](err); ok {
 		return true
 	}
-	_, ok := errors.AsType[*net.OpError](err) // also a name that DNS does not know
+	_, ok := errors.AsType[*net.OpError](err) // also if DNS does not know the name
 	return ok
 }

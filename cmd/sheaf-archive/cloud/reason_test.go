@@ -18,7 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/archive/bucket"
 )
 
-// These are the errors of providers that no test can reach, as their libraries return them.
+// These are the errors of providers that no test can reach, in the form in which the providers' libraries return
+// them.
 func TestReasonsOfProviders(t *testing.T) {
 	azure := func(status int, code string) error {
 		return &azcore.ResponseError{StatusCode: status, ErrorCode: code, RawResponse: &http.Response{}}
@@ -30,12 +31,12 @@ func TestReasonsOfProviders(t *testing.T) {
 		err  error
 		want bucket.Reason
 	}{
-		{azure(404, "BlobNotFound"), bucket.Other}, // it becomes fs.ErrNotExist
+		{azure(404, "BlobNotFound"), bucket.Other}, // callers get fs.ErrNotExist for this error
 		{azure(404, "ContainerNotFound"), bucket.NoBucket},
 		{azure(403, "AuthenticationFailed"), bucket.Credentials},
 		{azure(403, "AuthorizationPermissionMismatch"), bucket.Forbidden},
 		{azure(503, "ServerBusy"), bucket.Busy},
-		{google(403, "forbidden"), bucket.Forbidden}, // gocloud.dev takes it for an object that is missing
+		{google(403, "forbidden"), bucket.Forbidden}, // gocloud.dev reports this error as a missing object
 		{google(403, "rateLimitExceeded"), bucket.Busy},
 		{google(401, "authError"), bucket.Credentials},
 		{google(429, ""), bucket.Busy},
@@ -93,7 +94,7 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// An answer of the bucket is no fault of it.
+// That an object does not exist is an answer of the bucket, not a failure, so the error has no reason.
 func TestAnswersHaveNoReason(t *testing.T) {
 	b := inMemory()
 	_, err := b.Stat(t.Context(), "x")
