@@ -17,7 +17,7 @@ var _ = Describe("A ShardPool and a Job that measures its class", func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) { p = newPoolPlay(ctx) })
 
-	// run simulates a finished Job on a claim by the traces that such a Job leaves.
+	// run creates what a finished measuring Job leaves behind: a claim, and a pod with a termination message.
 	run := func(ctx context.Context, name, class, message string, ended time.Time) {
 		claim := fleettest.BenchClaim(name, class)
 		claim.Namespace, claim.Spec.VolumeName = p.Namespace, ""

@@ -59,7 +59,7 @@ var _ = Describe("Every field of a pool's spec", func() {
 	type poolChange func(*v1alpha1.ShardPool)
 	type poolField struct {
 		name    string
-		changes bool // whether the change affects objects
+		changes bool // whether the change should also appear in the objects
 		change  poolChange
 	}
 	fieldsOfPool := []poolField{

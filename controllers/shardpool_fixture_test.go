@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Classes that tests use: the volumes of one can grow, and those of the other cannot.
+// These are the StorageClasses of the tests. Only volumes of the first one can grow.
 const (
 	classGrows = "grows"
 	classFixed = "fixed"
@@ -42,7 +42,7 @@ type poolPlay struct {
 	r     *shardpool.Reconciler
 	// after runs after each reconcile and each step, and checks conditions that must always hold.
 	after func(context.Context)
-	undo  func() // used by the method back
+	undo  func() // reverts the change that the method back makes
 }
 
 func newPoolPlay(ctx context.Context) *poolPlay {
@@ -135,8 +135,8 @@ func (p *poolPlay) settledPool(ctx context.Context, name string, shards int32,
 	return pool
 }
 
-// settle runs rounds until behind+1 successive rounds have written nothing, because the cache lags by the number of
-// rounds in behind.
+// settle runs rounds until nothing is written any more. The argument behind is the number of rounds by which the
+// cache lags, so settle waits for behind+1 rounds in a row without a write.
 func (p *poolPlay) settle(ctx context.Context, behind int) {
 	GinkgoHelper()
 	for n, quiet := 0, 0; quiet <= behind; n++ {
@@ -201,7 +201,7 @@ func (p *poolPlay) uids(ctx context.Context) map[string]types.UID {
 	return uids
 }
 
-// playedRegister simulates a placement that needs certain shards.
+// playedRegister simulates a placement in which group 7 is still on certain shards.
 type playedRegister struct {
 	needs   map[string]bool
 	emptied []string

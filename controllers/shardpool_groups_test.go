@@ -17,7 +17,7 @@ var _ = Describe("Groups that are not well", func() {
 	It("are counted and named, from the shards to the store", func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		p.running(ctx, 2)
-		p.away = true // from now on, this test sets the shards' reports
+		p.away = true // from now on, the test itself sets the reports of the shards
 		groups := func(shard int, change func(*recordv1.ShardStatus)) {
 			p.says(fmt.Sprintf("ssd-%d", shard), func(r *recordv1.ShardStatus) {
 				for n := range 4 {

@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// The controller runs as in the operator, with a cache and triggered by watches.
+// In these specs, the controller runs as it does in the operator: it reads from a cache, and watches trigger its
+// reconciles.
 var _ = Describe("ShardPools under a manager", needs("managers reach it by its address"), func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) {

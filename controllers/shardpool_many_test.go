@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// calls counts a reconcile's requests to the API server. In the real operator, reads come from a cache, except those of
-// Live.
+// calls counts the requests that a reconcile sends to the API server. In the real operator, only the reads through
+// Live reach the API server, because all others are answered by a cache.
 type calls struct{ reads, lists, writes, live int }
 
 // counting is held while a call is counted, because several StatefulSets are written concurrently.
@@ -63,7 +63,7 @@ func (c *calls) client() client.Client {
 	})
 }
 
-// livePast counts reads that bypass the cache.
+// livePast counts the reads that bypass the cache.
 type livePast struct {
 	client.Reader
 	count *calls
@@ -117,8 +117,8 @@ var _ = Describe("Forty shards in one pool", func() {
 		Expect(peace10.writes + peace40.writes + peace10.live + peace40.live).To(BeZero())
 		Expect(peace40.lists).To(Equal(peace10.lists), "lists do not grow with the shards")
 		Expect(peace40.reads-peace10.reads).To(BeNumerically("<=", 30*2), "set and volume of each shard")
-		// The writes per shard are: the set, the set again with the volume's UUID, the pod with that UUID, the Shard
-		// and its status.
+		// There are five writes for each shard: its StatefulSet, the StatefulSet again with the UUID of the volume, the pod
+		// with that UUID, the Shard, and the status of the Shard.
 		Expect(rise40.writes-rise10.writes).To(BeNumerically("<=", 30*5), "%+v, %+v", rise10, rise40)
 		Expect(rise40.live-rise10.live).To(BeNumerically("<=", 4), "events of many shards are read at once: %+v, %+v", rise10,
 			rise40)

@@ -67,7 +67,7 @@ type processes struct {
 	apart              bool // each shard is a failure domain
 	// deliver returns the files of a pod's folder of certificates; nil: pods have none.
 	deliver func(ctx context.Context, pod *corev1.Pod) (deliveredFiles, error)
-	running map[string]*exec.Cmd // by the pod's UID
+	running map[string]*exec.Cmd // by the UID of the pod
 }
 
 // newProcesses uses the binary from `make build`, or builds one.
@@ -89,7 +89,7 @@ func newProcesses(ctx context.Context) *processes {
 func (r *processes) start(pod *corev1.Pod) (ip string) {
 	ip = fmt.Sprintf("127.%d.%d.%d", 10+rand.IntN(200), rand.IntN(250), 1+rand.IntN(250))
 	if pod.Labels[v1alpha1.LabelPool] == "" {
-		return ip // a member of etcd only seems to run
+		return ip // for a member of etcd, no process is started
 	}
 	shard := pod.Labels[v1alpha1.LabelPool] + "-" + pod.Labels[v1alpha1.LabelShard]
 	domain := pod.Spec.NodeName
@@ -148,7 +148,7 @@ func (r *processes) dir(shard string) string { return filepath.Join(r.root, shar
 func (r *processes) end(pod string) {
 	if cmd := r.running[pod]; cmd != nil {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // returns an error, because the process was killed
 		delete(r.running, pod)
 	}
 }

@@ -85,7 +85,7 @@ var _ = Describe("Shards", func() {
 	It("that are deleted come back, and nothing happens to what they tell of", func(ctx context.Context) {
 		p.settledPool(ctx, "ssd", 2)
 		before, versions := shards(ctx), p.versions(ctx)
-		// A shard whose UUID was forgotten would accept this volume.
+		// If the UUID of a shard's volume were forgotten, the shard would accept this volume.
 		p.uuidOf = func(name string) string { return "another-of-" + name }
 		Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
 		_, err := p.reconcile(ctx, "ssd")
@@ -184,8 +184,8 @@ var _ = Describe("Shards", func() {
 	It("are filled from what an operator from before their kind wrote, and nothing of that is lost",
 		func(ctx context.Context) {
 			p.settledPool(ctx, "ssd", 25)
-			// An operator of such a version leaves this state: a list of all shards in the pool's status, and no
-			// Shards.
+			// Before the kind Shard existed, operators listed all shards in the status of the pool. This is what such an
+			// operator leaves behind.
 			pool, listed := p.get(ctx, "ssd"), []v1alpha1.ShardStatus{}
 			for n := range int32(25) {
 				s := shard(ctx, workload.Shard("ssd", n)).Status
@@ -195,7 +195,7 @@ var _ = Describe("Shards", func() {
 			pool.Status.ShardStatuses, pool.Status.States = listed, nil
 			Expect(api.Status().Update(ctx, pool)).To(Succeed())
 			Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
-			for n := range int32(25) { // StatefulSets and pods do not have the UUIDs, either
+			for n := range int32(25) { // the UUIDs are not in the StatefulSets and pods either
 				p.silent[workload.Shard("ssd", n)] = true
 				Expect(p.forgetVolume(ctx, workload.Shard("ssd", n))).To(Succeed())
 			}

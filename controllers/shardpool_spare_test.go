@@ -30,7 +30,7 @@ var _ = Describe("Restarts of a store with several copies", func() {
 			for n := range r.Groups {
 				r.Groups[n].AppliedIndex = 5000
 				if shard == "ssd-2" && p.started[shard] > 0 {
-					r.Groups[n].AppliedIndex = 1 // the copy catches up
+					r.Groups[n].AppliedIndex = 1 // after its restart, the copy still has to catch up
 				}
 			}
 		}
@@ -62,7 +62,8 @@ var _ = Describe("Restarts of a store with several copies", func() {
 
 var _ = Describe("A disk that is lost", func() {
 	var p *storePlay
-	// blank makes a shard report a blank volume until it is restarted to accept any volume.
+	// blank makes a shard report that its volume is blank. After the restart with which the operator lets it accept any
+	// volume, the shard reports a new volume.
 	blank := func(shard string) {
 		p.reported = func(name string, r *recordv1.ShardStatus) {
 			if name == shard && p.started[shard] < 2 {

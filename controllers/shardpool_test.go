@@ -51,7 +51,7 @@ var _ = Describe("ShardPool", func() {
 			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"}, service)).To(Succeed())
 			Expect(service.Spec.PublishNotReadyAddresses).To(BeTrue())
 
-			// The StatefulSet and the pod now have the volume's UUID, and no pod was created twice for that.
+			// The StatefulSet and the pod now contain the UUID of the volume, and no pod was recreated for this purpose.
 			set := &appsv1.StatefulSet{}
 			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-1"}, set)).To(Succeed())
 			Expect(set.Spec.Template.Annotations).To(HaveKeyWithValue(workload.AnnotationVolume, "uuid-of-ssd-1"))
@@ -258,7 +258,7 @@ var _ = Describe("ShardPool", func() {
 				}
 			})
 
-		// takenBack reverts the size, and checks that everything recovers without another action.
+		// takenBack restores the old size in the spec, and checks that everything recovers without further action.
 		takenBack := func(ctx context.Context) {
 			GinkgoHelper()
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("1Gi") })

@@ -38,10 +38,11 @@ func (p *play) snapshot(ctx context.Context) client.Client {
 	}
 	for _, o := range objects {
 		if o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0 {
-			o.SetFinalizers([]string{"sheaf.dev/played"}) // the fake accepts no other finalizers
+			// The fake refuses an object that is being deleted and has no finalizer.
+			o.SetFinalizers([]string{"sheaf.dev/played"})
 		}
 	}
-	// Managed fields are returned as by the operator's cache, because Apply reads them.
+	// Apply reads managed fields, so they must be returned, as the operator's cache does.
 	return fake.NewClientBuilder().WithScheme(envScheme).WithObjects(objects...).WithReturnManagedFields().Build()
 }
 
@@ -74,11 +75,11 @@ var errKilled = errors.New("the operator was killed")
 // killer is a client that simulates the death of its operator after write number at, or never if at is 0. All later
 // writes fail.
 type killer struct {
-	mu         sync.Mutex // allows one write at a time, so that the operator dies at a certain write
+	mu         sync.Mutex // serializes the writes, so that the operator dies after exactly the intended write
 	writes, at int
 }
 
-// deaths returns the number of the write after which the next operator dies; 0: never.
+// deaths returns the number of the write after which the next operator dies, or 0 if it survives.
 type deaths func() int
 
 // once kills one operator after write number at. The next operator survives.
@@ -93,14 +94,14 @@ func once(at int) deaths {
 // always kills each operator after its first write.
 func always() int { return 1 }
 
-// mostRounds is an upper limit of the number of rounds of one part of a story, if each operator dies after its first
+// mostRounds limits the number of rounds in one part of a story. It allows for operators that die after their first
 // write.
 const mostRounds = 300
 
-// aliveUntil returns the deaths to try for a story with this number of writes. Operators die after every write in one
-// run, and once after each fifth write in others. On a real API server, where each repetition costs ten times as much,
-// the operator dies once after a quarter, a half and three quarters of the writes. In a soak, it dies once after every
-// single write.
+// aliveUntil returns the runs to make for a story with this number of writes. In one run, each operator dies after
+// its first write. In each of the others, only one operator dies: after write 1, 6, 11 and so on. A run costs ten
+// times as much on a real API server, so there the operator dies after a quarter, a half or three quarters of the
+// writes. In a soak, there is one run for every single write.
 func aliveUntil(writes int) map[string]deaths {
 	all := map[string]deaths{"killed after each write": always}
 	after := func(at int) { all[fmt.Sprintf("killed after write %d", at)] = once(at) }

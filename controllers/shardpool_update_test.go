@@ -140,7 +140,7 @@ var _ = Describe("An update", func() {
 
 	It("looks past the cache before it stops a shard", func(ctx context.Context) {
 		image(ctx, "sheaf:2")
-		// The cache keeps the present state, so it does not show the restart by another operator.
+		// The cache is frozen. After a shard has been restarted, the cache still shows it as it was before.
 		p.r = p.reconciler(p.frozen(ctx))
 		for range 3 {
 			_, _ = p.reconcile(ctx, "a")

@@ -43,7 +43,7 @@ func (p *storePlay) stalled(ctx context.Context, name string) string {
 var _ = Describe("The status of a store with several copies", func() {
 	var (
 		p      *storePlay
-		led    map[string]string // group -> the shard that leads it; empty: no shard
+		led    map[string]string // from a group to the shard that leads it; empty if no shard does
 		silent map[string]bool
 		clock  time.Duration
 	)
@@ -70,7 +70,7 @@ var _ = Describe("The status of a store with several copies", func() {
 		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available", "all 8 groups serve")
 		Expect(p.get(ctx).Status.Records).To(Equal(int64(800)))
 	})
-	// later settles twice, with some time in between.
+	// later settles several times, and lets some time pass in between.
 	later := func(ctx context.Context) {
 		GinkgoHelper()
 		p.settle(ctx)
@@ -315,7 +315,7 @@ var _ = Describe("The status of a pool", func() {
 })
 
 var _ = Describe("What nobody could ask yet", func() {
-	// claims returns the conditions of an object that are True, except those that indicate work in progress.
+	// claims returns the types of the conditions that are True, except those that only say that work is in progress.
 	claims := func(conditions []metav1.Condition) (kinds []string) {
 		for _, c := range conditions {
 			if c.Status == metav1.ConditionTrue && c.Type != v1alpha1.ConditionReconciling &&

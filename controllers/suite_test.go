@@ -22,8 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// These names of Ginkgo are declared instead of importing Ginkgo with a dot, because Fail has another meaning in this
-// package.
+// These names are declared here because package controllers cannot import Ginkgo with a dot: the name Fail would have
+// two meanings.
 var (
 	Describe      = ginkgo.Describe
 	Context       = ginkgo.Context
@@ -63,7 +63,7 @@ var (
 // Cluster returns the configuration for access to the API server of the tests.
 func Cluster() *rest.Config { return envConfig }
 
-// noteFlakes reports to the gate which specs passed at their second attempt.
+// noteFlakes tells the gate which specs passed only at their second attempt.
 var noteFlakes func(report *ginkgo.Report)
 
 var _ = ginkgo.ReportAfterSuite("flakes", func(report ginkgo.Report) { noteFlakes(&report) })
@@ -88,7 +88,7 @@ func TestControllers(t *testing.T) {
 		t.Logf("%d of %d specs run, on a real API server; the others run on a fake in make test, and here in make "+
 			"test-api-all", stats.SpecsThatWillRun, stats.TotalSpecs)
 	}
-	suite.RandomSeed = int64(soaktest.Seed(t, 1)) // seed for the order of specs
+	suite.RandomSeed = int64(soaktest.Seed(t, 1)) // determines the order of the specs
 	if !soaktest.Long() {
 		suite.FlakeAttempts = 2 // processes of Kubernetes answer in real time
 	}

@@ -45,7 +45,7 @@ func TestAbsurdObjectsHaveAnOutcome(t *testing.T) {
 		maybe(w.bind)
 		maybe(func() { w.settle() })
 		o := &w.o
-		// Any object in this cluster may be absurd.
+		// Now replace random parts of the cluster's state with absurd values.
 		maybe(func() { w.forget("data-p-0-0") })
 		maybe(func() { w.claim("data-p-0-0", "1Gi") })
 		for _, part := range []any{&o.set.Spec.Namespaces, &o.set.Spec.FileSystem, &o.set.ObjectMeta, &o.others, &o.claims,

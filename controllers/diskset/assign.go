@@ -16,11 +16,14 @@ import (
 
 // assign assigns disks to the claims that have none.
 func (d *diskDecision) assign() {
-	taken, perNode := map[string]bool{}, map[string]int{} // keys: claim; store and node
+	// The claims that have a disk, and the number of disks by store and node.
+	taken, perNode := map[string]bool{}, map[string]int{}
 	for _, name := range d.order {
 		status := d.states[name]
 		if status.Claim == "" || d.after[name].Annotations[workload.AnnotationGivenUp] != "" {
-			continue // free, or given up: a given-up disk does not count, because its replacement belongs on the same node
+			// The disk has no claim, or it was given up. A disk that was given up does not count, because its replacement
+			// should be on the same node.
+			continue
 		}
 		if status.State != v1alpha1.DiskReleased {
 			taken[status.Claim] = true
@@ -104,7 +107,7 @@ func (d *diskDecision) keptFor(key string) string {
 	return ""
 }
 
-// noneWords says why no disk fits a claim.
+// noneWords explains why no disk fits a claim.
 func (d *diskDecision) noneWords(key string) string {
 	if kept := d.keptFor(key); kept != "" {
 		return fmt.Sprintf("gets no other disk than that of PersistentVolume %s, which annotation %s keeps for it: the disk "+

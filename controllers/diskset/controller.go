@@ -310,7 +310,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 		var sets v1alpha1.DiskSetList
 		if err := mgr.GetClient().List(ctx, &sets); err != nil {
-			return nil // the cache has not started yet; when it starts, every DiskSet is reconciled
+			return nil // the cache has not started yet; once it has, every DiskSet is reconciled
 		}
 		var out []reconcile.Request
 		for _, s := range sets.Items {

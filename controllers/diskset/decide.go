@@ -40,11 +40,12 @@ type observedDisks struct {
 // diskAction is one write.
 type diskAction struct {
 	create *corev1.PersistentVolume
-	// The field change is the live volume, and the field after is its wanted state. The wanted state is written only if
-	// the volume has not changed since it was read.
+	// change is the volume as it was read, and after is its wanted state. The write fails if the volume has changed
+	// since it was read.
 	change, after *corev1.PersistentVolume
 	remove        *corev1.PersistentVolume
-	make, unmake  client.Object // a Job that inspects or wipes a disk, or the claim of the Job
+	// A Job that inspects or wipes a disk, or the claim of such a Job; to be created or deleted.
+	make, unmake client.Object
 }
 
 // decidedDisks holds the actions and the messages of a decision.
@@ -93,7 +94,7 @@ type diskDecision struct {
 	after  map[string]*corev1.PersistentVolume // the wanted volumes of this set, by name
 	order  []string
 	states map[string]*v1alpha1.DiskStatus
-	// looks counts the disks that are being inspected. lookedAt holds the raw volumes whose Jobs are still needed.
+	// looks is the number of disks that are being inspected. lookedAt holds the raw volumes whose Jobs are still needed.
 	looks    int
 	lookedAt map[string]bool
 	out      decidedDisks
@@ -211,7 +212,7 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 			status.State, status.Message = v1alpha1.DiskFormatBlocked, s.Message
 		}
 	case ref.Name == free.Name:
-		pv.Spec.ClaimRef = free // the new reservation is for the first allowed namespace, which may have changed
+		pv.Spec.ClaimRef = free // reserve it for the first allowed namespace, which may have changed
 	case d.claimOf(ref) != nil:
 		status.State, status.Claim = v1alpha1.DiskReserved, claim
 	default:
@@ -306,9 +307,9 @@ func (d *diskDecision) carriedFrom(pv *corev1.PersistentVolume) *corev1.Persiste
 	return nil
 }
 
-// carriedTo returns the node and the volume of the disk in the spec that has the device path of was, a disk that is no
-// longer in the spec. Both are empty if no disk in the spec has this path, or if several have it, because the path then
-// does not identify the disk.
+// carriedTo looks for a disk in the spec that has the same device path as was, a disk that is no longer in the spec.
+// It returns the node and the volume of the disk that it finds. Both are empty if no disk in the spec has this path.
+// They are also empty if several disks have it, because the path then does not identify the disk.
 func (d *diskDecision) carriedTo(was *v1alpha1.DiskStatus) (node, volume string) {
 	for _, disk := range d.set.Spec.Disks {
 		if disk.Device != was.Device {

@@ -24,8 +24,8 @@ import (
 // diskWorld is a small simulated cluster that carries out decisions.
 type diskWorld struct {
 	o observedDisks
-	// ends holds, for each device, the condition with which the Job that inspects it ends. If a device has no entry,
-	// its Job completes.
+	// ends holds, by device, the condition in which the Job that inspects the device ends. The Job of any other device
+	// completes.
 	ends map[string]batchv1.JobCondition
 }
 
@@ -247,10 +247,10 @@ func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
 	}
 }
 
-// A measured disk is not given to a store before a person releases it, but the same Job may measure it again.
+// After a disk was measured, no store gets it until a person releases it. The same Job may measure it again.
 func TestABenchJobGetsADisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
-	w.o.stores = nil // the disk is measured before there is a store
+	w.o.stores = nil // disks are measured before a store is created
 	bench := func() {
 		w.claim("sheaf-bench", "1Gi")
 		w.o.claims[len(w.o.claims)-1].Labels = map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}
@@ -321,7 +321,7 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 	d := w.settle()
 	wantState(t, d, 0, v1alpha1.DiskReleased, "prod/data-p-0-0")
 	wantState(t, d, 1, v1alpha1.DiskReserved, "prod/data-p-0-0")
-	// The same store gets its own disk.
+	// A store with the same UID gets its own disk back.
 	w = newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "a", "1Gi"))
 	w.bound("data-p-0-0", "1Gi")
 	w.forget("data-p-0-0")
@@ -369,7 +369,7 @@ func TestAPersonFreesAReleasedDisk(t *testing.T) {
 	if a := w.o.volumes[0].Annotations; a[workload.AnnotationRelease] != "" || a[workload.AnnotationStoreUID] != "" {
 		t.Fatalf("annotations stay: %v", a)
 	}
-	// On a bound disk, the annotation changes nothing.
+	// The annotation has no effect on a bound disk.
 	w.bound("data-p-0-0", "1Gi")
 	w.o.volumes[0].Annotations[workload.AnnotationRelease] = "true"
 	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0")
@@ -411,8 +411,8 @@ func TestADiskTakenOutOfTheSpecStaysWhileItIsBound(t *testing.T) {
 	}
 }
 
-// A message says that a disk was moved to another node with its data. If a person confirms this, the claim of the disk
-// gets the disk on the new node, and gets no other disk. No other claim gets the disk.
+// If a disk was moved to another node with its data, a message says so. Once a person confirms the move, the claim of
+// the disk gets the disk on the new node. The claim gets no other disk, and no other claim gets this disk.
 func TestADiskThatIsCarriedToAnotherNodeKeepsItsClaim(t *testing.T) {
 	const claim, key = "data-p-0-0", "prod/data-p-0-0"
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
@@ -423,7 +423,7 @@ func TestADiskThatIsCarriedToAnotherNodeKeepsItsClaim(t *testing.T) {
 	w.ends = map[string]batchv1.JobCondition{"/dev/disk/by-id/a": notBlank}
 	w.node("n2", true)
 	w.node("n3", true)
-	// The free disk of n0 is the better choice by node and size.
+	// The free disk on n0 would be the better choice, because of its node and its size.
 	w.node("n0", true)
 	w.o.set.Spec.Disks = []v1alpha1.Disk{disk("n2", "a", "2Gi"), disk("n0", "b", "1Gi")}
 	d := w.settle()

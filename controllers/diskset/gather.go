@@ -94,14 +94,14 @@ func blockedVolume(s *v1alpha1.ShardStatus) string {
 	return s.Volume.PersistentVolume
 }
 
-// takesPods passes changes of a node that affect the assignment of disks, and no others.
+// takesPods passes only those changes of a node that affect the assignment of disks.
 var takesPods = step.Changed(fleet.TakesPods)
 
 // storeIdentified passes an update of a store only if the update changes the store's UID.
 var storeIdentified = step.Changed(func(store *v1alpha1.RecordStore) string { return store.Status.StoreUID })
 
-// poolIsNew passes the creation of a pool, because claims of the pool may have been observed before the pool. It also
-// passes the deletion of a pool.
+// poolIsNew passes the creation and the deletion of a pool. It has to pass the creation because claims of the pool
+// may have been observed before the pool itself.
 var poolIsNew = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 
 // formatBlockedChanged passes a Shard when its volume starts or stops waiting for a format.

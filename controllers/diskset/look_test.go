@@ -70,7 +70,7 @@ func TestADiskThatIsNotBlankWaitsForAPerson(t *testing.T) {
 	}
 
 	w, pv = newWorld()
-	w.ends = nil // a person has wiped it by other means
+	w.ends = nil // a person has wiped the disk without the operator
 	w.o.jobs[workload.LookVolumeName(pv.Name)] = observedJob{}
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
 
@@ -165,8 +165,8 @@ func TestFewDisksAreLookedAtAtOnce(t *testing.T) {
 	}
 }
 
-// A volume with content that the operator would not write does not prevent the assignment of the other disks of the
-// DiskSet.
+// If a volume has content that the operator would never write, the other disks of the DiskSet are assigned
+// nevertheless.
 func TestAnOddVolumeIsNamedAndTheOthersGoOn(t *testing.T) {
 	pvOf := func(w *diskWorld, device string) *corev1.PersistentVolume {
 		return w.volume(workload.DiskVolume(w.o.set.Name, disk("n1", device, "1Gi")))

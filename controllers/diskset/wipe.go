@@ -16,10 +16,11 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// A Released disk is wiped only after an administrator has acted twice (docs/adr/0029-wiping.md). The operator answers
-// the first act with a question that names the data to be lost, and the second act has to repeat that name. Then a
-// PersistentVolume of a raw block device replaces the disk's own PersistentVolume, which is deleted before the Job
-// starts, and only if it has not changed since it was read. Therefore no claim can get the disk while the Job wipes it.
+// A Released disk is wiped only after an administrator has acted twice (docs/adr/0029-wiping.md). The operator
+// answers the first act with a question that names the data to be lost, and the second act has to repeat that name.
+// Then the operator creates a PersistentVolume of a raw block device for the wiping Job. It deletes the disk's own
+// PersistentVolume before the Job starts, and only if that volume has not changed since it was read. Therefore no
+// claim can get the disk while the Job wipes it.
 
 // Permissions in the operator's own namespace. The chart grants them only in that namespace.
 //

@@ -27,7 +27,7 @@ func (p *Places) IsThere(m placement.Member) bool { return p.IsHere(m) && !p.Sil
 // IsSilent reports whether the disk of a shard did not answer when the shard was last asked.
 func IsSilent(s *v1alpha1.ShardStatus) bool { return s.Volume != nil && s.Volume.Silent }
 
-// There counts the voters of a group that are present, excluding those that the function without matches.
+// There counts the voters of a group that are present. It leaves out those for which without returns true.
 func (p *Places) There(g placement.Group, without func(placement.Member) bool) int {
 	n := 0
 	for _, m := range g.Voters() {
@@ -38,8 +38,8 @@ func (p *Places) There(g placement.Group, without func(placement.Member) bool) i
 	return n
 }
 
-// decides reports whether the voters that are present form a majority, even without those that the function without
-// matches. If so, no acknowledged write is lost and a leader can be elected.
+// decides reports whether the voters that are present form a majority even if those for which without returns true
+// are left out. If so, no acknowledged write is lost, and a leader can be elected.
 func (p *Places) decides(g placement.Group, without func(placement.Member) bool) bool {
 	voters := len(g.Voters())
 	return voters > 0 && p.There(g, without) >= placement.Majority(voters)
@@ -55,8 +55,8 @@ func (p *Places) Stuck(shard string) (names []string, why string) {
 	return names, why
 }
 
-// Undecided returns the groups that depend on copies that the function without matches: without those copies, the
-// copies that are present form no majority.
+// Undecided returns the groups that would have no majority of present copies if the copies for which without returns
+// true were missing.
 func (p *Places) Undecided(without func(placement.Member) bool) (names []string) {
 	for _, name := range p.Names() {
 		if g := p.Groups[name]; slices.ContainsFunc(g.Voters(), without) && !p.decides(g, without) {
@@ -118,7 +118,7 @@ func (p *Places) Behind() (behind, shared []string) {
 	return behind, shared
 }
 
-// ShardsWith returns the shards that hold a voter for which such returns true.
+// ShardsWith returns the shards that hold at least one voter for which such returns true.
 func (p *Places) ShardsWith(such func(placement.Member) bool) []string {
 	shards := map[string]bool{}
 	for _, g := range p.Groups {
@@ -131,7 +131,7 @@ func (p *Places) ShardsWith(such func(placement.Member) bool) []string {
 	return slices.Sorted(maps.Keys(shards))
 }
 
-// CopiesWords says which copies of a group are missing.
+// CopiesWords describes which copies of a group are missing.
 func (p *Places) CopiesWords(name string) string {
 	g := p.Groups[name]
 	if len(g.Voters()) == 0 {

@@ -7,12 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// GrantsInForce says whether the processes of a store use the grant table that the operator wrote. The book also
-// holds other findings about the store's grants in this form.
+// GrantsInForce says whether the processes of a store use the grant table that the operator wrote. GrantBook also
+// uses this type for other findings about a store's grants.
 type GrantsInForce struct {
 	Good            bool
 	Unknown         bool   // the state is not known; Good is false
-	Reason, Message string // as in a condition
+	Reason, Message string // the reason and the message for a condition
 }
 
 // Status returns the status of the condition that shows the finding.
@@ -26,9 +26,9 @@ func (g GrantsInForce) Status() metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
-// GrantBook keeps a GrantsInForce for each store. The controller of grants writes it after it has asked the
-// processes; the controller of stores reads it. It exists in memory only: after a restart, the operator asks again.
-// The zero value is ready for use. Safe for concurrent use.
+// GrantBook keeps a GrantsInForce for each store. The controller of grants writes it after asking the processes, and
+// the controller of stores reads it. It is kept in memory only, so a restarted operator has to ask again. The zero
+// value is ready for use. Safe for concurrent use.
 type GrantBook struct {
 	stores sync.Map // from the name of a store to its GrantsInForce
 	// issuers maps the name of a store to a GrantsInForce that says whether the keys of its token issuers are known. It
@@ -49,7 +49,8 @@ func (b *GrantBook) Of(store types.NamespacedName) (GrantsInForce, bool) {
 	return what, ok
 }
 
-// PutIssuers records whether the keys of a store's token issuers are known. If what is nil, the store has no issuers.
+// PutIssuers records whether the keys of a store's token issuers are known. A nil what means that the store has no
+// issuers.
 func (b *GrantBook) PutIssuers(store types.NamespacedName, what *GrantsInForce) {
 	if what == nil {
 		b.issuers.Delete(store)

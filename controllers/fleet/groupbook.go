@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// LeaderGrace is how long a group may be without a leader before it counts as not serving. An election takes less,
-// and so does a shard that hands over the leadership of its groups.
+// LeaderGrace is how long a group may be without a leader before it counts as not serving. An election normally takes
+// less, and so does handing over the leadership to another shard.
 const LeaderGrace = 3 * time.Second
 
 // GroupBook keeps what the shards of each store last reported about their groups. The controller of pools writes it
@@ -93,8 +93,8 @@ func (b *GroupBook) Note(store types.NamespacedName, pool string, reports map[st
 	s.replace(pool, page, now)
 }
 
-// summed returns the rows with the fields that the book reads. The whole rows of a large store, with the damages and
-// the members of each group, would fill the operator's memory.
+// summed returns copies of the rows that contain only the fields that the book reads. The complete rows of a large
+// store also contain the damages and members of each group, and would take up too much of the operator's memory.
 func summed(rows []*recordv1.Group) []*recordv1.Group {
 	out := make([]*recordv1.Group, len(rows))
 	for i, g := range rows {
@@ -140,7 +140,7 @@ func (b *GroupBook) ElectionPending(store types.NamespacedName) bool {
 	return false
 }
 
-// asked returns a time after which every pool has been asked at least once.
+// asked returns the time of the oldest report, so that every pool has been asked at that time or later.
 func (s *storeBook) asked() (oldest time.Time) {
 	for _, page := range s.pools {
 		if oldest.IsZero() || page.at.Before(oldest) {
@@ -190,7 +190,7 @@ func (s *storeBook) replace(pool string, page *poolPage, now time.Time) {
 	}
 }
 
-// leads calls f for each group that a shard leads now.
+// leads calls f for each group that one of the pool's shards currently leads.
 func (p *poolPage) leads(f func(group string)) {
 	for _, shard := range p.shards {
 		for _, g := range shard.groups {
@@ -256,9 +256,9 @@ type bookedReport struct {
 }
 
 // compare orders reports by how reliable they are about the group. The report of a leader that answers is the most
-// reliable. Among several leaders, the one that has applied most counts, because a former leader applies no further
-// entries. Without a leader, a copy that serves counts before one that does not, and then the copy that has applied
-// most.
+// reliable. If several shards claim to lead, the one that has applied the most entries is preferred, because a former
+// leader applies no more. Without a leader, a copy that serves is preferred, and among equals the one that has
+// applied the most entries.
 func (r bookedReport) compare(other bookedReport) int {
 	return cmp.Or(compareTruth(r.answers && r.GetLeader(), other.answers && other.GetLeader()),
 		compareTruth(r.GetState().Serves(), other.GetState().Serves()),
@@ -276,7 +276,7 @@ func compareTruth(a, b bool) int {
 	return -1
 }
 
-// Led counts the groups that have a leader or have just lost it.
+// Led counts the groups that have a leader, including those that have lost it only just now.
 func (s GroupSum) Led() (n int32) {
 	for _, g := range s.Groups {
 		if !g.Leaderless {
@@ -286,7 +286,7 @@ func (s GroupSum) Led() (n int32) {
 	return n
 }
 
-// Troubles returns the groups that have no leader or fewer serving copies than wanted.
+// Troubles returns the groups that have no leader, or have fewer serving copies than wanted.
 func (s GroupSum) Troubles(copies int32) (list []v1alpha1.GroupTrouble) {
 	for name, g := range s.Groups {
 		switch {

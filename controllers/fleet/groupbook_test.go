@@ -12,7 +12,7 @@ import (
 
 var bookStore = types.NamespacedName{Namespace: "prod", Name: "quotes"}
 
-// said builds a shard's report. Each word names a group; a ! after the name says that the shard leads the group.
+// said builds the report of a shard. Each word is the name of a group, followed by ! if the shard leads the group.
 func said(records int64, applied uint64, groups ...string) *recordv1.ShardStatus {
 	r := &recordv1.ShardStatus{Shard: &recordv1.Shard{State: recordv1.ShardState_SHARD_STATE_SERVING}}
 	for _, g := range groups {
@@ -35,7 +35,8 @@ func bookPools(names ...string) []v1alpha1.ShardPool {
 	return pools
 }
 
-// Leaders of groups are on a node that becomes unreachable, and then other shards lead these groups.
+// If a node with leaders becomes unreachable, other shards take over the leadership of their groups. The records of
+// these groups must not be counted twice.
 func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 	book, now := &GroupBook{}, time.Unix(1e6, 0)
 	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": said(100, 10, "1!", "2"), "a-1": said(100, 10, "1",
@@ -52,14 +53,14 @@ func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 		len(got.Troubles(3)) != 2 {
 		t.Errorf("a-0 is down: %+v", got)
 	}
-	// The old leader briefly returns, and has not heard of the new leader.
+	// The old leader returns for a moment, and does not know of the new leader yet.
 	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": said(100, 10, "1!", "2"), "a-1": said(120, 12, "1!",
 		"2!"),
 		"a-2": said(120, 12, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
 		t.Errorf("two leaders: %d records", got.Records)
 	}
-	// If no shard leads, the records of the existing copies still count.
+	// If no shard leads a group, the records of its existing copies still count.
 	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": nil, "a-1": nil, "a-2": said(120, 12, "1", "2")},
 		now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
@@ -67,7 +68,9 @@ func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 	}
 }
 
-// Shards of different pools are asked at different times. A group that moves has a leader at each of these times.
+// The shards of different pools are asked at different times. If the leadership of a group moves to another pool, the
+// last report of each pool may say that the group has no leader. Only after all pools have been asked again does the
+// group count as leaderless.
 func TestAGroupWithoutALeaderIsFoundWhenAllWereAskedAgain(t *testing.T) {
 	book, now := &GroupBook{}, time.Unix(1e6, 0)
 	pools := bookPools("a", "b")

@@ -8,10 +8,10 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// The scheduler and the kubelet describe some states only in English messages and in the reasons of waiting containers.
-// The operator has to base decisions on these texts, because Kubernetes offers no other interface. This file holds all
-// of these texts, and kubewords_test.go has the messages of actual Kubernetes releases. An unknown message makes a
-// status less exact but never wrong, because the shard is then Pending, with the message from Kubernetes.
+// The scheduler and the kubelet describe some states only in English messages, and in the reasons why containers
+// wait. The operator has to rely on these texts, because Kubernetes offers no other interface. All of the texts are
+// in this file, and kubewords_test.go contains messages of actual Kubernetes releases. An unknown message makes a
+// status less precise but never wrong, because the shard is then Pending, with the message from Kubernetes.
 
 var (
 	noVolume = regexp.MustCompile(
@@ -37,7 +37,7 @@ func WantsVolume(message string) bool { return noVolume.MatchString(message) }
 // DeviceTaken reports whether an event says that the device already has content: another file system, a partition
 // table, or the remains of one. The kubelet neither formats nor mounts such a device.
 func DeviceTaken(event string) bool {
-	if step.DeviceMissing(event) { // mkfs also mentions partition tables when the device is missing
+	if step.DeviceMissing(event) { // if the device is missing, mkfs also mentions partition tables
 		return false
 	}
 	return cannotFormat.MatchString(event) || strings.HasPrefix(event, failedMount) && broken.MatchString(event)

@@ -2,9 +2,9 @@ package fleet
 
 import "testing"
 
-// These are messages of Kubernetes 1.36 and of tools whose messages it repeats. They are composed from the format
-// strings of the named sources and from the names of devices and volumes of the e2e suite. Not all of them were seen in
-// a cluster.
+// These are messages of Kubernetes 1.36, and of tools whose messages Kubernetes passes on. They are built from the
+// format strings in the named sources, with the device and volume names of the e2e suite. Not all of them have been
+// seen in a cluster.
 func TestWhatKubernetesSays(t *testing.T) {
 	for _, c := range []struct {
 		source, message    string
@@ -48,7 +48,7 @@ func TestWhatKubernetesSays(t *testing.T) {
 		{"1.36.3 kubelet",
 			`FailedMount: MountVolume.NewMounter initialization failed for volume "pv" : path "/dev/disk/by-id/a" does not exist`, false, false, true},
 		{"1.36.3 kubelet", "FailedMount: blkid: /dev/loop3: Input/output error", false, false, true},
-		// These messages do not concern volumes.
+		// These messages have nothing to do with volumes.
 		{"containerd 1.6", "FailedCreatePodSandBox: plugin type=\"bridge\" failed: open /run/cni: no such file or directory",
 			false, false, false},
 		{"1.36.3 kubelet", `FailedMount: MountVolume.SetUp failed for volume "config" : configmap "x" not found`, false,

@@ -1,6 +1,6 @@
-// Package fleet describes the shards of a store: their reports, their entries in etcd, the sum of their Shard objects,
-// and the list of shards that a store should have. Apart from reading Shards, it decides without I/O. It asks shards
-// and etcd through interfaces.
+// Package fleet describes the shards of a store: their reports, their entries in etcd, the totals of their Shard
+// objects, and which shards a store should have. It asks shards and etcd only through interfaces. Apart from reading
+// Shards, its decisions involve no I/O.
 package fleet
 
 import (
@@ -26,8 +26,8 @@ func ImageOf(pod *corev1.PodSpec) string {
 	return pod.Containers[0].Image
 }
 
-// Steady returns before if it is positive and now differs from it by less than one step, which is stepPercent of
-// whole. Otherwise it returns now.
+// Steady returns before if it is positive and differs from now by less than one step. Otherwise it returns now. A
+// step is stepPercent of whole.
 func Steady(before, now, whole int64) int64 {
 	step := whole / 100 * stepPercent
 	if before > 0 && now > before-step && now < before+step {
@@ -115,8 +115,8 @@ func IsBench(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Labels[v1alpha1.LabelComponent] == v1alpha1.ComponentBench
 }
 
-// stepPercent is the step in which the status shows numbers that change all the time, so that small changes cause no
-// write.
+// stepPercent is the granularity, in percent, of numbers in the status that change all the time. It keeps small
+// changes from causing a write.
 const stepPercent = 5
 
 // ReasonNoShards is the reason of condition Ready for a pool whose spec wants no shards.

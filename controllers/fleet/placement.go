@@ -35,8 +35,8 @@ type Placement interface {
 		states map[string]v1alpha1.PoolState) (placement.Planned, error)
 	// Look returns the present places of all groups, and writes nothing.
 	Look(ctx context.Context, store *v1alpha1.RecordStore) (placement.Planned, error)
-	// Recover rebuilds the placement of a store from the volumes of these shards. ErrVolumesIncomplete comes with a
-	// description of the missing parts.
+	// Recover rebuilds the placement of a store from the volumes of these shards. An error that wraps
+	// ErrVolumesIncomplete also describes what is missing.
 	Recover(ctx context.Context, store *v1alpha1.RecordStore, shards []ShardAt) error
 	// EtcdMembers returns the members of the etcd that holds the placement, as listed by a quorum of them.
 	EtcdMembers(ctx context.Context) ([]EtcdMember, error)
@@ -60,8 +60,8 @@ type Placements interface {
 
 // ShardClient asks shards for their status. internal/operator implements it over AdminService.
 type ShardClient interface {
-	// Describe returns a shard's status, including its groups. ErrVolumeSilent means that its disk hangs, and
-	// ErrNoCredentials that the shard was not asked; any other error means that the shard cannot be reached.
+	// Describe returns a shard's status, including its groups. It returns ErrVolumeSilent if the shard's disk hangs, and
+	// ErrNoCredentials if the shard was not asked. Any other error means that the shard cannot be reached.
 	Describe(ctx context.Context, shard ShardAt) (*recordv1.ShardStatus, error)
 }
 
@@ -70,7 +70,7 @@ type ShardAt struct {
 	Store   string // namespace/name
 	Name    string // name of the shard
 	Address string // host:port for gRPC
-	TLS     bool   // the shard accepts no plaintext
+	TLS     bool   // the shard accepts only TLS
 }
 
 // ErrVolumeSilent is returned in place of the status of a shard whose disk hangs without an error, because the shard's

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// PlannedPoolsMax is the maximum number of pools in the status. If a store has more, the others are treated as if they
-// were in the status.
+// PlannedPoolsMax is the maximum number of pools in the status. If a store has more pools, PlanMisses assumes that
+// the plan takes the remaining ones into account.
 const PlannedPoolsMax = 256
 
 // PlanMisses names the changes that the store's last plan does not take into account yet. The result is empty if the
@@ -83,8 +83,8 @@ func PoolShardNames(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) []str
 	return names
 }
 
-// poolNumbers returns the shards that a pool has or should have, with the numbers that the pool's own controller
-// chooses.
+// poolNumbers returns the shards that a pool has or should have. It chooses the same numbers as the controller of
+// pools.
 func poolNumbers(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) NumbersPlan {
 	in := NumbersInput{Wanted: WantedShards(pool), Remove: pool.Spec.Remove}
 	for _, s := range seen {

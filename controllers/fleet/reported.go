@@ -13,7 +13,7 @@ import (
 const ReasonLoading = "Loading"
 
 // UrgentOfShard returns the part of a shard's status whose changes have to be written immediately. That part includes
-// the number of the shard's groups, but not the numbers of groups that it has loaded or leads.
+// how many groups the shard has, but not how many of them it has loaded or leads.
 func UrgentOfShard(s v1alpha1.ShardStatus) v1alpha1.ShardStatus {
 	s.Message = withoutNumbers(s.Message)
 	s.Records, s.StoredBytes, s.LeadingGroups, s.MemoryNeedBytes = 0, 0, 0, 0
@@ -29,8 +29,8 @@ func UrgentOfShard(s v1alpha1.ShardStatus) v1alpha1.ShardStatus {
 	return s
 }
 
-// UrgentOfPool returns the part of a pool's status whose changes have to be written immediately. For the shards in the
-// status, UrgentOfShard returns that part.
+// UrgentOfPool returns the part of a pool's status whose changes have to be written immediately. For each shard in
+// the status, this is the part that UrgentOfShard returns.
 func UrgentOfPool(p v1alpha1.ShardPoolStatus) v1alpha1.ShardPoolStatus {
 	out := *p.DeepCopy()
 	out.Load, out.Records, out.StoredBytes = "", 0, 0
@@ -49,8 +49,8 @@ func UrgentOfPool(p v1alpha1.ShardPoolStatus) v1alpha1.ShardPoolStatus {
 	return out
 }
 
-// urgentOfCondition returns the part of a condition's message whose changes have to be written immediately. For loading
-// shards it is empty, because their message only shows progress.
+// urgentOfCondition returns the part of a condition's message whose changes have to be written immediately. It is
+// empty while shards load, because the message then only shows the progress.
 func urgentOfCondition(c *metav1.Condition) string {
 	if c.Reason == ReasonLoading {
 		return ""

@@ -46,7 +46,7 @@ func filled(v reflect.Value) {
 	}
 }
 
-// checkFields sets the fields of an otherwise empty status one by one.
+// checkFields sets each field of an empty status in turn, and checks when the change is written.
 func checkFields[T any](t *testing.T, told func(T) T, moving map[string]bool) {
 	t.Helper()
 	var before T

@@ -37,7 +37,7 @@ func TestWhatGroupsGoOnWithout(t *testing.T) {
 func TestShardsToCome(t *testing.T) {
 	old := fleettest.PoolOf("old", 2, v1alpha1.ShardServing, v1alpha1.ShardServing)
 	old.Spec.State = v1alpha1.PoolDrained
-	// Shard new-3 does not exist yet.
+	// The pool should have four shards, but shard new-3 does not exist yet.
 	next := fleettest.PoolOf("new", 4, v1alpha1.ShardServing, v1alpha1.ShardPending, v1alpha1.ShardNoVolume)
 	next.Spec.State = v1alpha1.PoolActive
 	idle := fleettest.PoolOf("idle", 1, v1alpha1.ShardPending)

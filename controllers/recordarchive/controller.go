@@ -1,5 +1,5 @@
-// Package recordarchive reconciles RecordArchives: it runs the pod that copies a store into a bucket, and tells how far
-// the archive is.
+// Package recordarchive reconciles RecordArchives. It runs the pod that copies a store into a bucket, and reports up
+// to which time the store is archived.
 package recordarchive
 
 import (
@@ -37,8 +37,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
 
-// Permissions. A RecordArchive needs no finalizer: its Deployment and the Secret with its certificate go with it, and
-// its bucket stays.
+// Permissions. A RecordArchive needs no finalizer, because its Deployment and the Secret with its certificate are
+// deleted together with it, and its bucket is kept.
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordarchives;recordstores,verbs=list;watch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordarchives/status,verbs=patch
@@ -54,7 +54,8 @@ const askTime = 3 * time.Second
 
 // Archives asks the pods of archives. internal/operator implements it.
 type Archives interface {
-	// Report asks the archiver whose HTTP port is at host:port. Any error means that it gave no report.
+	// Report asks the archiver whose HTTP port is at host:port for its report. Any error means that the archiver gave no
+	// report.
 	Report(ctx context.Context, address string) (*archiving.Report, error)
 }
 
@@ -63,7 +64,7 @@ type Reconciler struct {
 	Client client.Client // reads from the cache
 	// Live reads from the API server. It is for Secrets, which are not cached.
 	Live     client.Reader
-	Recorder events.EventRecorder // nil: news go to the log only
+	Recorder events.EventRecorder // nil: events are only logged
 	Archives Archives
 	// Trust makes the certificates of archivers; nil: they have none.
 	Trust *trust.Keeper
@@ -71,7 +72,7 @@ type Reconciler struct {
 	Image string
 	Now   step.Clock
 
-	written sync.Map // by UID: time.Time of the last write of the status
+	written sync.Map // from the UID of an archive to the time.Time of the last write of its status
 }
 
 // ForgetWrites makes the next write of each status due immediately, even if only numbers have changed.
@@ -81,11 +82,11 @@ func (r *Reconciler) ForgetWrites() { r.written.Clear() }
 type work struct {
 	r     *Reconciler
 	seen  *observed
-	notes step.Notes // outcomes of steps that did not stop the others
+	notes step.Notes // outcomes of steps that failed or had to wait without stopping the following steps
 }
 
-// Steps decide first whether the archive may run. A step that makes an object and fails does not keep the operator from
-// asking the pod that runs.
+// The steps in mayRun decide whether the archive may run at all. If one of the steps in makesPod fails, the operator
+// still asks the pod that is running.
 var (
 	mayRun = []step.Step[work]{
 		{Name: "store", Do: func(ctx context.Context, w *work) step.Outcome { return readStore(ctx, w.r.Client, w.seen) }},
@@ -129,7 +130,7 @@ func readStore(ctx context.Context, cached client.Reader, seen *observed) step.O
 	return step.Complete()
 }
 
-// alone fails if an older RecordArchive archives the store.
+// alone fails if an older RecordArchive already archives the store.
 func alone(ctx context.Context, cached client.Reader, seen *observed) step.Outcome {
 	var all v1alpha1.RecordArchiveList
 	if err := cached.List(ctx, &all, client.InNamespace(seen.archive.Namespace)); err != nil {
@@ -143,7 +144,7 @@ func alone(ctx context.Context, cached client.Reader, seen *observed) step.Outco
 	return step.Complete()
 }
 
-// image fails if nobody names an image of the pod.
+// image fails if neither the archive nor the operator names an image for the pod.
 func image(seen *observed, fallback string) step.Outcome {
 	if workload.ArchiveImage(seen.archive, fallback) == "" {
 		return step.Fail(reasonNoImage, "the operator has no image of sheaf-archive: set spec.image, or the operator's "+
@@ -182,7 +183,8 @@ func readCredentials(ctx context.Context, live client.Reader, seen *observed) st
 	return step.Complete()
 }
 
-// ensureCertificate makes and renews the certificate of the archiver. If keeper is nil, it has none.
+// ensureCertificate creates and renews the certificate of the archiver. If keeper is nil, the archiver has no
+// certificate.
 func ensureCertificate(ctx context.Context, keeper *trust.Keeper, seen *observed) step.Outcome {
 	store := seen.store
 	if keeper == nil || !workload.HasTLS(store) {
@@ -208,7 +210,7 @@ func ensureCertificate(ctx context.Context, keeper *trust.Keeper, seen *observed
 	err = keeper.Ensure(ctx, store, as, trust.ArchiveLeaf(of, store, seen.archive))
 	var trouble *trust.SourceError
 	switch {
-	case errors.As(err, &trouble): // the archiver keeps the certificate that it has
+	case errors.As(err, &trouble): // the archiver keeps its present certificate
 		return step.Wait(trouble.Reason, trouble.Message, step.PauseShort)
 	case errors.Is(err, trust.ErrLater):
 		return step.Wait("NotTrustedYet", err.Error(), step.PauseShort)
@@ -267,7 +269,7 @@ func ask(ctx context.Context, archives Archives, seen *observed) step.Outcome {
 	address := net.JoinHostPort(seen.pod.Status.PodIP, strconv.Itoa(workload.PortArchiveHTTP))
 	seen.report, seen.silent = archives.Report(ctx, address)
 	if r := seen.report; r != nil && r.Store != "" && r.Store != seen.store.Status.StoreUID {
-		seen.report, seen.silent = nil, fmt.Errorf("it reports about store %s", r.Store) // another pod has the address now
+		seen.report, seen.silent = nil, fmt.Errorf("it reports about store %s", r.Store) // another pod now has this address
 	}
 	return step.Complete()
 }
@@ -343,7 +345,7 @@ func (r *Reconciler) write(ctx context.Context, before, after *v1alpha1.RecordAr
 
 // SetupWithManager watches archives, their Deployments, and the stores that they name.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	// Another archive of the same store may have to take over, or to give way.
+	// When a RecordArchive changes, another one of the same store may have to start or stop archiving.
 	siblings := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		a, ok := o.(*v1alpha1.RecordArchive)
 		if !ok {
@@ -379,9 +381,9 @@ func (r *Reconciler) archivesOf(ctx context.Context, namespace, store string) (r
 	return requests
 }
 
-// storeChanged passes changes of what the pod of an archive gets from its store.
+// storeChanged passes changes of those properties of a store that its archive's pod depends on.
 var storeChanged = step.Changed(func(s *v1alpha1.RecordStore) any {
-	var certificates any // nil: the archiver has none
+	var certificates any // nil: the archiver has no certificate
 	if tls := s.Status.TLS; tls != nil {
 		certificates = []any{tls.Phase, tls.Bundle, tls.WithoutImage}
 	}

@@ -14,7 +14,7 @@ import (
 // figures holds the Prometheus values of one archive.
 type figures struct {
 	store      string
-	conditions map[string]bool // without those that are Unknown
+	conditions map[string]bool // does not contain conditions that are Unknown
 	through    float64         // Unix seconds; 0: not known
 	holes      int32
 }

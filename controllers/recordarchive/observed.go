@@ -35,11 +35,11 @@ const (
 	reasonNotKnown           = "NotKnown"
 )
 
-// personReasons are the reasons of troubles that end only when somebody acts.
+// personReasons are the reasons of problems that remain until a person acts.
 var personReasons = []string{archiving.ReasonTakenOver, archiving.ReasonForeign, archiving.ReasonNewerFormat,
 	archiving.ReasonWrongKey, archiving.ReasonNotCreateOnce, "Credentials", "Forbidden", "NoBucket", "Full"}
 
-// observed is what was seen of an archive. Its methods decide, and do nothing else.
+// observed holds what a reconcile has observed about an archive. Its methods make decisions and do no I/O.
 type observed struct {
 	archive *v1alpha1.RecordArchive
 	store   *v1alpha1.RecordStore // nil: there is none, or it was not read
@@ -49,13 +49,13 @@ type observed struct {
 	credentialsHash string
 
 	deployment *appsv1.Deployment // nil: there is none yet
-	pod        *corev1.Pod        // the newest one; nil: there is none
+	pod        *corev1.Pod        // the newest pod; nil: there is none
 	report     *archiving.Report  // nil: the pod has not reported
-	silent     error              // why it has not
+	silent     error              // why there is no report
 }
 
-// newestPod returns the pod of an archive that was created last. One that is being deleted counts only if there is no
-// other.
+// newestPod returns the pod of an archive that was created last. It returns a pod that is being deleted only if there
+// is no other.
 func newestPod(pods []corev1.Pod) (newest *corev1.Pod) {
 	for i := range pods {
 		p := &pods[i]
@@ -84,8 +84,8 @@ type verdict struct {
 	reason, message string
 }
 
-// archives decides condition Archiving from what the pod reports, or from why it reports nothing. out is the outcome
-// of the steps that make the pod.
+// archives decides the condition Archiving from the report of the pod or, without a report, from the reason why there
+// is none. out is the outcome of the steps that create the pod.
 func (seen *observed) archives(out step.Outcome) verdict {
 	r := seen.report
 	switch {
@@ -121,7 +121,7 @@ func (seen *observed) podless(out step.Outcome) verdict {
 	return verdict{metav1.ConditionFalse, reasonPodStarts, fmt.Sprintf("pod %s starts", seen.pod.Name)}
 }
 
-// deploymentTrouble says why a Deployment has no pods; empty: it does not say.
+// deploymentTrouble says why a Deployment has no pods. The result is empty if the Deployment gives no reason.
 func deploymentTrouble(d *appsv1.Deployment) string {
 	if d == nil {
 		return ""
@@ -134,7 +134,8 @@ func deploymentTrouble(d *appsv1.Deployment) string {
 	return ""
 }
 
-// podTrouble says why a pod does not run, in the words of Kubernetes; empty: it may just start.
+// podTrouble describes, in the words of Kubernetes, why a pod does not run. The result is empty if Kubernetes reports
+// no problem, for example because the pod is still starting.
 func podTrouble(pod *corev1.Pod) string {
 	if pod == nil {
 		return ""
@@ -171,8 +172,8 @@ func troubleWords(r *archiving.Report) string {
 	return r.Trouble.Message
 }
 
-// current decides condition ArchiveCurrent. Only objects that the bucket has acknowledged make it True. While nobody
-// reports, the archive falls behind by the clock of the operator.
+// current decides the condition ArchiveCurrent, which is True only if the bucket has acknowledged recent objects.
+// While no archiver reports, the operator uses its own clock to determine how far the archive lags behind.
 func (seen *observed) current() verdict {
 	s, r := &seen.archive.Status, seen.report
 	allowed := archiving.Allowed(interval(seen.archive))
@@ -184,7 +185,8 @@ func (seen *observed) current() verdict {
 	}
 	lag := max(seen.now.Sub(s.ArchivedThrough.Time), 0)
 	if r != nil && r.LagSeconds != nil {
-		lag = time.Duration(*r.LagSeconds * float64(time.Second)) // by one clock
+		// Computed by the archiver, so that the clocks of two machines are not compared.
+		lag = time.Duration(*r.LagSeconds * float64(time.Second))
 	}
 	if lag > allowed {
 		words := fmt.Sprintf("everything until %s is archived (%s), and nothing later",
@@ -206,11 +208,11 @@ func interval(archive *v1alpha1.RecordArchive) time.Duration {
 	return archive.Spec.Interval.Duration
 }
 
-// takeReport writes what the pod reports into the status. Until an archiver that has just begun knows how far the
-// archive is, the last known time stays.
+// takeReport copies the pod's report into the status. An archiver that has just started does not know yet up to which
+// time the store is archived, so the last known time is kept until it does.
 func (seen *observed) takeReport() {
 	s, r := &seen.archive.Status, seen.report
-	if s.URL != seen.archive.Spec.URL { // of another archive
+	if s.URL != seen.archive.Spec.URL { // the status describes the archive at another URL
 		*s = v1alpha1.RecordArchiveStatus{URL: seen.archive.Spec.URL, Conditions: s.Conditions}
 	}
 	s.ObservedGeneration = seen.archive.Generation
@@ -277,11 +279,11 @@ func (seen *observed) refuse(out step.Outcome) {
 	step.Summarize(&s.Conditions, generation, out, "")
 }
 
-// told returns a status without the numbers that change all the time.
+// told returns a status without its frequently changing numbers.
 func told(s v1alpha1.RecordArchiveStatus) v1alpha1.RecordArchiveStatus {
 	s.ArchivedThrough, s.LagSeconds, s.LastObject, s.Objects, s.Bytes = nil, nil, nil, 0, 0
 	s.Conditions = slices.Clone(s.Conditions)
-	for i := range s.Conditions { // messages have numbers
+	for i := range s.Conditions { // messages contain such numbers
 		s.Conditions[i].Message = ""
 	}
 	return s

@@ -17,7 +17,7 @@ import (
 
 var now = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 
-// pod returns a pod of an archive in a state.
+// pod returns a pod of an archive whose container is in the given state.
 func pod(name string, ready bool, state corev1.ContainerState) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now)}}
 	p.Status.PodIP = "10.0.0.1"
@@ -30,7 +30,7 @@ func pod(name string, ready bool, state corev1.ContainerState) *corev1.Pod {
 
 var running = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 
-// reported returns a report with a lag in seconds; negative: it is not known.
+// reported returns a report with the given lag in seconds. If lag is negative, the report does not contain a lag.
 func reported(state archiving.State, lag float64, change ...func(*archiving.Report)) *archiving.Report {
 	r := &archiving.Report{State: state, IntervalSeconds: 10, Groups: 4}
 	if lag >= 0 {
@@ -49,15 +49,16 @@ func troubled(reason string) func(*archiving.Report) {
 	}
 }
 
-// The conditions of an archive follow from what its pod reports, and from nothing else where it reports.
+// If the pod of an archive reports, the conditions of the archive depend only on this report.
 func TestConditions(t *testing.T) {
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff",
 		Message: "no image"}}
 	for name, c := range map[string]struct {
-		seen                              observed
-		out                               step.Outcome
-		last                              time.Duration // age of archivedThrough in the status of before; 0: unknown
-		archives, current, ready, stalled string        // status and reason
+		seen observed
+		out  step.Outcome
+		// Age of archivedThrough in the previous status; 0 if it was unknown.
+		last                              time.Duration
+		archives, current, ready, stalled string // expected conditions, each with its status and reason
 		archivedThrough                   bool
 	}{
 		"archives": {seen: observed{pod: pod("a", true, running), report: reported(archiving.Archiving, 4)},
@@ -132,7 +133,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// What is known of the archive at one URL is not known of the archive at another one.
+// When the URL of an archive changes, the status must not keep what was known about the archive at the old URL.
 func TestAnotherURLIsAnotherArchive(t *testing.T) {
 	seen := observed{now: now, archive: &v1alpha1.RecordArchive{}}
 	seen.archive.Spec.URL = "s3://new"
@@ -162,7 +163,7 @@ func TestTheNewestPodIsAsked(t *testing.T) {
 	}
 }
 
-// An archive that must not run keeps nothing of what it was, and says why.
+// If an archive must not run, its status keeps no earlier findings, and says why it must not run.
 func TestARefusedArchive(t *testing.T) {
 	seen := observed{now: now, archive: &v1alpha1.RecordArchive{}}
 	seen.archive.Status = v1alpha1.RecordArchiveStatus{Groups: 3, ArchivedThrough: new(metav1.NewTime(now))}

@@ -18,7 +18,8 @@ func TestAbsurdGrantsLeaveATable(t *testing.T) {
 	words := []string{"get", "put", "Certificate", "Anybody", "ServiceAccount", "OIDC", "https://idp.example.org", "team-",
 		"team-a-", "other-"}
 	fleettest.Absurdly(t, words, func(a *fleettest.Absurd) {
-		// The table of the second state keeps the first table's entries for the same objects.
+		// The loop compiles two tables, one after the other. The second one may keep entries of the first one for objects
+		// that have become invalid.
 		var before *access.Table
 		for version := int64(1); version <= 2; version++ {
 			var grants []v1alpha1.RecordGrant

@@ -79,7 +79,7 @@ func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome
 				}
 				others := slices.DeleteFunc(slices.Clone(tenants), func(o access.Tenant) bool { return o.Name == t.Name })
 				_, _, overlaps := access.OverlapOf(append(others, b))
-				return !overlaps // another tenant may have the prefix now
+				return !overlaps // another tenant may have taken the prefix in the meantime
 			})
 			if last < 0 {
 				refusedTenants[t.Name] = refusal(err, "it is not in the table")
@@ -93,8 +93,8 @@ func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome
 	return refused
 }
 
-// check returns the error of a table that has these grants and tenants and the issuers of the table in argument of. It
-// returns nil if such a table is valid.
+// check compiles a table that has these grants and tenants and the issuers of the table of. It returns an error if
+// that table would be invalid.
 func check(of *access.Table, grants []access.Grant, tenants []access.Tenant) error {
 	alone := *of
 	alone.Version, alone.Grants, alone.Tenants = 1, grants, tenants
@@ -108,11 +108,11 @@ func refusal(err error, words string) step.Outcome {
 	return step.Fail(reasonRefused, fmt.Sprintf("%v: %s", err, words))
 }
 
-// stillNamed returns the rights that are both in the last and in the next state of a grant.
+// stillNamed returns the rights that both the last and the next state of a grant give.
 func stillNamed(last, next access.Grant) access.Grant {
 	last.Subjects, last.Verbs = both(last.Subjects, next.Subjects), both(last.Verbs, next.Verbs)
 	switch {
-	case next.Groups.All: // includes all groups of the last state
+	case next.Groups.All: // all groups include those of the last state
 	case last.Groups.All:
 		last.Groups = next.Groups
 	default:
@@ -132,9 +132,10 @@ func both[T comparable](a, b []T) (out []T) {
 	return out
 }
 
-// fit removes the youngest grants from a table that is too large for etcd, and adds them to refused. If the table were
-// kept too large, no change would reach etcd, not even the removal of a right. The choice depends only on the age of
-// the grants, so that removing one right never removes another. fit reports whether the table was too large.
+// fit removes the youngest grants from a table that is too large for etcd, and adds them to refused. If fit did not,
+// etcd would refuse the whole table, and no change would take effect, not even the removal of a right. The choice
+// depends only on the age of the grants, so removing one right never removes another. fit reports whether the table
+// was too large.
 func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]step.Outcome) (tooLarge bool) {
 	others := *table
 	others.Version, others.Grants = math.MaxInt64, []access.Grant{} // the longest possible version
@@ -165,7 +166,7 @@ func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]
 		} else {
 			in[g.Name] = true
 		}
-		if n <= room { // a grant that is too large by itself displaces no younger grant
+		if n <= room { // a grant that is too large by itself must not keep younger grants out
 			older += n
 		}
 	}

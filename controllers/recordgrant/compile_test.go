@@ -94,8 +94,8 @@ func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 	}
 }
 
-// A grant that cannot be parsed keeps its last state, except for subjects, verbs and groups that its new state does not
-// name, because somebody may have removed them in the change that cannot be parsed.
+// If a grant cannot be parsed, its last state remains in use. However, it loses those subjects, verbs and groups that
+// the new state does not name, because somebody may have removed them in the very change that cannot be parsed.
 func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
 	texts := func(of ...v1alpha1.GrantGroupText) []v1alpha1.GrantGroupText { return of }
 	reader := v1alpha1.GrantSubject{Kind: v1alpha1.GrantCertificate, Name: "reader"}
@@ -146,8 +146,9 @@ func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
 	}
 }
 
-// TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow checks that a tenant with a refused new state keeps its earlier
-// state only if no other tenant has its prefix now. Two tenants with one prefix would make the whole table invalid.
+// TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow checks when a tenant whose new state is refused keeps its
+// earlier state: only if no other tenant has its prefix by now. Two tenants with the same prefix would make the whole
+// table invalid.
 func TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow(t *testing.T) {
 	bad, one := access.Quotas{Records: -1}, access.Quotas{Records: 1}
 	for name, c := range map[string]struct {

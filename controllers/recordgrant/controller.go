@@ -51,8 +51,8 @@ type Tables interface {
 	PutTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error
 }
 
-// keysAgain is the interval at which the keys of ServiceAccounts are read. An API server that restarts with another
-// configuration may have new keys.
+// keysAgain is the interval at which the keys of ServiceAccounts are read. They may change when the API server
+// restarts with another configuration.
 const keysAgain = 30 * time.Minute
 
 // Reconciler keeps the grant tables of stores up to date with their RecordGrants. Each store has a table. Without a
@@ -69,21 +69,22 @@ type Reconciler struct {
 	Live client.Reader
 	// Transports asks processes for the version of their table; nil: no process is asked.
 	Transports trust.TransportClient
-	// Book receives the answers of the processes, for the status of stores; nil: nobody needs the answers.
+	// Book receives the answers of the processes, from which the status of stores is derived. If Book is nil, the
+	// answers are not recorded.
 	Book *fleet.GrantBook
 	Now  step.Clock
 
-	asked    sync.Map // by store UID: *asked
+	asked    sync.Map // from a store's UID to its *asked
 	accounts accounts
-	issuers  sync.Map // by store name: *storeIssuers
-	sources  sync.Map // by origin of the keys: *keySource
+	issuers  sync.Map // from a store's name to its *storeIssuers
+	sources  sync.Map // from the origin of keys to their *keySource
 	// unknown maps a pod's UID and an issuer to the pod's count of tokens signed by unknown keys.
 	unknown sync.Map
 	// unwritten maps a store's name to the time since which its table cannot be written.
 	unwritten sync.Map
 }
 
-// Reconcile reconciles one store by name, whether or not the store exists.
+// Reconcile reconciles the grants of the store with this name, whether or not the store exists.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var all v1alpha1.RecordGrantList
 	if err := r.Client.List(ctx, &all, client.InNamespace(req.Namespace)); err != nil {
@@ -226,8 +227,9 @@ func compiled(conditions *[]metav1.Condition, generation, version int64, out ste
 	return true
 }
 
-// tell writes the status of a grant. The argument force says whether processes use the newest table; nil means that
-// this cannot be determined yet. A grant that is not in the table is not in force, whichever table the processes use.
+// tell writes the status of a grant. The argument force says whether processes use the newest table. It is nil if
+// this cannot be determined yet. A grant that is not in the table is not in force, no matter which table the
+// processes use.
 func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome,
 	force *fleet.GrantsInForce) error {
 	after := g.DeepCopy()

@@ -22,8 +22,8 @@ const (
 	// behindGrace is how long a process may use an outdated table before this is reported. A process uses a new table
 	// within seconds, and a process that is starting does not answer at first.
 	behindGrace = 5 * time.Second
-	// Pauses before processes are asked again: askSoon while a process is within behindGrace, askAgain while a process
-	// is behind for longer, and askRest otherwise.
+	// These are the pauses before processes are asked again. askSoon is used while a process is behind for less than
+	// behindGrace, askAgain while a process is behind for longer, and askRest otherwise.
 	askSoon  = 2 * time.Second
 	askAgain = 30 * time.Second
 	askRest  = 2 * time.Minute
@@ -42,12 +42,12 @@ const (
 // asked holds the last answers of the processes of a store, so that a condition is written only if it changes.
 type asked struct {
 	version int64
-	behind  map[types.UID]time.Time // from the UID of a pod whose process is behind to the time since which it is behind
+	behind  map[types.UID]time.Time // from a pod's UID to the time since when its process is behind
 }
 
-// enforced returns whether the processes of a store use the current table, and records the result in the Book. The
-// argument out is the outcome of writing the table. The result force is nil while it cannot be determined. The returned
-// outcome includes the pause until the processes have to be asked again.
+// enforced determines whether the processes of a store use the current table, and records the result in the Book. out
+// is the outcome of writing the table. The returned force is nil if the answer is not known yet. The returned outcome
+// contains the pause before the processes have to be asked again.
 func (r *Reconciler) enforced(ctx context.Context, key types.NamespacedName, version int64, out step.Outcome) (
 	force *fleet.GrantsInForce, _ step.Outcome) {
 	switch {

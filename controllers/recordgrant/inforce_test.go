@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// A grant is in force when every process that decides about calls uses it. A process that decides about none, and
-// therefore uses no table, must not keep a grant out of force.
+// A grant is in force once every process that decides about calls uses it. Other processes use no grant table, so
+// they must not delay this.
 func TestWhoDecidesAboutCalls(t *testing.T) {
 	for component, want := range map[string]bool{workload.ContainerGateway: true, workload.ContainerShard: true,
 		workload.ContainerEtcd: false, workload.ContainerArchive: false} {

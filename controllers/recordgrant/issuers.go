@@ -31,7 +31,7 @@ const (
 	keyOfKeys = "jwks.json"
 )
 
-// Reasons of condition IssuersReady, and of grants for an issuer that is not in the table.
+// Reasons of condition IssuersReady, and of grants that name an issuer that is not in the table.
 const (
 	reasonIssuersReady = "KeysRead"
 	// reasonIssuerSilent means that the keys of an issuer cannot be read.
@@ -56,7 +56,7 @@ type keySource struct {
 	wanted bool      // a process received a token signed by an unknown key
 }
 
-// storeIssuers are the issuers of a store at the time when its table was last made.
+// storeIssuers holds what was known about the issuers of a store when its table was last compiled.
 type storeIssuers struct {
 	issuers []access.Issuer
 	truth   fleet.GrantsInForce
@@ -65,9 +65,9 @@ type storeIssuers struct {
 	refused map[string]string // why an issuer is refused, by URL
 }
 
-// tokenIssuers returns the issuers of spec.access whose keys are known, for the new table. The argument there is the
-// current table: if the operator has just started and an issuer does not answer, the issuer's keys in that table are
-// kept. The argument cluster is the issuer of ServiceAccounts.
+// tokenIssuers returns those issuers of spec.access whose keys are known, for the new table. The argument there is
+// the current table. If the operator has just started and an issuer does not answer, tokenIssuers takes the issuer's
+// keys from that table. The argument cluster is the issuer of ServiceAccounts.
 func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordStore, there *access.Table,
 	cluster string) []access.Issuer {
 	out := &storeIssuers{byURL: map[string]*keySource{}, refused: map[string]string{}}
@@ -116,14 +116,15 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 		Message: fmt.Sprintf("the keys of %s are known", step.Count(len(out.issuers), "issuer", "issuers"))}
 	if len(trouble) > 0 {
 		out.truth = fleet.GrantsInForce{Reason: reasonIssuerSilent, Message: strings.Join(trouble, "; ")}
-		if len(out.refused) > 0 { // this reason comes first, because only a person can change the spec
+		// An issuer was refused; this reason is more important, because only a person can change the spec.
+		if len(out.refused) > 0 {
 			out.truth.Reason = reasonIssuerRefused
 		}
 	}
 	return out.issuers
 }
 
-// keysIn returns the keys of an issuer in a table, or nil if the table has none.
+// keysIn returns an issuer's keys that a table contains, or nil if it contains none.
 func keysIn(there *access.Table, url string) json.RawMessage {
 	for i := range there.Issuers {
 		if there.Issuers[i].URL == url && !there.Issuers[i].ServiceAccounts {
@@ -163,12 +164,14 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 		s.tried, s.wanted = now, false
 		found, err := r.readKeys(ctx, namespace, spec)
 		if errors.Is(err, access.ErrNoKeys) && (s.keys == nil || len(s.keys) > 0) {
-			s.keys, s.failed = json.RawMessage{}, "" // an earlier error does not say that there are no keys
+			// The issuer now has no keys; forget an earlier error, so that the message says this.
+			s.keys, s.failed = json.RawMessage{}, ""
 		}
 		switch {
 		case err == nil:
 			s.keys, s.read, s.failed = found, now, ""
-		case s.failed == "": // a later error may have other words, but that is not worth another write of the condition
+		// Keep the text of the first error, because a different text is not worth another write of the condition.
+		case s.failed == "":
 			s.failed, s.since = err.Error(), now
 		}
 	}
@@ -225,7 +228,7 @@ func (r *Reconciler) issuersPause(key types.NamespacedName) time.Duration {
 	if of == nil || len(of.sources) == 0 {
 		return 0
 	}
-	pause := issuerPause // processes are asked for tokens signed by unknown keys
+	pause := issuerPause // the reports of the processes about unknown keys are due after this time
 	for _, s := range of.sources {
 		s.mu.Lock()
 		pause = min(pause, max(s.next(issuerEvery).Sub(r.Now.Time()), time.Second))

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Keys that somebody removes from a ConfigMap are not in the next table, not even if the operator has just started. If
-// a ConfigMap cannot be read or parsed, its last keys remain in use.
+// If somebody removes keys from a ConfigMap, the next table does not contain them, not even if the operator has just
+// started. If the ConfigMap cannot be read or parsed, the last known keys remain in use.
 func TestKeysThatAreTakenOutEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		keys string
@@ -77,7 +77,8 @@ func TestWhyThereAreNoKeysIsSaid(t *testing.T) {
 		{nil, ""},
 		{apierrors.NewInternalError(errors.New("etcd")), "etcd"},
 		{apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "keys"), "there is no ConfigMap"},
-		{apierrors.NewInternalError(errors.New("etcd")), "there is no ConfigMap"}, // the reason is in the last answer
+		// The last successful answer was that there is no ConfigMap.
+		{apierrors.NewInternalError(errors.New("etcd")), "there is no ConfigMap"},
 	} {
 		p.noKeys = c.err
 		if _, failed := s.current(t.Context(), r, "prod", issuer); !strings.Contains(failed, c.want) {

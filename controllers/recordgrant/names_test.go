@@ -38,13 +38,14 @@ var longName = strings.Repeat("a234567.", 31) + "a2345"
 var oddNames = []string{longName, "0", "a.b.c", "get", "admin-write", "all", "anybody", "reader", "p001",
 	"kubernetes.default.svc", "sheaf", "a--b", "name", "1.2.3.4"}
 
-// plays simulates an API server with stores called quotes, and holds the tables of these stores by namespace.
+// plays simulates an API server that has a store named quotes in each namespace. It keeps the grant tables of these
+// stores, by namespace.
 type plays struct {
 	grants   []v1alpha1.RecordGrant
 	tenants  []v1alpha1.RecordTenant
 	tables   map[string][]byte
-	statuses map[string]client.Object // by kind and namespace/name
-	refuses  string                   // name of the object whose status the API server refuses to write
+	statuses map[string]client.Object // by kind, namespace and name
+	refuses  string                   // the API server refuses to write the status of the object with this name
 	answer   error                    // error of such a write
 	writes   int                      // attempts to write a status, including failed ones
 	issuers  []v1alpha1.TokenIssuer   // issuers of each store
@@ -162,8 +163,9 @@ func (p *plays) reconciler() *Reconciler {
 	return &Reconciler{Client: p.client(), Live: p.client(), Tables: p, Keys: keys}
 }
 
-// RecordGrants and RecordTenants may have any names. A grant, a tenant and objects of another namespace may even have
-// the same name. The table is always valid and has each object once, and each condition describes its own object.
+// The names of RecordGrants and RecordTenants have no meaning. A grant, a tenant and objects in other namespaces may
+// even share a name. The table is always valid and contains each object once, and each condition describes its own
+// object.
 func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 	for _, bad := range oddNames {
 		p := newPlays(t)
@@ -171,8 +173,8 @@ func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 			p.add("prod", name, n+1)
 			p.add("test", name, n+1)
 		}
-		// In namespace prod, the grant of this name would make the table invalid. In the other namespace, the tenant of
-		// this name would.
+		// The grant with this name is invalid in namespace prod, and the tenant with this name is invalid in namespace
+		// test.
 		for i := range p.grants {
 			if p.grants[i].Name == bad && p.grants[i].Namespace == "prod" {
 				p.grants[i].Spec.Verbs = []v1alpha1.GrantVerb{"dream"}
@@ -225,7 +227,8 @@ func TestAStatusThatIsRefusedKeepsNoOtherFromBeingWritten(t *testing.T) {
 		answer          error
 		writes, written int
 	}{
-		"it is refused":               {apierrors.NewInvalid(kind, "a", nil), 10, 6}, // b, c and d, of both kinds
+		// The statuses of b, c and d are written, for both kinds.
+		"it is refused":               {apierrors.NewInvalid(kind, "a", nil), 10, 6},
 		"a policy refuses it":         {apierrors.NewForbidden(schema.GroupResource{}, "a", nil), 10, 6},
 		"nobody answers":              {context.DeadlineExceeded, 1, 0},
 		"the API server is ill":       {apierrors.NewInternalError(errors.New("etcd")), 1, 0},
@@ -282,8 +285,8 @@ func TestTooManyTenantsAreRefusedOneByOne(t *testing.T) {
 	}
 }
 
-// A grant without a subject is refused, and the reason names this. In an earlier version, the table left such a grant
-// out as if its issuers were unknown, while the condition of the grant said that it was in the table.
+// A grant without a subject is refused, and the message says why. An earlier version left such a grant out of the
+// table, as if its issuers were unknown, but its condition said that it was in the table.
 func TestAGrantWithoutASubjectIsNotSaidToBeInTheTable(t *testing.T) {
 	p := newPlays(t)
 	p.add("prod", "empty", 1)
@@ -301,8 +304,8 @@ func TestAGrantWithoutASubjectIsNotSaidToBeInTheTable(t *testing.T) {
 	}
 }
 
-// An issuer that would make every table invalid does not keep other grants, or the removal of a right, out of the
-// table. Only grants for that issuer wait.
+// An issuer that would make the whole table invalid is left out. Other grants still reach the table, and so does the
+// removal of a right. Only grants for that issuer have to wait.
 func TestAnIssuerThatNoTableTakesKeepsNoOtherOut(t *testing.T) {
 	p := newPlays(t)
 	from := &v1alpha1.KeysFrom{ConfigMapName: "keys"}

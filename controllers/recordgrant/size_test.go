@@ -44,8 +44,8 @@ func TestGrantsBeyondTheSizeOfATableAreRefusedOneByOne(t *testing.T) {
 	for n := range 256 {
 		groups = append(groups, v1alpha1.GrantGroupText(fmt.Sprintf("%0253d", n)))
 	}
-	// The oldest grants have the last names and are the last in the list, so that only age can be the criterion. Each
-	// has 131 KB.
+	// The oldest grants have the last names and are at the end of the list, so the test notices if they are chosen by
+	// anything but age. Each has 131 KB.
 	for n := 13; n > 0; n-- {
 		p.add("prod", fmt.Sprintf("g%02d", 20-n), n)
 		p.grants[len(p.grants)-1].Spec.Groups = v1alpha1.GrantGroups{Names: groups, Prefixes: groups}

@@ -53,7 +53,7 @@ func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
 		seen := fleet.Observed{}
 		for i := range pools {
 			pools[i].Name = names[i]
-			for j := range pools[i].Status.Conditions { // the API server accepts only these statuses, and only with a reason
+			for j := range pools[i].Status.Conditions { // the API server accepts no other status, and requires a reason
 				c := &pools[i].Status.Conditions[j]
 				c.Status, c.Reason = statuses[a.IntN(len(statuses))], cmp.Or(c.Reason, "Odd")
 			}
@@ -75,7 +75,7 @@ func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
 			hasPlaces: a.IntN(2) > 0, reported: heard, keeps: a.IntN(2) > 0, members: members,
 			first: decideFirst(&store, pools, time.Unix(int64(a.IntN(1<<40)), 0), time.Unix(0, 0))}
 		a.Fill(&run.gateway)
-		store.Status.Conditions = nil // only the operator writes conditions
+		store.Status.Conditions = nil // only the operator writes the conditions of a store, so they are not absurd
 		out := run.awaitPools()
 		if run.gateway != nil && out.IsComplete() {
 			out = run.awaitGateway()

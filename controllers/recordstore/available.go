@@ -22,8 +22,8 @@ const (
 	reasonStarting         = "Starting" // the store has never been available
 	reasonGroupsNotServing = "GroupsNotServing"
 	reasonNoGateway        = "NoGateway"
-	// reasonCannotAsk means that the availability is unknown: the operator cannot reach shards whose pods the kubelet
-	// finds ready.
+	// reasonCannotAsk means that the availability is unknown, because the operator cannot reach some shards although
+	// their pods are ready according to the kubelet.
 	reasonCannotAsk = "OperatorCannotAsk"
 )
 
@@ -81,8 +81,8 @@ func decideAvailable(in availableInput) availability {
 	return availability{metav1.ConditionTrue, reasonAvailable, step.All(g.Total, "group serves", "groups serve")}
 }
 
-// notServingWords names the groups in a list of unhealthy groups that accept no calls, with the message of the first. A
-// group that only lacks a copy serves.
+// notServingWords lists the names of those unhealthy groups that accept no calls, together with the message of the
+// first one. It leaves out groups that serve and only lack a copy.
 func notServingWords(list []v1alpha1.GroupTrouble) string {
 	var names []string
 	message := ""
@@ -107,7 +107,8 @@ func (seen *observed) setAvailable() {
 	gateways, wanted := int32(0), workload.GatewayReplicas(seen.store)
 	if seen.gateway != nil {
 		gateways = seen.gateway.Status.AvailableReplicas
-	} else if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionGatewayReady) { // from an earlier reconcile
+		// The gateway was not observed, so use the result of an earlier reconcile.
+	} else if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionGatewayReady) {
 		gateways = 1
 	}
 	a := decideAvailable(availableInput{
@@ -118,8 +119,9 @@ func (seen *observed) setAvailable() {
 	say(seen.store, v1alpha1.ConditionAvailable, a.available, a.reason, a.message)
 }
 
-// unasked returns the shards that the operator cannot reach although the kubelet finds their pods ready, if every group
-// that is not known to serve may serve there. Otherwise it returns nil, because some group certainly does not serve.
+// unasked returns the shards that the operator cannot reach although their pods are ready according to the kubelet.
+// It returns them only if they might serve all groups that are not known to serve. Otherwise it returns nil, because
+// at least one group certainly does not serve.
 func (seen *observed) unasked(groups v1alpha1.GroupCounts) (names []string) {
 	might, states := groups.Serving, seen.shards.ByName()
 	for name, s := range states {

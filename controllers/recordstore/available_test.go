@@ -24,7 +24,7 @@ func TestDecideAvailable(t *testing.T) {
 	for name, c := range map[string]struct {
 		in   availableInput
 		want metav1.ConditionStatus
-		says string // reason and message
+		says string // expected reason and message
 	}{
 		"all serve": {availableInput{groups: well, shards: some, gateways: 2, wanted: 2, before: was},
 			metav1.ConditionTrue, "Available all 4 groups serve"},
@@ -76,7 +76,7 @@ func TestUnasked(t *testing.T) {
 		return sum
 	}
 	for name, c := range map[string]struct {
-		cutOff  string // shards that cannot be reached; a capital letter: the pod is not ready either
+		cutOff  string // shards that the operator cannot reach; a capital letter means that the pod is not ready either
 		serving int32
 		noView  bool
 		heard   fleet.GroupSum

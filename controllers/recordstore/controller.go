@@ -81,10 +81,10 @@ type Reconciler struct {
 	Namespace string
 	Now       step.Clock
 
-	written    sync.Map // by store UID: time.Time of the last write of its status
-	transports sync.Map // by store UID: the last *reportedTransport
-	spoken     sync.Map // by store UID: *spoken, the inputs of the operator's credentials
-	published  sync.Map // by ConfigMap: what was published
+	written    sync.Map // from a store's UID to the time.Time of the last write of its status
+	transports sync.Map // from a store's UID to the last *reportedTransport
+	spoken     sync.Map // from a store's UID to *spoken, from which the operator's credentials were made
+	published  sync.Map // from a ConfigMap to what was published in it
 	arrived    arrivals
 	changed    step.Pacer
 }
@@ -96,7 +96,7 @@ type work struct {
 	now time.Time
 	*writer
 	seen      *observed
-	secrets   fleet.EtcdCredentials // for an external etcd
+	secrets   fleet.EtcdCredentials // the credentials for an external etcd
 	placement fleet.Placement
 	notes     step.Notes // outcomes of steps that did not stop the others
 }
@@ -127,7 +127,8 @@ var storeSteps = []step.Step[work]{
 	noted("gateway objects", func(ctx context.Context, w *work) step.Outcome {
 		return applyGateway(ctx, w.writer, w.seen)
 	}),
-	noted("etcd objects", func(ctx context.Context, w *work) step.Outcome { // etcd gets a new image after the gateways
+	// Etcd gets a new image only after the gateways.
+	noted("etcd objects", func(ctx context.Context, w *work) step.Outcome {
 		return etcdObjects{w.writer, w.seen, w.now}.apply(ctx)
 	}),
 	noted("budgets", func(ctx context.Context, w *work) step.Outcome { return applyBudgets(ctx, w.writer, w.seen) }),
@@ -151,7 +152,7 @@ var storeSteps = []step.Step[work]{
 	{Name: "plan", Do: func(ctx context.Context, w *work) step.Outcome {
 		return placing{w.writer, w.seen, w.placement}.plan(ctx, &w.r.arrived, w.now)
 	}},
-	// The budgets are applied again with the copies that etcd reported to the step plan.
+	// Apply the budgets again, now that the step plan has read from etcd where the copies are.
 	noted("budgets again", func(ctx context.Context, w *work) step.Outcome { return applyBudgets(ctx, w.writer, w.seen) }),
 	awaits("pools ready", (*observed).awaitPools),
 	awaits("copies", (*observed).awaitCopies),
@@ -175,8 +176,8 @@ func (w *work) note(out step.Outcome) step.Outcome {
 	return step.Complete()
 }
 
-// transportFirst stops the other steps until the transport of the store is known, so that no process starts with a
-// different transport. Afterwards it stops nothing.
+// transportFirst stops the remaining steps until it is known whether the store uses TLS, because otherwise a process
+// could start with the wrong transport.
 func (w *work) transportFirst(out step.Outcome) step.Outcome {
 	out = w.note(out)
 	if w.r.Trust == nil || !out.IsComplete() {
@@ -196,7 +197,7 @@ func (w *work) certificates() *certificates {
 		publishing: publishing{writer: w.writer, live: w.r.Live, published: &w.r.published, now: w.now}}
 }
 
-// awaits returns a step that only decides whether the store is ready, from the observations of the reconcile.
+// awaits returns a step that only decides, from what the reconcile has observed, whether the store is ready.
 func awaits(name string, decide func(*observed) step.Outcome) step.Step[work] {
 	return step.Step[work]{Name: name, Do: func(_ context.Context, w *work) step.Outcome { return decide(w.seen) }}
 }
@@ -257,7 +258,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return w.seen.again(out).Result()
 }
 
-// again sets the pause until the next reconcile, because not all inputs of a reconcile are watched.
+// again sets the pause until the next reconcile. A pause is necessary because some inputs of a reconcile cannot be
+// watched.
 func (seen *observed) again(out step.Outcome) step.Outcome {
 	if out.IsComplete() {
 		out = out.Again(seen.pause())
@@ -266,11 +268,12 @@ func (seen *observed) again(out step.Outcome) step.Outcome {
 		out = out.Again(min(cmp.Or(out.After(), fleet.LeaderGrace), fleet.LeaderGrace))
 	}
 	changing := seen.transport != nil && (seen.store.Status.TLS.Phase != v1alpha1.TLSReady || seen.transport.changes)
-	if changing { // the reconcile polls the processes, which cannot be watched
+	if changing { // processes cannot be watched, so they have to be polled
 		out = out.Again(min(cmp.Or(out.After(), step.PauseShort), step.PauseShort))
 	}
 	well := seen.etcdWell()
-	if well > len(seen.members)/2 && well < len(seen.members) { // no watched object shows why a member is not ready
+	// A member may become ready without a change of any watched object.
+	if well > len(seen.members)/2 && well < len(seen.members) {
 		out = out.Again(min(out.After(), step.PauseShort))
 	}
 	return out
@@ -281,7 +284,7 @@ func (seen *observed) again(out step.Outcome) step.Outcome {
 func (seen *observed) pause() time.Duration {
 	named := seen.store.Spec.Groups.Routing == v1alpha1.RoutingNamed
 	if seen.places.Writes() > 0 || seen.store.Status.Groups.Moving > 0 || named {
-		return seen.movePause() // the first put to a new group waits until the group is placed
+		return seen.movePause() // the first put to a new group has to wait until the group is placed
 	}
 	if len(seen.places.Silent()) > 0 || seen.places.Homeless() > 0 {
 		return step.PauseShort
@@ -320,8 +323,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 // change.
 const pauseShards = time.Second
 
-// storeOfShard requests a reconcile of the store that a Shard's label names. A pool is written after its Shards and
-// immediately requests a reconcile, but the cache may have received the pool before the Shards.
+// storeOfShard requests a reconcile of the store that the label of a Shard names. A change of the pool also requests
+// one, but when it does, the cache may not contain the changed Shards yet.
 var storeOfShard = handler.Funcs{
 	CreateFunc: func(_ context.Context, e event.CreateEvent, q shardQueue) { askStoreOf(e.Object, q) },
 	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q shardQueue) { askStoreOf(e.ObjectNew, q) },

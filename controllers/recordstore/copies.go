@@ -91,7 +91,7 @@ func domainsOf(v *fleet.Places, key string) (domains, unknown []string) {
 	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(v.Shards)) {
 		s := v.Shards[name]
-		// Without the label, a shard uses its node as its failure domain.
+		// If its node lacks the label, a shard uses the node itself as its failure domain.
 		if s.Domain == "" || key != corev1.LabelHostname && s.Domain == s.Node {
 			unknown = append(unknown, fmt.Sprintf("%s (node %s)", name, s.Node))
 		}
@@ -158,8 +158,8 @@ func reportedCounts(before v1alpha1.GroupCounts, heard fleet.GroupSum, copies in
 	out.Serving = min(heard.Led(), out.Total-out.DataLost)
 	out.Loading = min(out.Loading, out.Total-out.DataLost-out.Serving)
 	list := heard.Troubles(copies)
-	out.Degraded = min(int32(len(list)), out.Total-out.DataLost) //nolint:gosec // at most 65536
-	for _, t := range before.NotWell {                           // problems that the shards cannot report
+	out.Degraded = min(int32(len(list)), out.Total-out.DataLost) //nolint:gosec // there are at most 65536 groups
+	for _, t := range before.NotWell {                           // keep the problems that shards cannot report
 		if t.State != fleet.GroupDegraded && t.State != fleet.GroupNoLeader {
 			list = append(list, t)
 		}
@@ -212,15 +212,15 @@ func (seen *observed) awaitCopies() step.Outcome {
 		return step.Fail(redundant.reason, redundant.message).Again(step.PauseShort) // etcd is not watched
 	}
 	pause := step.PauseShort
-	if seen.store.Status.Groups.Moving > 0 { // from the last reconcile
+	if seen.store.Status.Groups.Moving > 0 { // as counted in the last reconcile
 		pause = seen.movePause()
 	}
 	return step.Wait(redundant.reason, redundant.message, pause)
 }
 
-// disruptable returns the shards that may be evicted although copies are missing, in order of their names. The unit of
-// disruption is the failure domain: if all missing copies are in one domain, and every group has a majority without
-// that domain, the other shards of the domain may be evicted as well. The result is empty if two domains are affected,
+// disruptable returns, in the order of their names, the shards that may be evicted although copies are missing. If
+// all missing copies are in one failure domain, and every group has a majority without that domain, then the
+// remaining shards of that domain may be evicted as well. The result is empty if copies are missing in two domains,
 // or if the domain of a missing shard is unknown.
 func disruptable(v *fleet.Places, seen map[string]v1alpha1.ShardStatus) []string {
 	missing := v.ShardsWith(func(m placement.Member) bool { return !v.IsThere(m) })

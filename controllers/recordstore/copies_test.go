@@ -129,7 +129,7 @@ func TestCountsWhileEtcdIsAwayFollowTheShards(t *testing.T) {
 	if got.Total != 3 || got.Serving != 2 || got.Degraded != 2 || got.Moving != 1 || len(got.NotWell) != 2 {
 		t.Errorf("%+v", got)
 	}
-	// If all copies of a group have been on nodes that are down since the operator started, no shard reports the group.
+	// No shard reports a group if the nodes of all its copies have been down since the operator started.
 	delete(heard.Groups, "3")
 	if got = reportedCounts(before, heard, 3); got.Serving != 2 {
 		t.Errorf("%+v", got)
@@ -194,9 +194,9 @@ func TestTheRestOfADomainMayBeEvicted(t *testing.T) {
 	const all = "a@n1 b@n1 c@n2 d@n2 e@n3"
 	nodes := map[string]string{"a": "n1", "b": "n1", "c": "n2", "d": "n2", "e": "n3", "f": "n2", "g": "n4"}
 	for name, c := range map[string]struct {
-		shards string            // the registered shards
-		groups map[string]string // as in fleettest.View
-		also   string            // another shard, which holds no group and is not registered
+		shards string            // the shards that are registered
+		groups map[string]string // written as in fleettest.View
+		also   string            // an additional shard that is not registered and holds no group
 		node   func(string) string
 		free   string
 	}{

@@ -173,7 +173,7 @@ func TestRollUp(t *testing.T) {
 	if !slices.Equal(groups.NotWell, want) {
 		t.Errorf("%+v", groups.NotWell)
 	}
-	// An outdated status never leads to a negative count.
+	// The counts never become negative, even if the status is outdated.
 	seen.places, seen.store.Status.Groups.Total = fleet.Places{}, 2
 	groups, _ = seen.rollUp()
 	if groups.Serving != 2 || groups.Loading != 0 || groups.Degraded != 0 || groups.DataLost != 0 {
@@ -270,8 +270,8 @@ func TestFirstPlacement(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		conditions []metav1.Condition
-		made       int64 // when the pool was created
-		came       int64 // when the last shard registered
+		made       int64 // when the last pool was created
+		came       int64 // when the last new shard registered
 		now        int64
 		shards     int32
 	}{
@@ -314,7 +314,7 @@ func TestFirstPlacement(t *testing.T) {
 	}
 }
 
-// arrivals remembers when the last new shard registered, until a group is placed.
+// arrivals remembers when the last new shard registered. It forgets this once a group is placed.
 func TestArrivals(t *testing.T) {
 	var a arrivals
 	second := func(n int64) time.Time { return time.Unix(1000+n, 0) }
@@ -330,8 +330,8 @@ func TestArrivals(t *testing.T) {
 		{5, nil, 0},
 		{10, []string{"a"}, 10},
 		{20, []string{"a"}, 10},
-		{30, []string{"b"}, 30},      // as many shards as before, but a new one
-		{40, []string{"a", "b"}, 30}, // shard a has returned
+		{30, []string{"b"}, 30},      // the number of shards is the same, but b is new
+		{40, []string{"a", "b"}, 30}, // a is not new: it has registered before
 		{50, []string{"c", "a"}, 50},
 	} {
 		a.note("store", waiting(look.alive...), second(look.at))

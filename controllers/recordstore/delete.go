@@ -17,10 +17,11 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// delete releases a store that is being deleted. Objects that the store owns are deleted with it. Claims remain unless
-// the deletion policy says otherwise: this function deletes the claims of etcd, and the pools delete those of the
-// shards. Claims without a volume are always deleted, because they hold no data and would request a disk from their
-// class indefinitely. The function waits for no object whose deletion the deletion of the namespace could delay.
+// delete releases a store that is being deleted. The objects that the store owns are deleted with it. Claims are kept
+// unless the deletion policy is Delete: then this function deletes the claims of etcd, and the pools delete those of
+// the shards. Claims without a volume are always deleted, because they hold no data and would request a disk from
+// their class indefinitely. The function does not wait for any object to disappear, because the deletion of the
+// namespace could delay that.
 func (r *Reconciler) delete(ctx context.Context, w *writer) (ctrl.Result, error) {
 	store := w.store
 	r.Placements.Close(client.ObjectKeyFromObject(store).String())
@@ -36,9 +37,9 @@ func (r *Reconciler) delete(ctx context.Context, w *writer) (ctrl.Result, error)
 	if err := (publishing{writer: w, live: r.Live, published: &r.published}).endAll(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	// The pools read the policy from their StatefulSets if the store is deleted before them.
+	// If the store is deleted before its pools, the pools find the deletion policy in their StatefulSets.
 	err := w.deleteEtcdClaims(ctx, store.Spec.DeletionPolicy == v1alpha1.DeletionDelete)
-	if apierrors.IsConflict(err) { // a claim was bound in the meantime
+	if apierrors.IsConflict(err) { // a claim was bound to a volume in the meantime
 		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
 	}
 	if err != nil {
@@ -99,7 +100,7 @@ func (w *writer) deleteEtcdClaims(ctx context.Context, all bool) error {
 	}
 	for _, claim := range claims {
 		here := client.Preconditions{UID: &claim.UID}
-		if !all { // the precondition: the claim has not changed since it was read without a volume
+		if !all { // delete the claim only if it still has no volume
 			here.ResourceVersion = &claim.ResourceVersion
 		}
 		if err := w.Delete(ctx, claim, here); client.IgnoreNotFound(err) != nil {

@@ -137,8 +137,8 @@ func growEtcdClaims(ctx context.Context, w *writer) step.Outcome {
 	return step.Complete()
 }
 
-// replacePods deletes at most one pod of a managed etcd with an outdated template. It prefers a pod that does not
-// run well, and deletes a ready pod only while all members are ready.
+// replacePods deletes at most one pod of a managed etcd that has an outdated template. It prefers a pod that does not
+// work properly, and deletes a ready pod only if all members are ready.
 func (e etcdObjects) replacePods(ctx context.Context, notes *step.Notes) step.Outcome {
 	seen := e.seen
 	if e.store.Spec.Etcd.Managed == nil {
@@ -197,7 +197,7 @@ func (r memberReader) gather(ctx context.Context, seen *observed, now time.Time)
 	return step.Complete()
 }
 
-// lookCloser reads objects that may explain why a member cannot start.
+// lookCloser reads further objects that may explain why a member cannot start.
 func (r memberReader) lookCloser(ctx context.Context, o *observedMember) error {
 	store := r.store
 	var claim corev1.PersistentVolumeClaim
@@ -227,7 +227,7 @@ func (r memberReader) lookCloser(ctx context.Context, o *observedMember) error {
 		return nil
 	}
 	o.Events, err = step.Warnings(ctx, r.live, about)
-	// The events of the StatefulSet concern all its pods and claims.
+	// A StatefulSet's events are about all of its pods and claims, so keep those about this member.
 	if o.Pod == nil {
 		o.Events = eventsAbout(o.Events, o.Name)
 	}

@@ -197,9 +197,9 @@ func (seen *observed) learn(known []fleet.EtcdMember) {
 	for n, o := range seen.members {
 		o.Asked = true
 		for i := range known {
-			for _, port := range []int{workload.PortEtcdPeer, workload.PortEtcdPeerTLS} { // port without TLS, port with TLS
+			for _, port := range []int{workload.PortEtcdPeer, workload.PortEtcdPeerTLS} { // the ports without and with TLS
 				if known[i].PeerAddress == workload.EtcdAddress(seen.store.Namespace, seen.store.Name, int32(n),
-					port) { //nolint:gosec // at most 3
+					port) { //nolint:gosec // n is the number of a member, which is small
 					o.Known = &known[i]
 				}
 			}

@@ -27,7 +27,7 @@ const (
 // firstPlacement describes how long, and for how many shards, the first placement of groups waits.
 type firstPlacement struct {
 	shards int32     // number of shards that have to be registered; 0: no wait
-	until  time.Time // zero: etcd does not hold the placement yet
+	until  time.Time // end of the wait; zero: etcd does not hold the placement yet
 	most   time.Time // upper limit of until
 }
 
@@ -48,7 +48,7 @@ func decideFirst(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, came, 
 	}
 	first.most = since.Add(firstPlacementMost)
 	switch {
-	case came.IsZero(): // a new operator first reads which shards are registered
+	case came.IsZero(): // an operator that has just started does not know yet which shards are registered
 		since = now
 	case came.After(since):
 		since = came
@@ -79,11 +79,11 @@ func (f firstPlacement) words(view placement.View) string {
 	return text
 }
 
-// arrivals records when the last new shard of each store was first observed as registered, until the store has placed a
-// group. The zero value is empty. Safe for concurrent use.
+// arrivals records, for each store, when a new shard was last observed to have registered. It forgets this once the
+// store has placed a group. The zero value is empty. Safe for concurrent use.
 type arrivals struct {
 	mu sync.Mutex
-	of map[types.UID]*arrived // by the store's UID
+	of map[types.UID]*arrived // by the UID of the store
 }
 
 type arrived struct {

@@ -212,7 +212,7 @@ func copyScenes() map[string]func() *scene {
 	}
 }
 
-// homeless changes the first groups of a view so that no shard has created them yet.
+// homeless removes the copies of the given number of groups from a view, as if no shard had created these groups yet.
 func homeless(s *scene, groups int) {
 	for n := range groups {
 		s.view.Groups[fmt.Sprint(n)] = placement.Group{}

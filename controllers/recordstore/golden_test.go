@@ -59,8 +59,8 @@ type scene struct {
 	groups  fleet.GroupBook
 	grants  fleet.GrantBook
 
-	view     *fleet.Places // also updated by the plan
-	open     error         // the errors of a placement's methods
+	view     *fleet.Places // the plan changes it, too
+	open     error         // the errors that the methods of the placement return
 	initial  error
 	plan     error
 	recover  error
@@ -72,7 +72,7 @@ type scene struct {
 	warnings []corev1.Event
 	tls      func(pod string) (certs.Report, error) // nil: the operator creates no certificates
 	between  func(ctx context.Context, c client.Client, round int) error
-	rounds   int // 0: three rounds
+	rounds   int // 0 means three rounds
 
 	c      client.WithWatch
 	keeper *trust.Keeper
@@ -216,8 +216,8 @@ func (s *scene) play(ctx context.Context) error {
 	return nil
 }
 
-// goldenKinds returns the kinds that the fake client supports, and the types by which it merges the fields of their
-// objects.
+// goldenKinds returns the kinds that the fake client supports, and the type converter that it needs to merge their
+// fields.
 var goldenKinds = sync.OnceValues(func() (*runtime.Scheme, managedfields.TypeConverter) {
 	scheme := runtime.NewScheme()
 	err := errors.Join(corev1.AddToScheme(scheme), appsv1.AddToScheme(scheme), policyv1.AddToScheme(scheme),
@@ -287,7 +287,9 @@ func (s *scene) run(t *testing.T) string {
 	r := &recordstore.Reconciler{Client: s.c, Live: s.c, Events: s, Placements: s, Groups: &s.groups, Grants: &s.grants,
 		Image: "sheaf:1", Now: func() time.Time { return goldenNow }}
 	if s.refuse == "NetworkPolicy" {
-		r.Namespace = "sheaf-system" // other scenes have none, because the fake client cannot merge NetworkPolicies
+		// In the other scenes, the operator does not know its namespace and creates no NetworkPolicies, because the fake
+		// client cannot merge them.
+		r.Namespace = "sheaf-system"
 	}
 	if s.tls != nil {
 		s.keeper = &trust.Keeper{Client: s.c, Live: s.c, Now: r.Now}

@@ -15,7 +15,7 @@ import (
 
 // storeFigures holds the Prometheus values of one store.
 type storeFigures struct {
-	conditions           map[string]bool // without conditions that are Unknown
+	conditions           map[string]bool // does not contain conditions that are Unknown
 	groups               v1alpha1.GroupCounts
 	shards               v1alpha1.ShardCounts
 	gateways             *readyCount // nil: not observed yet

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	_ "sheaf.dev/sheaf/controllers/recordarchive" // registers the series of archives
+	_ "sheaf.dev/sheaf/controllers/recordarchive" // registers the metrics of archives
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
@@ -32,7 +32,8 @@ func TestOperatorExposesWhatAlertsUse(t *testing.T) {
 			exposed[found[1]] = strings.Split(found[2], ",")
 		}
 	}
-	main, err := os.ReadFile("../../cmd/sheaf-operator/main.go") // no test can import package main
+	// A test cannot import package main, so it reads the source.
+	main, err := os.ReadFile("../../cmd/sheaf-operator/main.go")
 	must.OK(t, err)
 	listed := 0
 	for line := range strings.Lines(string(used)) {

@@ -27,14 +27,15 @@ func applyGateway(ctx context.Context, w *writer, seen *observed) step.Outcome {
 	var live appsv1.Deployment
 	if there, err := step.Read(ctx, w, "Deployment", client.ObjectKeyFromObject(seen.gateway), &live); err != nil {
 		return step.Retry(err)
-	} else if there { // a stale cache may lack the Deployment
+	} else if there { // the cache may be stale and not contain the Deployment yet
 		seen.gateway = &live
 	}
 	return refused.With(gatewayTrouble(ctx, w, seen))
 }
 
-// applyFences creates the wanted NetworkPolicies, and deletes NetworkPolicies of the store that are no longer wanted.
-// If the operator does not know its namespace, it creates none, because a NetworkPolicy would block it from etcd.
+// applyFences creates the wanted NetworkPolicies, and deletes those of the store that are no longer wanted. If the
+// operator does not know its own namespace, applyFences creates none, because a NetworkPolicy could then cut the
+// operator off from etcd.
 func applyFences(ctx context.Context, w *writer, own string) step.Outcome {
 	for _, f := range workload.NetworkPolicies(w.store, own) {
 		switch {
@@ -134,7 +135,7 @@ func applyBudgets(ctx context.Context, w *writer, seen *observed) step.Outcome {
 			spare = 0
 		}
 	}
-	excluded := int32(len(free)) //nolint:gosec // as many shards as a store has at most
+	excluded := int32(len(free)) //nolint:gosec // bounded by the maximum number of shards of a store
 	return w.apply(ctx, workload.ShardsBudget(seen.store, shards-spare-excluded, free...))
 }
 
@@ -146,10 +147,10 @@ func asRetry(what string, err error) step.Outcome {
 	return step.Complete()
 }
 
-// budgetFrees reports whether the existing budget already excludes a node or domain that is being emptied, as decided
-// in an earlier reconcile. Such a budget is kept until etcd is asked again; otherwise the budget would change twice in
-// each reconcile. If the condition of the given kind says that etcd did not answer in the last reconcile, budgetFrees
-// returns false, so that the exclusion ends.
+// budgetFrees reports whether the existing budget already exempts a node or domain that is being emptied, as an
+// earlier reconcile decided. Such a budget is kept until etcd has been asked, because it would otherwise change twice
+// in each reconcile. budgetFrees returns false if, according to the condition of the given kind, etcd did not answer
+// in the last reconcile. In that case the exemption ends.
 func budgetFrees(ctx context.Context, cached client.Reader, store *v1alpha1.RecordStore, kind string) (bool, error) {
 	asked := meta.FindStatusCondition(store.Status.Conditions, kind)
 	if asked == nil || asked.Status == metav1.ConditionUnknown ||

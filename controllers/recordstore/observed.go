@@ -10,20 +10,20 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// observed holds the observations of one reconcile about a store. The name above a field is the name of the step that
-// sets the field. No later step changes the field, and before that step it has its zero value. The methods of observed
-// do no I/O: they decide, and write conditions and numbers of the new status.
+// observed holds what one reconcile has observed about a store. The comment above a group of fields is the name of
+// the step that sets them. Before that step, the fields have their zero values, and no later step changes them. The
+// methods of observed do no I/O: they make decisions, and write the conditions and numbers of the new status.
 type observed struct {
-	store *v1alpha1.RecordStore // as it was read, but with the new status
+	store *v1alpha1.RecordStore // the store as it was read, but with the new status
 	image string                // the image that the store should run
 
 	// pools
 	pools    []v1alpha1.ShardPool
-	shards   fleet.Observed // the shards of these pools
+	shards   fleet.Observed // the shards of all these pools
 	hasPools bool
 	first    firstPlacement
 	reported fleet.GroupSum // the reports of the shards about the groups of the store
-	keeps    bool           // it is too early to write the status if only numbers have changed
+	keeps    bool           // if only numbers have changed, it is too early to write the status
 
 	// secret
 	access workload.EtcdAccess
@@ -42,7 +42,7 @@ type observed struct {
 	// etcdHasTLS is true if the current StatefulSet gives the members certificates.
 	etcdHasTLS bool
 
-	// etcd members; the step etcd ready adds what healthy members report about the others
+	// etcd members (the step "etcd ready" later adds what healthy members report about the others)
 	members []*observedMember // the members of a managed etcd
 
 	// plan

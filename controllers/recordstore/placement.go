@@ -29,7 +29,7 @@ func openPlacement(ctx context.Context, placements fleet.Placements, seen *obser
 	if seen.etcdWell() < len(seen.members) {
 		bounded, cancel := context.WithTimeout(ctx, fleet.EtcdPatience)
 		defer cancel()
-		if known, err := opened.EtcdMembers(bounded); err == nil { // the next step reports the error
+		if known, err := opened.EtcdMembers(bounded); err == nil { // the next step reports an error
 			seen.learn(known)
 		}
 	}
@@ -53,7 +53,7 @@ func (p placing) init(ctx context.Context, live client.Reader) step.Outcome {
 	if err := live.Get(ctx, client.ObjectKeyFromObject(store), &now); err != nil {
 		return step.Retry(fmt.Errorf("read store %s: %w", client.ObjectKeyFromObject(store), err))
 	}
-	if now.UID != store.UID || now.Status.PlacementInitialized { // the cache is stale
+	if now.UID != store.UID || now.Status.PlacementInitialized { // the cached store was outdated
 		return step.Wait("Changed", "the store changed meanwhile", step.PauseShort)
 	}
 	bounded, cancel := context.WithTimeout(ctx, 4*fleet.EtcdPatience)
@@ -126,7 +126,7 @@ func (p placing) replaceLost(ctx context.Context, states map[string]v1alpha1.Poo
 	}
 	places := fleet.Places{Planned: planned, SilentDisks: seen.shards.Silent()}
 	if len(places.Undecided(func(m placement.Member) bool { return lost[m.Shard] })) > 0 {
-		return nil // the message of each lost shard names the undecided groups
+		return nil // the messages of the lost shards name the groups that have no majority
 	}
 	for name := range lost {
 		states[name] = v1alpha1.PoolDrained

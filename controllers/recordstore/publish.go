@@ -43,7 +43,7 @@ var errConfigMapTaken = errors.New("it was not made by the operator for this sto
 type publishing struct {
 	*writer
 	live      client.Reader
-	published *sync.Map // by ConfigMap: what was last published
+	published *sync.Map // from a ConfigMap to what was last published in it
 	now       time.Time
 }
 

@@ -19,7 +19,8 @@ func etcdAway(store *v1alpha1.RecordStore, reason, message string) step.Outcome 
 	sayFalse(store, v1alpha1.ConditionEtcdReady, reason,
 		strings.TrimSuffix(message, ".")+". Settled groups are read and written meanwhile; groups and shards that "+
 			"start now wait for etcd")
-	return step.Wait(reason, message, 2*step.PauseShort) // changes of a managed etcd cause a reconcile
+	// No shorter pause is needed, because changes of a managed etcd cause a reconcile.
+	return step.Wait(reason, message, 2*step.PauseShort)
 }
 
 // etcdUnreachable returns the outcome if etcd does not answer. The message of the outcome names the endpoints that were
@@ -47,8 +48,8 @@ func (seen *observed) placementRefused(err error) step.Outcome {
 	case errors.Is(err, placement.ErrOtherStore):
 		return seen.otherStore(err)
 	case errors.Is(err, fleet.ErrCopiesDiffer):
-		// Admission refuses to change the number, but etcd may hold the placement of a store that was created before
-		// admission did.
+		// The API server refuses to change the number, but etcd may contain the placement of a store that was created
+		// before there was such a rule.
 		return step.Fail("CopiesDiffer", fmt.Sprintf(
 			"spec.replication.copies: %v. It cannot be changed, and groups go on as they are: make a new "+
 				"RecordStore and copy the records with sheaf export and sheaf import", err))

@@ -42,8 +42,9 @@ func (seen *observed) etcdRuns(image string) bool {
 		})
 }
 
-// etcdImage returns the wanted image once the gateways run it. Until then, running members keep their image. ofSet is
-// the image of the StatefulSet, and is empty if there is no StatefulSet yet.
+// etcdImage returns the image for the members of etcd. This is the wanted image once the gateways run it. Until then,
+// running members keep their image. ofSet is the image in the StatefulSet, or empty if the StatefulSet does not exist
+// yet.
 func etcdImage(wanted, ofSet string, pods []corev1.Pod, gatewayRuns bool, now time.Time) string {
 	if gatewayRuns || ofSet == "" {
 		return wanted
@@ -53,7 +54,8 @@ func etcdImage(wanted, ofSet string, pods []corev1.Pod, gatewayRuns bool, now ti
 		if podStuck(&pods[n], now) && !podBegins(&pods[n], now) {
 			return wanted
 		}
-		if name == "" || pods[n].Name < name { // pods are updated in the order of their names
+		// Pods are updated in the order of their names, so the first one shows the image in use.
+		if name == "" || pods[n].Name < name {
 			kept, name = fleet.ImageOf(&pods[n].Spec), pods[n].Name
 		}
 	}
@@ -127,9 +129,10 @@ func (seen *observed) staleMember(members int32, now time.Time) *corev1.Pod {
 // becomes ready. A short disturbance that makes members unready must not restart them.
 const blipMax = 2 * time.Minute
 
-// etcdPodToReplace returns the pod to delete next, or nil. A pod with an outdated template is deleted if it does not
-// run, or if all members are ready. The template also says whether the cluster has formed. A member that runs, or is
-// about to run, does not need this information; a member that ended by itself does.
+// etcdPodToReplace returns the pod to delete next, or nil if there is none. A pod with an outdated template is
+// deleted if it does not run, or if all members are ready. The template also says whether the cluster has formed,
+// which only a starting member needs to know. If nothing else in the template has changed, a pod that runs or is
+// about to run is kept, and a pod whose process has ended is replaced.
 func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time) *corev1.Pod {
 	want := set.Spec.Template.Annotations
 	pods = slices.Clone(pods)

@@ -25,10 +25,10 @@ func (seen *observed) awaitPools() step.Outcome {
 		return step.Wait("NoShards", fmt.Sprintf(
 			"no ShardPool gives this store shards: create one with spec.storeRef.name: %s and spec.shards of at least 1",
 			seen.store.Name), step.PauseLong)
-	case redundant.byPerson(): // the missing copies of groups wait for an administrator
+	case redundant.byPerson(): // groups lack copies until an administrator acts
 		return seen.awaitCopies()
 	case seen.places.GroupsCreated > 0 || seen.places.Writes() > 0 &&
-		seen.places.Homeless() > 0: // a store may be ready while groups move
+		seen.places.Homeless() > 0: // groups that merely move do not keep a store from being ready
 		return step.Wait("Placing", step.Count(counts.Total, "group is", "groups are")+" placed on shards", step.PauseShort)
 	case counts.Serving < counts.Total || shards.Serving < shards.Total:
 		verb := "serve"
@@ -46,7 +46,7 @@ func (seen *observed) awaitPools() step.Outcome {
 			condition := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
 			reason, message = condition.Reason, fmt.Sprintf("%s; pool %s: %s", message, pool.Name, condition.Message)
 		}
-		// Pools are watched, but groups that are starting are not.
+		// Changes of pools cause a reconcile, but the progress of starting groups does not.
 		pause := fleet.PauseOf(v1alpha1.ShardState(reason))
 		if waits := seen.first.words(seen.places.View); waits != "" {
 			message, pause = waits+"; "+message, step.PauseShort
@@ -68,7 +68,7 @@ func firstWords(list []v1alpha1.GroupTrouble) string {
 func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
 	for n := range pools {
 		c := meta.FindStatusCondition(pools[n].Status.Conditions, v1alpha1.ConditionReady)
-		// Unknown means that the pool's controller has not reconciled it yet.
+		// If the condition is Unknown, the controller of pools has not reconciled the pool yet.
 		if c != nil && c.Status == metav1.ConditionFalse && c.Reason != fleet.ReasonNoShards {
 			return &pools[n]
 		}
@@ -114,7 +114,7 @@ func (seen *observed) summarize(grants *fleet.GrantBook, out step.Outcome) {
 	}
 	if seen.gateway != nil {
 		_, wanted := seen.gatewaysReady()
-		serves := seen.gateway.Status.AvailableReplicas > 0 // gateways of an older template also count
+		serves := seen.gateway.Status.AvailableReplicas > 0 // gateways of an older template serve, too
 		sayWhether(store, v1alpha1.ConditionGatewayReady, serves || wanted == 0,
 			"Ready", "NotReady", seen.gatewayWords())
 	}
@@ -160,7 +160,8 @@ func (seen *observed) summarizePools() {
 // from the first pool for which it is Unknown. A pool that should run no shard is considered only if no other pool has
 // the condition.
 func rollUpCondition(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, kind string) {
-	var first [3]*metav1.Condition // the first False one, the first Unknown one, and one of a pool without shards
+	// The first that is False, the first that is Unknown, and one of a pool without shards.
+	var first [3]*metav1.Condition
 	good, have := 0, 0
 	note := func(at int, pool string, c metav1.Condition) {
 		if first[at] == nil {
@@ -231,7 +232,7 @@ func (seen *observed) figures() {
 func (seen *observed) rollUp() (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 	total := seen.store.Status.Groups.Total
 	if seen.hasPlaces {
-		total = int32(len(seen.places.Groups) + seen.places.GroupsCreated) //nolint:gosec // at most 65536
+		total = int32(len(seen.places.Groups) + seen.places.GroupsCreated) //nolint:gosec // there are at most 65536 groups
 	}
 	groups := v1alpha1.GroupCounts{Total: total}
 	var shards v1alpha1.ShardCounts
@@ -254,7 +255,7 @@ func (seen *observed) rollUp() (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 			}
 		}
 	}
-	if seen.copies() > 1 { // shards count copies, not groups
+	if seen.copies() > 1 { // the shards' numbers count copies, not groups
 		damaged := groups.Damaged
 		groups = countCopies(&seen.places, seen.shards.ByName(), seen.reported)
 		groups.Total = total
@@ -318,8 +319,8 @@ var troublesFromTheStart = []string{
 	v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionPlacementReady, v1alpha1.ConditionVolumesGrown,
 }
 
-// worthWarning reports whether a change of a condition is a problem. In a starting store, a condition that was not True
-// yet is no problem.
+// worthWarning reports whether the new status of a condition is a problem. While a store starts, it is normal that
+// most conditions are not True yet.
 func worthWarning(c metav1.Condition, starts bool) bool {
 	if starts && !slices.Contains(troublesFromTheStart, c.Type) {
 		return false
@@ -348,7 +349,8 @@ func say(store *v1alpha1.RecordStore, kind string, status metav1.ConditionStatus
 	step.SetCondition(&store.Status.Conditions, store.Generation, kind, status, reason, message)
 }
 
-// sayWhether sets a condition of the new status to True for the reason good, or to False for the reason bad.
+// sayWhether sets a condition of the new status. If truth is true, the condition is True with the reason good.
+// Otherwise it is False with the reason bad.
 func sayWhether(store *v1alpha1.RecordStore, kind string, truth bool, good, bad, message string) {
 	if truth {
 		sayTrue(store, kind, good, message)

@@ -14,8 +14,8 @@ import (
 )
 
 // storeLeaves returns the wanted certificates of the gateways, of etcd, of callers and of the operator, but not those
-// of the shards. The operator's own certificate is also in the result if the operator issues it; ensureLeaves skips it
-// then.
+// of the shards. The operator's own certificate is always included, although ensureLeaves skips it if the operator
+// issues it itself.
 func storeLeaves(store *v1alpha1.RecordStore) ([]trust.Leaf, error) {
 	of, err := trust.StoreIdentity(store)
 	if err != nil {
@@ -48,8 +48,8 @@ func clientLeaf(store *v1alpha1.RecordStore, of identity.Store, name string) tru
 	}
 }
 
-// allLeaves returns the certificates of a store, including the certificates of the observed shards. The pools deliver
-// those to the shards.
+// allLeaves returns all certificates of a store, including those of the observed shards, which the pools deliver to
+// the shards.
 func (seen *observed) allLeaves() ([]trust.Leaf, error) {
 	wanted, err := storeLeaves(seen.store)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *certificates) gatherSource(ctx context.Context) step.Outcome {
 // lacksSource sets condition Certificates to the first thing that the source of the certificates does not provide, and
 // returns the outcome for it.
 func (seen *observed) lacksSource() step.Outcome {
-	// Without Troubles, the source is incomplete only if it provides no authority with its certificates.
+	// If Troubles is empty, the only thing that can be missing is the authority that issued the certificates.
 	reason, message := trust.ReasonNoAuthority, "the source of the certificates gives no authority"
 	if all := seen.source.Troubles; len(all) > 0 {
 		reason, message = all[0].Reason, all[0].Message

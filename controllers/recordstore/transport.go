@@ -44,8 +44,8 @@ type certificates struct {
 	trust       *trust.Keeper
 	transports  trust.TransportClient
 	credentials trust.Credentials
-	last        *sync.Map // by store UID: the last *reportedTransport
-	spoken      *sync.Map // by store UID: *spoken, the inputs of the operator's credentials
+	last        *sync.Map // from a store's UID to the last *reportedTransport
+	spoken      *sync.Map // from a store's UID to *spoken, from which the operator's credentials were made
 	publishing  publishing
 	now         time.Time
 }
@@ -57,7 +57,7 @@ func (c *certificates) do(ctx context.Context) step.Outcome {
 	if c.trust == nil {
 		return step.Complete()
 	}
-	if store.Status.TLS == nil { // the API server did not keep the recorded value
+	if store.Status.TLS == nil { // the API server has dropped the field
 		message := fmt.Sprintf(
 			"the CustomResourceDefinition recordstores.%s has no status.tls: it is of an earlier version than this operator, "+
 				"which changes nothing of this store until it knows how the store is to speak. Upgrade the definitions (`helm "+
@@ -123,7 +123,7 @@ func (c *certificates) authorities(ctx context.Context) (*trust.Authorities, ste
 		return as, step.Complete()
 	case !missing && !other:
 		return nil, step.Retry(err)
-	case seen.source != nil: // the operator never had the keys of these authorities
+	case seen.source != nil: // the certificates come from another source, so the operator never had these keys
 		return c.adoptAuthorities(ctx)
 	}
 	if rotate := specTLS(store).Rotate; rotate != "" && rotate != status.Rotated && rotate != status.Rotating {
@@ -256,7 +256,7 @@ func (c *certificates) ensureLeaves(ctx context.Context, as *trust.Authorities) 
 	for _, leaf := range wanted {
 		if leaf.Identity.Role == identity.Operator && as.Issuer(trust.StateOf(store.Status.TLS).
 			InUse()) == v1alpha1.TLSFromOperator {
-			continue // this certificate is kept in memory only
+			continue // the operator's own certificate is kept only in memory
 		}
 		notes.Add(seen.leafOutcome(c.trust.Ensure(ctx, store, as, leaf)))
 	}
@@ -317,14 +317,15 @@ type spoken struct {
 	bundle    string
 	issueBy   trust.Which
 	day       int64
-	pairs     [sha256.Size]byte // hash of the operator's certificate from another source; zero: none is known
+	// Hash of the operator's certificate from another source; zero if that certificate is not known.
+	pairs [sha256.Size]byte
 }
 
 // sayCertificates sets condition Certificates from the reports of the processes.
 func (seen *observed) sayCertificates(words string, now time.Time) {
 	status, heard := seen.store.Status.TLS, seen.transport
 	status.Processes, status.Reported = int32(heard.reports.Processes),
-		int32(heard.reports.UpToDate) //nolint:gosec // a few thousand
+		int32(heard.reports.UpToDate) //nolint:gosec // a store has at most a few thousand processes
 	status.PlaintextConnections = heard.plaintext
 	status.NotAfter = nil
 	if !heard.notAfter.IsZero() {

@@ -20,7 +20,7 @@ type reportedTransport struct {
 	reports   trust.Reports
 	plaintext int32     // number of plaintext connections
 	notAfter  time.Time // earliest expiry of a certificate in use; zero: none reported
-	first     string    // the pod with that certificate
+	first     string    // the pod whose certificate expires first
 	trusts    string    // authorities that at least one process trusts
 	// mode is the transport that all processes use. It is TransportBoth if they differ, and empty if no process runs.
 	mode    v1alpha1.TLSTransport
@@ -32,7 +32,7 @@ type reportedTransport struct {
 // Pauses before all processes of a store are asked again when nothing has changed.
 const (
 	askPause     = 2 * time.Minute
-	askPauseSome = 30 * time.Second // if some processes do not use the files that they were given
+	askPauseSome = 30 * time.Second // while some processes do not use their current files yet
 )
 
 // pause returns the time after which all processes are asked again even if nothing has changed.
@@ -77,7 +77,7 @@ func (c *certificates) compare(asked []trust.Answer) *reportedTransport {
 	out.reports.Processes = len(asked)
 	for _, a := range asked {
 		lacks := a.NotYetUsed(status)
-		// A process without a report of its mode has no certificates.
+		// A process that reports no mode has no certificates.
 		mode := cmp.Or(v1alpha1.TLSTransport(a.Report.Mode), v1alpha1.TransportPlaintext)
 		if out.mode = cmp.Or(out.mode, mode); out.mode != mode {
 			out.mode = v1alpha1.TransportBoth
