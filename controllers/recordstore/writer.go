@@ -62,7 +62,7 @@ func (w *writer) commitIdentity(ctx context.Context, tls *v1alpha1.TLSStatus) er
 		s.StoreUID = cmp.Or(s.StoreUID, w.store.Spec.AdoptStoreUID, string(w.store.UID))
 		s.Address = workload.GatewayHost(w.store)
 	})
-	if err == nil { // the answer has no status.tls if the CRD is of an earlier version
+	if err == nil { // if the CRD is of an earlier version, the API server has dropped status.tls
 		w.store.Status = *w.written.DeepCopy()
 	}
 	return err
@@ -120,14 +120,14 @@ func (w *writer) reportChanges(ctx context.Context, before *v1alpha1.RecordStore
 		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
 			continue
 		}
-		// The condition was never determined before.
+		// Pending means that the condition was never determined before.
 		if old != nil && old.Status == metav1.ConditionUnknown && old.Reason == v1alpha1.ReasonPending {
 			old = nil
 		}
 		if old == nil && c.Status == metav1.ConditionFalse {
-			continue // the condition had no value before, so nothing was lost
+			continue // a condition that is False from the start is not a change for the worse
 		}
-		// The action distinguishes conditions that share a reason, such as Ready.
+		// Some conditions share a reason, such as Ready. The action tells their events apart.
 		step.Report(ctx, w.recorder, w.store, step.News{Warning: worthWarning(c, starting(before)), Reason: c.Reason,
 			Action:  "Observe" + c.Type,
 			Message: fmt.Sprintf("%s is %s: %s", c.Type, c.Status, step.Tail(c.Message, 900))})

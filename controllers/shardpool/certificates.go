@@ -49,7 +49,7 @@ func ensureCertificates(ctx context.Context, keeper *trust.Keeper, seen *observe
 	}
 	var trouble *trust.SourceError
 	switch err := group.Wait(); {
-	case errors.As(err, &trouble): // the shard keeps its present certificate
+	case errors.As(err, &trouble): // the shard keeps using its present certificate
 		return step.Wait(trouble.Reason, trouble.Message, step.PauseShort)
 	case errors.Is(err, trust.ErrLater):
 		return step.Wait("NotTrustedYet", err.Error(), step.PauseShort)

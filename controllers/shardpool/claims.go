@@ -44,7 +44,7 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 			return claimRemake, fmt.Sprintf("claim %s, which is not bound, is created again with %s", claim.Name,
 				wanted.String())
 		case !expandable && has.Cmp(wanted) >= 0:
-			return claimFits, "" // the volume can be larger than its claim, for example if it is a whole disk
+			return claimFits, "" // a volume can be larger than its claim asked for, for example if it is a whole disk
 		case !expandable:
 			return claimForbidden, fmt.Sprintf("volume of claim %s has %s, asked for are %s", claim.Name, has.String(),
 				wanted.String())

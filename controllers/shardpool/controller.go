@@ -32,8 +32,9 @@ import (
 // pauseSteady is the time between reconciles of a healthy pool.
 const pauseSteady = 30 * time.Second
 
-// pauseCredentials is the time between attempts to ask the shards of a pool while the operator lacks the certificate of
-// the store. After credentialsGrace, the pool's status says that the operator cannot ask them.
+// pauseCredentials is the time between two attempts to ask a pool's shards while the operator lacks a certificate for
+// the store. If this lasts longer than credentialsGrace, the pool's status says that the operator cannot ask the
+// shards.
 const (
 	pauseCredentials = time.Second
 	credentialsGrace = time.Minute
@@ -46,7 +47,7 @@ func storeKey(pool *v1alpha1.ShardPool) types.NamespacedName {
 	return types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.StoreRef.Name}
 }
 
-// Permissions for controller-gen, which does not see markers in the comment of a type.
+// Permissions. They are separate from the comment of the type, because controller-gen ignores markers there.
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools/status,verbs=patch
@@ -103,7 +104,7 @@ func (r *Reconciler) ForgetWrites() { r.written.Clear() }
 // operations that need them.
 type work struct {
 	r      *Reconciler
-	pool   *v1alpha1.ShardPool // as it was read, plus the metadata that this reconcile wrote
+	pool   *v1alpha1.ShardPool // the pool as it was read, with the metadata that this reconcile has written since
 	store  *v1alpha1.RecordStore
 	etcd   workload.EtcdAccess
 	writer writer
@@ -237,7 +238,7 @@ func decide(_ context.Context, w *work) step.Outcome {
 	for _, o := range w.seen.Shards {
 		s := observed.Decide(o)
 		w.found.Statuses = append(w.found.Statuses, s)
-		said[o.Name] = nil // the shard was asked, but a shard that does not serve reports no groups
+		said[o.Name] = nil // the shard was asked; unless it serves, it reports no groups
 		if fleet.Serving(s.State) {
 			said[o.Name] = o.Report
 		}
@@ -310,7 +311,9 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 			w.writer.reportChange(ctx, w.seen.Last[s.Number].State, s)
 		}
 		if failed != nil && len(w.pool.Status.ShardStatuses) > v1alpha1.ShardStatusesMax {
-			status.ShardStatuses = all // the list may be truncated only if each of its items has a Shard object
+			// Some Shards were not written, so keep all statuses: the list may be truncated only if every shard has a Shard
+			// object.
+			status.ShardStatuses = all
 		}
 	}
 	if step.Passing(failed) || apierrors.IsAlreadyExists(failed) {
@@ -360,18 +363,20 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 			step.PauseLong)
 	case store.Status.StoreUID == "":
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no status.storeUID yet", key.Name), step.PauseLong)
-	case store.Spec.Etcd.Managed != nil && workload.EtcdMembers(store) == 0: // the status of the store says what is wrong
+	case store.Spec.Etcd.Managed != nil && workload.EtcdMembers(store) == 0: // the store's status says what is wrong
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no valid spec.etcd.managed.members", key.Name),
 			step.PauseLong)
-	case w.r.Trust != nil && store.Status.TLS == nil, // not known yet whether shards use TLS; the store's status says why
-		store.Status.TLS != nil && store.Status.TLS.Transport == "": // a shard that started now would have no certificate
+	// It is not known yet whether shards use TLS; the store's status says why.
+	case w.r.Trust != nil && store.Status.TLS == nil,
+		store.Status.TLS != nil && store.Status.TLS.Transport == "": // a shard that starts now would get no certificate
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet (condition %s)",
 			key.Name, v1alpha1.ConditionCertificates), step.PauseShort)
 	}
 	w.store = store
 	w.shards.tls = store.Status.TLS != nil && store.Status.TLS.Transport == v1alpha1.TransportRequired
 	secret, out := fleet.ReadEtcdSecret(ctx, w.r.Live, store)
-	if secret == nil && !out.IsComplete() { // for an incomplete Secret, the store reports the problem
+	// If the Secret exists but is incomplete, the pool continues and the store reports what is missing.
+	if secret == nil && !out.IsComplete() {
 		return out.Saying(fmt.Sprintf("RecordStore %s: %s", key.Name, out.Message()))
 	}
 	w.etcd = workload.EtcdAccessOf(store, secret)

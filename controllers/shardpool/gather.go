@@ -27,10 +27,11 @@ import (
 
 // Limits for asking shards and reading events.
 const (
-	describeTime    = 4 * time.Second
-	describeAtOnce  = 16
-	eventListsMax   = 4   // maximum number of event lists for one object each; for more objects, all events are listed
-	eventPage       = 500 // maximum number of events on a page
+	describeTime   = 4 * time.Second
+	describeAtOnce = 16
+	// Up to this number of objects, the events of each are listed separately; for more, all events of the namespace.
+	eventListsMax   = 4
+	eventPage       = 500 // maximum number of events in one page of a list
 	shardMessageMax = 900
 )
 
@@ -113,14 +114,14 @@ func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.Shard
 		}
 	}
 	for i := range shards.Items {
-		if fleet.IsSilent(&shards.Items[i].Status) { // silent shards of all pools of the namespace
+		if fleet.IsSilent(&shards.Items[i].Status) { // includes silent shards of other pools
 			seen.Silent[shards.Items[i].Name] = true
 		}
 		switch s := &shards.Items[i]; {
 		case s.Spec.Pool != pool.Name:
 		case s.Name == workload.Shard(pool.Name, s.Spec.Number):
 			seen.Objects[s.Spec.Number] = s
-		default: // a Shard that somebody else created
+		default: // the name does not match, so somebody else created this Shard
 			seen.Misnamed = append(seen.Misnamed, s)
 		}
 	}
@@ -130,8 +131,8 @@ func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.Shard
 	return seen, nil
 }
 
-// holdBytes returns how much history each shard of a store keeps for the store's archive. It returns 0 if there is no
-// archive, or if the archive leaves it to the shards.
+// holdBytes returns how much history each shard of a store has to keep for the store's archive. It returns 0 if there
+// is no archive, or if the archive lets the shards decide.
 func holdBytes(ctx context.Context, cached client.Reader, store *v1alpha1.RecordStore) (int64, error) {
 	var all v1alpha1.RecordArchiveList
 	if err := cached.List(ctx, &all, client.InNamespace(store.Namespace)); err != nil {
@@ -163,7 +164,8 @@ func planShards(ctx context.Context, seen *observed.Pool, places *places) fleet.
 		in.Exist = append(in.Exist, n)
 		last[n] = s
 	}
-	for _, n := range fleet.PlanNumbers(in).Remove { // only these shards need the answer
+	// Whether a shard still holds groups matters only for shards to be removed.
+	for _, n := range fleet.PlanNumbers(in).Remove {
 		if words := holds(ctx, places, last[n], seen.Pods[n]); words != "" {
 			in.Holds[n] = words
 		}
@@ -333,7 +335,7 @@ func (s sources) readAllEvents(ctx context.Context, namespace string, about map[
 		err := s.live.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"type": corev1.EventTypeWarning},
 			client.Limit(eventPage), client.Continue(next))
 		if apierrors.IsResourceExpired(err) {
-			return nil // the list expired on the API server, so the next reconcile tries again
+			return nil // the API server no longer has this version of the list; the next reconcile tries again
 		}
 		if err != nil {
 			return fmt.Errorf("list events of namespace %s: %w", namespace, err)

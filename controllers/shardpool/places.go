@@ -16,11 +16,11 @@ import (
 
 // places caches the places of a store's groups as recorded in etcd. It is for one reconcile and one goroutine.
 type places struct {
-	register fleet.ShardRegister // nil: only the reports of the shards are used
+	register fleet.ShardRegister // if nil, only the reports of the shards are used
 	store    *v1alpha1.RecordStore
-	silent   map[string]bool // shards whose disk did not answer
+	silent   map[string]bool // the shards whose disks did not answer
 
-	view *fleet.Places // the first answer; nil: etcd has not been asked yet, or has not answered
+	view *fleet.Places // the first answer of etcd; nil: etcd has not been asked yet, or has not answered
 	err  error
 }
 

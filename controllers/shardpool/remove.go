@@ -57,7 +57,7 @@ func (r removal) removeShard(ctx context.Context, n int32) step.Outcome {
 	set := r.seen.Sets[n]
 	if pod := r.seen.Pods[n]; pod != nil && set != nil && set.DeletionTimestamp == nil && pod.DeletionTimestamp == nil &&
 		pod.Status.PodIP != "" {
-		// The status may be outdated, because a group may have arrived since.
+		// The known status may be outdated, because the shard may have received a group in the meantime.
 		if report, err := r.shards.ask(ctx, pod); err == nil && len(report.GetGroups()) > 0 {
 			return step.Wait(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed but holds %s", name,
 				step.Count(len(report.GetGroups()), "group", "groups")), step.PauseShort)

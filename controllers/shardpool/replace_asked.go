@@ -53,7 +53,7 @@ type askedReplacement struct {
 	// for them.
 	Undecided []string
 	Known     bool
-	Unknown   error // the error of asking etcd
+	Unknown   error // why etcd could not be asked
 }
 
 // decideReplacement handles every combination of inputs and does no I/O. Once a claim is given up, the replacement is

@@ -41,7 +41,7 @@ func TestDecideReplacement(t *testing.T) {
 		"given up": {func(a *askedReplacement) {
 			a.Replaced = "old"
 		}, replaceRemove, "claim data-ssd-1-0 is deleted"},
-		// The data on the disk is no longer needed, so later findings must not stop the replacement half-way.
+		// The volume is already given up, so findings that come later must not stop the replacement half-way.
 		"given up, and then copies fall behind": {func(a *askedReplacement) {
 			a.Replaced, a.Known, a.Undecided = "old", false, []string{"1"}
 		}, replaceRemove, ""},

@@ -42,8 +42,8 @@ func replaceDisks(ctx context.Context, h writer, places *places, shards []*obser
 				step.Count(len(names), "group has", "groups have"), fleet.GroupWords(names), statuses[i].Message), o.MessageMax)
 			continue
 		}
-		// The record has the same form as an administrator's, so that the replacement completes in the same way after a
-		// crash.
+		// Record this in the same form as if an administrator had done it. If the operator crashes now, the replacement is
+		// then completed in the same way.
 		if err := h.annotate(ctx, func(pool *v1alpha1.ShardPool) { addForgotten(pool, uuid) }); err != nil {
 			return step.Retry(err)
 		}

@@ -40,7 +40,7 @@ func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 			outs[i][1] = w.reportPod(ctx, w.seen.Shards[i])
 		}
 	})
-	for _, out := range outs { // in the order of the shards, so that the pool's condition always names the same shard
+	for _, out := range outs { // keeps the order of the shards, so that the pool's condition always names the same shard
 		for _, out := range out {
 			if out := note(notes, out); !out.IsComplete() {
 				return out
@@ -52,7 +52,7 @@ func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 
 func (w setWriter) applyOne(ctx context.Context, o *observed.Shard) step.Outcome {
 	if o.Refused != "" {
-		return step.Complete() // the shard's state shows the reason
+		return step.Complete() // the status of the shard says why it is not created
 	}
 	if o.Set == nil {
 		if _, err := step.Apply(ctx, w.Client, w.pool, o.Wanted); err != nil {
@@ -72,7 +72,7 @@ func (w setWriter) applyOne(ctx context.Context, o *observed.Shard) step.Outcome
 	storeImage := w.seen.Store.Status.Image
 	keepsImage := storeImage != "" && storeImage != w.seen.Image &&
 		fleet.ImageOf(&o.Set.Spec.Template.Spec) != w.seen.Image
-	// A pod with the wanted template means that somebody else has changed the StatefulSet.
+	// The pod already has the wanted template, but the StatefulSet does not, because somebody else has changed it.
 	runs := o.Pod != nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
 	if setTemplate(o.Set) == o.Template || runs || o.Pod == nil && !keepsImage {
 		_, err := step.Apply(ctx, w.Client, w.pool, o.Wanted)
@@ -106,7 +106,8 @@ func (w setWriter) patch(ctx context.Context, o *observed.Shard) step.Outcome {
 // reportPod annotates a running pod with the UUID of its volume, so that its container receives the UUID when it
 // restarts.
 func (w setWriter) reportPod(ctx context.Context, o *observed.Shard) step.Outcome {
-	uuid := o.Last.Volume.UUID // the UUID in the status; an unrecorded UUID could differ after a crash
+	// Use only a recorded UUID, because one that is not recorded could turn out differently after a crash.
+	uuid := o.Last.Volume.UUID
 	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || uuid == "" || o.Pod.Annotations[workload.AnnotationVolume] != "" {
 		return step.Complete()
 	}

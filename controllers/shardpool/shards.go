@@ -27,7 +27,7 @@ import (
 type shardWriter struct {
 	statusWriter
 	seen *observed.Pool
-	// forget deletes the other objects of a shard that no longer exists.
+	// forget deletes whatever else belongs to a shard that no longer exists.
 	forget func(ctx context.Context, shard string) error
 }
 
@@ -77,8 +77,8 @@ func (w shardWriter) writeOne(ctx context.Context, status v1alpha1.ShardStatus) 
 			return false, err
 		}
 	case !shard.Of(w.seen.Pool):
-		// This Shard belongs to an earlier pool of the same name, and the garbage collector would also delete it. The
-		// next reconcile creates a new one.
+		// This Shard belongs to an earlier pool of the same name, so the garbage collector would delete it sooner or later.
+		// Delete it now. The next reconcile creates a new one.
 		return false, w.delete(ctx, shard)
 	default:
 		if shard, err = w.restoreLabels(ctx, shard); err != nil {
@@ -186,7 +186,7 @@ func writeDue[T any](ctx context.Context, w statusWriter, read, next client.Obje
 		return false, nil
 	}
 	if err := w.Status().Patch(ctx, next, step.IfUnchanged(read), client.FieldOwner(step.ManagerOfStatus)); err != nil {
-		gvk, _ := apiutil.GVKForObject(read, w.Scheme()) // no error is possible: the patch has looked up the same kind
+		gvk, _ := apiutil.GVKForObject(read, w.Scheme()) // cannot fail, because the patch has already looked up this kind
 		return false, fmt.Errorf("write the status of %s %s: %w", gvk.Kind, read.GetName(), err)
 	}
 	w.written.Store(read.GetUID(), w.now)

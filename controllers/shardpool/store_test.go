@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// A pool needs the Secret of an external etcd to build the template of pods. If only the authority is missing in the
-// Secret, running shards are still maintained, and the store says what is missing.
+// A pool reads the Secret of an external etcd, because the pod template depends on it. If the Secret exists but lacks
+// the authority, the pool continues to maintain running shards, and the store reports what is missing.
 func TestAPoolGoesOnWithAnIncompleteEtcdSecret(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {

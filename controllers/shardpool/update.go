@@ -29,7 +29,7 @@ type updating struct {
 	writer
 	live     client.Reader // bypasses the cache
 	seen     *observed.Pool
-	statuses []v1alpha1.ShardStatus // the statuses of seen.Shards, in the same order
+	statuses []v1alpha1.ShardStatus // of seen.Shards, in the same order
 	places   *places
 	shards   shardClient
 	choosing *sync.Mutex       // held while a shard of the store is chosen and stopped; one mutex per store
@@ -74,8 +74,8 @@ func (u *updating) do(ctx context.Context) step.Outcome {
 	return u.restart(ctx, u.seen.Shards[i], all)
 }
 
-// waitsForImage reports whether a shard keeps its image for now. The gateways and etcd take a new image first, because
-// a bad image costs less there. A shard that serves no groups does not wait.
+// waitsForImage reports whether a shard keeps its present image for now. The gateways and etcd get a new image first,
+// because a bad image does less harm there. A shard that serves no groups need not wait.
 func (u *updating) waitsForImage(o *observed.Shard) bool {
 	store := u.seen.Store.Status.Image
 	if store == "" || store == u.seen.Image || o.Pod == nil || fleet.ImageOf(&o.Pod.Spec) == u.seen.Image {
@@ -177,7 +177,7 @@ func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.
 	for _, t := range cached {
 		seen[t.Name] = t
 	}
-	// These StatefulSets are not in the cache yet.
+	// Add the shards whose StatefulSets the cache does not contain yet.
 	for i := range sets.Items {
 		set := &sets.Items[i]
 		if _, ok := seen[set.Name]; !ok && (set.Spec.Replicas == nil || *set.Spec.Replicas > 0) {

@@ -143,7 +143,7 @@ func holds(live client.Object, wanted *unstructured.Unstructured) (bool, error) 
 	}
 	want := wanted.DeepCopy()
 	want.SetOwnerReferences(nil)
-	delete(want.Object, "apiVersion") // a typed object that was read from the API lacks these fields
+	delete(want.Object, "apiVersion") // typed objects that were read from the API server lack these two fields
 	delete(want.Object, "kind")
 	return contains(fields, want.Object), nil
 }
@@ -179,7 +179,8 @@ func contains(live, want any) bool {
 	}
 }
 
-// prune removes the results of empty typed fields: nulls, and an unset creation time.
+// prune removes what encoding leaves behind for empty fields of a Go type: null values, and a creation time that is
+// not set.
 func prune(fields map[string]any) {
 	for k, v := range fields {
 		switch v := v.(type) {
@@ -232,7 +233,7 @@ func (s *appliedMemory) note(live client.Object, wanted string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.objects) >= appliedMax {
-		clear(s.objects) // after this, objects that still exist are compared once more
+		clear(s.objects) // the only effect is that each object is compared once more
 	}
 	s.objects[live.GetUID()] = appliedObject{live.GetResourceVersion(), wanted}
 }

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// readsNothing is a reader that finds every object, or none if gone is set.
+// readsNothing simulates a reader that finds every object or, if gone is set, none.
 type readsNothing struct {
 	client.Reader
 	gone bool
@@ -29,7 +29,7 @@ func (r *readsNothing) Get(_ context.Context, key client.ObjectKey, _ client.Obj
 	return nil
 }
 
-// countOf returns the number of reconciles of objects of the given kind; -1: there is no such series.
+// countOf returns the number of reconciles counted for the given kind, or -1 if the kind has no series.
 func countOf(t *testing.T, kind string) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()

@@ -51,7 +51,7 @@ func CacheTransform() toolscache.TransformFunc {
 	return func(o any) (any, error) {
 		switch o := o.(type) {
 		case *corev1.Node:
-			o.Status.Images = nil // up to 50 names, which are most of a node's bytes
+			o.Status.Images = nil // up to 50 images, whose names take up most of a node's bytes
 		case *appsv1.StatefulSet, *appsv1.Deployment, *corev1.Service, *policyv1.PodDisruptionBudget, *storagev1.StorageClass,
 			*networkingv1.NetworkPolicy:
 			return o, nil
@@ -120,7 +120,7 @@ func learnWriters(ctx context.Context, c client.Client, live client.Object, want
 	bare.SetGroupVersionKind(wanted.GroupVersionKind())
 	bare.SetNamespace(wanted.GetNamespace())
 	bare.SetName(wanted.GetName())
-	bare.SetUID(live.GetUID()) // if the object was deleted in the meantime, no new object is created
+	bare.SetUID(live.GetUID()) // prevents the creation of a new object if this one was deleted in the meantime
 	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(bare),
 		client.FieldOwner(v1alpha1.FieldManager+"-learns"))
 	if err != nil {
@@ -137,7 +137,8 @@ func takeOverPatch(live client.Object, entries []metav1.ManagedFieldsEntry) ([]b
 	}
 	ops := []op{
 		{"replace", "/metadata/managedFields", entries},
-		{"replace", "/metadata/resourceVersion", live.GetResourceVersion()}, // causes a conflict if the cache is stale
+		// The write fails with a conflict if the cache is stale.
+		{"replace", "/metadata/resourceVersion", live.GetResourceVersion()},
 	}
 	if _, there := live.GetAnnotations()[annotationApplied]; there {
 		ops = append(ops, op{"replace", "/metadata/annotations/" + strings.ReplaceAll(annotationApplied, "/", "~1"), ""})
@@ -159,7 +160,7 @@ func fieldsOf(entries []metav1.ManagedFieldsEntry, n int) (*fieldpath.Set, error
 
 func withFields(e metav1.ManagedFieldsEntry, set *fieldpath.Set) metav1.ManagedFieldsEntry {
 	raw, err := set.ToJSON()
-	if err != nil { // decoding a set that was read from JSON can fail only by a bug
+	if err != nil { // the set was decoded from JSON, so only a bug can make this fail
 		panic(err)
 	}
 	e.FieldsV1 = metav1.NewFieldsV1(string(raw))
@@ -218,7 +219,7 @@ func keeps(p fieldpath.Path, ours *fieldpath.Set, wanted *unstructured.Unstructu
 		}
 		fallthrough
 	case corev1.ServiceTypeNodePort:
-		// Others may set the node port of one of the operator's ports. A port that others added is removed completely.
+		// Others may choose the node port of a port that the operator has set. Ports that others have added are removed.
 		if under(serviceOutside) || strings.HasSuffix(path, ".nodePort") && ours.Has(p[:len(p)-1]) {
 			return true
 		}

@@ -22,7 +22,7 @@ func Read(ctx context.Context, from client.Reader, what string, key client.Objec
 	if err == nil || apierrors.IsNotFound(err) {
 		return err == nil, nil
 	}
-	// The key of a cluster-scoped object begins with a slash.
+	// The key of a cluster-scoped object has no namespace, so it begins with a slash.
 	return false, fmt.Errorf("read %s %s: %w", what, strings.TrimPrefix(key.String(), "/"), err)
 }
 

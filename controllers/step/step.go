@@ -21,7 +21,7 @@ const (
 	PauseLong = time.Minute
 )
 
-// Clock is the clock of a reconciler; nil: time.Now.
+// Clock returns the current time. The nil Clock is time.Now.
 type Clock func() time.Time
 
 // Time returns the time of the clock.
@@ -89,7 +89,8 @@ func (o Outcome) IsStalled() bool { return o.kind == fail }
 // Err returns the error of Retry, or nil.
 func (o Outcome) Err() error { return o.err }
 
-// After returns the pause until the next reconcile. With 0, it starts only when a watched object changes.
+// After returns the pause until the next reconcile. A pause of 0 means that only a change of a watched object starts
+// it.
 func (o Outcome) After() time.Duration { return o.after }
 
 // Again returns the same outcome with the given pause until the next reconcile.

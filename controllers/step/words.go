@@ -14,7 +14,7 @@ type number interface{ ~int | ~int32 | ~int64 }
 // serves" and "groups serve".
 func Count[N number](n N, one, many string) string { return units.Count(int64(n), one, many) }
 
-// CountOf returns a part of a total with their noun, such as "0 of 1 group" or "1 of 12 groups".
+// CountOf returns a part and the total with a noun, such as "0 of 1 group" or "1 of 12 groups".
 func CountOf[N number](part, all N, one, many string) string {
 	return units.Number(int64(part)) + " of " + Count(all, one, many)
 }

@@ -46,7 +46,7 @@ func TestATextThatIsTruncatedRemainsText(t *testing.T) {
 
 // The API server refuses the whole status of an object for one condition with such a reason.
 func TestAReasonThatTheAPIServerRefusesIsReplaced(t *testing.T) {
-	pattern := regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`) // the pattern of the CRDs
+	pattern := regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`) // copied from the CRDs
 	for reason, want := range map[string]string{
 		"Ready": "Ready", "A_b:c,d1": "A_b:c,d1", "": reasonUnknown, "not this": reasonUnknown, "1st": reasonUnknown,
 		"Ends:": reasonUnknown, "Ä": reasonUnknown, strings.Repeat("x", 1025): reasonUnknown, "Two\n": reasonUnknown,

@@ -114,7 +114,8 @@ func runs(pod *corev1.Pod) bool {
 // NotYetUsed describes the files and settings in the status that the process does not use yet. The result is empty if
 // the process uses all of them.
 func (a *Answer) NotYetUsed(status *v1alpha1.TLSStatus) string {
-	etcd := a.Pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd // etcd does not distinguish callers
+	// Etcd accepts no callers, so it need not trust their authorities.
+	etcd := a.Pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd
 	switch {
 	case a.Err != nil:
 		return fmt.Sprintf("it does not tell of its certificates: %v", a.Err)

@@ -17,14 +17,14 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// Keys of the Secret with a store's authorities. If the current authorities are present as certificates without keys,
-// processes trust them, but they issue no certificates.
+// Keys of the Secret that contains a store's authorities. The current authorities may be present as certificates
+// without keys. Processes then trust them, but the operator cannot issue certificates with them.
 const (
 	keyOfBundle       = "ca.key"
 	keyOfClientBundle = "client-ca.key"
 	nextPrefix        = "next-" // prefix of the keys for the next authorities
-	// keyOfSource is the key for the source that issues with the authorities, as a v1alpha1.TLSSource. If it is absent,
-	// the operator issues and has the authorities' keys.
+	// keyOfSource is the key under which the Secret names the source that issues with these authorities, as a
+	// v1alpha1.TLSSource. If it is absent, the operator itself issues, and the Secret contains the authorities' keys.
 	keyOfSource = "source"
 )
 
@@ -44,30 +44,31 @@ type Authorities struct {
 	unrecorded bool
 }
 
-// NewAuthorities returns the first authorities of a store. They are the authorities of the source found or, if found is
-// nil, new ones.
+// NewAuthorities returns the first authorities of a store. If found is not nil, they are the authorities of that
+// source. Otherwise the operator creates them.
 func NewAuthorities(found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
 	a := &Authorities{data: map[string][]byte{}}
 	return a, a.set("", found, store, now)
 }
 
-// WithNext returns a copy with next authorities. They are the authorities of the source found or, if found is nil, new
-// ones.
+// WithNext returns a copy that also has next authorities. If found is not nil, they are the authorities of that
+// source. Otherwise the operator creates them.
 func (a *Authorities) WithNext(found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
 	out := &Authorities{data: a.Data()}
 	return out, out.set(nextPrefix, found, store, now)
 }
 
-// Adopted returns current authorities for which only the certificates remain, together with the next authorities, which
-// will replace them. The next authorities are chosen as in WithNext.
+// Adopted returns current authorities of which only the certificates are left, together with the next authorities,
+// which will replace them. It chooses the next authorities in the same way as WithNext.
 func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities,
 	error) {
 	a := &Authorities{data: map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clientBundle}}
 	return a.WithNext(found, store, now)
 }
 
-// Merged returns a copy whose current authorities are the current and the next ones together, and issue no
-// certificates. It is used when the next authorities are superseded by others during a change.
+// Merged returns a copy whose current authorities consist of both the current and the next ones. They are trusted,
+// but issue no certificates. This is needed if the next authorities are themselves replaced before a change is
+// complete.
 func (a *Authorities) Merged() *Authorities {
 	out := &Authorities{data: map[string][]byte{keyOfSource: a.data[keyOfSource]}}
 	if out.data[keyOfSource] == nil {
@@ -94,7 +95,7 @@ func (a *Authorities) isUnrecorded(status *v1alpha1.TLSStatus) bool {
 	return err == nil && err2 == nil && bundle == status.Bundle && clients == status.ClientBundle
 }
 
-// issuing returns which of the authorities issue certificates in a state.
+// issuing returns whether the current or the next authorities issue certificates in the given state.
 func (a *Authorities) issuing(told InUse) Which {
 	if told.IssueBy == Next && a.HasNext() {
 		return Next
@@ -131,8 +132,8 @@ func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
 	return false, nil
 }
 
-// set replaces both authorities below a prefix with new ones. If found is not nil, it replaces them with the
-// authorities of the source found, for which only the certificates are available.
+// set replaces the authorities for processes and for callers, whose keys in the Secret begin with prefix. If found is
+// not nil, the new ones are those of that source, without their private keys. Otherwise the operator creates them.
 func (a *Authorities) set(prefix string, found *Found, store *v1alpha1.RecordStore, now time.Time) error {
 	if found != nil {
 		delete(a.data, prefix+keyOfBundle)
@@ -199,8 +200,8 @@ func (a *Authorities) Promoted() *Authorities {
 	return out
 }
 
-// Bundles returns the authorities that processes trust in a state, in PEM. After the next authorities have replaced the
-// current ones, they are used for both.
+// Bundles returns the authorities that processes trust in a state, in PEM. If there are no next authorities, it
+// returns the current ones in any state, because the next ones may already have become the current ones.
 func (a *Authorities) Bundles(told InUse) (bundle, clientBundle []byte) {
 	return a.bundle(told, workload.KeyBundle), a.bundle(told, workload.KeyClientBundle)
 }
@@ -243,7 +244,7 @@ func (a *Authorities) issuer(told InUse, caller bool) (*authority.Authority, err
 	return authority.Parse(a.data[prefix+cert], a.data[prefix+key])
 }
 
-// prefix returns the prefix of these authorities' keys in the Secret.
+// prefix returns the prefix of the Secret's keys for the current or the next authorities.
 func (w Which) prefix() string {
 	if w == Next {
 		return nextPrefix

@@ -27,7 +27,7 @@ func TestAnAbsurdShardHasAState(t *testing.T) {
 	fleettest.Absurdly(t, words, func(a *fleettest.Absurd) {
 		honest, o := serveWell(), serveWell()
 		a.Fill(o)
-		// Keeping some parts valid lets the absurd values in the other parts decide the result.
+		// In some rounds, keep some parts valid, so that the absurd values in the other parts determine the result.
 		for _, keep := range []func(){
 			func() { o.NodeName, o.Node, o.Parked, o.Refused = honest.NodeName, honest.Node, false, "" },
 			func() { o.Claim, o.Volume = honest.Claim, honest.Volume },

@@ -180,7 +180,7 @@ func (o *Shard) unscheduled() (v1alpha1.ShardState, string) {
 				"namespaces hold this one and that a disk is as large as storage.size; the scheduler says: %s", o.ClassName,
 			workload.ShardClaim(o.Name), words)
 	}
-	if o.Node != nil && o.Node.Spec.Unschedulable { // no other node can take a pod with a local volume
+	if o.Node != nil && o.Node.Spec.Unschedulable { // a pod with a local volume cannot run on any other node
 		return v1alpha1.ShardUnschedulable, fmt.Sprintf("node %s is cordoned, and the shard's disk is there: kubectl "+
 			"uncordon %s when the node is to work again; the scheduler says: %s", o.NodeName, o.NodeName, words)
 	}
@@ -201,8 +201,8 @@ func (o *Shard) waitingState() (v1alpha1.ShardState, string) {
 	}
 	switch fleet.WaitingFor(waiting) {
 	case fleet.WaitingImage:
-		// The kubelet is waiting for its next attempt. Keep the message of the last attempt, so that the status does
-		// not alternate between two texts.
+		// The kubelet waits before it tries again. Keep the message of its last attempt, so that the status does not
+		// alternate between two texts.
 		if waiting == fleet.ReasonImagePullBackOff && o.Last.State == v1alpha1.ShardImagePull &&
 			strings.Contains(o.Last.Message, status.Image+" ") {
 			return o.Last.State, o.Last.Message
@@ -279,7 +279,8 @@ func (o *Shard) reportedState() (v1alpha1.ShardState, string) {
 	}
 	if o.AwaitsEtcd() {
 		return v1alpha1.ShardPending, fmt.Sprintf("%s. RecordStore, condition %s: %s", o.Report.GetShard().GetMessage(),
-			o.EtcdTrouble.Type, o.EtcdTrouble.Message) // the shard's report, followed by the store's instruction for its etcd
+			// The shard's own message, followed by what the store says about its etcd.
+			o.EtcdTrouble.Type, o.EtcdTrouble.Message)
 	}
 	r, state := o.Report.GetShard(), fleet.StateOf(o.Report)
 	switch state {

@@ -81,7 +81,7 @@ var decideTests = []struct {
 	name   string
 	change func(*Shard)
 	state  v1alpha1.ShardState
-	says   []string // the message contains each of these texts
+	says   []string // texts that the message has to contain
 }{
 	{"well", func(*Shard) {}, v1alpha1.ShardServing, nil},
 	{"has problems, and serves", func(o *Shard) {
@@ -316,7 +316,7 @@ func TestDecideShard(t *testing.T) {
 			if got.Name != "ssd-1" || got.Number != 1 {
 				t.Errorf("status is of %s, number %d", got.Name, got.Number)
 			}
-			// A decision is stable: with it as the last status, Decide returns the same.
+			// Decisions are stable: with its own result as the last status, Decide returns the same result.
 			o.Last = got
 			if o.Last.Volume == nil {
 				o.Last.Volume = &v1alpha1.VolumeStatus{}
@@ -393,7 +393,7 @@ func TestDecideShardVolume(t *testing.T) {
 	}
 }
 
-// Numbers that change frequently are written in steps.
+// The status keeps the old value of a frequently changing number until the number has changed by at least one step.
 func TestDecideShardSteps(t *testing.T) {
 	o := serveWell()
 	o.Report.Shard.CapacityBytes, o.Report.Shard.FreeBytes = 1000, 500

@@ -92,7 +92,7 @@ func Full(freeBytes, reserveBytes int64) bool {
 // countGroups counts the groups in the shard's report. Values that are missing in the report do not change.
 func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 	last := o.Last
-	s.LeadingGroups = 0 // a shard that does not answer leads no group
+	s.LeadingGroups = 0 // a shard that does not answer is assumed to lead no groups
 	s.Groups, s.DamagedGroups, s.LostGroups, s.Records, s.StoredBytes = last.Groups, last.DamagedGroups, last.LostGroups,
 		last.Records, last.StoredBytes
 	r := o.Report
@@ -106,7 +106,7 @@ func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 		}
 		return
 	case r.GetShard().GetState() == recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL:
-		s.Groups = int32(len(r.GetGroups())) //nolint:gosec // at most 65536
+		s.Groups = int32(len(r.GetGroups())) //nolint:gosec // there are at most 65536 groups
 		return
 	case !r.GetShard().GetState().Serves(): // the shard has opened no groups
 		return
@@ -123,7 +123,7 @@ func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 		if g.GetState().Serves() {
 			s.ServingGroups++
 		}
-		if g.GetLeader() { // only the leader's copy counts
+		if g.GetLeader() { // count the records only on the shard that leads the group
 			records += g.GetRecords()
 			s.LeadingGroups++
 		}

@@ -44,7 +44,8 @@ func TestDecideShardLoadRate(t *testing.T) {
 				got.Load, test.rate, test.percent, test.text)
 		}
 	}
-	// The reported rate is kept while the shard does not answer, and changes in steps.
+	// While the shard does not answer, the rate that it last reported is kept. Small changes of the rate are not
+	// written.
 	o.Report.Shard.Load, o.DeviceRate = loadOf(), 1800<<20
 	o.Last = Decide(o)
 	o.Report.Shard.Load.BytesPerSecond = 880 << 20

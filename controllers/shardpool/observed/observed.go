@@ -30,7 +30,7 @@ type Pool struct {
 	Sets    map[int32]*appsv1.StatefulSet
 	Pods    map[int32]*corev1.Pod
 	Claims  map[int32]*corev1.PersistentVolumeClaim
-	Objects map[int32]*v1alpha1.Shard      // Shards that are named after the pool and their number
+	Objects map[int32]*v1alpha1.Shard      // the Shards whose names match the pool and their numbers
 	Last    map[int32]v1alpha1.ShardStatus // the last observed status of all shards
 	// Misnamed are Shards that refer to the pool, but whose name is not that of the pool followed by a number. The
 	// operator did not create them.
@@ -38,7 +38,7 @@ type Pool struct {
 	// Silent holds the names of the shards in the namespace whose disk did not answer.
 	Silent map[string]bool
 
-	Device *v1alpha1.DeviceRate // rate that a Job measured for the pool's class; nil: no Job has measured it
+	Device *v1alpha1.DeviceRate // rate that a Job has measured for the pool's StorageClass; nil: there was no such Job
 	Plan   fleet.NumbersPlan
 	Shards []*Shard // the planned shards, in the order of plan.All
 }
@@ -65,7 +65,7 @@ type Shard struct {
 	Claim        *corev1.PersistentVolumeClaim
 	Volume       *corev1.PersistentVolume
 	Node         *corev1.Node // the node of the pod or, without a pod, of the local volume
-	NodeName     string       // empty: not known yet
+	NodeName     string       // empty if the node is not known yet
 	ClassMissing bool         // the StorageClass does not exist
 	// Refused says why the shard is not created: its class creates a file system other than the one in the spec. If it
 	// is empty, the shard is created.

@@ -16,7 +16,7 @@ import (
 // For any observations about a pool and its shards, the API server accepts the status. A single condition that it
 // refuses would prevent the write of the whole status.
 func TestTheStatusOfAnAbsurdPoolCanBeWritten(t *testing.T) {
-	reason := regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`) // the pattern of the CRDs
+	reason := regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`) // copied from the CRDs
 	words := []string{"ssd-0", "ssd-1", string(v1alpha1.PoolDrained), "Dreaming", "not a state",
 		v1alpha1.ConditionEtcdReady,
 		string(v1alpha1.ShardServing), string(v1alpha1.ShardLoading), string(v1alpha1.ShardDiskLost),
@@ -24,7 +24,7 @@ func TestTheStatusOfAnAbsurdPoolCanBeWritten(t *testing.T) {
 	fleettest.Absurdly(t, words, func(a *fleettest.Absurd) {
 		pool := &v1alpha1.ShardPool{}
 		a.Fill(pool)
-		pool.Status.Conditions = nil // only the operator writes conditions
+		pool.Status.Conditions = nil // only the operator writes the conditions of a pool, so they are not absurd
 		f := &Found{Seen: &observed.Pool{Pool: pool, Store: &v1alpha1.RecordStore{}, Shards: []*observed.Shard{}}}
 		a.Fill(f.Seen.Store)
 		a.Fill(&f.Statuses)

@@ -36,7 +36,7 @@ func TestSummary(t *testing.T) {
 		reason  string // empty: complete
 		says    string
 		stalled bool
-		after   bool // whether the pool is reconciled again soon
+		after   bool // whether another reconcile is requested soon
 	}{
 		"all serve": {[]v1alpha1.ShardState{serving, v1alpha1.ShardDraining, v1alpha1.ShardParked}, nil, "", "",
 			false, false},

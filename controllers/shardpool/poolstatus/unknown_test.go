@@ -42,7 +42,7 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 		"none answers": {states: []v1alpha1.ShardState{v1alpha1.ShardUnreachable}, facts: pod, isTrue: kubernetes},
 		"foreign volumes": {states: []v1alpha1.ShardState{v1alpha1.ShardForeign}, facts: report,
 			isTrue: append(slices.Clone(kubernetes), v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
-				v1alpha1.ConditionDrained), // the shards answer, and hold no groups
+				v1alpha1.ConditionDrained), // the shards answer, and say that they hold no groups
 			isFalse: []string{v1alpha1.ConditionLoaded, v1alpha1.ConditionVolumesReady}},
 	} {
 		f := shardsIn(c.states...)
@@ -57,7 +57,7 @@ func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
 		for _, got := range conditions {
 			want := metav1.ConditionUnknown
 			switch {
-			case got.Type == v1alpha1.ConditionEtcdReady: // EtcdReady is copied from the store, which has no such condition yet
+			case got.Type == v1alpha1.ConditionEtcdReady: // copied from the store, which does not have this condition yet
 				want = ""
 			case slices.Contains(c.isTrue, got.Type):
 				want = metav1.ConditionTrue

@@ -24,7 +24,8 @@ const (
 type Turn struct {
 	Name  string
 	State v1alpha1.ShardState
-	// Outdated is true if the pod has to be recreated (see observed.Shard) and the shard does not wait for its image.
+	// Outdated is true if the shard's pod has to be recreated (see observed.Shard), and the shard need not wait until it
+	// may have the new image.
 	Outdated bool
 	Mine     bool      // the shard belongs to the pool that chooses
 	Since    time.Time // when the shard's pod was created
@@ -56,7 +57,7 @@ func CostOf(state v1alpha1.ShardState) Cost {
 		v1alpha1.ShardCrashLooping:
 		return CostNone
 	}
-	return CostUnknown // Parked, NodeDown, NodeLost: no pod exists, or deleting it would not restart the shard
+	return CostUnknown // Parked, NodeDown, NodeLost: there is no pod, or deleting it would not restart the shard
 }
 
 // steady reports whether a shard is neither starting nor unreachable, so that its set of serving groups will not change
