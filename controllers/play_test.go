@@ -37,7 +37,7 @@ type play struct {
 	NoResize  bool     // claims keep their size
 	NoKubelet bool     // pods do not start
 	NoSets    bool     // the StatefulSet controller does not run
-	kubelet   kubelet  // nil: pods run no real process
+	kubelet   kubelet  // nil if pods run no real processes
 	NoPods    []string // StatefulSets whose pods cannot be created, because a quota is exhausted
 
 	mu      sync.Mutex

@@ -28,7 +28,7 @@ import (
 // playedArchiver simulates the pod of an archive.
 type playedArchiver struct {
 	mu     sync.Mutex
-	report *archiving.Report // nil: it does not answer
+	report *archiving.Report // nil if the archiver does not answer
 }
 
 func (a *playedArchiver) Report(context.Context, string) (*archiving.Report, error) {

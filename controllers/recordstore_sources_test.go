@@ -71,7 +71,7 @@ func (p *storePlay) installCertManager(ctx context.Context) {
 type issuers struct {
 	play      *storePlay
 	by        map[string]*authority.Authority
-	change    func(data map[string][]byte)           // changes the data of each Secret; nil: no change
+	change    func(data map[string][]byte)           // changes the data of each Secret; nil if nothing is to be changed
 	condition func(name string) (status, why string) // condition of a Certificate that is not signed; nil if it has none
 }
 

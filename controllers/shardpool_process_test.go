@@ -65,7 +65,7 @@ func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*recordv1
 type processes struct {
 	binary, root, etcd string
 	apart              bool // each shard is a failure domain
-	// deliver returns the files of a pod's folder of certificates; nil: pods have none.
+	// deliver returns the files of a pod's folder of certificates. If it is nil, pods have no such folder.
 	deliver func(ctx context.Context, pod *corev1.Pod) (deliveredFiles, error)
 	running map[string]*exec.Cmd // by the UID of the pod
 }

@@ -23,10 +23,10 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// oneAnswer is one response of scriptedStore. The zero value means success.
+// oneAnswer is one answer of scriptedStore. The zero value is success.
 type oneAnswer struct {
 	code   codes.Code
-	reason string // empty if the error comes from the transport
+	reason string // empty if the transport fails
 	wait   time.Duration
 }
 
@@ -43,7 +43,7 @@ var (
 	storage    = oneAnswer{code: codes.ResourceExhausted, reason: "QUOTA_EXCEEDED"}
 )
 
-// putAnswers lists, for each record, the responses to successive attempts to put it. Puts of other records succeed.
+// putAnswers are the successive answers to the puts of each record. Puts of other records succeed.
 var putAnswers = map[int64][]oneAnswer{
 	1:  {unknown, overloaded, broken, {}},
 	2:  {mismatch},
@@ -58,8 +58,8 @@ var putAnswers = map[int64][]oneAnswer{
 	13: {failed},
 }
 
-// clientLines are the lines that a driver must print after its puts and gets. A driver that makes all calls must also
-// print clientLinesOfAll. The words "maybe done" mean that the write may have been applied.
+// clientLines are the lines that a driver prints for puts and reads. Programs with all calls also print
+// clientLinesOfAll. "maybe" in a line says that the write may have been done.
 var (
 	clientLines = []string{
 		"put 1: stored", "put 2: VERSION_MISMATCH", "put 3: GROUP_FAILED, maybe done", "put 4: RECORD_EXISTS",
@@ -73,14 +73,14 @@ var (
 	}
 )
 
-// scriptedStore responds to each call as its script says. It records every call that a correct client would not make.
+// scriptedStore answers each call according to its script. It records each call that a correct client would not make.
 type scriptedStore struct {
 	recordv1.UnimplementedRecordServiceServer
 	mu       sync.Mutex
 	puts     map[int64]int       // number of puts received
 	ids      map[int64][]byte    // request id of each record's put
-	late     map[int64]time.Time // time for each record before which the put must not be repeated
-	calls    map[string]int      // number of calls to each other method
+	late     map[int64]time.Time // from a record to the time before which no other put of it may arrive
+	calls    map[string]int      // number of calls of other methods
 	breaches []string
 }
 
@@ -88,7 +88,7 @@ func (s *scriptedStore) breach(format string, args ...any) {
 	s.breaches = append(s.breaches, fmt.Sprintf(format, args...))
 }
 
-// next counts a call of the method, and returns how many calls came before it.
+// next counts a call, and returns the number of earlier calls of the method.
 func (s *scriptedStore) next(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (a oneAnswer) status() *status.Status {
 	return st
 }
 
-// put checks that a put is correct, and returns the response that the script has for it.
+// put checks a put and returns the scripted answer.
 func (s *scriptedStore) put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, oneAnswer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,8 +171,8 @@ func scriptedRecord(id int64) *recordv1.Record {
 	}
 }
 
-// BatchPut responds to the puts of a message one by one. The second and the fourth stream, however, break after they
-// have received a message.
+// BatchPut answers the puts of a message one by one. But the second and the fourth stream break after they have
+// received a message.
 func (s *scriptedStore) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchPutRequest,
 	recordv1.BatchPutResponse]) error {
 	n := s.next("BatchPut")
@@ -238,11 +238,11 @@ func (s *scriptedStore) Watch(in *recordv1.WatchRequest,
 	if breaks {
 		return slowReader.status().Err()
 	}
-	<-stream.Context().Done() // a watch ends only when the caller cancels it
+	<-stream.Context().Done() // only the caller ends a watch
 	return nil
 }
 
-// Scan breaks after its first record. The next scan must continue from the cursor.
+// Scan breaks after its first record.
 func (s *scriptedStore) Scan(in *recordv1.ScanRequest, stream grpc.ServerStreamingServer[recordv1.ScanResponse]) error {
 	id, breaks := int64(30), s.next("Scan") == 0
 	if !breaks {
@@ -262,10 +262,10 @@ func (s *scriptedStore) Scan(in *recordv1.ScanRequest, stream grpc.ServerStreami
 	return nil
 }
 
-// TestClientsHeedAnswers runs the programs in examples/ against a store that responds according to a script. A client
-// must repeat a write only if the reason allows it. It must then use the same request id, and must not repeat the
-// write earlier than RetryInfo says. It must also report when the outcome of a write is unknown, refuse damaged data,
-// repeat the failed part of a batch, and continue a stream from its cursor.
+// TestClientsHeedAnswers runs the programs of examples/ against a store that answers according to a script. A client
+// must repeat a write only if the reason allows it, with the same request id, and not earlier than the answer's
+// RetryInfo says. It must remember that a result is unknown, refuse damaged bytes, repeat the failed part of a batch,
+// and continue a stream from its cursor.
 func TestClientsHeedAnswers(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {

@@ -54,7 +54,7 @@ type rotating struct {
 type member struct {
 	folder   string
 	identity identity.Identity
-	process  *process // nil: the member is a caller
+	process  *process // nil if the member is a caller
 	cgroup   *memoryCgroup
 	notAfter time.Time
 }

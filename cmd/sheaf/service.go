@@ -52,11 +52,11 @@ type service struct {
 	logger   *slog.Logger
 	traces   *telemetry.Traces
 	registry *prometheus.Registry
-	certs    *certs.Source // nil: the process uses plaintext
+	certs    *certs.Source // nil if the process uses plaintext
 	store    *registry.Store
-	audit    *guard.Audit // nil: no audit log was requested
+	audit    *guard.Audit // nil if no audit log was requested
 	grants   certs.Decides
-	http     string // address; empty: none
+	http     string // address; empty if there is no HTTP server
 }
 
 // run opens the resources that the flags name, calls serve, and closes the resources once serve has returned. The

@@ -149,7 +149,7 @@ func awaitDrained(ctx context.Context, out *cli.Output, conn *cli.Conn, shard st
 		if err != nil {
 			return fmt.Errorf("listing shards: %w; shard %s is drained all the same", err, shard)
 		}
-		var row *recordv1.Shard // nil: the shard is not registered and has no groups
+		var row *recordv1.Shard // nil if the shard is not registered and has no groups
 		for _, s := range list.GetShards() {
 			if s.GetName() == shard {
 				row = s

@@ -85,7 +85,7 @@ func runTop(ctx context.Context, out *cli.Output, conn *cli.Conn, file *os.File,
 type storeSeen struct {
 	finding.Facts
 	moves   []*recordv1.Move
-	traffic string // rates and times of calls, as text; empty: not shown
+	traffic string // rates and times of calls, as text; empty if they are not shown
 	err     error  // set if the query failed; the other fields are then empty
 }
 

@@ -33,7 +33,7 @@ type observedDisks struct {
 	// jobs holds the Jobs and claims for disks that are being wiped or looked at, by the name of the raw volume.
 	jobs map[string]observedJob
 
-	namespace, image string   // namespace of the operator and its Jobs, and image of the Jobs; empty: unknown
+	namespace, image string   // namespace of the operator and its Jobs, and image of the Jobs; empty if unknown
 	pullSecrets      []string // names of Secrets in that namespace for pulling that image
 }
 

@@ -45,8 +45,8 @@ const wipeEvery = 5 * time.Second
 
 // observedJob holds the observed objects of a Job that inspects or wipes a disk.
 type observedJob struct {
-	job   *batchv1.Job                  // nil: the Job does not exist
-	claim *corev1.PersistentVolumeClaim // nil: the claim does not exist
+	job   *batchv1.Job                  // nil if the Job does not exist
+	claim *corev1.PersistentVolumeClaim // nil if the claim does not exist
 }
 
 // standsInFor returns the name of the volume that pv replaces while its disk is wiped, or "" if pv is an ordinary

@@ -45,7 +45,7 @@ type Placement interface {
 // EtcdMember is a member of an etcd cluster, as seen by the other members.
 type EtcdMember struct {
 	PeerAddress string // host:port
-	Trouble     string // why the member is unhealthy; empty: the member is healthy
+	Trouble     string // why the member is unhealthy; empty if the member is healthy
 }
 
 // EtcdCredentials holds the contents of the Secret for an external etcd.

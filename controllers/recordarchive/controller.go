@@ -64,9 +64,9 @@ type Reconciler struct {
 	Client client.Client // reads from the cache
 	// Live reads from the API server. It is for Secrets, which are not cached.
 	Live     client.Reader
-	Recorder events.EventRecorder // nil: events are only logged
+	Recorder events.EventRecorder // if nil, events are only logged
 	Archives Archives
-	// Trust makes the certificates of archivers; nil: they have none.
+	// Trust creates the certificates of archivers. If it is nil, archivers have none.
 	Trust *trust.Keeper
 	// Image is the image of the pod for a RecordArchive that names none. If it is empty, each has to name one.
 	Image string
@@ -383,7 +383,7 @@ func (r *Reconciler) archivesOf(ctx context.Context, namespace, store string) (r
 
 // storeChanged passes changes of those properties of a store that its archive's pod depends on.
 var storeChanged = step.Changed(func(s *v1alpha1.RecordStore) any {
-	var certificates any // nil: the archiver has no certificate
+	var certificates any // nil if the archiver has no certificate
 	if tls := s.Status.TLS; tls != nil {
 		certificates = []any{tls.Phase, tls.Bundle, tls.WithoutImage}
 	}

@@ -15,7 +15,7 @@ import (
 type figures struct {
 	store      string
 	conditions map[string]bool // does not contain conditions that are Unknown
-	through    float64         // Unix seconds; 0: not known
+	through    float64         // Unix seconds; 0 if not known
 	holes      int32
 }
 

@@ -42,15 +42,15 @@ var personReasons = []string{archiving.ReasonTakenOver, archiving.ReasonForeign,
 // observed holds what a reconcile has observed about an archive. Its methods make decisions and do no I/O.
 type observed struct {
 	archive *v1alpha1.RecordArchive
-	store   *v1alpha1.RecordStore // nil: there is none, or it was not read
+	store   *v1alpha1.RecordStore // nil if there is none, or it was not read
 	now     time.Time
 
 	credentials     []string // keys of the Secret that the pod uses
 	credentialsHash string
 
-	deployment *appsv1.Deployment // nil: there is none yet
-	pod        *corev1.Pod        // the newest pod; nil: there is none
-	report     *archiving.Report  // nil: the pod has not reported
+	deployment *appsv1.Deployment // nil if there is none yet
+	pod        *corev1.Pod        // the newest pod; nil if there is none
+	report     *archiving.Report  // nil if the pod has not reported
 	silent     error              // why there is no report
 }
 

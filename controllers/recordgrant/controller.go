@@ -67,7 +67,7 @@ type Reconciler struct {
 	IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage, error)
 	// Live reads ConfigMaps with keys, which are not cached.
 	Live client.Reader
-	// Transports asks processes for the version of their table; nil: no process is asked.
+	// Transports asks processes for the version of their table. If it is nil, no process is asked.
 	Transports trust.TransportClient
 	// Book receives the answers of the processes, from which the status of stores is derived. If Book is nil, the
 	// answers are not recorded.

@@ -48,9 +48,9 @@ type keySource struct {
 	mu sync.Mutex // guards all fields below
 	// keys is nil before keys were read. It is empty if all keys of the issuer were removed.
 	keys  json.RawMessage
-	read  time.Time // when keys were last read; zero: never
+	read  time.Time // when keys were last read; zero if never
 	tried time.Time
-	// failed is the first error since the last successful read; empty: the last attempt succeeded.
+	// failed is the first error since the last successful read. It is empty if the last attempt succeeded.
 	failed string
 	since  time.Time // when failed was set
 	wanted bool      // a process received a token signed by an unknown key
@@ -330,7 +330,7 @@ const accountsKept = time.Minute
 type accounts struct {
 	mu     sync.Mutex // guards all fields below
 	issuer access.Issuer
-	read   time.Time // zero: never
+	read   time.Time // zero if never
 }
 
 // serviceAccounts returns the issuer of the cluster's ServiceAccounts with its keys.

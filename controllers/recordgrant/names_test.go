@@ -50,8 +50,8 @@ type plays struct {
 	writes   int                      // attempts to write a status, including failed ones
 	issuers  []v1alpha1.TokenIssuer   // issuers of each store
 	keys     []byte                   // keys of each issuer, which are in a ConfigMap
-	noKeys   error                    // error of reading the ConfigMap; nil: it can be read
-	noTable  error                    // error of writing a table; nil: it can be written
+	noKeys   error                    // error of reading the ConfigMap; nil if it can be read
+	noTable  error                    // error of writing a table; nil if it can be written
 }
 
 func newPlays(t *testing.T) *plays {

@@ -63,16 +63,18 @@ type Reconciler struct {
 	Live       client.Reader
 	Events     events.EventRecorder
 	Placements fleet.Placements
-	// Groups holds the reports of shards about their groups, which the controller of pools records; nil: there are
-	// none.
+	// Groups holds the reports of shards about their groups, which the controller of pools records. If it is nil, there
+	// are no reports.
 	Groups *fleet.GroupBook
-	// Grants holds the findings of the controller of grants about grant tables and issuers; nil: there are none.
+	// Grants holds the findings of the controller of grants about grant tables and issuers. If it is nil, there are
+	// none.
 	Grants *fleet.GrantBook
-	// Trust creates certificates; nil: stores have no certificates.
+	// Trust creates certificates. If it is nil, stores have no certificates.
 	Trust *trust.Keeper
 	// Transports asks processes which certificates they use. It is required if Trust is set.
 	Transports trust.TransportClient
-	// Credentials receives the credentials with which the operator connects to stores; nil: nobody needs them.
+	// Credentials receives the credentials with which the operator connects to stores. If it is nil, they are not passed
+	// on.
 	Credentials trust.Credentials
 	// Image is the image of shards, gateways and etcd for a store whose spec names no image.
 	Image string
@@ -113,7 +115,7 @@ var storeSteps = []step.Step[work]{
 	}},
 	{Name: "pools", Do: func(ctx context.Context, w *work) step.Outcome {
 		at, _ := w.r.written.Load(w.store.UID)
-		written, _ := at.(time.Time) // zero: this operator has not written the status yet
+		written, _ := at.(time.Time) // zero if this operator has not written the status yet
 		w.seen.keeps = w.now.Sub(written) < step.PauseShort
 		return gatherPools(ctx, w.Client, w.seen, w.r.Groups, w.r.arrived.last(w.store.UID), w.now)
 	}},

@@ -28,15 +28,16 @@ type observedMember struct {
 	Name  string
 	Pod   *corev1.Pod
 	Claim *corev1.PersistentVolumeClaim
-	// ClassName is the class of the claim from the spec or the cluster's default; empty: there is no default class.
+	// ClassName is the class of the claim: the one in the spec, or else the cluster's default. It is empty if the
+	// cluster has no default class.
 	ClassName    string
 	ClassMissing bool // the class does not exist
 	// Cordoned is the node of the member's local volume if that node is cordoned, or "" otherwise.
 	Cordoned string
 	// Events are the warnings of the kubelet or the StatefulSet controller, the newest first.
 	Events []string
-	// Asked is true if the other members were asked about this member. Known is their answer; nil: they do not list
-	// this member.
+	// Asked is true if the other members were asked about this member. Known is their answer. It is nil if they do not
+	// list this member.
 	Asked bool
 	Known *fleet.EtcdMember
 }

@@ -26,8 +26,8 @@ const (
 
 // firstPlacement describes how long, and for how many shards, the first placement of groups waits.
 type firstPlacement struct {
-	shards int32     // number of shards that have to be registered; 0: no wait
-	until  time.Time // end of the wait; zero: etcd does not hold the placement yet
+	shards int32     // number of shards that have to be registered; 0 if the placement does not wait
+	until  time.Time // end of the wait; zero if etcd does not hold the placement yet
 	most   time.Time // upper limit of until
 }
 

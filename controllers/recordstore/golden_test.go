@@ -70,7 +70,7 @@ type scene struct {
 	gateway  func(*appsv1.Deployment)                    // changes a Deployment that runs
 	gateways []corev1.Pod
 	warnings []corev1.Event
-	tls      func(pod string) (certs.Report, error) // nil: the operator creates no certificates
+	tls      func(pod string) (certs.Report, error) // nil if the operator creates no certificates
 	between  func(ctx context.Context, c client.Client, round int) error
 	rounds   int // 0 means three rounds
 

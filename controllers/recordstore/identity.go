@@ -59,7 +59,7 @@ func firstTLS(ctx context.Context, live client.Reader, store *v1alpha1.RecordSto
 }
 
 // gatherPools lists the pools that refer to the store, and reads their shards. The argument arrived is the time at
-// which the last new shard registered; zero: this operator has not read etcd yet.
+// which the last new shard registered. It is zero if this operator has not read etcd yet.
 func gatherPools(ctx context.Context, cached client.Reader, seen *observed, groups *fleet.GroupBook,
 	arrived, now time.Time) step.Outcome {
 	store := seen.store

@@ -18,14 +18,15 @@ type storeFigures struct {
 	conditions           map[string]bool // does not contain conditions that are Unknown
 	groups               v1alpha1.GroupCounts
 	shards               v1alpha1.ShardCounts
-	gateways             *readyCount // nil: not observed yet
-	etcd                 *readyCount // nil: not observed yet, or not managed
+	gateways             *readyCount // nil if not observed yet
+	etcd                 *readyCount // nil if not observed yet, or if the etcd is not managed
 	records, storedBytes int64
-	copyingBytes         *int64 // nil: the shards have not been asked yet
-	// certificateEnds is the earliest expiry of a certificate in use, in Unix seconds; 0: no process has reported one.
+	copyingBytes         *int64 // nil if the shards have not been asked yet
+	// certificateEnds is the earliest expiry of a certificate in use, in Unix seconds. It is 0 if no process has
+	// reported one.
 	certificateEnds float64
-	// processes has the number of processes that run, and the number of those that use the transport and authorities
-	// recorded for them; nil: they were not asked.
+	// processes has the number of running processes, and the number of those that use the transport and authorities
+	// recorded for them. It is nil if the processes were not asked.
 	processes    *readyCount
 	poolsStalled int // pools that need an administrator
 }

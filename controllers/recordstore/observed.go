@@ -30,11 +30,11 @@ type observed struct {
 
 	// certificates
 	transport *reportedTransport
-	source    *trust.Found // the source of the certificates; nil: the operator
+	source    *trust.Found // the source of the certificates; nil if it is the operator
 
 	// gateway objects
 	gateway *appsv1.Deployment
-	trouble string // ": " and the reason why a gateway does not run; empty: no reason is known
+	trouble string // ": " and the reason why a gateway does not run; empty if no reason is known
 
 	// etcd objects
 	etcdPods  []corev1.Pod

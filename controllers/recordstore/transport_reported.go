@@ -19,7 +19,7 @@ type reportedTransport struct {
 	running   string // identifies the processes that were asked
 	reports   trust.Reports
 	plaintext int32     // number of plaintext connections
-	notAfter  time.Time // earliest expiry of a certificate in use; zero: none reported
+	notAfter  time.Time // earliest expiry of a certificate in use; zero if none was reported
 	first     string    // the pod whose certificate expires first
 	trusts    string    // authorities that at least one process trusts
 	// mode is the transport that all processes use. It is TransportBoth if they differ, and empty if no process runs.

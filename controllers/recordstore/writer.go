@@ -23,7 +23,7 @@ import (
 // are written earlier, by the methods whose names begin with commit.
 type writer struct {
 	client.Client
-	recorder events.EventRecorder // nil: reports go to the log only
+	recorder events.EventRecorder // if nil, reports go only to the log
 	// store owns the objects that writer writes. Its status is the new one.
 	store *v1alpha1.RecordStore
 	// written is the status on the API server.

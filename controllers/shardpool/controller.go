@@ -73,7 +73,7 @@ type Reconciler struct {
 	// Live reads from the API server. It is for decisions that a stale cache could make wrong.
 	Live   client.Reader
 	Shards fleet.ShardClient
-	// Trust creates the certificates of shards; nil: shards have no certificates.
+	// Trust creates the certificates of shards. If it is nil, shards have no certificates.
 	Trust *trust.Keeper
 	// Register reads and updates the placement. If it is nil, the removal of shards depends only on the shards' own
 	// reports.
@@ -81,8 +81,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Image is the image of the pods of a store whose spec names no image.
 	Image string
-	// Groups receives the shards' reports about their groups, for the controller of stores; nil: nobody needs the
-	// reports.
+	// Groups receives the shards' reports about their groups, for the controller of stores. If it is nil, the reports
+	// are not recorded.
 	Groups *fleet.GroupBook
 	Now    step.Clock
 

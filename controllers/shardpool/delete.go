@@ -142,7 +142,7 @@ func deletionPolicy(seen *observed.Pool) v1alpha1.DeletionPolicy {
 // existing StatefulSet creates its claim again.
 func (h writer) removeClaims(ctx context.Context, seen *observed.Pool, all bool) error {
 	for n, set := range seen.Sets {
-		claim := seen.Claims[n] // nil: the claim has not been created yet
+		claim := seen.Claims[n] // nil if the claim has not been created yet
 		if all || claim != nil && claim.Spec.VolumeName == "" {
 			if err := h.removeSet(ctx, set, metav1.DeletePropagationBackground); err != nil {
 				return err

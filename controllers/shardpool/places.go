@@ -20,7 +20,7 @@ type places struct {
 	store    *v1alpha1.RecordStore
 	silent   map[string]bool // the shards whose disks did not answer
 
-	view *fleet.Places // the first answer of etcd; nil: etcd has not been asked yet, or has not answered
+	view *fleet.Places // the first answer of etcd; nil if etcd has not been asked yet, or has not answered
 	err  error
 }
 

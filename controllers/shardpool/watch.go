@@ -95,7 +95,7 @@ func (r *Reconciler) pools(ctx context.Context, in []client.ListOption,
 // storeChanged passes changes of a store's spec, UID, image, deletion, planned generations and wanted certificates,
 // and the loss and return of its etcd or placement. The rest of the store's status is derived from the pools.
 var storeChanged = step.Changed(func(s *v1alpha1.RecordStore) any {
-	var certificates any // nil: the shards have no certificates
+	var certificates any // nil if the shards have no certificates
 	if tls := s.Status.TLS; tls != nil {
 		certificates = []any{tls.Phase, tls.Bundle, tls.WithoutImage}
 	}

@@ -14,7 +14,7 @@ import (
 // writer writes to the API server for one pool, and reports its actions. Its client reads from the cache.
 type writer struct {
 	client.Client
-	recorder events.EventRecorder // nil: reports go to the log only
+	recorder events.EventRecorder // if nil, reports go only to the log
 	// pool owns the objects that writer writes. annotate changes the pool's metadata; nothing else changes the pool.
 	pool *v1alpha1.ShardPool
 }

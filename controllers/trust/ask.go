@@ -38,7 +38,7 @@ type Answer struct {
 	Pod    *corev1.Pod
 	Secret string // the Secret with the process's certificate
 	Report certs.Report
-	Err    error // nil: the process answered
+	Err    error // nil if the process answered
 }
 
 // Ask asks the running processes of a store, and returns their answers in the order of their pods. If rests is true,

@@ -34,7 +34,7 @@ func TestDecide(t *testing.T) {
 		next  bool
 		merge bool
 		done  bool
-		words string // a part of the words; empty: no words
+		words string // a part of the words; empty if there are none
 	}{
 		"a new store begins as it is asked to": {
 			in: Input{Wanted: required, Rotate: "x"}, want: State{Transport: required, Phase: ready, Since: now, Rotated: "x"},

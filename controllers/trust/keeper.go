@@ -67,7 +67,7 @@ type leaf struct {
 	trusts              bundles           // the bundles in the same Secret
 	read                time.Time
 	pairs               [sha256.Size]byte // hash of the certificates with their keys
-	under               string            // underOf at the time of the check that found the leaf good; empty: not checked
+	under               string            // underOf when the leaf was found to be good; empty if it was not checked
 }
 
 // underOf identifies the authorities that issue and are trusted in a state. If a certificate was last found good under

@@ -111,7 +111,7 @@ func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 	case !r.GetShard().GetState().Serves(): // the shard has opened no groups
 		return
 	}
-	s.Groups, s.DamagedGroups, s.LostGroups = int32(len(r.GetGroups())), 0, 0 //nolint:gosec // at most 65536
+	s.Groups, s.DamagedGroups, s.LostGroups = int32(len(r.GetGroups())), 0, 0 //nolint:gosec // at most 65536 groups
 	var records, bytes int64
 	for _, g := range r.GetGroups() {
 		switch fleet.TroubleOf(g) {

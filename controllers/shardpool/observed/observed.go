@@ -24,7 +24,7 @@ type Pool struct {
 	Pool  *v1alpha1.ShardPool
 	Store *v1alpha1.RecordStore
 	Image string // the image that the shards should run
-	// HoldBytes is how much history each shard keeps for the store's archive. 0: the shard chooses.
+	// HoldBytes is how much history each shard keeps for the store's archive. If it is 0, the shard decides.
 	HoldBytes int64
 
 	Sets    map[int32]*appsv1.StatefulSet
@@ -38,7 +38,7 @@ type Pool struct {
 	// Silent holds the names of the shards in the namespace whose disk did not answer.
 	Silent map[string]bool
 
-	Device *v1alpha1.DeviceRate // rate that a Job has measured for the pool's StorageClass; nil: there was no such Job
+	Device *v1alpha1.DeviceRate // rate that a Job has measured for the pool's StorageClass; nil if there was no such Job
 	Plan   fleet.NumbersPlan
 	Shards []*Shard // the planned shards, in the order of plan.All
 }
@@ -76,7 +76,7 @@ type Shard struct {
 
 	Report    *recordv1.ShardStatus
 	ReportErr error
-	// EtcdTrouble is the problem that the store reports about its etcd; nil: there is no problem.
+	// EtcdTrouble is the problem that the store reports about its etcd, or nil if there is none.
 	EtcdTrouble *metav1.Condition
 
 	Last     v1alpha1.ShardStatus // the previous status
@@ -85,8 +85,8 @@ type Shard struct {
 	Copies   int32  // number of copies of each group
 	Template string // hash of the wanted pod template
 	Now      time.Time
-	// DeviceRate is the rate of a disk of the class in bytes per second, as a Job measured it; 0: no Job has measured
-	// it.
+	// DeviceRate is the rate, in bytes per second, that a Job has measured for a disk of the class. It is 0 if no Job
+	// has measured one.
 	DeviceRate int64
 	MessageMax int
 }

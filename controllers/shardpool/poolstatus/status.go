@@ -18,7 +18,7 @@ import (
 
 // Found holds the findings of the steps of a reconcile. Each step adds its own part, and reads no other part.
 type Found struct {
-	Seen *observed.Pool // nil: the reconcile stopped before it decided about shards, and all other fields are empty
+	Seen *observed.Pool // nil if the reconcile stopped before it decided about shards; all other fields are then empty
 	// Statuses has the statuses of the shards: first those of Seen.Shards in their order, then those of shards that
 	// could not be removed yet.
 	Statuses []v1alpha1.ShardStatus
@@ -32,7 +32,7 @@ type Found struct {
 
 // Growth says why volumes do not have the wanted size yet.
 type Growth struct {
-	Reason  string // empty: all volumes have the wanted size
+	Reason  string // empty if all volumes have the wanted size
 	Message string
 	Stalled bool
 }
@@ -50,7 +50,7 @@ func (g Growth) Outcome() step.Outcome {
 
 // Update says why some pods do not have the wanted template yet.
 type Update struct {
-	Reason  string // empty: all pods have the wanted template
+	Reason  string // empty if all pods have the wanted template
 	Message string
 }
 

@@ -33,7 +33,7 @@ func TestSummary(t *testing.T) {
 	for name, c := range map[string]struct {
 		states  []v1alpha1.ShardState
 		notes   step.Notes
-		reason  string // empty: complete
+		reason  string // empty if the outcome is complete
 		says    string
 		stalled bool
 		after   bool // whether another reconcile is requested soon
