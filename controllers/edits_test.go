@@ -107,7 +107,7 @@ func another(item any) any {
 	return item
 }
 
-// words holds sets of values. A field that has one value of a set may also accept the other values of the set.
+// words holds sets of values. If a field has one of the values in a set, it may also accept the others.
 var words = [][]string{
 	{"ClusterIP", "NodePort", "None", "ClientIP"}, {"TCP", "UDP"}, {"HTTP", "HTTPS"}, {"Cluster", "Local"},
 	{"ClusterFirst", "Default"},

@@ -263,7 +263,7 @@ func (t *fakeObjects) patchStatus(ctx context.Context, c client.Client, o client
 	})
 }
 
-// patched sets o to the result of applying a patch to the live object and updating it.
+// patched applies a patch to the live object, updates the live object, and copies the result into o.
 func (t *fakeObjects) patched(o client.Object, patch client.Patch, update func(client.Object) error) error {
 	data, err := patch.Data(o)
 	if err != nil {

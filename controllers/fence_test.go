@@ -71,7 +71,7 @@ var _ = Describe("The fence around the operator's account", needs("an admission 
 			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}},
 		}}
 		for _, object := range []client.Object{secret, pod, volume} {
-			if object != client.Object(pod) { // the operator's role does not allow it to create pods in any case
+			if object != client.Object(pod) { // the operator's role does not allow it to create any pods
 				refused(account.Create(ctx, object.DeepCopyObject().(client.Object)), notMade)
 			}
 			Expect(api.Create(ctx, object)).To(Succeed())

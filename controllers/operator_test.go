@@ -245,7 +245,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 	})
 })
 
-// conditionStatus returns the status of the condition kind, or "" if the condition is absent.
+// conditionStatus returns the status of the condition of type kind, or "" if there is no such condition.
 func conditionStatus(conditions []metav1.Condition, kind string) metav1.ConditionStatus {
 	for _, c := range conditions {
 		if c.Type == kind {

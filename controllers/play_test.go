@@ -40,17 +40,18 @@ type play struct {
 	kubelet   kubelet  // nil if pods run no real processes
 	NoPods    []string // StatefulSets whose pods cannot be created, because a quota is exhausted
 
-	mu      sync.Mutex
-	ips     int
-	byIP    map[string]string                        // from a pod's IP address to its shard
-	reports map[string]func(r *recordv1.ShardStatus) // shard -> changes to the report of a healthy shard
-	silent  map[string]bool                          // shards that do not answer
-	hangs   map[string]bool                          // shards whose disk does not answer
-	keyless bool                                     // the operator has no certificate for the store
-	started map[string]int                           // shard -> number of pods created
-	volumes map[string]string                        // claim -> UUID of the volume
+	mu   sync.Mutex
+	ips  int
+	byIP map[string]string // from a pod's IP address to its shard
+	// From a shard to a function that modifies its report, which is that of a healthy shard.
+	reports map[string]func(r *recordv1.ShardStatus)
+	silent  map[string]bool   // shards that do not answer
+	hangs   map[string]bool   // shards whose disk does not answer
+	keyless bool              // the operator has no certificate for the store
+	started map[string]int    // from a shard to the number of pods created for it
+	volumes map[string]string // from a claim to the UUID of its volume
 	storeID string
-	uuidOf  func(shard string) string // UUID of the shard's volume
+	uuidOf  func(shard string) string // returns the UUID of the shard's volume
 }
 
 func newPlay(ctx context.Context) *play {

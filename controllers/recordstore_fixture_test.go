@@ -306,7 +306,8 @@ func (p *storePlay) holds(ctx context.Context) (string, int) {
 	return uid, groups
 }
 
-// picture returns the objects that the store owns by kind and name, as text without the API server's counters.
+// picture returns, by kind and name, a text for each object that the store owns. The texts do not contain the
+// counters of the API server.
 func (p *storePlay) picture(ctx context.Context) map[string]string {
 	GinkgoHelper()
 	pictures := map[string]string{}

@@ -169,7 +169,7 @@ func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore
 	wanted func(*v1alpha1.TLSStatus) bool) {
 	GinkgoHelper()
 	for range 60 {
-		_ = p.round(ctx) // conflicts disappear in later rounds
+		_ = p.round(ctx) // a conflict is resolved in a later round
 		store := p.get(ctx)
 		if always != nil {
 			always(store)

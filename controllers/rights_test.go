@@ -46,13 +46,13 @@ func (r right) String() string {
 type rights struct {
 	mu      sync.Mutex
 	used    map[right]bool
-	refused map[string]bool // requests that the role does not allow, as text
+	refused map[string]bool // descriptions of requests that the role does not allow
 }
 
 // asked records the rights that the operator has used in all specs.
 var asked = &rights{used: map[right]bool{}, refused: map[string]bool{}}
 
-// roundTripper is a function that is an http.RoundTripper.
+// roundTripper makes an http.RoundTripper of a function.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -135,7 +135,7 @@ func verbsOf(request *http.Request, named bool, code int) []string {
 }
 
 // resourceOf reads the group and the resource, including its subresource, from a path such as
-// /apis/apps/v1/namespaces/a/statefulsets/b/scale. The result named is true if the path is about one object.
+// /apis/apps/v1/namespaces/a/statefulsets/b/scale. It returns true for named if the path is about a single object.
 func resourceOf(u *url.URL) (group, resource string, named, ok bool) {
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
 	switch {

@@ -47,7 +47,8 @@ var _ = Describe("A ShardPool and a Job that measures its class", func() {
 		Expect(p.get(ctx, "ssd").Status.Device).To(BeNil())
 
 		run(ctx, "bench", classGrows, fleettest.RateMessage(2<<30), ended)
-		p.r = p.reconciler(acting) // a new operator writes the progress without a pause
+		// A new operator writes the progress immediately, because it does not know of the last write.
+		p.r = p.reconciler(acting)
 		p.settle(ctx, 0)
 		pool := p.get(ctx, "ssd")
 		Expect(pool.Status.Device).NotTo(BeNil())

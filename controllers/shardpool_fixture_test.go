@@ -105,8 +105,8 @@ func (p *poolPlay) reconcile(ctx context.Context, name string) (ctrl.Result, err
 	return result, err
 }
 
-// round reconciles every pool, and lets each simulated component perform one step. The time between rounds is long
-// enough that changing numbers are written in each round.
+// round reconciles every pool, and lets each simulated component perform one step. It treats each status as due for a
+// write, as if enough time had passed since the previous round.
 func (p *poolPlay) round(ctx context.Context) error {
 	p.r.ForgetWrites()
 	var pools v1alpha1.ShardPoolList
@@ -159,8 +159,8 @@ func (p *poolPlay) words(ctx context.Context) (words []string) {
 	return words
 }
 
-// expect checks that the condition kind of the pool has the given status and reason, and that its message has all the
-// words.
+// expect checks that the pool's condition of type kind has the given status and reason, and that its message contains
+// all the words.
 func (p *poolPlay) expect(ctx context.Context, pool, kind string, status metav1.ConditionStatus, reason string,
 	words ...string) {
 	GinkgoHelper()

@@ -21,8 +21,8 @@ func (p *storePlay) changePool(ctx context.Context, change func(*v1alpha1.ShardP
 	Expect(api.Update(ctx, pool)).To(Succeed())
 }
 
-// expectPool checks that the condition kind of the pool has the given status and reason, and that its message has all
-// the words.
+// expectPool checks that the pool's condition of type kind has the given status and reason, and that its message
+// contains all the words.
 func (p *storePlay) expectPool(ctx context.Context, name, kind string, status metav1.ConditionStatus, reason string,
 	words ...string) {
 	GinkgoHelper()

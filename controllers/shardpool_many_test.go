@@ -22,7 +22,7 @@ import (
 // Live reach the API server, because all others are answered by a cache.
 type calls struct{ reads, lists, writes, live int }
 
-// counting is held while a call is counted, because several StatefulSets are written concurrently.
+// counting guards the counts, because several StatefulSets are written concurrently.
 var counting sync.Mutex
 
 func count(n *int) {

@@ -90,7 +90,7 @@ func TestControllers(t *testing.T) {
 	}
 	suite.RandomSeed = int64(soaktest.Seed(t, 1)) // determines the order of the specs
 	if !soaktest.Long() {
-		suite.FlakeAttempts = 2 // processes of Kubernetes answer in real time
+		suite.FlakeAttempts = 2 // the processes of Kubernetes may be slow on a busy machine
 	}
 	noteFlakes = func(report *ginkgo.Report) {
 		for n := range report.SpecReports {

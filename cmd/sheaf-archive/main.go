@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// version is stamped by the build.
+// version is set by the build.
 var version = "unknown"
 
 func main() {

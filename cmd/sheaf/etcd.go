@@ -208,7 +208,7 @@ func runEtcd(ctx context.Context, out *cli.Output, f etcdFlags) error {
 	return errors.Join(err, stopHTTP())
 }
 
-// readyTimeout is the time limit of the read of etcd by /readyz.
+// readyTimeout limits how long /readyz waits for an answer from etcd.
 const readyTimeout = 2 * time.Second
 
 // handler returns the handler of the member's HTTP port. It also works before the member runs.

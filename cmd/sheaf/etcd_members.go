@@ -27,7 +27,7 @@ func (f *etcdAt) add(cmd *cobra.Command) {
 	f.tls.add(cmd)
 }
 
-// hint suggests an action if no member answers.
+// hint suggests what to do if no member answers.
 func (f *etcdAt) hint() string {
 	if f.client.Credentials == nil && !f.client.UsesFiles() {
 		return ". It was asked without TLS: where it speaks TLS, give --tls-dir, or --etcd-ca, --etcd-cert and --etcd-key"

@@ -288,8 +288,8 @@ func tooLong(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-// A client that floods a gateway, with or without a certificate, makes the gateway use only bounded memory, and calls
-// of other clients continue.
+// A client may flood a gateway, with or without a certificate. The gateway then uses only a limited amount of memory,
+// and still answers the calls of other clients.
 func TestFloodsAreBounded(t *testing.T) {
 	soaktest.Only(t, "proc", "it floods the machine with connections and frames")
 	d := startFlooded(t)

@@ -193,7 +193,7 @@ left. It cannot be undone; the damaged bytes are kept aside on the shard.`,
 	return cmd
 }
 
-// damageRow is a place of damage in JSON.
+// damageRow describes one place of damage in the JSON output.
 type damageRow struct {
 	Group       string   `json:"group"`
 	Shard       string   `json:"shard,omitempty"`

@@ -71,7 +71,7 @@ func (w *writer) resolveInterrupted(ctx context.Context) {
 	w.cut = nil
 	t, before := w.k.t, w.known[op.id]
 	there, data, version := w.k.get(ctx, op.id)
-	// The record is either completely in the state before the write or completely in the state after it.
+	// The record must be either exactly as it was before the write, or exactly as the write leaves it.
 	isBefore := (before == nil || !before.there) && !there || before != nil && before.there && there &&
 		version == before.version
 	isAfter := op.delete && !there || !op.delete && there && bytes.Equal(data, op.data()) &&

@@ -35,7 +35,7 @@ type holder struct {
 	changed *sync.Cond
 	initial int            // initial window of a stream
 	window  int            // window of the connection
-	windows map[uint32]int // windows of open streams, in addition to the initial window
+	windows map[uint32]int // from an open stream to the size of its window minus the initial size
 	ended   bool           // the server has closed the connection
 }
 
@@ -306,7 +306,7 @@ func TestUnreadAnswersStayWithinACgroup(t *testing.T) {
 	for who, c := range map[string]struct {
 		method  string
 		headers int
-		most    int64 // bytes
+		most    int64 // peak memory in bytes
 	}{
 		"without a certificate": {healthv1.Health_Check_FullMethodName, 3900, 64 << 20},
 		"without a grant":       {recordv1.AccessService_WhoAmI_FullMethodName, 15 << 10, 128 << 20},

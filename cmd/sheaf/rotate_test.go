@@ -399,9 +399,9 @@ func (r *rotating) goOn() {
 	}
 }
 
-// Certificates, authorities, tokens and the transport change during calls of all kinds. No call fails, apart from
-// failures that the client repeats automatically, and no process restarts. A caller whose certificate is from a dropped
-// authority is refused. `make soak-proc` makes the changes 100 times, 10 times and 20 times.
+// Certificates, authorities, tokens and the transport change during calls of all kinds. No process restarts, and no
+// call fails, except for calls that the client repeats automatically. A caller whose certificate was issued by a
+// dropped authority is refused. `make soak-proc` repeats each kind of change between 10 and 100 times.
 func TestNothingFailsWhileSecretsChange(t *testing.T) {
 	t.Parallel()
 	leaves, authorities, tokens := 2, 1, 1

@@ -157,8 +157,8 @@ func groupCell(g *recordv1.Group) cli.Cell {
 // roleWord returns a replica's role in its group. The text is empty if the role is not known.
 func roleWord(g *recordv1.Group) string { return strings.ToLower(g.GetRole().Word()) }
 
-// lagWords says how far a replica is behind its leader: in percent of the files while they are being copied, and in
-// entries afterwards.
+// lagWords says how far a replica is behind its leader. While files are being copied, this is the percentage of the
+// files that has arrived, and afterwards the number of missing entries.
 func lagWords(g *recordv1.Group) string {
 	switch c := g.GetCopy(); {
 	case c.GetBytesTotal() > 0:

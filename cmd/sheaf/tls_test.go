@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Commands reach a store with TLS by flags or variables. If these are missing or wrong, the error says what to do.
+// Commands can connect to a store with TLS if flags or environment variables name their certificates. If these are
+// missing or wrong, the error says what to do.
 func TestTLSAtTheTerminal(t *testing.T) {
 	dir := t.TempDir()
 	d := startDev(t, dir, "--tls")

@@ -258,7 +258,8 @@ func (s *storeSeen) tiles(colour bool, width int) []string {
 		led[g.GetGroup()] = led[g.GetGroup()] || g.GetLeader()
 	}
 	names := cli.SortedKeys(worst)
-	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) }) // sorts numbers by value
+	// Sorts names that are numbers by their value.
+	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) })
 	perLine := max((width+1)/2, 1)
 	var lines []string
 	for line := range slices.Chunk(names, perLine) {

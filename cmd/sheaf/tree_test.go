@@ -204,7 +204,7 @@ func TestExportWritesNothingOutsideAndReplacesNothing(t *testing.T) {
 	p.do(t, "good", "put", "300", "--attr", "path=good").Want(t, 0)
 	p.do(t, "no path", "put", "301").Want(t, 0)
 
-	// Whether the export writes the link or the file first, it must not write outside of the folder. The export runs
+	// No matter whether the export writes the link or the file first, it must not write outside the folder. It runs
 	// twice because the order is not fixed.
 	out := filepath.Join(base, "out")
 	for range 2 {

@@ -39,7 +39,7 @@ func TestTwoVersions(t *testing.T) {
 		s.startGateway()
 		l.more(300)
 	}
-	replace(sheafBinary, "a", "b") // shards of both versions, with the newer gateway
+	replace(sheafBinary, "a", "b") // now shards of both versions run with the newer gateway
 	if format := strconv.Itoa(volume.FormatVersion); os.Getenv("SHEAF_OLDER_SUPERBLOCK") == format {
 		replace(older, "b", "a")
 	} else {

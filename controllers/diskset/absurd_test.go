@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// For any objects in a cluster, a decision has an outcome with a reason, each disk has a state, and each action can be
-// carried out.
+// Whatever objects a cluster contains, a decision has an outcome with a reason, each disk has a state, and each
+// action can be carried out.
 func TestAbsurdObjectsHaveAnOutcome(t *testing.T) {
 	disks := []v1alpha1.Disk{disk("n1", "a", "1Gi"), disk("n2", "b", "2Gi")}
 	words := []string{"local", "prod", "n1", "n2", "true", "True", "data-p-0-0", "prod/data-p-0-0", "quotes",

@@ -51,7 +51,7 @@ type Reconciler struct {
 	// in which these Jobs run. If either is empty, no disk is wiped, and only a person can release a new disk for
 	// claims.
 	Image, Namespace string
-	// PullSecrets are names of Secrets in that namespace for pulling Image.
+	// PullSecrets are the names of the Secrets in Namespace with which the Jobs pull Image.
 	PullSecrets []string
 
 	changed step.Pacer

@@ -28,13 +28,13 @@ type observedDisks struct {
 	stores map[string]string
 	// pools holds the pools that are not being deleted, by namespace/name.
 	pools   map[string]bool
-	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits until it is formatted
+	blocked map[string]v1alpha1.ShardStatus // from a volume to the shard that waits until the volume is formatted
 	givenUp map[types.UID]bool              // claims whose disks were replaced
 	// jobs holds the Jobs and claims for disks that are being wiped or looked at, by the name of the raw volume.
 	jobs map[string]observedJob
 
 	namespace, image string   // namespace of the operator and its Jobs, and image of the Jobs; empty if unknown
-	pullSecrets      []string // names of Secrets in that namespace for pulling that image
+	pullSecrets      []string // names of the Secrets in the operator's namespace with which the Jobs pull their image
 }
 
 // diskAction is one write.

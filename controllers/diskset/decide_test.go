@@ -503,7 +503,7 @@ func TestADiskIsKeptForItsClaimUntilItIsBound(t *testing.T) {
 	}
 }
 
-// A device path that the spec has on several nodes does not identify a moved disk.
+// If the spec has the same device path on several nodes, the path does not identify a moved disk.
 func TestADeviceOfTheSameNameElsewhereIsNotTheSameDisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.bound("data-p-0-0", "1Gi")
@@ -528,8 +528,8 @@ func TestANodeThatDoesNotExistIsNamed(t *testing.T) {
 	wantState(t, w.settle(), 0, v1alpha1.DiskNodeMissing, "")
 }
 
-// For any sequence of creations and deletions of claims, no disk has two claims, no claim has two disks, and no bound
-// disk is taken from its claim.
+// In whatever order claims are created and deleted, no disk has two claims, no claim has two disks, and no bound disk
+// is taken from its claim.
 func TestDisksAreNeverGivenTwice(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		var disks []v1alpha1.Disk

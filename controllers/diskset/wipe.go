@@ -122,8 +122,8 @@ func (d *diskDecision) wipe(live, after *corev1.PersistentVolume, status *v1alph
 		d.say(false, wipeBegun, live, fmt.Sprintf("wipes %s on %s: %s", status.Device, status.Node, status.Message))
 		status.Claim = ""
 	case standIn != nil && standsInFor(standIn) == live.Name && standIn.DeletionTimestamp == nil:
-		// The replacement volume was created, and then the original volume changed before it was deleted. The disk is
-		// untouched.
+		// The original volume changed after the replacement volume had been created, so it was not deleted. The disk has
+		// not been touched.
 		d.out.actions = append(d.out.actions, diskAction{remove: standIn})
 	}
 }

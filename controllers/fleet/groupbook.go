@@ -300,7 +300,7 @@ func (s GroupSum) Troubles(copies int32) (list []v1alpha1.GroupTrouble) {
 	return list
 }
 
-// NoLeader describes the trouble of a group that has no leader.
+// NoLeader describes the problem of a group that has no leader.
 func (g BookedGroup) NoLeader(name string) v1alpha1.GroupTrouble {
 	return v1alpha1.GroupTrouble{Group: name, State: GroupNoLeader,
 		Message: fmt.Sprintf("no shard leads it, so that calls of it fail; %s loaded on shards that answer",

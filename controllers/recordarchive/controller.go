@@ -310,7 +310,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return out.Result()
 }
 
-// run makes the pod of an archive, and asks it.
+// run creates the pod of an archive, and asks it for its report.
 func (w *work) run(ctx context.Context) step.Outcome {
 	w.notes.Add(step.Run(ctx, makesPod, w))
 	w.notes.Add(step.Run(ctx, asksPod, w))

@@ -107,7 +107,7 @@ func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		before v1alpha1.GrantGroups
 		change func(*v1alpha1.RecordGrantSpec)
-		want   string // the grant in the next table
+		want   string // the expected grant in the next table
 	}{
 		"nothing is taken out": {some, func(*v1alpha1.RecordGrantSpec) {}, all},
 		"a subject": {some, func(s *v1alpha1.RecordGrantSpec) { s.Subjects = s.Subjects[:1] },

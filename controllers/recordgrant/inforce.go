@@ -90,8 +90,8 @@ func (r *Reconciler) notWritten(key types.NamespacedName, out step.Outcome) *fle
 		since.UTC().Format(time.RFC3339), out.Message())}
 }
 
-// inForce asks the processes of a store for the version of their table. The result known is false if it cannot be
-// determined yet whether the grants are in force. The result again is the pause before the processes have to be asked
+// inForce asks the processes of a store for the version of their table. It returns false for known if it cannot be
+// determined yet whether the grants are in force. It returns as again the pause before the processes have to be asked
 // again.
 func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, version int64) (what fleet.GrantsInForce,
 	known bool, again time.Duration) {
@@ -165,7 +165,7 @@ func decides(pod *corev1.Pod) bool {
 }
 
 // behind returns the processes of a store that use a table of another version, or do not report the version, in the
-// order of their pods' names. The result processes is the number of processes that were asked.
+// order of their pods' names. It also returns the number of processes that were asked.
 func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, version int64) (out []behindOne,
 	processes int, err error) {
 	var pods corev1.PodList

@@ -153,9 +153,9 @@ func every(spec *v1alpha1.TokenIssuer) time.Duration {
 	return issuerEvery
 }
 
-// current returns the keys that were last read, after reading them again if that is due. The keys are nil if none were
-// read yet, and empty if the last answer was that the issuer has none, because removed keys must not remain in use. The
-// result failed says why and since when reading has failed.
+// current reads the keys again if that is due, and returns the keys that were last read. They are nil if none have
+// been read yet. They are empty if the last answer was that the issuer has none, because removed keys must not remain
+// in use. If the last attempts failed, current also says why, and since when.
 func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string,
 	spec *v1alpha1.TokenIssuer) (keys json.RawMessage, failed string) {
 	s.mu.Lock()

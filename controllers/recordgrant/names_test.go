@@ -49,7 +49,7 @@ type plays struct {
 	answer   error                    // error of such a write
 	writes   int                      // attempts to write a status, including failed ones
 	issuers  []v1alpha1.TokenIssuer   // issuers of each store
-	keys     []byte                   // keys of each issuer, which are in a ConfigMap
+	keys     []byte                   // the keys of every issuer, as they are in a ConfigMap
 	noKeys   error                    // error of reading the ConfigMap; nil if it can be read
 	noTable  error                    // error of writing a table; nil if it can be written
 }

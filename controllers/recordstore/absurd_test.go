@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// For any reports of etcd, shards and pools, each decision about a store has a reason and a message, and the API server
+// Whatever etcd, shards and pools report, each decision about a store has a reason and a message, and the API server
 // accepts the status.
 func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
 	words := []string{"ssd", "ssd-0", "ssd-1", "1", "2", "True", "False", v1alpha1.ConditionReady,

@@ -39,7 +39,7 @@ type availableInput struct {
 	routing  v1alpha1.RoutingMode
 	groups   v1alpha1.GroupCounts
 	shards   v1alpha1.ShardCounts
-	gateways int32 // gateways that serve, of any template
+	gateways int32 // number of gateways that serve, whatever their template
 	wanted   int32 // wanted number of gateways
 	before   *metav1.Condition
 	// unasked are the shards that the operator cannot reach although the kubelet finds their pods ready. Any group that

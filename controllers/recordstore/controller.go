@@ -204,8 +204,8 @@ func awaits(name string, decide func(*observed) step.Outcome) step.Step[work] {
 	return step.Step[work]{Name: name, Do: func(_ context.Context, w *work) step.Outcome { return decide(w.seen) }}
 }
 
-// checkMembers reports an invalid number of members. Then nothing of the store is changed, because the operator cannot
-// know which members the etcd has.
+// checkMembers reports an invalid number of members. In this case, the operator does not change any part of the
+// store, because it cannot know which members the etcd has.
 func checkMembers(store *v1alpha1.RecordStore) step.Outcome {
 	m := store.Spec.Etcd.Managed
 	if m == nil || workload.ValidEtcdMembers(m.Members) {

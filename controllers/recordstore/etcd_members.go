@@ -49,7 +49,7 @@ func (o *observedMember) well() bool { return o.Pod != nil && workload.PodReady(
 // of inputs and does no I/O.
 func (o *observedMember) why() string {
 	words := o.cause()
-	if len(words) > memberWordsMax { // keep the end of the output of a process, which has the reason for its exit
+	if len(words) > memberWordsMax { // keep the end of the process's output, which says why the process exited
 		words = words[:memberWordsMax/4] + " ... " + words[len(words)-memberWordsMax*3/4:]
 	}
 	return o.Name + ": " + strings.ToValidUTF8(strings.Join(strings.Fields(words), " "), "?")

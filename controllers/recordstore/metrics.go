@@ -152,7 +152,7 @@ func (m *storeMetrics) observe(seen *observed) {
 	if seen.gateway != nil {
 		f.gateways = &readyCount{wanted: workload.GatewayReplicas(store), ready: seen.gateway.Status.AvailableReplicas}
 	}
-	if store.Spec.Etcd.Managed != nil && seen.etcdImage != "" { // the pods of etcd were listed
+	if store.Spec.Etcd.Managed != nil && seen.etcdImage != "" { // this reconcile has listed the pods of etcd
 		f.etcd = &readyCount{wanted: workload.EtcdMembers(store)}
 		for n := range seen.etcdPods {
 			if workload.PodReady(&seen.etcdPods[n]) {

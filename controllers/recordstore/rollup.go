@@ -293,8 +293,8 @@ func unavailable(places *fleet.Places, lost map[string]v1alpha1.ShardStatus) (li
 	return list
 }
 
-// storeLoadText returns the progress of each pool that loads. If the store has several pools, each progress carries
-// the name of its pool.
+// storeLoadText returns the progress of each pool that loads. If the store has several pools, it puts the name of the
+// pool before each progress.
 func storeLoadText(pools []v1alpha1.ShardPool) string {
 	text, n := "", 0
 	for _, pool := range pools {

@@ -169,8 +169,9 @@ func (c *certificates) adoptAuthorities(ctx context.Context) (*trust.Authorities
 	return as, step.Complete()
 }
 
-// trusted returns the certificates of the authorities that processes currently trust, in PEM. They are empty if neither
-// the ConfigMap of the processes nor the Secret of the administrator's certificate has them.
+// trusted returns, in PEM, the certificates of the authorities that processes currently trust. It reads them from the
+// ConfigMap of the processes or from the Secret with the administrator's certificate. They are empty if neither
+// contains them.
 func (c *certificates) trusted(ctx context.Context) (bundle, clients []byte, err error) {
 	store := c.store
 	var told corev1.ConfigMap

@@ -325,8 +325,8 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 	return errors.Join(failed, err)
 }
 
-// pause returns the time until the pool's next reconcile. The argument asked is the time that the outcome of the steps
-// asks for; 0 means that it asks for none. Conditions that soon change shorten the pause.
+// pause returns the time until the pool's next reconcile. The argument asked is the time that the outcome of the
+// steps asks for, or 0 if it asks for none. The pause is shorter if a condition is about to change.
 func (r *Reconciler) pause(pool *v1alpha1.ShardPool, found *poolstatus.Found, asked time.Duration) time.Duration {
 	if asked == 0 {
 		asked = pauseSteady

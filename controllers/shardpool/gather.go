@@ -44,8 +44,8 @@ type sources struct {
 	now    time.Time
 }
 
-// fill reads the state of a pool beyond the objects, which seen already contains. It makes one list request for each
-// kind, regardless of the number of shards. The argument etcd describes how shards reach etcd.
+// fill adds to seen whatever is known about a pool besides its objects, which seen already contains. It makes one
+// list request for each kind, regardless of the number of shards. The argument etcd describes how shards reach etcd.
 func (s sources) fill(ctx context.Context, seen *observed.Pool, etcd workload.EtcdAccess) (err error) {
 	if seen.Device, err = deviceRate(ctx, s.cached, seen.Pool); err != nil {
 		return err

@@ -72,8 +72,8 @@ func (l leaving) leave(ctx context.Context, name string, groups int32) step.Outc
 	return l.emptying(ctx, name, "is to be removed", "raise spec.shards again, or give the store other shards for them")
 }
 
-// emptying reports how far a shard is with moving its groups to other shards, and the remedy if no other shard can take
-// them.
+// emptying reports how many groups a shard still has to move to other shards, and the remedy if no other shard can
+// take them.
 func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Outcome {
 	view, err := l.places.look(ctx)
 	if err != nil {
@@ -103,8 +103,8 @@ func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Out
 		step.Count(len(held), "is", "are")), step.PauseShort)
 }
 
-// stalledOfPlan returns a Fail that is based on the plan. It asks for an early reconcile, because neither etcd nor
-// the shards of other pools are watched.
+// stalledOfPlan returns a Fail whose reason comes from the plan. It asks for an early reconcile, because neither etcd
+// nor the shards of other pools are watched.
 func stalledOfPlan(reason, message string) step.Outcome {
 	return step.Fail(reason, message).Again(step.PauseShort)
 }
@@ -140,8 +140,9 @@ func drainsUnasked(pool *v1alpha1.ShardPool, found *poolstatus.Found) bool {
 	})
 }
 
-// drain reports the progress of the shards of a drained pool, and how many groups each of them still holds. The result
-// held is nil if the pool is not drained or if etcd cannot be asked. The store's controller updates the placement.
+// drain reports the progress of the shards of a drained pool, and returns how many groups each of them still holds.
+// It returns nil for held if the pool is not drained or if etcd cannot be asked. The store's controller updates the
+// placement.
 func (l leaving) drain(ctx context.Context, shards []*observed.Shard, notes *step.Notes) (held map[string]int,
 	out step.Outcome) {
 	if l.pool.Spec.State != v1alpha1.PoolDrained || !l.places.known() {

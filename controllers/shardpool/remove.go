@@ -22,9 +22,9 @@ type removal struct {
 	shards shardClient
 }
 
-// do empties the shards that have to be removed, and deletes the empty ones. The result kept holds the numbers of
-// shards that could not be removed yet although they seemed to be empty. The argument statuses has the decided statuses
-// of the shards that remain.
+// do empties the shards that have to be removed, and deletes those that are empty. It returns the numbers of the
+// shards that seemed to be empty but could not be removed yet. The argument statuses contains the decided statuses of
+// the shards that remain.
 func (r removal) do(ctx context.Context, statuses []v1alpha1.ShardStatus, notes *step.Notes) (kept []int32,
 	out step.Outcome) {
 	leaving := leaving{cached: r.Client, pool: r.pool, places: r.places}

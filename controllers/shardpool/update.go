@@ -90,9 +90,9 @@ func (u *updating) heldUp(reason, by string) step.Outcome {
 	return step.Wait(u.found.Reason, u.found.Message, step.PauseShort)
 }
 
-// parkedWell reports whether a shard that is parked on purpose delays no restart. With one copy, no group needs the
-// shard for a majority. With several copies, turns.Needed checks the groups' majorities after etcd has returned the
-// places of the copies.
+// parkedWell reports whether restarts need not wait for shards that are parked on purpose. With one copy, no group
+// needs such a shard for a majority. With several copies, turns.Needed checks the groups' majorities after etcd has
+// returned the places of the copies.
 func (u *updating) parkedWell() bool {
 	return u.seen.Store.Spec.Replication.Copies <= 1 || u.places.known()
 }

@@ -26,9 +26,9 @@ import (
 const annotationApplied = "sheaf.dev/applied"
 
 // Apply updates the live object to the wanted one by server-side apply, and reverts additions by others (foreign.go).
-// It reads the live object from the client's cache, and writes nothing if the live object matches. The argument owner
-// may be nil. The result changed reports whether Apply has written. A stale cache causes a write that changes nothing,
-// or a conflict.
+// It reads the live object from the client's cache, and writes nothing if the live object matches. It returns true
+// for changed if it has written. The argument owner may be nil. A stale cache causes a write that changes nothing, or
+// a conflict.
 func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (changed bool, err error) {
 	gvk, err := apiutil.GVKForObject(wanted, c.Scheme())
 	if err != nil {
@@ -216,7 +216,8 @@ type appliedObject struct{ resourceVersion, wanted string }
 // asWanted holds the matches that this process remembers.
 var asWanted = &appliedMemory{objects: map[types.UID]appliedObject{}}
 
-// is reports whether a live object was found to match the wanted object with the hash wanted.
+// is reports whether this live object is already known to match the wanted object. The argument wanted is the hash of
+// the wanted object.
 func (s *appliedMemory) is(live client.Object, wanted string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

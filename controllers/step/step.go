@@ -54,9 +54,9 @@ const (
 // Complete continues with the next step.
 func Complete() Outcome { return Outcome{} }
 
-// Wait ends this reconcile, because something outside the operator has to happen first. The next reconcile starts after
-// a pause; with 0, it starts only when a watched object changes. The reason is in CamelCase. The message says what the
-// reconcile waits for.
+// Wait ends this reconcile, because something outside the operator has to happen first. The next reconcile starts
+// after the given pause. If the pause is 0, it starts only when a watched object changes. The reason is in CamelCase.
+// The message says what the reconcile waits for.
 func Wait(reason, message string, after time.Duration) Outcome {
 	return Outcome{kind: wait, reason: reason, words: message, after: after}
 }
@@ -66,7 +66,7 @@ func Fail(reason, message string) Outcome {
 	return Outcome{kind: fail, reason: reason, words: message, after: PauseLong}
 }
 
-// Rest ends this reconcile of an object that matches its spec when the spec asks for no service.
+// Rest ends this reconcile. It is for an object that matches its spec, but whose spec asks for no service.
 func Rest(reason, message string) Outcome {
 	return Outcome{kind: resting, reason: reason, words: message}
 }
@@ -108,7 +108,7 @@ func (o Outcome) Saying(message string) Outcome {
 // Reason returns the reason in CamelCase, or "" for Complete.
 func (o Outcome) Reason() string { return o.reason }
 
-// Message returns the message for people, or "" for Complete.
+// Message returns the human-readable message, or "" for Complete.
 func (o Outcome) Message() string { return o.words }
 
 // Result converts the outcome for controller-runtime.

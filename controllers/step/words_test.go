@@ -44,7 +44,7 @@ func TestATextThatIsTruncatedRemainsText(t *testing.T) {
 	}
 }
 
-// The API server refuses the whole status of an object for one condition with such a reason.
+// A single condition with an invalid reason makes the API server refuse the whole status of an object.
 func TestAReasonThatTheAPIServerRefusesIsReplaced(t *testing.T) {
 	pattern := regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`) // copied from the CRDs
 	for reason, want := range map[string]string{

@@ -31,7 +31,7 @@ const (
 // Limits on the lifetimes of certificates from the operator.
 const (
 	leafLifetime = authority.LeafLifetime
-	// renewThirds is the share of its lifetime, in thirds, after which a leaf is renewed.
+	// renewThirds is how many thirds of its lifetime have passed when a leaf certificate is renewed.
 	renewThirds = 2
 )
 

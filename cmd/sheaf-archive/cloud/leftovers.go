@@ -9,7 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 )
 
-// pagesMax bounds the pages of unfinished uploads, of up to 1,000 each.
+// pagesMax is the maximum number of pages in a list of unfinished uploads. A page lists up to 1,000 uploads.
 const pagesMax = 1000
 
 // RemoveLeftovers aborts the multipart uploads below the bucket's URL that began before the given time. Only S3 keeps

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// For any observations about a shard, the shard has a state, a bounded message, and plausible figures.
+// Whatever is observed about a shard, the shard gets a state, a message of limited length, and plausible numbers.
 func TestAnAbsurdShardHasAState(t *testing.T) {
 	words := []string{"ssd-1", "n1", "Ready", "True", "False", "Bound", "Lost", "Running", "Failed",
 		workload.ContainerShard,

@@ -342,7 +342,7 @@ func (o *Shard) withEvent(words string) string {
 	return words + ": " + o.Events[0]
 }
 
-// AwaitsEtcd reports whether the shard runs but waits while its store reports a problem with its etcd or with the
+// AwaitsEtcd reports whether the shard runs but is waiting, while its store reports a problem with etcd or with the
 // placement.
 func (o *Shard) AwaitsEtcd() bool {
 	return o.EtcdTrouble != nil && fleet.StateOf(o.Report) == v1alpha1.ShardPending

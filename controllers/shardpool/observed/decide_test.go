@@ -19,7 +19,7 @@ import (
 
 var decideNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// serveWell returns a healthy shard; each test changes one thing.
+// serveWell returns a healthy shard, in which each test then changes one thing.
 func serveWell() *Shard {
 	local := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}}
 	local.Spec.Local = &corev1.LocalVolumeSource{Path: "/dev/disk/by-id/x"}
@@ -350,7 +350,7 @@ func equalStatus(a, b v1alpha1.ShardStatus) bool {
 		a.Volume.UUID == b.Volume.UUID)
 }
 
-// A message is truncated to its maximum length, between characters.
+// A message that is too long is truncated, but never in the middle of a character.
 func TestDecideShardBoundsMessages(t *testing.T) {
 	o := serveWell()
 	o.MessageMax = 50

@@ -32,8 +32,8 @@ type Pool struct {
 	Claims  map[int32]*corev1.PersistentVolumeClaim
 	Objects map[int32]*v1alpha1.Shard      // the Shards whose names match the pool and their numbers
 	Last    map[int32]v1alpha1.ShardStatus // the last observed status of all shards
-	// Misnamed are Shards that refer to the pool, but whose name is not that of the pool followed by a number. The
-	// operator did not create them.
+	// Misnamed are Shards that refer to the pool, but are not named after the pool and their number. The operator did
+	// not create them.
 	Misnamed []*v1alpha1.Shard
 	// Silent holds the names of the shards in the namespace whose disk did not answer.
 	Silent map[string]bool

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// For any observations about a pool and its shards, the API server accepts the status. A single condition that it
-// refuses would prevent the write of the whole status.
+// Whatever is observed about a pool and its shards, the API server accepts the status. If it refused a single
+// condition, the whole status could not be written.
 func TestTheStatusOfAnAbsurdPoolCanBeWritten(t *testing.T) {
 	reason := regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`) // copied from the CRDs
 	words := []string{"ssd-0", "ssd-1", string(v1alpha1.PoolDrained), "Dreaming", "not a state",

@@ -185,7 +185,8 @@ func volumes(f *Found) metav1.Condition {
 	return isTrue(v1alpha1.ConditionVolumesReady, "VolumesReady", "every shard has its volume")
 }
 
-// space returns the condition SpaceAvailable. It uses the numbers in the status, which change in steps.
+// space returns the condition SpaceAvailable. It uses the numbers in the status, which do not follow every small
+// change.
 func space(f *Found) metav1.Condition {
 	var fullWords, nearlyWords []string
 	unknown := f.silent()
