@@ -37,7 +37,7 @@ func WantsVolume(message string) bool { return noVolume.MatchString(message) }
 // DeviceTaken reports whether an event says that the device already has content: another file system, a partition
 // table, or the remains of one. The kubelet neither formats nor mounts such a device.
 func DeviceTaken(event string) bool {
-	if step.DeviceMissing(event) { // if the device is missing, mkfs also mentions partition tables
+	if step.DeviceMissing(event) { // mkfs also mentions partition tables when the device is missing
 		return false
 	}
 	return cannotFormat.MatchString(event) || strings.HasPrefix(event, failedMount) && broken.MatchString(event)

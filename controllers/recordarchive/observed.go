@@ -184,9 +184,9 @@ func (seen *observed) current() verdict {
 		return verdict{metav1.ConditionUnknown, reasonNotKnown, "it is not known yet how far the store is archived"}
 	}
 	lag := max(seen.now.Sub(s.ArchivedThrough.Time), 0)
+	// The archiver computes the lag by its own clock, so that the clocks of two machines are not compared.
 	if r != nil && r.LagSeconds != nil {
-		// Computed by the archiver, so that the clocks of two machines are not compared.
-		lag = time.Duration(*r.LagSeconds * float64(time.Second))
+		lag = time.Duration(*r.LagSeconds * float64(time.Second)) // by one clock
 	}
 	if lag > allowed {
 		words := fmt.Sprintf("everything until %s is archived (%s), and nothing later",

@@ -164,8 +164,7 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 		s.tried, s.wanted = now, false
 		found, err := r.readKeys(ctx, namespace, spec)
 		if errors.Is(err, access.ErrNoKeys) && (s.keys == nil || len(s.keys) > 0) {
-			// The issuer now has no keys; forget an earlier error, so that the message says this.
-			s.keys, s.failed = json.RawMessage{}, ""
+			s.keys, s.failed = json.RawMessage{}, "" // an earlier error does not say that there are no keys
 		}
 		switch {
 		case err == nil:
