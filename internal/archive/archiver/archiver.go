@@ -11,7 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/archive/bucket"
 )
 
-// Archiver keeps the archive of one store. One goroutine (Run) owns everything but the board and the copies.
+// Archiver keeps the archive of one store. Only the goroutine that calls Run uses its fields, except board, copies
+// and names, which other goroutines use as well.
 type Archiver struct {
 	opts    Options
 	limits  limits
@@ -19,14 +20,16 @@ type Archiver struct {
 	board   board
 	chain   chain
 	groups  map[uuid.UUID]*group
-	damaged map[uuid.UUID]uint64 // groups all of whose catalogues are damaged, with the number of the newest; of the start
+	// Damaged lists the groups all of whose catalogues were damaged when the archiver started, with the number of each
+	// group's newest catalogue.
+	damaged map[uuid.UUID]uint64
 	copies  copies
-	cache   cache                                // bodies of small log objects, for rolling
-	pending int64                                // bytes of the news in memory, of all groups
-	names   atomic.Pointer[map[uuid.UUID]string] // of all groups; replaced by publish
+	cache   cache                                // bodies of small log objects, kept until their pieces become segments
+	pending int64                                // size in bytes of the new entries in memory, for all groups together
+	names   atomic.Pointer[map[uuid.UUID]string] // names of all groups, replaced as a whole by publish
 }
 
-// New returns an archiver that has not begun.
+// New returns an archiver. It does nothing until Run is called.
 func New(opts Options) (*Archiver, error) {
 	if err := opts.complete(); err != nil {
 		return nil, err
@@ -46,11 +49,11 @@ func newArchiver(opts Options, limits limits) *Archiver {
 	return a
 }
 
-// Status returns what the archiver has done. It is safe for concurrent use.
+// Status returns what the archiver has done so far. It is safe for concurrent use.
 func (a *Archiver) Status() Status { return a.board.read() }
 
-// GroupName returns the name of a group that is archived, as of the last round or the start; empty: the group is not
-// known. It is safe for concurrent use.
+// GroupName returns the name that an archived group had in the last round, or when the archiver started. It returns
+// "" if the group is not known. It is safe for concurrent use.
 func (a *Archiver) GroupName(group uuid.UUID) string {
 	if names := a.names.Load(); names != nil {
 		return (*names)[group]
@@ -58,10 +61,10 @@ func (a *Archiver) GroupName(group uuid.UUID) string {
 	return ""
 }
 
-// Run archives until ctx ends, and returns the cause of that. It returns earlier only if it must not go on: a
-// *TakenOverError if another archiver writes this archive, and an error that wraps object.ErrForeign, object.ErrVersion
-// or object.ErrKey if the archive is not one that this process may write, or object.ErrCorrupt if archive.json does not
-// say which one it is. It is called once.
+// Run archives until ctx ends, and then returns the cause. It returns earlier only if it must not continue. The error
+// is a *TakenOverError if another archiver writes this archive. It wraps object.ErrForeign, object.ErrVersion or
+// object.ErrKey if this process may not write the archive, and object.ErrCorrupt if archive.json is damaged, so that
+// the archive cannot be identified. Run must be called only once.
 func (a *Archiver) Run(ctx context.Context) error {
 	if err := a.start(ctx); err != nil {
 		return err
@@ -91,7 +94,7 @@ func (a *Archiver) Run(ctx context.Context) error {
 	}
 }
 
-// publish writes the status.
+// publish updates the status and the names of the groups.
 func (a *Archiver) publish() {
 	var through time.Time
 	var holes, groups int

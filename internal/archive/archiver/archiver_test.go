@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// scene is a store, a bucket without faults and one archiver, in virtual time.
+// scene is a test setup in virtual time: a store, a bucket without faults, and one archiver.
 type scene struct {
 	t      *testing.T
 	model  *model
@@ -53,7 +53,7 @@ func inScene(t *testing.T, groups int, l limits, run func(s *scene)) {
 	})
 }
 
-// restart begins the next archiver.
+// restart starts the next archiver.
 func (s *scene) restart(l limits, change ...func(o *Options)) {
 	s.view = newView(s.memory, 1, 0)
 	s.process = begin(s.model, s.view, l, change...)
@@ -61,7 +61,7 @@ func (s *scene) restart(l limits, change ...func(o *Options)) {
 	synctest.Wait()
 }
 
-// current is all of the store, and checks that the archive has it.
+// current checks that the archive holds everything in the store, and returns the archive.
 func (s *scene) current() *archive {
 	s.t.Helper()
 	all := make(map[uuid.UUID]uint64)
@@ -98,14 +98,14 @@ func TestWhatIsWrittenIsArchivedWithinTwoIntervals(t *testing.T) {
 	})
 }
 
-// Requests cost money. They are few when nothing happens, and in a trickle.
+// Requests to a bucket cost money. An archiver makes few of them when nothing is written, or when little is written.
 func TestRequestsAreFew(t *testing.T) {
 	inScene(t, 6, standardLimits, func(s *scene) {
 		t := s.t
 		if err := s.end(); err != nil {
 			t.Fatal(err)
 		}
-		s.model.onAsked(nil) // it would take long
+		s.model.onAsked(nil) // the check would take too long
 		s.restart(standardLimits, func(o *Options) { o.Idle, o.Roll = 0, 0 })
 		time.Sleep(time.Hour + time.Minute)
 		before := s.created()
@@ -126,7 +126,7 @@ func TestRequestsAreFew(t *testing.T) {
 				blobs++
 			}
 		}
-		// one log object for each interval, and at most one segment and one catalogue for each group and hour
+		// expect one log object for each interval, and at most one segment and one catalogue for each group and hour
 		if n := s.created() - before - blobs; n < 355 || n > 365+2*2*6 {
 			t.Errorf("a busy hour of 6 groups makes %d objects beside blobs", n)
 		}
@@ -140,7 +140,8 @@ func TestRequestsAreFew(t *testing.T) {
 	})
 }
 
-// A quiet group gets a catalogue now and then, so that nobody reads the whole log for its sake.
+// A group in which nothing is written still gets a new catalogue from time to time. Otherwise a reader would have to
+// read the whole log for this one group.
 func TestACatalogueNeverFallsFarBehind(t *testing.T) {
 	inScene(t, 2, smallLimits, func(s *scene) {
 		t := s.t
@@ -176,7 +177,8 @@ func TestAnArchiverThatIsTakenOverStopsAndNamesTheOther(t *testing.T) {
 	})
 }
 
-// An answer that was lost is no other archiver: the same bytes are created again.
+// If the response to a create is lost, the archiver creates the same object again. It must not mistake its own object
+// for that of another archiver.
 func TestALostAnswerIsNoOtherArchiver(t *testing.T) {
 	for _, only := range []fault{faultLost, faultRefused, faultPartial, faultSlow} {
 		inScene(t, 2, smallLimits, func(s *scene) {
@@ -196,7 +198,8 @@ func TestALostAnswerIsNoOtherArchiver(t *testing.T) {
 	}
 }
 
-// A log object that has our number but other bytes is never taken for ours, not even if only its last byte differs.
+// A log object with the expected number but other bytes was created by another archiver, even if only its last byte
+// differs.
 func TestOtherBytesAreNotOurs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(1, 0)
@@ -296,8 +299,8 @@ func newerVersion(b []byte) []byte {
 	return b
 }
 
-// The store is not slowed down, and memory stays bounded, while the bucket is away for hours. Afterwards the archive
-// catches up without a hole.
+// While the bucket is unavailable for hours, the store is not slowed down, and the archiver's memory stays bounded.
+// Afterwards the archive catches up, and has no hole.
 func TestTheBucketIsAwayForHours(t *testing.T) {
 	inScene(t, 3, smallLimits, func(s *scene) {
 		t := s.t
@@ -330,7 +333,7 @@ func TestTheBucketIsAwayForHours(t *testing.T) {
 	})
 }
 
-// Large news are uploaded once, as segments, and the news in memory stay below their bound.
+// Large amounts of new entries are uploaded only once, as segments. The new entries in memory stay below their limit.
 func TestLargeNewsAreUploadedOnce(t *testing.T) {
 	inScene(t, 1, smallLimits, func(s *scene) {
 		t := s.t
@@ -348,7 +351,8 @@ func TestLargeNewsAreUploadedOnce(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if uploaded := s.size() - before; float64(uploaded) > 1.4*float64(written) { // headers are large here
+		// Headers make up a large part of the bytes.
+		if uploaded := s.size() - before; float64(uploaded) > 1.4*float64(written) {
 			t.Errorf("%d bytes were uploaded for %d", uploaded, written)
 		}
 		if most > smallLimits.pendingBytes || most < smallLimits.atOnceBytes {
@@ -403,8 +407,8 @@ func TestHoles(t *testing.T) {
 	})
 }
 
-// An object is deleted or damaged by somebody. The loss has a name, what the object had is asked for again, and soon a
-// reader needs it no more.
+// Somebody deletes or damages an object. The archiver reports the loss and requests the lost entries from the store
+// again, and soon no reader needs the object any more.
 func TestAnObjectIsLost(t *testing.T) {
 	remove := func(m *memory, name string) { delete(m.objects, name) }
 	damage := func(m *memory, prefix string) {
@@ -431,7 +435,7 @@ func TestAnObjectIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inScene(t, 2, smallLimits, func(s *scene) {
 				t := s.t
-				s.model.onAsked(nil) // the archive is not whole at first
+				s.model.onAsked(nil) // the archive is incomplete at first
 				time.Sleep(30 * time.Second)
 				synctest.Wait()
 				for g := s.groups[s.model.one(0).id]; g.number < 2 || len(g.loose) < 3; synctest.Wait() {
@@ -446,7 +450,7 @@ func TestAnObjectIsLost(t *testing.T) {
 				c.lose(s.memory, s.model.store.String()+"/"+lost)
 				s.memory.mu.Unlock()
 				errs := int64(0)
-				for range 3 { // a process may have to begin again
+				for range 3 { // the process may have to restart
 					s.restart(smallLimits)
 					s.model.write(s.model.one(0), 10)
 					s.model.write(s.model.one(1), 10)
@@ -464,7 +468,7 @@ func TestAnObjectIsLost(t *testing.T) {
 				if st := s.Status(); errs == 0 || st.Groups != 2 || time.Since(st.ArchivedThrough) > 11*time.Second {
 					t.Errorf("status %+v, %d errors", st, errs)
 				}
-				for _, g := range s.groups { // a reader that begins at the catalogues finds everything
+				for _, g := range s.groups { // a reader that starts from the catalogues finds everything
 					all := &archive{memory: s.memory, store: s.model.store, groups: make(map[uuid.UUID]*readable)}
 					if err := all.catalogue(g.id, g.number); err != nil {
 						t.Fatal(err)
@@ -478,7 +482,8 @@ func TestAnObjectIsLost(t *testing.T) {
 	}
 }
 
-// The leaders hear of nothing that the bucket has not answered.
+// Leaders are told that entries are archived only after the bucket has confirmed the creation of the object that
+// holds them.
 func TestMarksWaitForTheAnswer(t *testing.T) {
 	inScene(t, 1, standardLimits, func(s *scene) {
 		t := s.t
@@ -503,15 +508,16 @@ func TestMarksWaitForTheAnswer(t *testing.T) {
 	})
 }
 
-// An archiver stands still while the next one archives everything and the store compacts it. When it goes on, it finds
-// that much is missing, but it is not the one to say so: its segments must not bring a hole into the archive.
+// An archiver is paused while its successor archives everything and the store compacts it. When the paused archiver
+// continues, the entries seem to be missing, because they have been compacted. It must not record a hole: its
+// segments would bring the hole into an archive that is complete.
 func TestAPausedArchiverNotesNoHole(t *testing.T) {
 	inScene(t, 1, smallLimits, func(s *scene) {
 		t := s.t
 		g := s.model.one(0)
-		s.model.steady = true // a jump would need a log object before the segment
+		s.model.steady = true // a jump of the index would require a log object before the segment
 		time.Sleep(30 * time.Second)
-		for range 40 { // fewer than make a catalogue, which would stop the paused archiver by itself
+		for range 40 { // too few for a catalogue, whose creation would stop the paused archiver anyway
 			s.model.write(g, 10)
 		}
 		first := s.process
@@ -519,7 +525,7 @@ func TestAPausedArchiverNotesNoHole(t *testing.T) {
 		first.stop()
 		<-first.ended
 		s.process = begin(s.model, s.view, smallLimits, func(o *Options) { o.Source = source })
-		time.Sleep(time.Minute) // it has read how far the archive is, and waits for the store
+		time.Sleep(time.Minute) // the archiver knows how far the archive is, and is waiting for the store
 		paused := s.process
 		s.restart(smallLimits)
 		time.Sleep(time.Minute)
@@ -543,11 +549,11 @@ func TestAPausedArchiverNotesNoHole(t *testing.T) {
 	})
 }
 
-// pausing is a store that answers late.
+// pausing is a store that responds late.
 type pausing struct {
 	Source
 	blocked         chan struct{}
-	position, floor uint64 // of the first news
+	position, floor uint64 // of the first part of the new entries
 }
 
 func (p *pausing) Round(ctx context.Context, positions map[uuid.UUID]uint64) iter.Seq2[News, error] {
@@ -556,7 +562,7 @@ func (p *pausing) Round(ctx context.Context, positions map[uuid.UUID]uint64) ite
 		var all []format.Entry
 		for n, err := range p.Source.Round(ctx, positions) {
 			if all = append(all, n.Entries...); n.More {
-				continue // all news come at once, so that they become a segment
+				continue // all new entries come at once, so they become a segment
 			}
 			if n.Entries, all = all, nil; p.floor == 0 {
 				p.position, p.floor = positions[n.Group], n.Floor
@@ -568,7 +574,8 @@ func (p *pausing) Round(ctx context.Context, positions map[uuid.UUID]uint64) ite
 	}
 }
 
-// A list that is out of date must not make an archiver take its predecessor's objects for those of another one.
+// If a listing is out of date, an archiver must not conclude that its predecessor's objects belong to a different,
+// concurrent archiver.
 func TestAStaleListHidesNothing(t *testing.T) {
 	inScene(t, 2, smallLimits, func(s *scene) {
 		t := s.t
@@ -594,8 +601,8 @@ func TestAStaleListHidesNothing(t *testing.T) {
 	})
 }
 
-// A replica may have a long tail that a new leader replaced. Its entries are void, even if segment objects have them
-// already when the first entry of the new leader comes.
+// A replica may have a long tail of entries that a new leader has replaced. These entries are void, even if they are
+// already in segment objects when the new leader's first entry is read.
 func TestAFirstCopyHasNoVoidEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel(1, 1)
@@ -643,7 +650,7 @@ func TestAFirstCopyHasNoVoidEntries(t *testing.T) {
 	})
 }
 
-// copied is a store with given files of its group.
+// copied is a store that returns the given files for a first copy of its group.
 type copied struct {
 	Source
 	files GroupCopy

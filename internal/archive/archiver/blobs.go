@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// blob archives the data of one record. open opens the blob's file in the store. If the store is the cause of an error,
-// the error is a sourceError.
+// blob archives the data of one record. The function open opens the blob's file in the store. An error that comes
+// from the store is a sourceError.
 func (o *objects) blob(ctx context.Context, group uuid.UUID, ref format.BlobRef,
 	open func() (io.ReadCloser, error)) error {
 	name := object.BlobName(group, ref.ID)
@@ -58,7 +58,7 @@ func (o *objects) blob(ctx context.Context, group uuid.UUID, ref format.BlobRef,
 	return err
 }
 
-// fromSource marks the errors of a reader as those of the store.
+// fromSource wraps a reader, and marks its errors as errors of the store.
 type fromSource struct{ src io.Reader }
 
 // Read implements io.Reader.

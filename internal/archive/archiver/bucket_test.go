@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/archive/bucket"
 )
 
-// memory is what a bucket holds. Nothing in it is ever lost, so it shows what is durable.
+// memory is the content of a bucket, which is never lost, so it shows what is durable.
 type memory struct {
 	mu      sync.Mutex
 	objects map[string][]byte
@@ -53,7 +53,7 @@ func (m *memory) put(name string, b []byte) {
 	m.objects[name], m.made[name] = b, time.Now()
 }
 
-// create is the bucket's own Create, which has no faults.
+// create is the Create of the bucket itself, without any simulated fault.
 func (m *memory) create(name string, b []byte) error {
 	if _, ok := m.get(name); ok {
 		return fs.ErrExist
@@ -62,7 +62,7 @@ func (m *memory) create(name string, b []byte) error {
 	return nil
 }
 
-// fault is one thing that a bucket does wrong.
+// fault is one kind of fault that a bucket simulates.
 type fault string
 
 const (
@@ -82,20 +82,21 @@ var bucketFaults = []fault{faultRefused, faultLost, faultPartial, faultSlow, fau
 
 var errBucket = errors.New("503 slow down")
 
-// view is the bucket as one archiver sees it. It waits in the bubble of the test that uses it (sim_test.go).
+// view is the bucket as one archiver sees it, with that archiver's faults. Its delays pass in the virtual time of the
+// test (sim_test.go).
 type view struct {
 	memory *memory
 	rng    *rand.Rand
-	rate   float64       // how often a fault comes
-	fired  map[fault]int // how often each came
-	only   fault         // if set: no other fault comes
+	rate   float64       // probability of a fault in one call
+	fired  map[fault]int // number of times that each fault occurred
+	only   fault         // if set, no other fault occurs
 
-	steps   int    // calls so far
-	killAt  int    // this call and all later ones fail; 0: never
-	before  bool   // the call that kills has no effect
+	steps   int    // number of calls so far
+	killAt  int    // this call and all later ones fail; 0 means never
+	before  bool   // the process is killed before, not after, the call takes effect
 	kill    func() // called once
 	isDead  bool
-	blocked chan struct{} // not nil: calls wait until it is closed
+	blocked chan struct{} // if not nil, calls wait until it is closed
 	hook    func(op, name string)
 }
 
@@ -105,15 +106,15 @@ func newView(m *memory, seed uint64, rate float64) *view {
 	return &view{memory: m, rng: rand.New(rand.NewPCG(seed, 1)), rate: rate, fired: make(map[fault]int)}
 }
 
-// change changes what goes wrong from now on.
+// change changes which faults occur from now on.
 func (v *view) change(change func(v *view)) {
 	v.memory.mu.Lock()
 	defer v.memory.mu.Unlock()
 	change(v)
 }
 
-// step begins a call. The memory's mutex also guards the view. after is to be called when the effect of the call took
-// place: it returns the error of a process that was killed there.
+// step begins a call. The memory's mutex also guards the view. The caller must call the function after once the call
+// has taken effect. It returns an error if the process is killed at that moment.
 func (v *view) step(op, name string) (after func() error, err error) {
 	v.memory.mu.Lock()
 	blocked, hook := v.blocked, v.hook
@@ -140,7 +141,7 @@ func (v *view) step(op, name string) (after func() error, err error) {
 	return func() error { return nil }, nil
 }
 
-// hits reports whether a fault comes now.
+// hits decides at random whether the fault f occurs in this call.
 func (v *view) hits(f fault) bool {
 	v.memory.mu.Lock()
 	defer v.memory.mu.Unlock()

@@ -14,19 +14,20 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// chain is the log objects, one after another. Whoever creates a number owns it: this is the only thing that keeps two
-// archivers apart. One goroutine writes it.
+// chain is the sequence of log objects. The archiver that creates the object with a number owns that number, and
+// nothing else keeps two archivers apart. Only one goroutine adds to the chain.
 type chain struct {
 	objects  *objects
 	writer   uuid.UUID
 	epoch    uint64
-	number   atomic.Uint64 // of the last object that exists; readable by all
-	previous uint32        // CRC of the envelope of that object
-	at       time.Time     // when it was made
+	number   atomic.Uint64 // number of the last existing object; may be read by any goroutine
+	previous uint32        // CRC of the last object's envelope
+	at       time.Time     // creation time of the last object
 }
 
-// add creates the next log object, and returns its number and envelope. body is as the pieces say. When it returns nil,
-// the object is durable and counts for readers; after any error but that of ctx this archiver must stop.
+// add creates the next log object, and returns its number and envelope. The argument body holds the pieces in the
+// given order. When add returns nil, the object is durable and readers find it. After any error other than that of
+// ctx, this archiver must stop.
 func (c *chain) add(ctx context.Context, pieces []object.Piece, body io.Reader) (number uint64, _ object.Envelope,
 	err error) {
 	now := time.Now()
@@ -54,7 +55,8 @@ func (c *chain) add(ctx context.Context, pieces []object.Piece, body io.Reader) 
 	return number, *e, nil
 }
 
-// named completes a TakenOverError by the name of the other archiver: that of the log object behind our last one.
+// named adds the other archiver's identity to a TakenOverError. It reads the identity from the log object that the
+// other archiver has created after this archiver's last one.
 func (c *chain) named(ctx context.Context, err error) error {
 	var other *TakenOverError
 	if !errors.As(err, &other) {
@@ -71,8 +73,9 @@ func (c *chain) named(ctx context.Context, err error) error {
 	return err
 }
 
-// read reads a log object that continues the chain, and moves the chain behind it. It returns false if there is none.
-// An object that stays damaged is passed over: what it had is asked for again, and the next catalogues are behind it.
+// read reads the next log object of the chain, and advances the chain. It returns false if there is no such object.
+// If the object remains damaged, read skips it. The archiver then requests the lost entries from the store again, and
+// creates new catalogues, so that readers no longer need the damaged object.
 func (c *chain) read(ctx context.Context, each func(number uint64, e object.Envelope, l *object.Log)) (bool, error) {
 	number := c.number.Load() + 1
 	var l *object.Log
@@ -100,8 +103,8 @@ func (c *chain) read(ctx context.Context, each func(number uint64, e object.Enve
 	return true, nil
 }
 
-// begin takes the chain over: it creates an empty object with the next epoch. The chain was read to its end, but
-// another archiver may have added to it since; each hears of what is added.
+// begin takes over the chain by creating an empty log object with the next epoch. If another archiver has added
+// objects since the chain was read, begin first reads them and passes them to each.
 func (c *chain) begin(ctx context.Context, each func(number uint64, e object.Envelope, l *object.Log)) error {
 	last := c.epoch
 	for {

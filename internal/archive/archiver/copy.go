@@ -17,17 +17,18 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// copies is the groups whose first copy is wanted, running or complete. Safe for concurrent use.
+// copies tracks the first copies of groups: those that are wanted, the one in progress, and those that are complete.
+// Safe for concurrent use.
 type copies struct {
 	signal chan struct{} // holds one element if wanted may have changed
 
 	mu     sync.Mutex
-	wanted []uuid.UUID // in the order of wishes; the first one may be running. Guarded by mu
-	done   []*group    // complete: their catalogues exist. Guarded by mu
-	err    error       // why the archiver must end; nil: it need not. Guarded by mu
+	wanted []uuid.UUID // groups to copy, in the order of the requests; the first one may be in progress. Guarded by mu
+	done   []*group    // groups whose first copy is complete and whose catalogue exists. Guarded by mu
+	err    error       // the error that must end the archiver, or nil. Guarded by mu
 }
 
-// want asks for the first copy of a group, once.
+// want requests a first copy of a group, unless one was requested before.
 func (c *copies) want(id uuid.UUID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +57,8 @@ func (c *copies) first() (uuid.UUID, bool) {
 	return c.wanted[0], true
 }
 
-// end records the outcome of the first wish: a group, or nil if it failed and is to be wished for again.
+// end records the outcome of the first copy in progress. The argument g is the copied group, or nil if the copy
+// failed. After a failure, a later call of want may request the copy again.
 func (c *copies) end(g *group, fatal error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,7 +68,7 @@ func (c *copies) end(g *group, fatal error) {
 	}
 }
 
-// adopt takes over the groups whose first copy is complete.
+// adopt adds the groups whose first copy is complete to the archived groups.
 func (a *Archiver) adopt() error {
 	a.copies.mu.Lock()
 	defer a.copies.mu.Unlock()
@@ -77,7 +79,7 @@ func (a *Archiver) adopt() error {
 	return a.copies.err
 }
 
-// copyGroups makes first copies, one after another, until ctx ends or the archiver must end.
+// copyGroups makes the requested first copies one after another, until ctx ends or an error must end the archiver.
 func (a *Archiver) copyGroups(ctx context.Context) {
 	for {
 		id, ok := a.copies.first()
@@ -108,7 +110,8 @@ func (a *Archiver) copyGroups(ctx context.Context) {
 	}
 }
 
-// copyGroup archives a group as of its applied index: blobs, segments, and then the catalogue that makes them count.
+// copyGroup archives a group as of its applied index. It creates the blobs, then the segments, and finally the
+// catalogue, without which readers would not find the segments.
 func (a *Archiver) copyGroup(ctx context.Context, id uuid.UUID) (g *group, err error) {
 	files, err := a.opts.Source.Copy(ctx, id)
 	if err != nil {
@@ -152,25 +155,25 @@ func (a *Archiver) copyGroup(ctx context.Context, id uuid.UUID) (g *group, err e
 	return &group{id: id, name: m.Identity.Name, catalogue: catalogue, number: number, next: d.Index}, nil
 }
 
-// copier turns the files of a replica into segment objects that have neither state records nor void entries.
+// copier converts the files of a replica to segment objects, without state records and without void entries.
 type copier struct {
 	archiver *Archiver
 	files    GroupCopy
 	identity format.Identity
-	index    uint64 // entries above it do not count
+	index    uint64 // entries with a greater index are ignored
 	floor    uint64
-	b        *pieces.Builder // the segment that is being made; nil: none
-	blobs    []blobAt        // of the entries in b
+	b        *pieces.Builder // the segment in progress, or nil
+	blobs    []blobAt        // blobs to which entries in b refer
 	refs     []object.SegmentRef
 }
 
-// blobAt is the reference of an entry to a blob.
+// blobAt is an entry's reference to a blob.
 type blobAt struct {
 	index uint64
 	ref   format.BlobRef
 }
 
-// file adds the entries of one segment file.
+// file adds the entries of one segment file of the replica.
 func (c *copier) file(ctx context.Context, s *format.ManifestSegment) (err error) {
 	if err := c.truncate(ctx, s.FirstIndex); err != nil {
 		return err
@@ -200,7 +203,7 @@ func (c *copier) file(ctx context.Context, s *format.ManifestSegment) (err error
 	return nil
 }
 
-// add adds one entry, which makes those void that have its index or a greater one.
+// add adds one entry. It first removes the entries with the same or a greater index, which the new entry makes void.
 func (c *copier) add(ctx context.Context, e *format.Entry, frame []byte) error {
 	if err := c.truncate(ctx, e.Index); err != nil {
 		return err
@@ -238,8 +241,8 @@ func (c *copier) begin() {
 	c.b = pieces.NewBuilder(c.identity.Store, c.identity.Group, time.Now())
 }
 
-// truncate removes the entries with an index of at least from. An entry that is in a segment object already makes that
-// object garbage: the entries before it are read back.
+// truncate removes the entries with an index of at least from. If some of them are already in a segment object, that
+// object becomes garbage, and its remaining entries are read back.
 func (c *copier) truncate(ctx context.Context, from uint64) error {
 	if c.b != nil {
 		c.b.Truncate(from)
@@ -260,7 +263,8 @@ func (c *copier) truncate(ctx context.Context, from uint64) error {
 	return nil
 }
 
-// readBack begins a segment with the entries of a segment object below an index. Their blobs are archived already.
+// readBack starts a new segment with those entries of a segment object that are below an index. Their blobs have
+// already been archived.
 func (c *copier) readBack(ctx context.Context, ref object.SegmentRef, below uint64) error {
 	id, err := object.ParseSegmentID(ref.ID)
 	if err != nil {
@@ -299,7 +303,7 @@ func (c *copier) readBack(ctx context.Context, ref object.SegmentRef, below uint
 	})
 }
 
-// flush creates the blobs and then the segment of what was added.
+// flush archives the entries in b: first their blobs, then the segment.
 func (c *copier) flush(ctx context.Context) error {
 	if c.b == nil || c.b.Empty() {
 		return nil

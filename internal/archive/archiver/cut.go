@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// cut archives all news that are in memory. It creates a log object only if it has something to say, or if the last one
-// is older than Options.Idle.
+// cut archives all new entries in memory. It creates no log object if there is nothing to record and the last log
+// object is younger than Options.Idle.
 func (a *Archiver) cut(ctx context.Context) error {
 	if err := a.segmentsAtOnce(ctx); err != nil {
 		return err
@@ -44,9 +44,10 @@ func (a *Archiver) cut(ctx context.Context) error {
 	}
 }
 
-// noteHoles creates a log object with the new holes of the groups that have fresh segments. A hole must be in a log
-// object before a catalogue has it: an archiver that was taken over sees holes where its successor archived everything,
-// and only log objects tell it that it was taken over.
+// noteHoles creates log objects with the new holes of all groups that have fresh segments. A hole must be recorded in
+// a log object before a catalogue lists it, because an archiver that was superseded without knowing it sees holes
+// where its successor has archived everything. Only the attempt to create a log object tells it that it was
+// superseded.
 func (a *Archiver) noteHoles(ctx context.Context) error {
 	with := slices.DeleteFunc(a.sorted(), func(g *group) bool { return len(g.fresh) == 0 || len(g.newHoles) == 0 })
 	for part := range slices.Chunk(with, a.limits.pieces) {
@@ -57,9 +58,9 @@ func (a *Archiver) noteHoles(ctx context.Context) error {
 	return nil
 }
 
-// toNote returns the groups that the next log object has pieces of, in the order of their ids: all that have news, and
-// with them those that were not noted for long. more says that news remain for another log object. It returns none if
-// no group has news and the last object is young.
+// toNote returns the groups for which the next log object gets pieces, ordered by id. These are all groups with new
+// entries, together with groups that have had no piece for a long time. The result more is true if new entries remain
+// for another log object. If no group has new entries and the last log object is recent, toNote returns none.
 func (a *Archiver) toNote(now time.Time) (noted []*group, more bool) {
 	var quiet []*group
 	for _, g := range a.groups {
@@ -85,17 +86,18 @@ func (a *Archiver) toNote(now time.Time) (noted []*group, more bool) {
 
 func byID(a, b *group) int { return bytes.Compare(a.id[:], b.id[:]) }
 
-// sorted returns the groups in the order of their ids, so that the same news make the same objects.
+// sorted returns the groups ordered by id, so that the same new entries always result in the same objects.
 func (a *Archiver) sorted() []*group { return slices.SortedFunc(maps.Values(a.groups), byID) }
 
-// writeLog creates a log object with a piece of each group, and raises their marks when it exists.
+// writeLog creates a log object with one piece for each of the groups. Once the object exists, it advances the
+// groups' marks.
 func (a *Archiver) writeLog(ctx context.Context, noted []*group) error {
 	list := make([]object.Piece, 0, len(noted))
 	var bodies []io.Reader
 	var kept []*group
 	for _, g := range noted {
 		p, body, err := g.piece()
-		if err != nil { // a fault of this machine's memory: what was damaged is asked for again
+		if err != nil { // this machine's memory is faulty, so the damaged entries are requested from the store again
 			a.board.failed(ReasonDamage, err)
 			a.opts.Log.Error("news were damaged in memory, and are read again", "group", g.name, "error", err)
 			g.forget()
@@ -117,7 +119,7 @@ func (a *Archiver) writeLog(ctx context.Context, noted []*group) error {
 		if body != nil && list[i].Bytes > 0 {
 			segment, err := g.news.Finish()
 			if body = append(body, segment...); err != nil {
-				body = nil // damaged in memory since; what is in the bucket counts
+				body = nil // the memory was damaged after the object was created, so use the object in the bucket
 			}
 		}
 		g.noted(&list[i], loose{Range: list[i].Range, log: number, object: e, offset: offset, bytes: list[i].Bytes,
@@ -129,8 +131,9 @@ func (a *Archiver) writeLog(ctx context.Context, noted []*group) error {
 	return nil
 }
 
-// piece returns the next piece of the group and its bytes, which are nil if there are no entries. While there are fresh
-// segments, the piece has only holes, because what follows the segments has to wait for the catalogue.
+// piece returns the next piece of the group and the piece's bytes, which are nil if it has no entries. If the group
+// has fresh segments, the piece has only holes, because later entries must wait until a catalogue lists those
+// segments.
 func (g *group) piece() (object.Piece, []byte, error) {
 	p := object.Piece{
 		Range: object.Range{Group: g.id}, After: g.covered(), Through: g.next, ReadAt: unixNano(g.readAt), Gone: g.gone,
@@ -139,7 +142,7 @@ func (g *group) piece() (object.Piece, []byte, error) {
 	var body []byte
 	switch {
 	case len(g.fresh) > 0:
-		p.Through, p.ReadAt, p.Gone = p.After, 0, false // readAt is that of the later news
+		p.Through, p.ReadAt, p.Gone = p.After, 0, false // readAt belongs to entries that are not in this piece
 	case g.news != nil:
 		var err error
 		if body, err = g.news.Finish(); err != nil {
@@ -151,7 +154,7 @@ func (g *group) piece() (object.Piece, []byte, error) {
 	return p, body, nil
 }
 
-// noted takes over that a log object with a piece of the group exists.
+// noted updates the group after a log object with the piece p was created.
 func (g *group) noted(p *object.Piece, l loose) {
 	if p.Bytes > 0 {
 		g.loose = append(g.loose, l)
@@ -168,7 +171,7 @@ func (g *group) noted(p *object.Piece, l loose) {
 	}
 }
 
-// unixNano returns a time as it stands in objects; unknown times are 0.
+// unixNano returns a time in the format of the objects, in which 0 means unknown.
 func unixNano(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -176,7 +179,7 @@ func unixNano(t time.Time) int64 {
 	return min(max(0, t.UnixNano()), format.NumberMax)
 }
 
-// count counts the bytes of the news in memory.
+// count updates pending, the size of the new entries in memory.
 func (a *Archiver) count() {
 	a.pending = 0
 	for _, g := range a.groups {

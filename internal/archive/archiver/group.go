@@ -11,58 +11,59 @@ import (
 	"sheaf.dev/sheaf/internal/archive/pieces"
 )
 
-// group is what the archiver knows of one group that is archived. Everything in it but the news is in the bucket, too.
+// group is the state of one archived group. Except for the new entries in memory, all of it can be read back from the
+// bucket.
 //
-// The indexes are in this order: catalogue.Through, marked, next. Up to catalogue.Through the entries are in segments;
-// up to marked they are in segments or in log objects that exist; up to next they are there, in fresh segments or in
-// news.
+// Three indexes tell how far the group has got, in this order: catalogue.Through, marked and next. Entries up to
+// catalogue.Through are in segments. Entries up to marked are in segments or in existing log objects. Entries up to
+// next may also be in fresh segments or in memory (news).
 type group struct {
 	id        uuid.UUID
 	name      string
 	catalogue object.Catalogue
-	number    uint64        // of the catalogue; 0: there is none yet
-	holes     []object.Hole // those that a log object or a catalogue has
-	loose     []loose       // what is only in log objects, in their order
-	rollAfter time.Time     // they could not be read: not before this time again
+	number    uint64        // number of the catalogue; 0 if there is none yet
+	holes     []object.Hole // holes that a log object or a catalogue records
+	loose     []loose       // pieces that are only in log objects, in log order
+	rollAfter time.Time     // after loose pieces could not be read, when to try again
 
-	// marked is the index that leaders hear: the group is archived durably up to it. It is raised behind an answered
-	// creation of a log object, and nowhere else.
+	// marked is the index that is reported to leaders: the group is durably archived up to it. It advances only after
+	// the creation of a log object was confirmed.
 	marked   uint64
-	isMarked bool      // false: the first copy is complete, but no log object says so yet
-	notedAt  time.Time // when the last piece of the group was made
-	readAt   time.Time // what was acknowledged before is at or below next
-	// readNoted is the readAt that an object has. Zero: none has any, so readers do not know until when the group is
-	// archived.
+	isMarked bool      // false if the first copy is complete but no log object records it yet
+	notedAt  time.Time // when the group's last piece was created
+	readAt   time.Time // all writes acknowledged before this time have an index of at most next
+	// readNoted is the latest readAt that an object records. If it is zero, no object records one, so readers do not
+	// know up to which time the group is archived.
 	readNoted time.Time
 
-	// These are what no log object has yet.
-	next         uint64              // the group is complete up to here
+	// No log object records the following fields yet. The group is complete up to the index next.
+	next         uint64              // the group is complete up to this index
 	news         *pieces.Builder     // nil: none
-	newHoles     []object.Hole       // those that are in no log object yet
-	fresh        []object.SegmentRef // segment objects that no catalogue has yet
-	freshThrough uint64              // the group is complete up to here with them
+	newHoles     []object.Hole       // holes that no log object records yet
+	fresh        []object.SegmentRef // segment objects that no catalogue lists yet
+	freshThrough uint64              // with the fresh segments, the group is complete up to this index
 	gone         bool
-	goneNoted    bool // a piece or a catalogue says so
+	goneNoted    bool // a piece or a catalogue records that the group is gone
 
-	skipped  bool // for the rest of the round: its news made no sense, or cannot be had
-	hasGap   bool // at the start: pieces are missing, and those behind the gap do not count
-	isBroken bool // objects are missing or damaged, so a new catalogue is wanted soon
+	skipped  bool // ignored for the rest of the round, because its new entries were invalid or not available
+	hasGap   bool // at the start, pieces were missing, so the pieces after the gap were ignored
+	isBroken bool // objects are missing or damaged, so a new catalogue is needed soon
 }
 
-// loose is a piece in a log object that is in no segment yet.
+// loose is a piece of a log object whose entries are not in a segment yet.
 type loose struct {
 	object.Range
 	log    uint64          // number of the log object
-	object object.Envelope // of the log object
-	offset int64           // of the piece in the content of the object, in bytes
+	object object.Envelope // envelope of the log object
+	offset int64           // offset of the piece in the object's content, in bytes
 	bytes  int64
-	at     time.Time // when the log object was made
+	at     time.Time // when the log object was created
 }
 
-// covered returns the index up to which the group is in objects that exist and that readers find.
+// covered returns the index up to which the group is stored in objects that readers find.
 func (g *group) covered() uint64 { return max(g.marked, g.catalogue.Through) }
 
-// newsBytes returns the size of the news in memory.
+// newsBytes returns the size of the group's new entries in memory.
 func (g *group) newsBytes() int64 {
 	if g.news == nil {
 		return 0
@@ -77,26 +78,26 @@ func (g *group) looseBytes() (sum int64) {
 	return sum
 }
 
-// isUrgent reports whether the group has anything that a log object must say soon. Fresh segments are said by a
-// catalogue first.
+// isUrgent reports whether the group has anything that a log object must record soon. If the group has fresh
+// segments, a catalogue must list them first.
 func (g *group) isUrgent() bool {
 	isTimeless := g.readNoted.IsZero() && !g.readAt.IsZero() && !g.gone
 	return len(g.fresh) == 0 && (!g.isMarked || g.news != nil || g.next != g.marked || len(g.newHoles) > 0 ||
 		g.gone && !g.goneNoted || isTimeless)
 }
 
-// addHole notes that versions which entries between two indexes superseded may be missing.
+// addHole records a hole: versions that were superseded by an entry between the two indexes may be missing.
 func (g *group) addHole(from, to uint64) {
 	g.newHoles = mergeHole(g.newHoles, object.Hole{From: from, To: to})
 }
 
-// forget drops what no log object has, so that the source is asked for it again.
+// forget drops everything that no log object records, so that it is requested from the source again.
 func (g *group) forget() {
 	g.news = nil
 	g.next, g.readAt = max(g.covered(), g.freshThrough), time.Time{}
 }
 
-// mergeHole adds a hole to a list in the order of indexes, in which no two touch each other.
+// mergeHole adds a hole to a list. The holes in the list are ordered by index, and neither overlap nor touch.
 func mergeHole(holes []object.Hole, h object.Hole) []object.Hole {
 	var merged []object.Hole
 	for _, other := range holes {

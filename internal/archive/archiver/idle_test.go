@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The time up to which an idle group is archived is known soon after its first copy, and soon after a start. One
-// additional log object states it for all such groups together.
+// Soon after an idle group's first copy, and soon after a start, an object records the time up to which the group is
+// archived. A single additional log object records this for all such groups.
 func TestTheTimeOfAnIdleGroupIsKnownSoon(t *testing.T) {
 	inScene(t, 3, standardLimits, func(s *scene) {
 		t := s.t
@@ -24,7 +24,7 @@ func TestTheTimeOfAnIdleGroupIsKnownSoon(t *testing.T) {
 				t.Errorf("%s: %d log objects, want at most %d", when, a.last, objects)
 			}
 		}
-		time.Sleep(30 * time.Second) // the first copies, their positions, and their times
+		time.Sleep(30 * time.Second) // enough for the first copies, their positions and their times
 		known("after the first copies", 3)
 		time.Sleep(90 * time.Second)
 		known("while nothing happens", 3)

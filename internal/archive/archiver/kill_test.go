@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// The archiver is killed at each of its calls, before and after the effect. What it left behind is an archive, and the
-// next archiver goes on from there without a hole.
+// The archiver is killed at each of its calls, before and after the call takes effect. The bucket then always holds a
+// valid archive, and the next archiver continues it without a hole.
 func TestAKillAtEveryStep(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long run")

@@ -17,12 +17,12 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// TakenOverError says that another archiver writes this archive. The process must end: it may begin again, and takes
-// over then.
+// TakenOverError means that another archiver writes this archive. The process must end. If it is started again, it
+// takes over from the other archiver.
 type TakenOverError struct {
-	Object string    // the object that the other archiver created
-	Writer uuid.UUID // of the other archiver; zero if not known
-	Epoch  uint64    // of the other archiver; 0 if not known
+	Object string    // name of the object that the other archiver created
+	Writer uuid.UUID // the other archiver's process; zero if unknown
+	Epoch  uint64    // the other archiver's epoch; 0 if unknown
 }
 
 func (e *TakenOverError) Error() string {
@@ -30,12 +30,13 @@ func (e *TakenOverError) Error() string {
 		"one stops", e.Writer, e.Epoch, e.Object)
 }
 
-// sourceError is an error that the bucket did not cause: of the Source, or of what it said. It concerns one group.
+// sourceError is an error that was caused by the Source or by its data, and not by the bucket. It concerns only one
+// group.
 type sourceError struct{ error }
 
 func (e sourceError) Unwrap() error { return e.error }
 
-// isFinal reports whether repeating an operation of the bucket cannot help.
+// isFinal reports whether it would be useless to retry a bucket operation that failed with err.
 func isFinal(err error) bool {
 	var other *TakenOverError
 	var source sourceError
@@ -43,10 +44,10 @@ func isFinal(err error) bool {
 		errors.Is(err, object.ErrVersion) || errors.Is(err, object.ErrKey) || errors.Is(err, fs.ErrNotExist)
 }
 
-// objects creates and reads the objects of one archive. Everything is repeated until its outcome is known. Safe for
-// concurrent use.
+// objects creates and reads the objects of one archive. It retries each operation until the outcome is known. Safe
+// for concurrent use.
 type objects struct {
-	bucket bucket.Bucket // the folder of the store
+	bucket bucket.Bucket // the store's folder in the bucket
 	store  uuid.UUID
 	key    object.Key
 	keys   object.Keys
@@ -54,10 +55,10 @@ type objects struct {
 	log    *slog.Logger
 }
 
-// pauses are those between attempts.
+// pauses are the pauses between two attempts.
 var pauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 20 * time.Second}
 
-// again repeats an operation until it succeeds or fails for good. It returns the context's error if that ends.
+// again retries an operation until it succeeds or fails with a final error. If ctx ends, it returns the cause.
 func (o *objects) again(ctx context.Context, reason Reason, what string, op func() error) error {
 	tries := backoff.Tries{Doubling: pauses}
 	for damaged := 1; ; {
@@ -83,7 +84,7 @@ func (o *objects) again(ctx context.Context, reason Reason, what string, op func
 	}
 }
 
-// encode returns the bytes of an object that must be the same in each attempt.
+// encode returns the bytes of an object that must be identical in every attempt to create it.
 func (o *objects) encode(header object.Header, body io.Reader, bodyBytes int64) ([]byte, error) {
 	e, err := object.NewEncoder(object.Spec{
 		Store: o.store, Header: header, Body: body, BodyBytes: bodyBytes, Key: o.key,
@@ -96,8 +97,8 @@ func (o *objects) encode(header object.Header, body io.Reader, bodyBytes int64) 
 	return b, err
 }
 
-// claim creates an object whose name only one archiver can have. It returns nil only if the object exists with exactly
-// these bytes, and a TakenOverError if another archiver has created it.
+// claim creates an object whose name another archiver might also use. It returns nil only if the object exists with
+// exactly these bytes. It returns a TakenOverError if another archiver has created the object.
 func (o *objects) claim(ctx context.Context, name string, content []byte) error {
 	return o.again(ctx, ReasonCreate, "create "+name, func() error {
 		err := o.bucket.Create(ctx, name, int64(len(content)), bytes.NewReader(content))
@@ -113,8 +114,8 @@ func (o *objects) claim(ctx context.Context, name string, content []byte) error 
 	})
 }
 
-// isOurs returns nil if an object has exactly the given bytes, and a TakenOverError if it is another object. Bytes that
-// were damaged on their way are neither.
+// isOurs returns nil if an object has exactly the given bytes, and a TakenOverError if it is a different object. If
+// the bytes were damaged while they were read, it returns another error, so that the caller reads them again.
 func (o *objects) isOurs(ctx context.Context, name string, content []byte) (err error) {
 	r, err := o.bucket.Open(ctx, name, 0, -1)
 	if err != nil {
@@ -150,7 +151,8 @@ func (o *objects) isOurs(ctx context.Context, name string, content []byte) (err 
 	}
 }
 
-// notFinal hides the meaning of an error: an object that exists, and then does not, is asked for again.
+// notFinal makes an error retryable by hiding that it wraps fs.ErrNotExist. An object that was reported to exist, and
+// is then not found, must be requested again.
 func notFinal(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return errors.New(err.Error())
@@ -158,8 +160,8 @@ func notFinal(err error) error {
 	return err
 }
 
-// create creates an object whose name nobody else has, because a random id is in it: if it exists, an earlier attempt
-// created it. spec is called for each attempt. It returns the size of the object in bytes.
+// create creates an object whose name contains a random id. If such an object exists already, an earlier attempt has
+// created it. The function spec is called for each attempt. create returns the size of the object in bytes.
 func (o *objects) create(ctx context.Context, name string, spec func() (object.Spec, error)) (size int64, err error) {
 	err = o.again(ctx, ReasonCreate, "create "+name, func() error {
 		s, err := spec()
@@ -187,10 +189,10 @@ func (o *objects) create(ctx context.Context, name string, spec func() (object.S
 	return size, err
 }
 
-// watched remembers the error of a reader, which is not that of the bucket that reads from it.
+// watched remembers a reader's error, so that it can be told apart from an error of the bucket that reads from it.
 type watched struct {
 	src io.Reader
-	err error // nil at the end
+	err error // nil if the reader has only returned io.EOF
 }
 
 // Read implements io.Reader.
@@ -202,7 +204,8 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// header reads the header of an object. An error that wraps fs.ErrNotExist is final.
+// header reads the header of an object. If the object does not exist, it does not retry, and the error wraps
+// fs.ErrNotExist.
 func (o *objects) header(ctx context.Context, name string, kind object.Kind, to func() object.Header) (
 	object.Envelope, error) {
 	var e object.Envelope
@@ -222,14 +225,14 @@ func (o *objects) header(ctx context.Context, name string, kind object.Kind, to 
 	return e, err
 }
 
-// list calls each with the objects whose names begin with prefix and are above after, until each returns false.
+// list calls each for every object whose name begins with prefix and is greater than after, until each returns false.
 func (o *objects) list(ctx context.Context, prefix, after string, each func(name string) bool) error {
 	return o.again(ctx, ReasonRead, "list "+prefix, func() error {
 		for info, err := range o.bucket.List(ctx, prefix, after) {
 			if err != nil {
 				return err
 			}
-			after = info.Name // so that a repeated attempt goes on there
+			after = info.Name // a retry continues after this name
 			if !each(info.Name) {
 				return nil
 			}

@@ -11,17 +11,17 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// limits bound an archiver. Sizes are in bytes. Tests have smaller ones.
+// limits are the limits of an archiver. Sizes are in bytes. Tests use smaller limits.
 type limits struct {
-	pendingBytes int64 // how much news may wait in memory for the next log object
-	atOnceBytes  int64 // from this size on, the news of one group become a segment object at once
-	segmentBytes int64 // at this size a segment object ends
-	looseBytes   int64 // how much of a group may be in log objects before it is rolled
-	cacheBytes   int64 // bodies of log objects that are kept for rolling
-	cachedBytes  int64 // the largest of these bodies
-	pieces       int   // how many pieces one log object has, so that its header stays a few MiB
-	// renewAfter is how many log objects a group's catalogue may be behind, so that neither readers nor a new archiver
-	// read an endless log for the sake of a quiet group.
+	pendingBytes int64 // maximum size of the new entries that wait in memory for the next log object
+	atOnceBytes  int64 // if a group's new entries reach this size, they become a segment object immediately
+	segmentBytes int64 // a segment object that reaches this size ends
+	looseBytes   int64 // maximum size of a group's pieces in log objects before they are moved to segments
+	cacheBytes   int64 // maximum total size of the cached bodies of log objects
+	cachedBytes  int64 // maximum size of one cached body
+	pieces       int   // maximum number of pieces in a log object, which keeps its header at a few MiB
+	// renewAfter is the number of new log objects after which a group gets a new catalogue, even if nothing was written
+	// in the group. Otherwise readers and new archivers would have to read an ever longer log for that group.
 	renewAfter uint64
 }
 
@@ -30,25 +30,26 @@ var standardLimits = limits{
 	cachedBytes: 1 << 20, pieces: 8192, renewAfter: 2160,
 }
 
-// readTries is how often a damaged object is read again before it is left for later.
+// readTries is the number of times that a damaged object is read before the archiver gives up for the moment.
 const readTries = 4
 
-// Options of an Archiver.
+// Options configures an Archiver.
 type Options struct {
-	Bucket bucket.Bucket // the URL of the archive; the folder of the store is in it
+	Bucket bucket.Bucket // the bucket at the archive's URL, which contains the store's folder
 	Source Source
 
 	Store   uuid.UUID
-	Name    string // of the store
+	Name    string // name of the store
 	Routing string // "hash" or "named"
 	Groups  int    // with "hash": the number of groups; otherwise 0
 
-	Key  object.Key  // encrypts; zero: not encrypted
-	Keys object.Keys // with which existing objects can be read
+	Key  object.Key  // key that encrypts new objects; if zero, they are not encrypted
+	Keys object.Keys // keys with which existing objects can be decrypted
 
-	Interval time.Duration // between two log objects; 0: 10 s
-	Idle     time.Duration // between two log objects, and between two pieces of a group, if nothing happens; 0: 10 min
-	Roll     time.Duration // how long entries are only in log objects; 0: 1 h
+	Interval time.Duration // time between two log objects; 0 means 10 s
+	// Time between two log objects, and between two pieces of a group, while nothing is written; 0 means 10 min.
+	Idle time.Duration
+	Roll time.Duration // how long entries stay only in log objects; 0 means 1 h
 
 	Log *slog.Logger // nil: slog.Default
 }

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// readable is one group as a reader finds it in the bucket.
+// readable is one group, as a reader reads it from the bucket.
 type readable struct {
 	entries        map[uint64]format.Entry
 	through, floor uint64
@@ -22,13 +22,13 @@ type readable struct {
 	gone           bool
 	readAt         int64
 	pieces         int    // with entries
-	bytes          int64  // of segments and pieces
-	segments       int    // in the catalogue
-	log            uint64 // of the catalogue
+	bytes          int64  // total size of the segments and pieces
+	segments       int    // number of segments that the catalogue lists
+	log            uint64 // number of the log object up to which the catalogue covers the log
 	catalogues     uint64
 }
 
-// archive is a strict reader of docs/archive.md: everything that is not as written there is an error.
+// archive is a strict reader of archives. It returns an error for any deviation from docs/archive.md.
 type archive struct {
 	memory *memory
 	store  uuid.UUID
@@ -139,7 +139,7 @@ func (a *archive) segment(g *readable, r object.Range, body []byte, id *format.S
 	return reader.Err()
 }
 
-// blob checks that the data of an entry is there.
+// blob checks that the data to which an entry refers exists.
 func (a *archive) blob(group uuid.UUID, e *format.Entry) error {
 	ref, err := e.BlobRef()
 	if err != nil || ref == nil {
@@ -152,7 +152,7 @@ func (a *archive) blob(group uuid.UUID, e *format.Entry) error {
 	return err
 }
 
-// logs reads the log objects up to the first gap.
+// logs reads the log objects up to the first gap in their numbers.
 func (a *archive) logs() error {
 	var previous uint32
 	var epoch uint64
@@ -210,14 +210,14 @@ func (a *archive) piece(number uint64, p *object.Piece, body []byte) error {
 	return a.segment(g, p.Range, body, nil)
 }
 
-// isInHole reports whether a version that an entry at index by superseded may be missing.
+// isInHole reports whether a version may be missing that was superseded by the entry at index by.
 func (g *readable) isInHole(by uint64) bool {
 	return by <= g.floor || slices.ContainsFunc(g.holes, func(h object.Hole) bool { return h.From < by && by <= h.To })
 }
 
 func (g *readable) indexes() []uint64 { return slices.Sorted(maps.Keys(g.entries)) }
 
-// same compares all of an entry but the used flag.
+// same compares two entries, ignoring the used flag.
 func same(a, b *format.Entry) bool {
 	x, y := *a, *b
 	x.Used, y.Used = false, false

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// What archivers have left after faults, kills, pauses and compactions, package reader finds whole. As of each index
-// and each time it answers what was written, or it refuses.
+// Archivers leave behind an archive after faults, kills, pauses and compactions. Package reader must be able to read
+// it: as of every index and every time, it either returns what was written, or refuses to answer.
 func TestTheReaderAnswersWhatWasWritten(t *testing.T) {
 	answered, refused := 0, 0
 	for seed := range uint64(2) {
@@ -29,7 +29,7 @@ func TestTheReaderAnswersWhatWasWritten(t *testing.T) {
 				w.phase(seed*100 + n*10)
 			}
 			w.calm()
-			b := archivetest.NewMemory() // its listings have the sizes of objects
+			b := archivetest.NewMemory() // its listings return the sizes of objects
 			for _, name := range w.memory.names("") {
 				content, _ := w.memory.get(name)
 				b.Set(name, content)
@@ -56,7 +56,7 @@ func TestTheReaderAnswersWhatWasWritten(t *testing.T) {
 					if at := all[i].CommitTime; at != 0 && i%2 == 0 {
 						index, err = g.At(t.Context(), time.Unix(0, at))
 						for j := i; j < len(all) && all[j].CommitTime <= at; j++ {
-							upTo = all[j].Index // entries may have been committed at the same time
+							upTo = all[j].Index // several entries may have the same commit time
 						}
 					} else {
 						err = g.Check(t.Context(), index)
@@ -79,7 +79,7 @@ func TestTheReaderAnswersWhatWasWritten(t *testing.T) {
 	}
 }
 
-// stateIs compares the state of a group as of an index with what all entries up to another index have left.
+// stateIs compares a group's state as of an index with the state that results from all entries up to another index.
 func stateIs(t *testing.T, g *reader.Group, index uint64, all []format.Entry, upTo uint64) {
 	t.Helper()
 	want := make(map[int64]*format.Entry)

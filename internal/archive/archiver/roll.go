@@ -16,7 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/archive/pieces"
 )
 
-// segmentsAtOnce makes segment objects of the news that are large enough. No catalogue has them yet.
+// segmentsAtOnce writes the new entries of each group that has many of them directly to a segment object. No
+// catalogue lists these segments yet.
 func (a *Archiver) segmentsAtOnce(ctx context.Context) error {
 	for _, g := range a.sorted() {
 		if g.newsBytes() < a.limits.atOnceBytes {
@@ -25,7 +26,7 @@ func (a *Archiver) segmentsAtOnce(ctx context.Context) error {
 		ref, err := a.writeSegment(ctx, g.name, g.catalogue.Floor, object.MadeByRoll, g.news)
 		var source sourceError
 		switch {
-		case errors.Is(err, object.ErrCorrupt) || errors.As(err, &source): // damaged in memory
+		case errors.Is(err, object.ErrCorrupt) || errors.As(err, &source): // the entries were damaged in memory
 			a.board.failed(ReasonDamage, err)
 			g.forget()
 			continue
@@ -38,7 +39,7 @@ func (a *Archiver) segmentsAtOnce(ctx context.Context) error {
 	return nil
 }
 
-// writeSegment creates the segment object of a builder, which has entries.
+// writeSegment creates the segment object with the entries of b. There must be at least one.
 func (a *Archiver) writeSegment(ctx context.Context, name string, floor uint64, made string, b *pieces.Builder) (
 	object.SegmentRef, error) {
 	body, err := b.Finish()
@@ -55,7 +56,8 @@ func (a *Archiver) writeSegment(ctx context.Context, name string, floor uint64, 
 	return object.SegmentRef{First: r.First, Last: r.Last, ID: hex.EncodeToString(id[:]), Bytes: size}, err
 }
 
-// rollDue rolls the groups whose pieces have been only in log objects for long, or are many, until a time.
+// rollDue moves pieces from log objects to segments, for the groups that have too many such pieces, or have had them
+// for too long. It stops after the time until.
 func (a *Archiver) rollDue(ctx context.Context, until time.Time) error {
 	for _, g := range a.sorted() {
 		if !a.isDue(g) {
@@ -65,7 +67,7 @@ func (a *Archiver) rollDue(ctx context.Context, until time.Time) error {
 			return err
 		}
 		if time.Now().After(until) {
-			return nil // the others are due in the next round, too
+			return nil // the next round continues with the remaining groups
 		}
 	}
 	return nil
@@ -85,8 +87,8 @@ func (a *Archiver) isDue(g *group) bool {
 	return g.isMarked && a.chain.number.Load() >= g.catalogue.Log+a.limits.renewAfter
 }
 
-// writeCatalogue makes segments of the pieces that are only in log objects, and then a catalogue with them and the
-// fresh segments. If a log object cannot be read, it leaves everything for later.
+// writeCatalogue moves the pieces that are only in log objects to segments, and creates a catalogue that lists these
+// segments and the fresh ones. If a log object cannot be read, it changes nothing, and tries again later.
 func (a *Archiver) writeCatalogue(ctx context.Context, g *group) error {
 	rolled, err := a.roll(ctx, g)
 	var source sourceError
@@ -123,7 +125,7 @@ func (a *Archiver) claimCatalogue(ctx context.Context, number uint64, c *object.
 	return nil
 }
 
-// roll makes segments of all loose pieces of a group.
+// roll creates segments from all of a group's loose pieces.
 func (a *Archiver) roll(ctx context.Context, g *group) (refs []object.SegmentRef, err error) {
 	var b *pieces.Builder
 	flush := func() error {
@@ -134,7 +136,7 @@ func (a *Archiver) roll(ctx context.Context, g *group) (refs []object.SegmentRef
 		refs, b = append(refs, ref), nil
 		return err
 	}
-	last := g.catalogue.Through // what is at or below it is in segments
+	last := g.catalogue.Through // entries up to this index are in segments already
 	add := func(r *pieces.Reader) error {
 		if r.Entry().Index <= last {
 			return nil
@@ -169,8 +171,8 @@ func (a *Archiver) roll(ctx context.Context, g *group) (refs []object.SegmentRef
 	return refs, flush()
 }
 
-// readLoose reads the entries of a piece from its log object. After an error, the entries may come again from the first
-// one on.
+// readLoose reads the entries of a piece from its log object. If a read fails, it is retried, and each is called
+// again for the entries from the first one on.
 func (a *Archiver) readLoose(ctx context.Context, l *loose, each func(*pieces.Reader) error) error {
 	want := pieces.Want{Store: a.opts.Store, Range: l.Range, Bytes: l.bytes}
 	read := func(src io.Reader) error {
@@ -190,7 +192,7 @@ func (a *Archiver) readLoose(ctx context.Context, l *loose, each func(*pieces.Re
 	return a.objects.again(ctx, ReasonRead, "read "+name, func() (err error) {
 		from := l.offset
 		if l.object.ContentBytes-l.object.HeaderBytes <= a.limits.cachedBytes {
-			from = l.object.HeaderBytes // the whole body: other groups need it, too
+			from = l.object.HeaderBytes // read the whole body, because other groups need it as well
 		}
 		var closer io.Closer
 		d, err := object.NewRangeDecoder(l.object, a.opts.Keys, from, func(at int64) (io.Reader, error) {
@@ -220,7 +222,7 @@ func (a *Archiver) readLoose(ctx context.Context, l *loose, each func(*pieces.Re
 	})
 }
 
-// cache has bodies of log objects, of which the oldest leave first. bytesMax must be set.
+// cache holds bodies of log objects. When it is full, it drops the oldest ones. bytesMax must be set.
 type cache struct {
 	bytesMax int64
 	bodies   map[uint64][]byte
@@ -230,7 +232,7 @@ type cache struct {
 
 func (c *cache) get(number uint64) []byte { return c.bodies[number] }
 
-// add keeps the body of a log object; nil and an empty body are not kept.
+// add keeps the body of a log object. It ignores empty bodies.
 func (c *cache) add(number uint64, body []byte) {
 	if len(body) == 0 || c.bodies[number] != nil {
 		return

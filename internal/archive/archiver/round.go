@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// round asks the source once for the news of all groups, and archives them. It returns an error only if the archiver
-// must end.
+// round requests the new entries of all groups from the source once, and archives them. It returns an error only if
+// the archiver must end.
 func (a *Archiver) round(ctx context.Context) error {
 	marks := make(map[uuid.UUID]uint64, len(a.groups))
 	for id, g := range a.groups {
@@ -47,7 +47,7 @@ func (a *Archiver) round(ctx context.Context) error {
 	return a.cut(ctx)
 }
 
-// skip leaves a group out of the rest of the round.
+// skip records an error of the source, and ignores the group for the rest of the round.
 func (a *Archiver) skip(id uuid.UUID, err error) {
 	a.board.failed(ReasonSource, err)
 	a.opts.Log.Warn("the store's news are incomplete", "group", id, "error", err)
@@ -56,7 +56,7 @@ func (a *Archiver) skip(id uuid.UUID, err error) {
 	}
 }
 
-// take adds one News to what waits for a log object.
+// take adds one News to the entries that wait for a log object.
 func (a *Archiver) take(ctx context.Context, news *News) error {
 	g := a.groups[news.Group]
 	switch {
@@ -86,8 +86,8 @@ func (a *Archiver) take(ctx context.Context, news *News) error {
 	return nil
 }
 
-// takeEntries adds the entries of a News that are not archived yet. It returns a sourceError if the news make no sense
-// or a blob cannot be had; the entries that were added before stay.
+// takeEntries adds those entries of a News that are not archived yet. It returns a sourceError if the news are
+// invalid, or if a blob is not available. The entries that it added before the error remain.
 func (a *Archiver) takeEntries(ctx context.Context, g *group, news *News) error {
 	if news.Through > format.NumberMax || news.Floor > format.NumberMax {
 		return sourceError{fmt.Errorf("index %d or floor %d is absurd", news.Through, news.Floor)}
@@ -106,7 +106,7 @@ func (a *Archiver) takeEntries(ctx context.Context, g *group, news *News) error 
 	for i := range news.Entries {
 		e := &news.Entries[i]
 		if e.Index <= g.next {
-			continue // the group changed its leader during the round
+			continue // the leader changed during the round, so this entry came twice
 		}
 		if e.Index > news.Through {
 			return sourceError{fmt.Errorf("index %d is above %d, up to which its news are", e.Index, news.Through)}
@@ -130,10 +130,10 @@ func (a *Archiver) takeBlob(ctx context.Context, g *group, e *format.Entry) erro
 	return a.objects.blob(ctx, g.id, *ref, func() (io.ReadCloser, error) { return a.opts.Source.Blob(ctx, g.id, *ref) })
 }
 
-// errNoRoom says that the news of a group cannot leave the memory, because its loose pieces cannot be read.
+// errNoRoom means that a group's new entries must stay in memory for now, because its loose pieces cannot be read.
 var errNoRoom = sourceError{errors.New("its news wait until its pieces in log objects can be read")}
 
-// takeEntry adds one entry. It makes room first, if there is none.
+// takeEntry adds one entry. If the memory limit is reached, it first makes room.
 func (a *Archiver) takeEntry(ctx context.Context, g *group, e *format.Entry) error {
 	bytes := format.FrameBytes(len(e.Attributes), len(e.Data))
 	if a.pending+bytes+format.SegmentHeaderBytes > a.limits.pendingBytes {
@@ -145,7 +145,7 @@ func (a *Archiver) takeEntry(ctx context.Context, g *group, e *format.Entry) err
 		}
 	}
 	err := a.append(g, e)
-	if errors.Is(err, pieces.ErrSpan) { // the next log object begins a new segment of this group
+	if errors.Is(err, pieces.ErrSpan) { // after the next log object, this group starts a new segment
 		if err := a.cut(ctx); err != nil {
 			return err
 		}
@@ -173,7 +173,8 @@ func (a *Archiver) append(g *group, e *format.Entry) error {
 	return nil
 }
 
-// makeRoom takes news out of memory: the large ones become segments, and if much remains, a log object.
+// makeRoom frees memory. It writes large amounts of new entries to segments and, if that does not free enough, the
+// rest to a log object.
 func (a *Archiver) makeRoom(ctx context.Context) error {
 	if err := a.segmentsAtOnce(ctx); err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// smallLimits make segments, rolls and full memories happen with few bytes.
+// smallLimits are so small that a few bytes suffice to cause new segments, rolls and a full memory.
 var smallLimits = limits{
 	pendingBytes: 8 << 10, atOnceBytes: 5 << 10, segmentBytes: 12 << 10, looseBytes: 12 << 10, cacheBytes: 16 << 10,
 	cachedBytes: 3 << 10, pieces: 3, renewAfter: 20,
@@ -31,7 +31,7 @@ func options(m *model, v *view) Options {
 	}
 }
 
-// process is one archiver that runs.
+// process is one running archiver.
 type process struct {
 	*Archiver
 	view  *view
@@ -41,7 +41,7 @@ type process struct {
 
 var errKilled = errors.New("killed")
 
-// begin starts an archiver. v may be killed by its own killAt.
+// begin starts an archiver. The view may kill it (killAt).
 func begin(m *model, v *view, l limits, change ...func(o *Options)) *process {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	o := options(m, v)
@@ -62,7 +62,7 @@ func mustComplete(o Options) Options {
 	return o
 }
 
-// end stops the process, and returns why it ended; nil if it was stopped or killed.
+// end stops the process and returns its error, or nil if the process was stopped or killed.
 func (p *process) end() error {
 	p.stop()
 	err := <-p.ended
@@ -83,7 +83,7 @@ func (p *process) hasEnded() (error, bool) { //nolint:revive // the error is a v
 	}
 }
 
-// world is one simulation.
+// world is one run of the simulation.
 type world struct {
 	t      *testing.T
 	rng    *rand.Rand
@@ -93,7 +93,8 @@ type world struct {
 	asked  int
 }
 
-// asks checks that what a leader hears is true: everything at or below a mark is readable now.
+// asks checks the positions that an archiver reports to the leaders: everything up to each position must be readable
+// now.
 func (w *world) asks(positions map[uuid.UUID]uint64) {
 	if w.asked++; w.asked%4 != 0 || w.t.Failed() {
 		return
@@ -103,7 +104,7 @@ func (w *world) asks(positions map[uuid.UUID]uint64) {
 	}
 }
 
-// lives writes to the store and compacts it for some time.
+// lives writes to the store and compacts it for the given time.
 func (w *world) lives(d time.Duration) {
 	for until := time.Now().Add(d); time.Now().Before(until); {
 		g := w.model.one(byte(w.rng.IntN(len(w.model.groups))))
@@ -124,7 +125,7 @@ func (w *world) lives(d time.Duration) {
 	}
 }
 
-// phase runs one or two archivers for some minutes, with faults. They are killed or paused at random.
+// phase runs one or two archivers for some minutes, with faults. It kills or pauses them at random.
 func (w *world) phase(seed uint64) {
 	v := newView(w.memory, seed, 0.05)
 	if w.rng.IntN(2) == 0 {
@@ -134,11 +135,11 @@ func (w *world) phase(seed uint64) {
 	w.lives(time.Duration(1+w.rng.IntN(5)) * time.Minute)
 	running := []*process{first}
 	switch w.rng.IntN(3) {
-	case 0: // a second one begins while the first one runs
+	case 0: // a second archiver starts while the first one runs
 		running = append(running, begin(w.model, newView(w.memory, seed+1, 0.05), smallLimits))
 		w.lives(3 * time.Minute)
 		w.fired["two at once"]++
-	case 1: // the first one stands still, and goes on when a second one has taken over
+	case 1: // the first archiver is paused, and continues after a second one has taken over
 		blocked := make(chan struct{})
 		v.change(func(v *view) { v.blocked = blocked })
 		w.lives(time.Minute)
@@ -167,7 +168,7 @@ func (w *world) phase(seed uint64) {
 	}
 }
 
-// calm runs one archiver without faults, until everything is archived and rolled.
+// calm runs one archiver without faults until everything is archived and in segments.
 func (w *world) calm() *archive {
 	w.model.rate = 0
 	p := begin(w.model, newView(w.memory, 0, 0), smallLimits)
@@ -187,7 +188,7 @@ func (w *world) calm() *archive {
 	all := make(map[uuid.UUID]uint64)
 	for id, g := range w.model.groups {
 		if all[id] = g.applied(); g.deleted {
-			all[id] = 0 // what was not archived when the group was deleted is lost
+			all[id] = 0 // entries that were not archived before the group was deleted are lost
 		}
 	}
 	a, err := w.model.check(w.memory, all)
@@ -204,7 +205,7 @@ func (w *world) calm() *archive {
 	return a
 }
 
-// seeds is how many worlds are tried: 1 in a short run, 80 in a soak, and others on request.
+// seeds returns how many worlds to simulate: 1 in a short run, 80 in a soak, or the requested number.
 func seeds() int {
 	if n, err := strconv.Atoi(os.Getenv("SHEAF_ARCHIVER_SEEDS")); err == nil {
 		return n
@@ -218,8 +219,8 @@ func seeds() int {
 	return 4
 }
 
-// After any faults, kills, pauses and second archivers, the bucket alone has all that was written, nothing that was not
-// written, and no hole that the store did not cause. The marks are true all the time.
+// Whatever faults, kills, pauses and concurrent archivers occur, the bucket alone has everything that was written and
+// nothing else. It has no hole that the store did not cause. The marks are correct at all times.
 func TestWhateverHappensTheBucketHasWhatTheMarksSay(t *testing.T) {
 	fired := make(map[string]int)
 	for seed := range uint64(seeds()) {
@@ -255,7 +256,7 @@ func TestWhateverHappensTheBucketHasWhatTheMarksSay(t *testing.T) {
 	}
 	t.Log(fmt.Sprint(fired))
 	if seeds() < 40 {
-		return // each kind of fault comes for certain only in many worlds
+		return // only with many worlds is every kind of fault certain to occur
 	}
 	for _, f := range bucketFaults {
 		if fired[string(f)] == 0 {

@@ -20,16 +20,17 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// model is a store: what was written to each group, and what its replica still has of it. Safe for concurrent use.
+// model is a simulated store. For each group, it records everything that was written, and what the replica still has
+// of that. Safe for concurrent use.
 type model struct {
 	store uuid.UUID
 	mu    sync.Mutex
 	rng   *rand.Rand
-	rate  float64 // how often the source fails
-	// steady means that no index jumps.
+	rate  float64 // probability that a call of the source fails
+	// steady prevents jumps of the index.
 	steady bool
 	fired  map[string]int
-	// asked is called with the positions of each round, before the store obeys them.
+	// called with the positions of each round, before the store uses them
 	asked  func(positions map[uuid.UUID]uint64)
 	groups map[uuid.UUID]*modelGroup
 	disk   *vfstest.Mem
@@ -37,13 +38,14 @@ type model struct {
 
 // modelGroup is one group of a model.
 type modelGroup struct {
-	id      uuid.UUID
-	name    string
-	all     []format.Entry // whatever was written, by index
-	kept    []format.Entry // what compaction left
-	dropped []uint64       // indexes of entries that superseded versions which compaction dropped above the hold
+	id   uuid.UUID
+	name string
+	all  []format.Entry // everything that was written, by index
+	kept []format.Entry // the entries that compaction has kept
+	// Indexes of entries that superseded a version which compaction dropped although the hold protected it.
+	dropped []uint64
 	floor   uint64
-	known   bool // the floor is known
+	known   bool // whether the floor is known
 	hold    uint64
 	held    bool
 	deleted bool
@@ -69,7 +71,7 @@ func (m *model) add(number byte) *modelGroup {
 	return g
 }
 
-// one returns a group by its number.
+// one returns the group with the given number.
 func (m *model) one(number byte) *modelGroup { return m.groups[uuid.UUID{2, number}] }
 
 func (g *modelGroup) applied() uint64 {
@@ -98,7 +100,7 @@ func (m *model) write(g *modelGroup, n int) *format.Entry {
 	case kind < 10:
 		e.Codec, e.Data = format.CodecBlob, m.blob(e.Data).Encode()
 	case kind == 10 && !m.steady:
-		e.Index += 1 << 32 // as after an accepted loss
+		e.Index += 1 << 32 // simulates the jump of the index after a loss of data that an administrator has accepted
 	case kind < 20:
 		e.RequestID[0] = 1
 	}
@@ -106,7 +108,7 @@ func (m *model) write(g *modelGroup, n int) *format.Entry {
 	return &g.all[len(g.all)-1]
 }
 
-// blob stores data as the file of a blob.
+// blob stores data as a blob, in the format of a blob file.
 func (m *model) blob(data []byte) format.BlobRef {
 	w, err := format.CreateBlob(m.disk, "/blobs")
 	if err != nil {
@@ -122,7 +124,7 @@ func (m *model) blob(data []byte) format.BlobRef {
 	return ref
 }
 
-// compact drops superseded versions. It obeys the hold unless the disk is full.
+// compact drops superseded versions. It respects the hold unless the disk is full.
 func (m *model) compact(g *modelGroup, full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,7 +159,7 @@ func (m *model) hits(what string) bool {
 	return true
 }
 
-// onAsked sets asked, also while an archiver runs. nil: nothing is called.
+// onAsked sets the function asked, even while an archiver runs. It may be nil.
 func (m *model) onAsked(asked func(positions map[uuid.UUID]uint64)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -198,7 +200,7 @@ func (m *model) Round(_ context.Context, positions map[uuid.UUID]uint64) iter.Se
 	}
 }
 
-// news yields what is new in one group.
+// news yields the new entries of one group.
 func (m *model) news(g *modelGroup, positions map[uuid.UUID]uint64, yield func(News, error) bool) bool {
 	m.mu.Lock()
 	position, has := positions[g.id]
@@ -261,7 +263,7 @@ func (m *model) Blob(_ context.Context, _ uuid.UUID, ref format.BlobRef) (io.Rea
 	return io.NopCloser(bytes.NewReader(b)), err
 }
 
-// Copy implements Source. The files have state records, entries that are void, and a jump to the next file.
+// Copy implements Source. The files contain state records and void entries, and the index jumps between two files.
 func (m *model) Copy(_ context.Context, id uuid.UUID) (GroupCopy, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -289,7 +291,7 @@ func (m *model) Copy(_ context.Context, id uuid.UUID) (GroupCopy, error) {
 		case 1:
 			entries = append(entries, void, format.Entry{Kind: format.KindState, Data: format.StateRecord{}.Encode()})
 		}
-		if e.Index > 20 && m.rng.IntN(30) == 0 { // a long void tail
+		if e.Index > 20 && m.rng.IntN(30) == 0 { // starts a long tail of void entries
 			for at := e.Index; at < e.Index+20; at++ {
 				entries = append(entries, format.Entry{Kind: format.KindEmpty, Index: at, Term: 1})
 			}
@@ -355,13 +357,13 @@ func (c *modelCopy) Open(_ context.Context, name string, offset int64) (io.ReadC
 	return io.NopCloser(bytes.NewReader(b[offset:])), nil
 }
 
-// compare returns what is wrong with an archived group: an entry that is missing up to what the archive says it has, an
-// entry that was never written, or a hole without a reason.
+// compare checks one archived group. It returns an error for an entry that is missing although the archive claims to
+// have it, for an entry that was never written, and for a hole without a reason.
 func (g *modelGroup) compare(r *readable, through uint64) error {
 	if r.through < through {
 		return fmt.Errorf("group %s: it is readable up to %d, not to %d", g.name, r.through, through)
 	}
-	by := make(map[int64]uint64) // the index that superseded the next older version
+	by := make(map[int64]uint64) // index of the entry that superseded the next older version
 	written := make(map[uint64]*format.Entry, len(g.all))
 	for i := range slices.Backward(g.all) {
 		e := &g.all[i]
@@ -395,7 +397,7 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 		}
 	}
 	if seeds() < 40 {
-		return nil // one world in 200 has a hole without a reason, which is not understood yet: the soak finds it
+		return nil // in one of 200 worlds there is a hole without a reason, which is not understood yet; the soak finds it
 	}
 	for _, h := range r.holes {
 		if !slices.ContainsFunc(g.dropped, func(by uint64) bool { return h.From < by && by <= h.To }) && g.known {
@@ -405,7 +407,7 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 	return nil
 }
 
-// check compares the whole bucket with the model. atLeast has the index up to which each group must be readable.
+// check compares the whole bucket with the model. Each group must be readable at least up to its index in atLeast.
 func (m *model) check(memory *memory, atLeast map[uuid.UUID]uint64) (*archive, error) {
 	a, err := readArchive(memory, m.store)
 	if err != nil {
@@ -416,7 +418,7 @@ func (m *model) check(memory *memory, atLeast map[uuid.UUID]uint64) (*archive, e
 	for id, through := range atLeast {
 		r := a.groups[id]
 		if r == nil && m.groups[id].deleted {
-			continue // before its first copy was complete
+			continue // the group's first copy was not complete yet
 		}
 		if r == nil {
 			return a, fmt.Errorf("group %s has no catalogue", id)

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// start finds in the bucket how far each group is archived, and takes the chain of log objects over. Nothing is written
-// before it is certain that the archive is one of this store that this program knows.
+// start finds out from the bucket how far each group is archived, and takes over the chain of log objects. It writes
+// nothing until it has verified that the archive belongs to this store and that this program knows its format.
 func (a *Archiver) start(ctx context.Context) error {
 	if err := a.checkIdentity(ctx); err != nil {
 		return err
@@ -44,8 +44,8 @@ func (a *Archiver) identity() *object.Archive {
 	}
 }
 
-// checkIdentity returns an error if there is an archive that is not of this store, or of another shape. There may be no
-// archive yet.
+// checkIdentity returns an error if the archive belongs to another store, or to a store with another routing or
+// number of groups. It returns nil if there is no archive yet.
 func (a *Archiver) checkIdentity(ctx context.Context) error {
 	var is object.Archive
 	_, err := a.objects.header(ctx, object.ArchiveName, object.KindArchive, func() object.Header {
@@ -65,8 +65,8 @@ func (a *Archiver) checkIdentity(ctx context.Context) error {
 	return nil
 }
 
-// createIdentity creates archive.json, or checks the one that exists. If two archivers begin an archive at the same
-// time, one of them creates it, and the other one checks it.
+// createIdentity creates archive.json, or checks the existing one. If two archivers start an archive at the same
+// time, one of them creates the object, and the other one checks it.
 func (a *Archiver) createIdentity(ctx context.Context) error {
 	content, err := a.objects.encode(a.identity(), nil, 0)
 	if err != nil {
@@ -80,7 +80,7 @@ func (a *Archiver) createIdentity(ctx context.Context) error {
 	return err
 }
 
-// readCatalogues finds all groups, and reads the newest catalogue of each.
+// readCatalogues finds all groups in the bucket, and reads each group's newest catalogue.
 func (a *Archiver) readCatalogues(ctx context.Context) error {
 	const all = "g/"
 	for after := ""; ; {
@@ -89,7 +89,7 @@ func (a *Archiver) readCatalogues(ctx context.Context) error {
 			text, _, _ := strings.Cut(strings.TrimPrefix(name, all), "/")
 			var err error
 			id, err = uuid.Parse(text)
-			after = all + text + "0" // the first name that is behind all objects of this folder
+			after = all + text + "0" // the first name that sorts after all objects in this folder
 			return err != nil
 		}); err != nil {
 			return err
@@ -103,7 +103,8 @@ func (a *Archiver) readCatalogues(ctx context.Context) error {
 	}
 }
 
-// readCatalogue reads the newest catalogue of a group. A list may be out of date, so it also looks behind its end.
+// readCatalogue reads a group's newest catalogue. Because a listing may be out of date, it also tries the numbers
+// that follow the last one listed.
 func (a *Archiver) readCatalogue(ctx context.Context, id uuid.UUID) error {
 	var last uint64
 	if err := a.objects.list(ctx, object.CataloguePrefix(id), "", func(name string) bool {
@@ -126,7 +127,7 @@ func (a *Archiver) readCatalogue(ctx context.Context, id uuid.UUID) error {
 		g.number = number
 	}
 	for number := g.number; number > 1 && g.catalogue.Group != id; number-- {
-		if _, err := a.useCatalogue(ctx, g, number-1); err != nil { // the newest one is damaged
+		if _, err := a.useCatalogue(ctx, g, number-1); err != nil { // the newest catalogue is damaged, so use an older one
 			return err
 		}
 	}
@@ -139,8 +140,8 @@ func (a *Archiver) readCatalogue(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// useCatalogue reads a catalogue into the group. It returns false if it does not exist. One that stays damaged leaves
-// the group as it is, and asks for a new one.
+// useCatalogue reads a catalogue into the group. It returns false if the catalogue does not exist. If the catalogue
+// remains damaged, it leaves the group unchanged, but marks it as broken, so that the group gets a new catalogue.
 func (a *Archiver) useCatalogue(ctx context.Context, g *group, number uint64) (bool, error) {
 	var c object.Catalogue
 	name := object.CatalogueName(g.id, number)
@@ -164,9 +165,9 @@ func (a *Archiver) useCatalogue(ctx context.Context, g *group, number uint64) (b
 	return true, nil
 }
 
-// readChain reads the log objects that have pieces which are in no catalogue, up to the first gap.
+// readChain reads, up to the first gap, the log objects with pieces that are not in segments yet.
 func (a *Archiver) readChain(ctx context.Context) error {
-	var through uint64 // the greatest log object that a catalogue names
+	var through uint64 // number of the newest log object that a catalogue names
 	for _, g := range a.groups {
 		through = max(through, g.catalogue.Log)
 	}
@@ -176,7 +177,8 @@ func (a *Archiver) readChain(ctx context.Context) error {
 			from = min(from, g.catalogue.Log)
 		}
 	}
-	// The object with this number is read, too, because the next one continues it.
+	// Start with the object before the first one that is needed, because its CRC shows whether the next one continues
+	// it.
 	a.chain.number.Store(max(from, 1) - 1)
 	for {
 		found, err := a.chain.read(ctx, a.recover)
@@ -187,7 +189,7 @@ func (a *Archiver) readChain(ctx context.Context) error {
 			continue
 		}
 		if at := a.chain.number.Load(); at < through {
-			// Readers begin behind the log object that a catalogue names, so new ones must have greater numbers.
+			// Readers start after the log object that a catalogue names, so new log objects must have greater numbers.
 			a.board.failed(ReasonGap, fmt.Errorf("%s is missing", object.LogName(at+1)))
 			a.chain.number.Store(at + 1)
 			a.chain.previous = 0
@@ -197,7 +199,7 @@ func (a *Archiver) readChain(ctx context.Context) error {
 	}
 }
 
-// recover notes the pieces of a log object that was created by an earlier process.
+// recover records the pieces of a log object that an earlier process has created.
 func (a *Archiver) recover(number uint64, e object.Envelope, l *object.Log) {
 	offset := e.HeaderBytes
 	for i := range l.Pieces {

@@ -8,41 +8,41 @@ import (
 	"github.com/google/uuid"
 )
 
-// Reason groups the errors of an archiver.
+// Reason classifies the errors of an archiver.
 type Reason string
 
-// The reasons. Each is counted, and the archiver tries again.
+// These are the reasons. The archiver counts each error, and tries again.
 const (
-	ReasonCreate Reason = "create" // an object could not be created, or the answer was lost
+	ReasonCreate Reason = "create" // an object could not be created, or the response was lost
 	ReasonRead   Reason = "read"   // an object could not be read or listed
 	ReasonDamage Reason = "damage" // an object was read, but is not valid
-	ReasonSource Reason = "source" // the store did not answer, or its answer made no sense
+	ReasonSource Reason = "source" // the store did not respond, or its response was invalid
 	ReasonGap    Reason = "gap"    // objects of a group are missing from the archive
 )
 
-// Status is what an archiver has done and what it waits for. Counters begin at 0 in each process.
+// Status describes what an archiver has done, and what remains to be done. Counters start at 0 in each process.
 type Status struct {
 	Writer uuid.UUID
 	Epoch  uint64
-	Number uint64 // of the last log object
-	// ArchivedThrough is a time before which everything acknowledged, in all groups that are archived, is archived.
-	// Zero: not known yet, or no group is archived.
+	Number uint64 // number of the last log object
+	// ArchivedThrough is a time such that all writes acknowledged before it, in all archived groups, are archived. It is
+	// zero if that time is not known yet, or if no group is archived.
 	ArchivedThrough time.Time
-	Groups          int   // groups that are archived
-	Waiting         int   // groups whose first copy is not complete
-	Holes           int   // in the history of all groups
-	PendingBytes    int64 // news in memory
-	LooseBytes      int64 // entries that are only in log objects
+	Groups          int   // number of archived groups
+	Waiting         int   // number of groups whose first copy is not complete
+	Holes           int   // number of holes in the history of all groups
+	PendingBytes    int64 // size of the new entries in memory
+	LooseBytes      int64 // size of the entries that are only in log objects
 
-	Objects int64 // that this process created
-	Bytes   int64 // of these objects
+	Objects int64 // number of objects that this process created
+	Bytes   int64 // total size of these objects
 	Errors  map[Reason]int64
-	// LastError is what went wrong last; "" once an object was created since.
+	// LastError is the most recent error. It becomes "" when an object has been created after the error.
 	LastError   string
 	LastErrorAt time.Time
 }
 
-// board is the Status that several goroutines write.
+// board holds the Status, which several goroutines update.
 type board struct {
 	mu     sync.Mutex
 	status Status // guarded by mu
