@@ -1,5 +1,5 @@
-// Package bucket keeps the objects of archives. A Bucket is a folder of a file system here; the program sheaf-archive
-// adds those of cloud providers. The objects themselves are described in docs/archive.md.
+// Package bucket stores the objects of archives. In this package, a Bucket is a folder of a file system. The program
+// sheaf-archive adds the buckets of cloud providers. The objects themselves are described in docs/archive.md.
 package bucket
 
 import (
@@ -11,25 +11,25 @@ import (
 	"time"
 )
 
-// Bucket holds objects that are created once, and never replaced. Names are valid by CheckName. An error that wraps
-// fs.ErrNotExist or fs.ErrExist is final; after every other error the outcome of a Create or Delete is unknown, and the
-// call may be made again. All methods are safe for concurrent use.
+// Bucket holds objects that are created once and never replaced. Their names must be valid according to CheckName. An
+// error that wraps fs.ErrNotExist or fs.ErrExist is final. After any other error of Create or Delete, the outcome is
+// unknown, and the call may be repeated. All methods are safe for concurrent use.
 type Bucket interface {
-	// Create stores an object of the given size in bytes, which content must have exactly. The object is durable when
-	// Create returns nil. It returns fs.ErrExist if an object of this name exists, and that one is durable, too. Of
-	// several callers that create one name, at most one is told nil.
+	// Create stores an object. The content must have exactly the given size in bytes. When Create returns nil, the
+	// object is durable. It returns fs.ErrExist if an object with this name exists, in which case that object is
+	// durable. If several callers create the same name, at most one of them gets nil.
 	Create(ctx context.Context, name string, size int64, content io.Reader) error
-	// Open reads an object from an offset on, to its end if length is negative. The caller closes the reader. It
-	// returns fs.ErrNotExist if there is no object of this name.
+	// Open reads an object from an offset. It reads length bytes or, if length is negative, up to the end. The caller
+	// must close the reader. Open returns fs.ErrNotExist if the object does not exist.
 	Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
-	// Stat describes an object. It returns fs.ErrNotExist if there is no object of this name.
+	// Stat describes an object. It returns fs.ErrNotExist if the object does not exist.
 	Stat(ctx context.Context, name string) (Info, error)
-	// List yields the objects whose names begin with prefix and are above after, in the order of the bytes of their
-	// names. An object that is created or deleted during the iteration may be missing.
+	// List yields the objects whose names begin with prefix and are greater than after, in byte order of their names. It
+	// may miss an object that is created or deleted during the iteration.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Info, error]
-	// Delete removes an object. It returns nil if there is none.
+	// Delete removes an object. It returns nil if the object does not exist.
 	Delete(ctx context.Context, name string) error
-	// Close releases what the bucket holds.
+	// Close releases the bucket's resources.
 	Close() error
 }
 
@@ -37,14 +37,14 @@ type Bucket interface {
 type Info struct {
 	Name    string
 	Bytes   int64
-	Created time.Time // by the clock of the bucket
+	Created time.Time // according to the bucket's clock
 }
 
-// nameBytesMax is the greatest length of a name. S3 allows 1,024 bytes, of which the URL takes a part.
+// nameBytesMax is the maximum length of a name. S3 allows 1,024 bytes, part of which the path in the URL uses.
 const nameBytesMax = 512
 
-// CheckName returns an error unless a name is relative, clean, of printable ASCII characters, and short enough for each
-// bucket and file system.
+// CheckName checks that a name is relative and clean, consists of printable ASCII characters, and is short enough for
+// every kind of bucket and file system.
 func CheckName(name string) error {
 	if name == "" || len(name) > nameBytesMax {
 		return fmt.Errorf("name of an object: %d bytes, allowed are 1 to %d", len(name), nameBytesMax)

@@ -9,26 +9,27 @@ import (
 	"syscall"
 )
 
-// ErrLength says that the content of an object does not have the size that the caller gave. The object was not created.
+// ErrLength means that the content passed to Create does not have the given size. The object was not created.
 var ErrLength = errors.New("the content has another length than was said")
 
-// Reason tells in one word why a bucket did not do what it was asked to do. Metrics and conditions carry it.
+// Reason classifies the error of a bucket in one word, for metrics and conditions.
 type Reason string
 
-// These are the reasons.
+// These are the reasons for errors.
 const (
 	Away        Reason = "Away"        // nothing answers
-	Busy        Reason = "Busy"        // the bucket refuses for now, because it is asked too much
-	Full        Reason = "Full"        // there is no space left, or a quota is used up
-	Credentials Reason = "Credentials" // the credentials are missing, wrong, or have ended
-	Forbidden   Reason = "Forbidden"   // the bucket knows the caller, and the caller may not do this
-	NoBucket    Reason = "NoBucket"    // there is no bucket of this name, or it is elsewhere
-	Late        Reason = "Late"        // the time of the call was over before the bucket had answered
-	Broken      Reason = "Broken"      // the answer is not what was asked for
+	Busy        Reason = "Busy"        // the bucket refuses requests for now, because it receives too many
+	Full        Reason = "Full"        // no space is left, or a quota is exhausted
+	Credentials Reason = "Credentials" // the credentials are missing, wrong or expired
+	Forbidden   Reason = "Forbidden"   // the bucket knows the caller, but does not allow the operation
+	NoBucket    Reason = "NoBucket"    // there is no bucket with this name, or it is in another region
+	Late        Reason = "Late"        // the call timed out before the bucket responded
+	Broken      Reason = "Broken"      // the response is invalid
 	Other       Reason = "Other"
 )
 
-// advice says what a person can do. It is empty if the error itself says all that is known.
+// advice tells users what they can do about an error. It has no entry if the error itself contains everything that is
+// known.
 var advice = map[Reason]string{
 	Away: "check that the bucket's host is reachable from here: the name in the URL, DNS, the network policy, and " +
 		"whether the service is up",
@@ -44,11 +45,12 @@ var advice = map[Reason]string{
 		"answers",
 }
 
-// Error is a failed call to a bucket. Its outcome is unknown: a Create or Delete may have been done.
+// Error is a failed call to a bucket. The outcome of the call is unknown, because a Create or Delete may have taken
+// effect.
 type Error struct {
-	Op     string // such as create
+	Op     string // the operation, such as create
 	Bucket string // the URL without its options
-	Object string // name in the bucket; empty if the call was about no single object
+	Object string // name of the object in the bucket; empty if the call did not concern a single object
 	Reason Reason
 	Err    error
 }
@@ -66,9 +68,9 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// ReasonOf returns the reason of an error of a Bucket. An error that no bucket has classified is classified as an error
-// of a file system or of a connection. The result is empty for nil, for fs.ErrExist and for fs.ErrNotExist, which are
-// answers and no faults.
+// ReasonOf returns the reason of an error from a Bucket. If no bucket has classified the error, ReasonOf classifies
+// it as an error of a file system or of a connection. The result is empty for nil, and for fs.ErrExist and
+// fs.ErrNotExist, which are results and not faults.
 func ReasonOf(err error) Reason {
 	known := func(errs ...error) bool {
 		for _, one := range errs {

@@ -18,29 +18,30 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// pending is the folder of objects that are being written. What a killed process leaves there is garbage, and no name
-// of an object is in it.
+// pending is the folder for objects that are still being written. No object has a name in it. Files that a killed
+// process has left in it are garbage.
 const pending = ".pending"
 
-// writeBytes is how much of an object is written in one call.
+// writeBytes is the maximum number of bytes written in one call.
 const writeBytes = 1 << 20
 
-// Folder is a Bucket in a folder of a file system. Several processes may use the same folder, also over NFS.
+// Folder is a Bucket that stores its objects in a folder of a file system. Several processes may use the same folder,
+// including over NFS.
 type Folder struct {
 	fs   vfs.FS
 	root string
 
-	// durable has the folders whose names this Folder has made durable. Another process may have made a folder and
-	// ended before that.
+	// durable holds the folders whose names this Folder has made durable. A folder that already exists may not be
+	// durable, because the process that created it may have died before it synced the folder's name.
 	durable sync.Map
 }
 
 var _ Bucket = (*Folder)(nil)
 
-// OpenFolder opens a folder as a bucket. It makes the folder, but not the folder above it, so that an archive does not
-// end up below a mount point at which nothing is mounted.
+// OpenFolder opens a folder as a bucket. It creates the folder if necessary, but not the parent folder. Otherwise an
+// archive could end up in an empty mount point whose file system is not mounted.
 func OpenFolder(fsys vfs.FS, root string) (*Folder, error) {
-	root = path.Clean(root) // the folders above an object are compared with it
+	root = path.Clean(root) // must be clean, because the folders above an object are compared with it
 	if _, err := fsys.Stat(path.Dir(root)); err != nil {
 		return nil, fmt.Errorf("the folder above the archive's folder %s: %w: make it, or mount its file system", root, err)
 	}
@@ -50,8 +51,8 @@ func OpenFolder(fsys vfs.FS, root string) (*Folder, error) {
 	return &Folder{fs: fsys, root: root}, nil
 }
 
-// Create implements Bucket. It writes the object aside, makes it durable, and gives it its name by a link, which fails
-// if the name exists.
+// Create implements Bucket. It writes the object to a temporary file, makes that file durable, and then links it to
+// the object's name. The link fails if the name exists.
 func (f *Folder) Create(ctx context.Context, name string, size int64, content io.Reader) (err error) {
 	if err := CheckName(name); err != nil {
 		return err
@@ -85,7 +86,7 @@ func (f *Folder) Create(ctx context.Context, name string, size int64, content io
 	return f.syncNames(target)
 }
 
-// syncNames makes the name of an object durable, and those of the folders that it is in.
+// syncNames makes the name of an object durable, and the names of all folders above it.
 func (f *Folder) syncNames(target string) error {
 	dir := path.Dir(target)
 	if err := f.fs.SyncDir(dir); err != nil {
@@ -102,13 +103,13 @@ func (f *Folder) syncNames(target string) error {
 		made = append(made, dir)
 	}
 	for _, dir := range made {
-		f.durable.Store(dir, true) // only now, because this says that the folders above are durable, too
+		f.durable.Store(dir, true) // Only now is it certain that the folders above are durable as well.
 	}
 	return nil
 }
 
-// exists returns fs.ErrExist after the name of the object is durable: the process that made it may not have come so
-// far.
+// exists makes the name of an existing object durable, and then returns fs.ErrExist. The process that created the
+// object may not have made its name durable yet.
 func (f *Folder) exists(target string) error {
 	if err := f.syncNames(target); err != nil {
 		return err
@@ -116,7 +117,7 @@ func (f *Folder) exists(target string) error {
 	return &fs.PathError{Op: "create", Path: target, Err: fs.ErrExist}
 }
 
-// write writes and syncs the content of an object.
+// write writes and syncs an object's content.
 func write(ctx context.Context, file vfs.File, size int64, content io.Reader) error {
 	buffer := make([]byte, min(size+1, writeBytes))
 	var at int64
@@ -194,11 +195,11 @@ func (f *Folder) List(ctx context.Context, prefix, after string) iter.Seq2[Info,
 	}
 }
 
-// errStopped says that the caller wants no more.
+// errStopped ends a listing because the caller wants no more objects.
 var errStopped = errors.New("stopped")
 
-// list walks one folder. A name ends with a slash while it is that of a folder, so that the order is that of whole
-// names: "a-b" is before "a/b".
+// list lists one folder, and the folders in it. While it sorts the entries, it appends a slash to the names of
+// folders. The objects are then in the order of their full names: "a-b" comes before "a/b".
 func (f *Folder) list(ctx context.Context, dir, prefix, after string, yield func(Info, error) bool) error {
 	names, err := f.fs.List(path.Join(f.root, dir))
 	if errors.Is(err, fs.ErrNotExist) {

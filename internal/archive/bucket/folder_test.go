@@ -35,7 +35,8 @@ func TestFolderOfTheSystem(t *testing.T) {
 	buckettest.Run(t, func(t *testing.T) bucket.Bucket { return open(t, vfs.OS{}, path.Join(t.TempDir(), "archive")) })
 }
 
-// The name of a folder may be written in other ways: the end of the walk to the folders above an object must be found.
+// A folder may be given by a path that is not clean. Even so, Create must stop at that folder when it syncs the
+// folders above an object.
 func TestTheNameOfAFolderNeedNotBeClean(t *testing.T) {
 	for _, root := range []string{"/archive/", "/./archive", "/a/../archive//"} {
 		b := open(t, vfstest.NewMem(), root)
@@ -54,7 +55,7 @@ func TestAFolderBelowNothingIsRefused(t *testing.T) {
 
 const name = "g/some/deep/object"
 
-// whole reports whether the object exists, and fails if it is not the whole content.
+// whole reports whether the object exists, and fails the test if the object's content is incomplete.
 func whole(t *testing.T, b *bucket.Folder, content []byte) bool {
 	t.Helper()
 	r, err := b.Open(t.Context(), name, 0, -1)
@@ -71,8 +72,9 @@ func whole(t *testing.T, b *bucket.Folder, content []byte) bool {
 	return true
 }
 
-// A power cut in the midst of a Create leaves the whole object or nothing, and what Create has reported remains. That
-// is also true of what another process began: the second Create reports that the object exists only once it is durable.
+// A power cut during a Create leaves either the whole object or nothing. An object that Create has reported remains.
+// This is also true if another process had begun to create the object, because the second Create reports fs.ErrExist
+// only when the object is durable.
 func TestPowerCutsLeaveWholeObjects(t *testing.T) {
 	content := buckettest.Content(3000, 1)
 	create := func(b *bucket.Folder) error {
@@ -119,7 +121,8 @@ func TestPowerCutsLeaveWholeObjects(t *testing.T) {
 	}
 }
 
-// A Create that lives when another process has not made its names durable yet makes them durable itself.
+// If another process has created an object but not yet made its name durable, Create makes the name durable before it
+// returns fs.ErrExist.
 func TestAnObjectThatExistsIsDurable(t *testing.T) {
 	content := buckettest.Content(10, 1)
 	disk := vfstest.NewMem()
@@ -127,7 +130,8 @@ func TestAnObjectThatExistsIsDurable(t *testing.T) {
 	if err := disk.SyncAll("/"); err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{"g", "g/some", "g/some/deep"} { // by a process that is killed before it syncs them
+	// Created by a process that is killed before it syncs them.
+	for _, dir := range []string{"g", "g/some", "g/some/deep"} {
 		if err := disk.Rename("/archive/.pending", "/archive/"+dir); err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +151,7 @@ func TestAnObjectThatExistsIsDurable(t *testing.T) {
 	}
 }
 
-// After an error of the disk at any operation, the same Create leads to the whole object.
+// If the disk returns an error in any operation, a repeated Create still results in the whole object.
 func TestErrorsOfTheDiskLeaveNoPartOfAnObject(t *testing.T) {
 	content := buckettest.Content(3000, 1)
 	fired := map[vfstest.OpKind]int64{}

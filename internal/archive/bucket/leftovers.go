@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// RemoveLeftovers removes what Creates of killed processes have left behind, if they began before a time: parts of
-// objects that have no name and cost money or space. It returns the number of Creates whose parts are gone now. A
-// Create of a living process that began before that time fails, and can be made again. Buckets that remove such parts
-// themselves have nothing to do.
+// RemoveLeftovers removes the incomplete objects that killed processes have left behind, if their Creates began
+// before the given time. Such objects have no names, but they use space or cost money. RemoveLeftovers returns the
+// number of Creates whose remains it has removed. If a running process began a Create before that time, its Create
+// fails and can be repeated. Some buckets remove such objects themselves; for these, RemoveLeftovers does nothing.
 func RemoveLeftovers(ctx context.Context, b Bucket, before time.Time) (removed int, err error) {
 	if l, ok := b.(interface {
 		RemoveLeftovers(ctx context.Context, before time.Time) (int, error)
@@ -21,7 +21,7 @@ func RemoveLeftovers(ctx context.Context, b Bucket, before time.Time) (removed i
 	return 0, nil
 }
 
-// RemoveLeftovers removes the files aside that were last written before a time.
+// RemoveLeftovers removes the temporary files that were last written before the given time.
 func (f *Folder) RemoveLeftovers(ctx context.Context, before time.Time) (removed int, err error) {
 	names, err := f.fs.List(path.Join(f.root, pending))
 	if err != nil {
@@ -34,7 +34,7 @@ func (f *Folder) RemoveLeftovers(ctx context.Context, before time.Time) (removed
 		aside := path.Join(f.root, pending, name)
 		info, err := f.fs.Stat(aside)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // its Create has ended
+			continue // the Create of this file has finished meanwhile
 		}
 		if err != nil {
 			return removed, err

@@ -13,16 +13,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// ProbePrefix is where Probe makes its objects: beside the folders of stores, and in none of them.
+// ProbePrefix is the prefix of the names of Probe's objects. They are in none of the folders of stores.
 const ProbePrefix = "probe/"
 
 const (
 	probeBytes      = 1000
-	probeKept       = 24 * time.Hour // a probe that is older belongs to a process that was killed
+	probeKept       = 24 * time.Hour // an older probe was left behind by a process that was killed
 	probesListedMax = 1000
 )
 
-// These errors say that a bucket cannot keep an archive.
+// These errors mean that a bucket is not suitable for an archive.
 var (
 	ErrReplaces = errors.New("the bucket let a second object take the name of the first: it does not know " +
 		"create-if-absent (If-None-Match), without which two archivers could overwrite each other; use a bucket or a " +
@@ -30,17 +30,18 @@ var (
 	ErrReadsOther = errors.New("the bucket does not return what was written to it")
 )
 
-// Probed is what Probe has seen of a bucket.
+// Probed is the result of Probe.
 type Probed struct {
-	Object string // the name of the object that was created
-	// Kept, if not nil, is why that object could not be deleted. An archive that is never pruned needs no deletes.
+	Object string // name of the object that Probe created
+	// Kept is the reason why the object could not be deleted, or nil if it was deleted. An archive that is never pruned
+	// does not need permission to delete.
 	Kept error
 }
 
-// Probe checks that a bucket can keep an archive: it creates an object, is refused when it creates another one of the
-// same name, reads the first one back whole and in part, finds it in a list, and deletes it. An error that wraps
-// ErrReplaces or ErrReadsOther is final; after another error, the bucket could not be judged. Probes that killed
-// processes left behind are deleted, too.
+// Probe checks whether a bucket is suitable for an archive. It creates an object, checks that a second object with
+// the same name is refused, reads the first one back as a whole and in part, finds it in a listing, and deletes it.
+// An error that wraps ErrReplaces or ErrReadsOther is final. Any other error means that the check could not be
+// completed. Probe also deletes old probes that killed processes have left behind.
 func Probe(ctx context.Context, b Bucket) (Probed, error) {
 	probed := Probed{Object: ProbePrefix + uuid.NewString()}
 	contents := [2][]byte{make([]byte, probeBytes), make([]byte, probeBytes)}
@@ -49,7 +50,7 @@ func Probe(ctx context.Context, b Bucket) (Probed, error) {
 	}
 	made, err := probe(ctx, b, probed.Object, contents)
 	if err != nil {
-		// Only what is known to be no good is deleted here: after another error, a Delete would meet the same one.
+		// Delete the object only if the bucket is known to be unsuitable. After any other error, Delete would fail as well.
 		if errors.Is(err, ErrReplaces) || errors.Is(err, ErrReadsOther) {
 			err = errors.Join(err, b.Delete(ctx, probed.Object))
 		}
@@ -66,7 +67,8 @@ func probe(ctx context.Context, b Bucket, name string, contents [2][]byte) (Info
 	create := func(content []byte) error {
 		return b.Create(ctx, name, int64(len(content)), bytes.NewReader(content))
 	}
-	// The name is new. If it exists nevertheless, a first attempt whose answer was lost has made it.
+	// The name is new. If it exists nevertheless, an earlier attempt of this Create succeeded, and its response was
+	// lost.
 	if err := create(contents[0]); err != nil && !errors.Is(err, fs.ErrExist) {
 		return Info{}, fmt.Errorf("probe whether objects can be created: %w", err)
 	}
@@ -112,7 +114,7 @@ func readProbe(ctx context.Context, b Bucket, name string, offset, length int64)
 	return content, errors.Join(err, r.Close())
 }
 
-// deleteProbes deletes the probes that were created before a time by the clock of the bucket.
+// deleteProbes deletes the probes that were created before the given time, according to the bucket's clock.
 func deleteProbes(ctx context.Context, b Bucket, before time.Time) error {
 	listed := 0
 	for info, err := range b.List(ctx, ProbePrefix, "") {

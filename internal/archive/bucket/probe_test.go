@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// odd is a bucket with replaced methods.
+// odd is a bucket in which a test replaces some methods.
 type odd struct {
 	bucket.Bucket
 	create func(ctx context.Context, name string, size int64, content io.Reader) error
@@ -79,7 +79,8 @@ func TestAGoodBucketPassesTheProbe(t *testing.T) {
 	}
 }
 
-// A bucket in which one of two archivers could overwrite the other is refused, and so is one that returns other bytes.
+// Probe refuses a bucket in which one of two archivers could overwrite the other's objects, and a bucket that returns
+// other bytes than were written.
 func TestABadBucketIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(o *odd)
@@ -142,7 +143,7 @@ func TestABadBucketIsRefused(t *testing.T) {
 	}
 }
 
-// An outcome that is unknown is no verdict: the bucket may be good.
+// If a call has an unknown outcome, Probe must not conclude that the bucket is unsuitable.
 func TestABucketThatCannotBeAskedIsNotJudged(t *testing.T) {
 	away := &bucket.Error{Op: "create", Bucket: "s3://b", Reason: bucket.Away, Err: syscall.ECONNREFUSED}
 	for call := 1; call <= 2; call++ {
@@ -159,7 +160,7 @@ func TestABucketThatCannotBeAskedIsNotJudged(t *testing.T) {
 			t.Errorf("call %d: %v", call, err)
 		}
 	}
-	// The answer to the first create was lost, and the object is there.
+	// The response to the first create was lost, but the object was created.
 	o := &odd{Bucket: open(t, vfstest.NewMem(), "/archive")}
 	o.create = func(ctx context.Context, name string, size int64, content io.Reader) error {
 		if err := o.Bucket.Create(ctx, name, size, content); err != nil {
@@ -172,7 +173,7 @@ func TestABucketThatCannotBeAskedIsNotJudged(t *testing.T) {
 	}
 }
 
-// An account that may not delete can keep an archive that is never pruned.
+// An account without permission to delete can keep an archive that is never pruned.
 func TestTheProbeStaysWhereNothingMayBeDeleted(t *testing.T) {
 	o := &odd{Bucket: open(t, vfstest.NewMem(), "/archive")}
 	o.delete = func(context.Context, string) error { return fs.ErrPermission }
@@ -210,7 +211,8 @@ func TestProbesOfKilledProcessesAreDeleted(t *testing.T) {
 	}
 }
 
-// What a killed process left aside is removed once it is old; what a living one writes is not.
+// Temporary files of killed processes are removed when they are old. Newer ones, which a running process may still be
+// writing, are kept.
 func TestLeftoversAreRemoved(t *testing.T) {
 	root := t.TempDir() + "/archive"
 	b := open(t, vfs.OS{}, root)

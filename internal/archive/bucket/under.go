@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Under returns a folder of a bucket as a bucket of its own, for example the archive of one store at a URL that several
-// stores share. The folder is relative, without a slash at its end. Close closes the whole bucket.
+// Under returns a folder of a bucket as a separate bucket, for example one store's archive at a URL that several
+// stores share. The folder is a relative path without a trailing slash. Close closes the whole bucket.
 func Under(b Bucket, folder string) Bucket { return under{bucket: b, prefix: folder + "/"} }
 
 type under struct {
@@ -16,8 +16,8 @@ type under struct {
 	prefix string
 }
 
-// name returns the name in the whole bucket. It checks the given name first, because "" and ".." would become valid or
-// lead out of the folder.
+// name returns the name in the whole bucket. It checks the given name first, because with the prefix, "" and ".."
+// would become valid or lead out of the folder.
 func (u under) name(name string) (string, error) { return u.prefix + name, CheckName(name) }
 
 func (u under) Create(ctx context.Context, name string, size int64, content io.Reader) error {

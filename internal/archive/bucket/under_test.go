@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The objects beside the folder must neither be listed nor be reached.
+// Objects outside the folder must be neither listed nor reachable.
 func TestAFolderOfABucketIsABucket(t *testing.T) {
 	buckettest.Run(t, func(t *testing.T) bucket.Bucket {
 		whole := open(t, vfstest.NewMem(), "/archive")

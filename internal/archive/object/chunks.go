@@ -7,16 +7,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// Chunks checks and decrypts the chunks of one object in any order, so that a reader can ask a bucket for a part of the
+// Chunks checks and decrypts the chunks of one object in any order, so that a reader can fetch only a part of the
 // object. It is safe for concurrent use.
 type Chunks struct {
 	envelope *Envelope
 	seal     *seal
 }
 
-// NewChunks decodes the envelope of an object, which is the first EnvelopeBytes bytes. It returns ErrCorrupt or
-// ErrVersion, ErrForeign if the object is of another store or kind, and ErrKey if none of the keys is that of the
-// object.
+// NewChunks decodes an object's envelope, which is the first EnvelopeBytes bytes of the object. It returns ErrCorrupt
+// or ErrVersion if the envelope is not valid, ErrForeign if the object belongs to another store or is of another
+// kind, and ErrKey if the object's key is not among the given keys.
 func NewChunks(envelope []byte, store uuid.UUID, kind Kind, keys Keys) (*Chunks, error) {
 	return newChunks(envelope, store, kind, func(e *Envelope) (Key, error) {
 		if e.Cipher == CipherNone {
@@ -47,11 +47,11 @@ func newChunks(encoded []byte, store uuid.UUID, kind Kind, key func(*Envelope) (
 	return &Chunks{envelope: e, seal: s}, nil
 }
 
-// Envelope returns the envelope of the object.
+// Envelope returns the object's envelope.
 func (c *Chunks) Envelope() Envelope { return *c.envelope }
 
-// Place returns the offset in the object of a chunk, and the length of the chunk with its check. The length is 0 if the
-// object has no such chunk.
+// Place returns the offset of a chunk in the object, and the length of the chunk including its check. The length is 0
+// if the object has no such chunk.
 func (c *Chunks) Place(number int64) (offset, length int64) {
 	check := c.envelope.Cipher.checkBytes()
 	offset = EnvelopeBytes + number*(ChunkBytes+check)
@@ -62,8 +62,8 @@ func (c *Chunks) Place(number int64) (offset, length int64) {
 	return offset, min(ChunkBytes, left) + check
 }
 
-// Open checks a chunk with its check, as Place says where they are, decrypts the chunk in place, and returns its part
-// of the content.
+// Open verifies and decrypts a chunk in place, and returns its part of the content. The argument stored holds the
+// chunk and its check, which are at the position that Place returns.
 func (c *Chunks) Open(stored []byte, number int64) ([]byte, error) {
 	if _, length := c.Place(number); length == 0 || int64(len(stored)) != length {
 		return nil, fmt.Errorf("%w: chunk %d has %d bytes, not %d", ErrCorrupt, number, len(stored), length)
@@ -71,8 +71,8 @@ func (c *Chunks) Open(stored []byte, number int64) ([]byte, error) {
 	return c.seal.open(stored, number)
 }
 
-// Header decodes the header of the object into the value that to points to, and checks it. The argument encoded is the
-// beginning of the content, as long as the envelope says.
+// Header decodes the object's header into the value to which to points, and checks it. The argument encoded holds the
+// header, which is the beginning of the content. The envelope contains its length.
 func (c *Chunks) Header(encoded []byte, to Header) error {
 	if err := json.Unmarshal(encoded, to); err != nil {
 		return fmt.Errorf("%w: header of a %s object: %w", ErrCorrupt, c.envelope.Kind, err)

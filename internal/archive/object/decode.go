@@ -9,20 +9,21 @@ import (
 	"github.com/google/uuid"
 )
 
-// Decoder reads the content of one object, and checks every byte before it hands it out. It holds one chunk in memory.
-// It is not safe for concurrent use.
+// Decoder reads the content of one object. It checks every byte before it returns the byte. It holds one chunk in
+// memory. It is not safe for concurrent use.
 type Decoder struct {
 	chunks *Chunks
 	src    io.Reader
-	left   int64  // bytes of the content that are not read yet
+	left   int64  // number of content bytes that have not been read yet
 	chunk  int64  // number of the next chunk
-	buffer []byte // one chunk with its check
+	buffer []byte // holds one chunk with its check
 	ready  []byte // the part of the content that Read returns next
 	err    error
 }
 
-// NewDecoder reads the envelope of an object from src, which is at the object's first byte. It returns ErrForeign if
-// the object is of another store or kind, and ErrKey if none of the keys is that of the object.
+// NewDecoder reads an object's envelope from src, which must be at the beginning of the object. It returns ErrForeign
+// if the object belongs to another store or is of another kind, and ErrKey if the object's key is not among the given
+// keys.
 func NewDecoder(src io.Reader, store uuid.UUID, kind Kind, keys Keys) (*Decoder, error) {
 	return newDecoder(src, func(encoded []byte) (*Chunks, error) { return NewChunks(encoded, store, kind, keys) })
 }
@@ -43,9 +44,9 @@ func newDecoder(src io.Reader, open func(encoded []byte) (*Chunks, error)) (*Dec
 	}, nil
 }
 
-// NewRangeDecoder reads a part of the content of an object from an offset on, in bytes of the content, to the end of
-// the object or of the reader that open returns. open is called once, with the offset in the object at which this
-// reader must begin. The envelope is one that was decoded before; Header must not be called.
+// NewRangeDecoder returns a Decoder for the part of an object's content from an offset (in bytes of the content) to
+// the end of the object, or to the end of the reader that open returns. It calls open once, with the offset in the
+// object at which that reader must start. The envelope must have been decoded before. Header must not be called.
 func NewRangeDecoder(e Envelope, keys Keys, offset int64, open func(objectOffset int64) (io.Reader, error)) (*Decoder,
 	error) {
 	if offset < 0 || offset > e.ContentBytes {
@@ -70,13 +71,15 @@ func NewRangeDecoder(e Envelope, keys Keys, offset int64, open func(objectOffset
 	return d, err
 }
 
-// EndOfRange returns the offset in the object behind the chunk that has the byte of the content before end.
+// EndOfRange returns the offset in the object of the end of the chunk that contains the last byte of content before
+// end.
 func (e *Envelope) EndOfRange(end int64) int64 {
 	chunks := (end + ChunkBytes - 1) / ChunkBytes
 	return min(EnvelopeBytes+chunks*(ChunkBytes+e.Cipher.checkBytes()), e.ObjectBytes())
 }
 
-// shorter says that an object ends too early. Other errors, such as those of a connection, stay what they are.
+// shorter returns an error which says that an object ends too early, if err is the end of the data. It returns other
+// errors, such as those of a connection, unchanged.
 func shorter(err error, have, want int64) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%w: it ends after %d of %d bytes", ErrCorrupt, have, want)
@@ -84,11 +87,11 @@ func shorter(err error, have, want int64) error {
 	return err
 }
 
-// Envelope returns the envelope of the object.
+// Envelope returns the object's envelope.
 func (d *Decoder) Envelope() Envelope { return d.chunks.Envelope() }
 
-// Header decodes the header into the value that to points to, and checks it. It must be called before Read, and only
-// once. Members that the value does not know are ignored.
+// Header decodes the header into the value to which to points, and checks it. It must be called exactly once, before
+// Read. JSON members that the value does not have are ignored.
 func (d *Decoder) Header(to Header) error {
 	e := d.chunks.envelope
 	buffer := bytes.NewBuffer(make([]byte, 0, min(e.HeaderBytes, ChunkBytes)))
@@ -98,7 +101,7 @@ func (d *Decoder) Header(to Header) error {
 	return d.chunks.Header(buffer.Bytes(), to)
 }
 
-// Read implements io.Reader. It returns io.EOF only if the object ends where its envelope says.
+// Read implements io.Reader. It returns io.EOF only if the object ends where its envelope says that it ends.
 func (d *Decoder) Read(p []byte) (int, error) {
 	if len(d.ready) == 0 && d.err == nil {
 		d.fill()
@@ -140,8 +143,8 @@ func (d *Decoder) end() error {
 	}
 }
 
-// Verify reads a whole object and checks all of it that can be checked without a key: the envelope, the length, and the
-// CRC of each chunk.
+// Verify reads a whole object, and checks everything that can be checked without a key: the envelope, the length, and
+// the CRC of each chunk.
 func Verify(src io.Reader, store uuid.UUID, kind Kind) (Envelope, error) {
 	anyKey := Key{secret: make([]byte, KeyBytes)}
 	d, err := newDecoder(src, func(encoded []byte) (*Chunks, error) {
@@ -150,7 +153,7 @@ func Verify(src io.Reader, store uuid.UUID, kind Kind) (Envelope, error) {
 	if err != nil {
 		return Envelope{}, err
 	}
-	d.chunks.seal.aead = nil // the CRC covers the encrypted bytes
+	d.chunks.seal.aead = nil // the CRC covers the encrypted bytes, so no key is needed
 	for d.err == nil {
 		d.fill()
 	}

@@ -1,3 +1,3 @@
-// Package object converts between the objects of an archive and their bytes, as docs/archive.md describes them: the
-// envelope, the checks of each chunk, the encryption, the headers and the names. It neither reads nor writes a bucket.
+// Package object encodes and decodes the objects of an archive, as described in docs/archive.md. This includes the
+// envelope, each chunk's check, the encryption, the headers and the names. The package does not access a bucket.
 package object

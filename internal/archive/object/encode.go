@@ -9,29 +9,30 @@ import (
 	"github.com/google/uuid"
 )
 
-// Spec says what an object is to hold.
+// Spec describes an object to create.
 type Spec struct {
 	Store     uuid.UUID
-	Header    Header    // encoded as JSON; its type is the kind of the object
-	Body      io.Reader // follows the header; nil: empty
-	BodyBytes int64     // the exact length of Body
-	Key       Key       // encrypts the content; zero: not encrypted
+	Header    Header    // written as JSON; its type determines the kind of the object
+	Body      io.Reader // follows the header; nil means that it is empty
+	BodyBytes int64     // exact length of Body
+	Key       Key       // encrypts the content; if zero, the content is not encrypted
 }
 
-// Encoder is the bytes of one object, as a reader. It holds one chunk in memory. It is not safe for concurrent use.
+// Encoder is a reader that returns the bytes of one object. It holds one chunk in memory. It is not safe for
+// concurrent use.
 type Encoder struct {
 	envelope *Envelope
 	seal     *seal
-	content  io.Reader // header, then body
-	left     int64     // bytes of the content that are not read yet
+	content  io.Reader // the header, then the body
+	left     int64     // number of content bytes that have not been encoded yet
 	chunk    int64     // number of the next chunk
-	buffer   []byte    // one chunk with its check
+	buffer   []byte    // holds one chunk with its check
 	ready    []byte    // the part of the object that Read returns next
 	err      error
 }
 
-// NewEncoder makes an object with a random id. The error says that a Decoder would refuse the header, or that the
-// header is too long.
+// NewEncoder returns an Encoder for an object with a random id. It returns an error if the header is too long, or if
+// a Decoder would refuse it.
 func NewEncoder(spec Spec) (*Encoder, error) { return newEncoder(spec, uuid.New()) }
 
 func newEncoder(spec Spec, id uuid.UUID) (*Encoder, error) {
@@ -70,7 +71,7 @@ func newEncoder(spec Spec, id uuid.UUID) (*Encoder, error) {
 	}, nil
 }
 
-// Envelope returns the envelope of the object.
+// Envelope returns the object's envelope.
 func (e *Encoder) Envelope() Envelope { return *e.envelope }
 
 // Bytes returns the size of the whole object.
@@ -90,7 +91,7 @@ func (e *Encoder) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill makes the next chunk.
+// fill encodes the next chunk.
 func (e *Encoder) fill() {
 	if e.left == 0 {
 		var n int

@@ -15,11 +15,11 @@ import (
 
 // Sizes in bytes.
 const (
-	// EnvelopeBytes is the length of the envelope at the beginning of each object.
+	// EnvelopeBytes is the length of the envelope, with which each object begins.
 	EnvelopeBytes = 128
 	// ChunkBytes is the length of each chunk of the content except the last one.
 	ChunkBytes = 1 << 20
-	// HeaderBytesMax is the greatest length of a header.
+	// HeaderBytesMax is the maximum length of a header.
 	HeaderBytesMax = 16 << 20
 
 	magic         = "SHEAFARC"
@@ -27,26 +27,25 @@ const (
 	crcBytes      = 4
 	tagBytes      = 16
 	headerMin     = len("{}")
-	endOfEnvelope = 88 // the bytes from here to EnvelopeBytes are zero
+	endOfEnvelope = 88 // from this offset to EnvelopeBytes, all bytes are zero
 )
 
-// Errors of this package. Each error that a function of the package returns because of the bytes of an object wraps
-// one of them.
+// These are the errors of this package. Every error that is caused by the bytes of an object wraps one of them.
 var (
-	// ErrCorrupt says that an object is not valid.
+	// ErrCorrupt means that an object is damaged.
 	ErrCorrupt = errors.New("the object is damaged")
-	// ErrVersion says that a newer program wrote an object.
+	// ErrVersion means that an object was written by a newer program.
 	ErrVersion = errors.New("the object is newer than this program: use a newer sheaf-archive")
-	// ErrForeign says that an object belongs to another store, or is of another kind than its name says.
+	// ErrForeign means that an object belongs to another store, or is not of the kind that its name implies.
 	ErrForeign = errors.New("the object does not belong here")
-	// ErrKey says that the key is missing with which an object was encrypted.
+	// ErrKey means that the key with which an object was encrypted is not among the given keys.
 	ErrKey = errors.New("the key of the object is not known")
 )
 
-// Kind is what an object holds.
+// Kind is the kind of an object.
 type Kind uint8
 
-// The kinds of objects.
+// These are the kinds of objects.
 const (
 	KindArchive Kind = iota + 1
 	KindLog
@@ -74,7 +73,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
 
-// Cipher says how the chunks of an object are encrypted.
+// Cipher identifies the method with which the chunks of an object are encrypted.
 type Cipher uint8
 
 // The ciphers.
@@ -83,7 +82,7 @@ const (
 	CipherAES256GCM
 )
 
-// checkBytes is the length of the check behind each chunk.
+// checkBytes returns the length of the check that follows each chunk.
 func (c Cipher) checkBytes() int64 {
 	if c == CipherAES256GCM {
 		return tagBytes + crcBytes
@@ -91,15 +90,15 @@ func (c Cipher) checkBytes() int64 {
 	return crcBytes
 }
 
-// Envelope is the fixed part at the beginning of an object.
+// Envelope is the part of fixed size at the beginning of an object.
 type Envelope struct {
 	Store        uuid.UUID
-	ID           uuid.UUID // random; the checks of all chunks cover it
+	ID           uuid.UUID // random id of the object, which the checks of all chunks cover
 	Kind         Kind
 	Cipher       Cipher
-	ContentBytes int64 // of header and body, before encryption
-	HeaderBytes  int64 // at the beginning of the content
-	KeyID        KeyID // zero without a cipher
+	ContentBytes int64 // length of header and body before encryption
+	HeaderBytes  int64 // length of the header at the beginning of the content
+	KeyID        KeyID // zero if the object is not encrypted
 }
 
 // ObjectBytes returns the size of the whole object.
@@ -108,10 +107,10 @@ func (e *Envelope) ObjectBytes() int64 {
 	return EnvelopeBytes + e.ContentBytes + chunks*e.Cipher.checkBytes()
 }
 
-// CRC returns the CRC of the envelope. The next log object has it as its Previous.
+// CRC returns the envelope's CRC. The next log object stores it as Previous.
 func (e *Envelope) CRC() uint32 { return binary.LittleEndian.Uint32(e.Encode()[12:]) }
 
-// Encode returns the envelope in EnvelopeBytes bytes.
+// Encode returns the envelope's EnvelopeBytes bytes.
 func (e *Envelope) Encode() []byte {
 	b := make([]byte, EnvelopeBytes)
 	le := binary.LittleEndian
@@ -131,8 +130,9 @@ func envelopeCRC(b []byte) uint32 {
 	return crc32.Update(crc32c.Of(b[:12]), crc32c.Table, b[16:EnvelopeBytes])
 }
 
-// DecodeEnvelope decodes the result of Encode; b may be longer. It returns ErrCorrupt or ErrVersion. The lengths are
-// consistent with each other, but may be larger than the object: compare ObjectBytes with its size.
+// DecodeEnvelope decodes the result of Encode. The argument b may be longer than the envelope. It returns ErrCorrupt
+// or ErrVersion. It checks that the lengths are consistent with each other, but the object may be shorter than they
+// say, so the caller must compare ObjectBytes with the size of the object.
 func DecodeEnvelope(b []byte) (*Envelope, error) {
 	if len(b) < EnvelopeBytes {
 		return nil, fmt.Errorf("%w: %d bytes are too few for an envelope", ErrCorrupt, len(b))

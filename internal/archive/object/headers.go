@@ -10,14 +10,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Header is the JSON object at the beginning of an object's content. Each kind of object has one type.
+// Header is the JSON object at the beginning of an object's content. There is one Header type for each kind of
+// object.
 type Header interface {
 	kind() Kind
-	// check returns what is wrong with the header of an object whose body has a length.
+	// check returns an error if the header is invalid for an object whose body has the given length.
 	check(bodyBytes int64) error
 }
 
-// Archive is the header of archive.json, which has no body.
+// Archive is the header of archive.json. That object has no body.
 type Archive struct {
 	Store   string `json:"store"`   // name of the store
 	Created int64  `json:"created"` // Unix ns
@@ -26,78 +27,80 @@ type Archive struct {
 	Lanes   int    `json:"lanes"`   // 1
 }
 
-// Hole is a range of indexes: versions that were superseded by entries in it may be missing.
+// Hole is a range of indexes. Versions that were superseded by an entry in the range may be missing.
 type Hole struct {
 	From uint64 `json:"from"`
 	To   uint64 `json:"to"`
 }
 
-// Range describes entries of a group.
+// Range describes the entries of a group in one object.
 type Range struct {
-	Group       uuid.UUID `json:"group"`
-	Name        string    `json:"name"`
-	First       uint64    `json:"first"`       // index of the first entry; 0 if there is none
-	Last        uint64    `json:"last"`        // index of the last entry; 0 if there is none
-	Floor       uint64    `json:"floor"`       // history floor: reads as of an index at or above it are exact
-	FirstCommit int64     `json:"firstCommit"` // commit time, Unix ns, of the first put or delete; 0 if there is none
-	LastCommit  int64     `json:"lastCommit"`  // commit time, Unix ns, of the last put or delete; 0 if there is none
-	Records     int64     `json:"records"`     // number of puts and deletes
+	Group uuid.UUID `json:"group"`
+	Name  string    `json:"name"`
+	First uint64    `json:"first"` // index of the first entry; 0 if there are none
+	Last  uint64    `json:"last"`  // index of the last entry; 0 if there are none
+	// History floor: reads as of an index at or above it are exact, except in holes.
+	Floor       uint64 `json:"floor"`
+	FirstCommit int64  `json:"firstCommit"` // commit time of the first put or delete, in Unix ns; 0 if there are none
+	LastCommit  int64  `json:"lastCommit"`  // commit time of the last put or delete, in Unix ns; 0 if there are none
+	Records     int64  `json:"records"`     // number of puts and deletes
 }
 
-// Piece is the news of one group in a log object.
+// Piece describes the part of a log object that holds new entries of one group.
 type Piece struct {
 	Range
 	Bytes   int64  `json:"bytes"`   // length of the piece in the body; 0 if it has no entries
-	After   uint64 `json:"after"`   // the piece continues from this index: earlier objects have the group up to it
-	Through uint64 `json:"through"` // the group is archived up to this index
-	ReadAt  int64  `json:"readAt"`  // Unix ns; all that was acknowledged before is at or below Through
+	After   uint64 `json:"after"`   // the piece continues from this index; earlier objects hold the group up to it
+	Through uint64 `json:"through"` // with this piece, the group is archived up to this index
+	ReadAt  int64  `json:"readAt"`  // Unix ns; all writes acknowledged before this time have an index of at most Through
 	Gone    bool   `json:"gone,omitempty"`
 	Holes   []Hole `json:"holes,omitempty"`
 }
 
-// Log is the header of a log object. The body has the pieces one after another, each as a segment of docs/format.md.
+// Log is the header of a log object. The body holds the pieces one after another. Each piece is encoded as a segment
+// of docs/format.md.
 type Log struct {
-	Writer   uuid.UUID `json:"writer"`   // the archiver's process
-	Epoch    uint64    `json:"epoch"`    // raised each time that another process takes over
-	Previous uint32    `json:"previous"` // CRC of the envelope of the log object before; 0 for the first
+	Writer   uuid.UUID `json:"writer"`   // identifies the archiver's process
+	Epoch    uint64    `json:"epoch"`    // incremented each time that another process takes over
+	Previous uint32    `json:"previous"` // CRC of the envelope of the preceding log object; 0 for the first log object
 	Time     int64     `json:"time"`     // Unix ns
 	Pieces   []Piece   `json:"pieces"`
 }
 
-// The values of Segment.Made.
+// These are the values of Segment.Made.
 const (
-	MadeByCopy = "copy" // from the files of a group's first copy
-	MadeByRoll = "roll" // from pieces of log objects
+	MadeByCopy = "copy" // created from the files of a group's first copy
+	MadeByRoll = "roll" // created from pieces of log objects
 )
 
-// Segment is the header of a segment object. The body is one segment as in docs/format.md.
+// Segment is the header of a segment object. The body is one segment as described in docs/format.md.
 type Segment struct {
 	Range
 	Made string `json:"made"`
 }
 
-// Blob is the header of a blob object. The body is the data of the record.
+// Blob is the header of a blob object. The body is the record's data.
 type Blob struct {
 	Group uuid.UUID `json:"group"`
 	Size  int64     `json:"size"`
 }
 
-// SegmentRef names a segment object of a group.
+// SegmentRef identifies a segment object of a group.
 type SegmentRef struct {
 	First uint64 `json:"first"`
 	Last  uint64 `json:"last"`
-	ID    string `json:"id"`    // segment id, 16 hexadecimal digits
-	Bytes int64  `json:"bytes"` // size of the object
+	ID    string `json:"id"`    // id of the segment, 16 hexadecimal digits
+	Bytes int64  `json:"bytes"` // size of the segment object
 }
 
-// Catalogue is the header of a catalogue, which has no body.
+// Catalogue is the header of a catalogue. A catalogue has no body.
 type Catalogue struct {
 	Group    uuid.UUID    `json:"group"`
 	Name     string       `json:"name"`
-	Segments []SegmentRef `json:"segments"` // in the order of the log
+	Segments []SegmentRef `json:"segments"` // in log order
 	Through  uint64       `json:"through"`
 	Floor    uint64       `json:"floor"`
-	Log      uint64       `json:"log"` // number of the last log object whose pieces of the group stand in segments
+	Log      uint64       `json:"log"` // number of the last log object whose pieces of this group are also in segments
 	Holes    []Hole       `json:"holes,omitempty"`
 	Gone     bool         `json:"gone,omitempty"`
 }
@@ -108,7 +111,7 @@ var (
 	errBody  = errors.New("the length of the body is not what the header says")
 )
 
-// inRange reports whether all numbers are indexes, sizes or times.
+// inRange reports whether all numbers are in the range that is valid for indexes, sizes and times.
 func inRange(numbers ...int64) bool {
 	for _, n := range numbers {
 		if n < 0 || n > format.NumberMax {
@@ -118,7 +121,7 @@ func inRange(numbers ...int64) bool {
 	return true
 }
 
-// index turns an index into an argument of inRange.
+// index converts an index to an argument of inRange.
 func index(n uint64) int64 {
 	if n > math.MaxInt64 {
 		return -1

@@ -8,61 +8,61 @@ import (
 	"github.com/google/uuid"
 )
 
-// Base is the header of a base, which has no body.
+// Base is the header of a base. A base has no body.
 type Base struct {
 	Group    uuid.UUID    `json:"group"`
 	Name     string       `json:"name"`
-	Replaces []SegmentRef `json:"replaces"` // of the catalogue, in the order of the log
-	Segments []SegmentRef `json:"segments"` // in the order of the log
+	Replaces []SegmentRef `json:"replaces"` // segments of the catalogue that the base replaces, in log order
+	Segments []SegmentRef `json:"segments"` // in log order
 	Floor    uint64       `json:"floor"`
 	Holes    []Hole       `json:"holes,omitempty"`
-	Blobs    []uuid.UUID  `json:"blobs,omitempty"` // to which nothing refers any more
+	Blobs    []uuid.UUID  `json:"blobs,omitempty"` // blobs to which no remaining entry refers
 }
 
-// The values of Point.Made.
+// These are the values of Point.Made.
 const (
 	MadeByHand     = "hand"
 	MadeBySchedule = "schedule"
 )
 
-// Point is the header of a point, which has no body.
+// Point is the header of a point. A point has no body.
 type Point struct {
 	Name    string       `json:"name"`
 	Time    int64        `json:"time"`    // Unix ns
 	Created int64        `json:"created"` // Unix ns
 	Made    string       `json:"made"`
-	Until   int64        `json:"until"` // Unix ns; 0: it is kept until it is dropped
+	Until   int64        `json:"until"` // Unix ns; 0 means that the point is kept until it is dropped
 	Groups  []PointGroup `json:"groups"`
 	Facts   []Fact       `json:"facts,omitempty"`
 }
 
-// PointGroup says as of which index a point reads a group.
+// PointGroup holds the index as of which a point reads a group.
 type PointGroup struct {
 	Group uuid.UUID `json:"group"`
 	Name  string    `json:"name"`
 	Index uint64    `json:"index"`
 }
 
-// Fact is an object that described the store, without secrets.
+// Fact is a Kubernetes object that described the store, without secrets.
 type Fact struct {
-	Name string `json:"name"` // such as RecordStore/quotes
+	Name string `json:"name"` // for example RecordStore/quotes
 	YAML string `json:"yaml"`
 }
 
-// UseMax is the longest time for which a use counts.
+// UseMax is the maximum time for which a use is valid.
 const UseMax = 7 * 24 * time.Hour
 
-// Use is the header of a use, which has no body.
+// Use is the header of a use. A use has no body.
 type Use struct {
 	Created int64  `json:"created"` // Unix ns
 	Until   int64  `json:"until"`   // Unix ns
 	What    string `json:"what"`
 }
 
-// DropObjectsMax is how many objects a drop may list.
+// DropObjectsMax is the maximum number of objects in a drop.
 const DropObjectsMax = 50_000
 
-// Drop is the header of a drop, which has no body.
+// Drop is the header of a drop. A drop has no body.
 type Drop struct {
 	Time    int64    `json:"time"` // Unix ns
 	Objects []string `json:"objects"`

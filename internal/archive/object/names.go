@@ -11,16 +11,17 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// numberDigits is how many digits a number in a name has, so that the order of names is that of numbers.
+// numberDigits is the number of digits of a number in a name. All numbers have leading zeros, so that names sort by
+// number.
 const numberDigits = 19
 
 // ArchiveName is the name of the object that identifies an archive.
 const ArchiveName = "archive.json"
 
-// LogPrefix is the beginning of the names of all log objects of the only lane.
+// LogPrefix is the prefix of the names of all log objects in the only lane.
 const LogPrefix = "log/00/"
 
-// ParseSegmentID returns the segment id that stands as 16 lower-case hexadecimal digits in names and headers.
+// ParseSegmentID parses a segment id, which names and headers contain as 16 lower-case hexadecimal digits.
 func ParseSegmentID(text string) (id format.SegmentID, err error) {
 	b, err := hex.DecodeString(text)
 	if err != nil || len(b) != len(id) || strings.ToLower(text) != text {
@@ -32,7 +33,7 @@ func ParseSegmentID(text string) (id format.SegmentID, err error) {
 // LogName returns the name of a log object.
 func LogName(number uint64) string { return LogPrefix + digits(number) }
 
-// ParseLogName returns the number of a log object. It returns false for every other name.
+// ParseLogName returns the number in the name of a log object. It returns false for every other name.
 func ParseLogName(name string) (number uint64, ok bool) {
 	text, ok := strings.CutPrefix(name, LogPrefix)
 	if !ok {
@@ -41,7 +42,7 @@ func ParseLogName(name string) (number uint64, ok bool) {
 	return parseDigits(text)
 }
 
-// groupPrefix is the folder of a group.
+// groupPrefix returns the path of a group's folder.
 func groupPrefix(group uuid.UUID) string { return "g/" + group.String() + "/" }
 
 // SegmentName returns the name of a segment object.
@@ -52,7 +53,7 @@ func SegmentName(group uuid.UUID, first, last uint64, id format.SegmentID) strin
 // BlobName returns the name of a blob object.
 func BlobName(group, blob uuid.UUID) string { return groupPrefix(group) + "blob/" + blob.String() }
 
-// CataloguePrefix returns the beginning of the names of a group's catalogues.
+// CataloguePrefix returns the prefix of the names of a group's catalogues.
 func CataloguePrefix(group uuid.UUID) string { return groupPrefix(group) + "cat/" }
 
 // CatalogueName returns the name of a catalogue.
@@ -60,7 +61,8 @@ func CatalogueName(group uuid.UUID, number uint64) string {
 	return CataloguePrefix(group) + digits(number)
 }
 
-// ParseCatalogueName returns the group and the number of a catalogue. It returns false for every other name.
+// ParseCatalogueName returns the group and the number in the name of a catalogue. It returns false for every other
+// name.
 func ParseCatalogueName(name string) (group uuid.UUID, number uint64, ok bool) {
 	parts := strings.Split(name, "/")
 	if len(parts) != 4 || parts[0] != "g" || parts[2] != "cat" {
@@ -74,13 +76,13 @@ func ParseCatalogueName(name string) (group uuid.UUID, number uint64, ok bool) {
 	return group, number, ok
 }
 
-// BasePrefix returns the beginning of the names of a group's bases.
+// BasePrefix returns the prefix of the names of a group's bases.
 func BasePrefix(group uuid.UUID) string { return groupPrefix(group) + "base/" }
 
 // BaseName returns the name of a base.
 func BaseName(group uuid.UUID, number uint64) string { return BasePrefix(group) + digits(number) }
 
-// ParseBaseName returns the group and the number of a base. It returns false for every other name.
+// ParseBaseName returns the group and the number in the name of a base. It returns false for every other name.
 func ParseBaseName(name string) (group uuid.UUID, number uint64, ok bool) {
 	text, ok := strings.CutPrefix(name, "g/")
 	if !ok {
@@ -99,20 +101,20 @@ func ParseBaseName(name string) (group uuid.UUID, number uint64, ok bool) {
 	return group, number, ok
 }
 
-// GroupPrefix returns the beginning of the names of all objects of a group.
+// GroupPrefix returns the prefix of the names of all of a group's objects.
 func GroupPrefix(group uuid.UUID) string { return groupPrefix(group) }
 
-// The beginnings of the names of points, uses and drops.
+// These are the prefixes of the names of points, uses and drops.
 const (
 	PointPrefix = "points/"
 	UsePrefix   = "use/"
 	DropPrefix  = "drop/"
 )
 
-// pointNameMax is the greatest length of the name of a point.
+// pointNameMax is the maximum length of a point's name.
 const pointNameMax = 63
 
-// CheckPointName returns an error unless a text can be the name of a point.
+// CheckPointName returns an error if the text is not a valid name for a point.
 func CheckPointName(name string) error {
 	valid := name != "" && len(name) <= pointNameMax && name[0] != '-' && name[0] != '.'
 	for _, c := range []byte(name) {
@@ -128,7 +130,7 @@ func CheckPointName(name string) error {
 // DropName returns the name of a drop.
 func DropName(number uint64) string { return DropPrefix + digits(number) }
 
-// ParseDropName returns the number of a drop. It returns false for every other name.
+// ParseDropName returns the number in the name of a drop. It returns false for every other name.
 func ParseDropName(name string) (number uint64, ok bool) {
 	text, ok := strings.CutPrefix(name, DropPrefix)
 	if !ok {

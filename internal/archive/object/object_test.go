@@ -34,7 +34,7 @@ func key(t testing.TB, fill byte) Key {
 	return k
 }
 
-// random returns bytes that are the same in each run.
+// random returns n pseudorandom bytes, which are the same in each run.
 func random(n int) []byte {
 	b := make([]byte, n)
 	source := rand.NewChaCha8([32]byte{1})
@@ -98,7 +98,8 @@ func TestAnObjectIsReadBack(t *testing.T) {
 	}
 }
 
-// Each bit of an object, each length and each exchange of chunks is noticed, before a wrong byte is handed out.
+// Every flipped bit of an object, every wrong length and every exchange of chunks is detected before a wrong byte is
+// returned.
 func TestNoChangeOfAnObjectPasses(t *testing.T) {
 	for _, k := range []Key{{}, key(t, 7)} {
 		body := random(300)
@@ -125,7 +126,8 @@ func TestNoChangeOfAnObjectPasses(t *testing.T) {
 		}
 		check("longer", append(bytes.Clone(whole), 0))
 
-		two := encode(t, blob(random(2*ChunkBytes), k)) // and a third chunk, because the header is in the first one
+		// The object has a third chunk, because the first one also holds the header.
+		two := encode(t, blob(random(2*ChunkBytes), k))
 		each := int(ChunkBytes + CipherNone.checkBytes())
 		if !k.IsZero() {
 			each = int(ChunkBytes + CipherAES256GCM.checkBytes())
@@ -152,7 +154,7 @@ func refused(err error) bool {
 	return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrVersion) || errors.Is(err, ErrForeign) || errors.Is(err, ErrKey)
 }
 
-// With the right checksum, an object of another version, store or kind is still told apart.
+// An object with a correct checksum is refused if it has another version, or belongs to another store or kind.
 func TestAnObjectThatIsWholeMayNotBelongHere(t *testing.T) {
 	whole := encode(t, blob(nil, Key{}))
 	sealed := func(change func(b []byte)) []byte {
@@ -209,7 +211,7 @@ func TestABodyThatIsLongerThanWasSaidMakesNoObject(t *testing.T) {
 	}
 }
 
-// A range is read without the chunks before and behind it.
+// To read a range, the chunks before and after it are not needed.
 func TestARange(t *testing.T) {
 	for _, k := range []Key{{}, key(t, 7)} {
 		body := random(3*ChunkBytes + 500)
@@ -255,7 +257,7 @@ func TestAnErrorOfTheConnectionIsNotDamage(t *testing.T) {
 	}
 }
 
-// headers are one good header of each kind, with the length of its body.
+// headers returns a valid header of each kind, with the length of its body.
 func headers() map[Kind]struct {
 	header Header
 	body   int64
@@ -295,7 +297,7 @@ func headers() map[Kind]struct {
 	}
 }
 
-// Golden files of every version stay for ever. Each kind is there plain and encrypted.
+// Golden files of every version are kept forever. They contain an object of each kind, both plain and encrypted.
 func TestGoldenObjects(t *testing.T) {
 	for kind, c := range headers() {
 		for suffix, k := range map[string]Key{"": {}, "-encrypted": key(t, 7)} {
@@ -429,7 +431,7 @@ func TestHeadersThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-// raw is a header that a faulty program wrote.
+// raw is a header as a faulty program might write it.
 type raw struct{ json.RawMessage }
 
 func (raw) kind() Kind        { return KindBlob }
@@ -491,7 +493,7 @@ func FuzzDecoder(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) >= EnvelopeBytes { // let it pass the first check
+		if len(b) >= EnvelopeBytes { // correct the CRC so that the fuzzed object passes the first check
 			b = bytes.Clone(b)
 			copy(b[16:32], store[:])
 			binary.LittleEndian.PutUint32(b[12:], envelopeCRC(b))
@@ -505,7 +507,8 @@ func FuzzDecoder(f *testing.F) {
 	})
 }
 
-// Chunks are opened in any order, as a reader asks for ranges; a chunk of another place or length is refused.
+// Chunks can be opened in any order, as needed by a reader of ranges. A chunk from another position or of another
+// length is refused.
 func TestChunksOpenInAnyOrder(t *testing.T) {
 	for _, k := range []Key{{}, key(t, 7)} {
 		body := random(2*ChunkBytes + 77)

@@ -12,16 +12,16 @@ import (
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
-// KeyBytes is the length of an archive's key.
+// KeyBytes is the length of an archive key.
 const KeyBytes = 32
 
-// KeyID tells keys apart without telling the key: the first bytes of a SHA-256 of the key.
+// KeyID identifies a key without revealing it. It is the beginning of a SHA-256 hash of the key.
 type KeyID [16]byte
 
-// Key is a key of an archive. The zero value is no key.
+// Key is the key of an archive. The zero value means that there is no key.
 type Key struct{ secret []byte }
 
-// NewKey returns the key with these bytes. The error says that their number is wrong.
+// NewKey returns the key that consists of the given bytes. It returns an error if their number is not KeyBytes.
 func NewKey(secret []byte) (Key, error) {
 	if len(secret) != KeyBytes {
 		return Key{}, fmt.Errorf("a key has %d bytes, this one has %d", KeyBytes, len(secret))
@@ -29,10 +29,10 @@ func NewKey(secret []byte) (Key, error) {
 	return Key{secret: append([]byte(nil), secret...)}, nil
 }
 
-// IsZero reports whether there is no key.
+// IsZero reports whether k is the zero value.
 func (k Key) IsZero() bool { return len(k.secret) == 0 }
 
-// ID returns the id of the key. It is zero for no key.
+// ID returns the id of the key, which is zero for the zero value.
 func (k Key) ID() (id KeyID) {
 	if !k.IsZero() {
 		sum := sha256.Sum256(append([]byte("sheaf-archive-key-id"), k.secret...))
@@ -41,7 +41,7 @@ func (k Key) ID() (id KeyID) {
 	return id
 }
 
-// Keys are the keys with which objects can be read.
+// Keys are the keys with which objects can be decrypted.
 type Keys []Key
 
 func (keys Keys) find(id KeyID) (Key, error) {
@@ -53,11 +53,11 @@ func (keys Keys) find(id KeyID) (Key, error) {
 	return Key{}, fmt.Errorf("%w: it has the key id %x", ErrKey, id)
 }
 
-// seal makes and checks the chunks of one object. It is safe for concurrent use.
+// seal creates and verifies the chunks of one object. It is safe for concurrent use.
 type seal struct {
 	envelope *Envelope
-	encoded  []byte      // the envelope's bytes, which the tags cover
-	aead     cipher.AEAD // nil without a cipher
+	encoded  []byte      // the encoded envelope, which the tags cover
+	aead     cipher.AEAD // nil if the object is not encrypted
 }
 
 func newSeal(e *Envelope, encoded []byte, k Key) (*seal, error) {
@@ -77,12 +77,12 @@ func newSeal(e *Envelope, encoded []byte, k Key) (*seal, error) {
 	return s, err
 }
 
-// nonce returns the nonce of a chunk. It need not be random, because each object has a key of its own.
+// nonce returns the nonce of a chunk. It does not have to be random, because each object has a separate key.
 func nonce(chunk int64) []byte {
 	return binary.BigEndian.AppendUint64(make([]byte, 4, 12), uint64(chunk))
 }
 
-// close appends the check of a chunk to its data, and encrypts the data in place. The capacity of data must suffice.
+// close encrypts a chunk's data in place, and appends the check. The capacity of data must be sufficient.
 func (s *seal) close(data []byte, chunk int64) []byte {
 	if s.aead != nil {
 		data = s.aead.Seal(data[:0], nonce(chunk), data, s.encoded)
@@ -90,7 +90,7 @@ func (s *seal) close(data []byte, chunk int64) []byte {
 	return binary.LittleEndian.AppendUint32(data, s.crc(data, chunk))
 }
 
-// open checks a chunk with its check, decrypts it in place, and returns the data.
+// open verifies a chunk with its check, decrypts the chunk in place, and returns the data.
 func (s *seal) open(stored []byte, chunk int64) ([]byte, error) {
 	end := len(stored) - crcBytes
 	if binary.LittleEndian.Uint32(stored[end:]) != s.crc(stored[:end], chunk) {
@@ -106,7 +106,7 @@ func (s *seal) open(stored []byte, chunk int64) ([]byte, error) {
 	return data, nil
 }
 
-// crc returns the CRC of the stored bytes of a chunk, of the object and of the place.
+// crc returns the CRC of a chunk's stored bytes, the object's id and the chunk's number.
 func (s *seal) crc(stored []byte, chunk int64) uint32 {
 	var place [24]byte
 	copy(place[:], s.envelope.ID[:])

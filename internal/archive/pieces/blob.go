@@ -11,9 +11,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// NewBlobReader returns the data of a record as a reader. src is the blob's file in the format of docs/format.md, from
-// its first byte. Each chunk is checked before it is handed out, and io.EOF comes only behind the whole data that the
-// reference means. Damage wraps object.ErrCorrupt. It holds one chunk of 1 MiB.
+// NewBlobReader returns a reader of a record's data. The argument src reads the blob's file, in the format of
+// docs/format.md, from its first byte. The reader checks each chunk before it returns it, and returns io.EOF only
+// after all of the data that ref describes. If the file is damaged, the error wraps object.ErrCorrupt. The reader
+// holds one chunk of 1 MiB in memory.
 func NewBlobReader(src io.Reader, ref format.BlobRef) io.Reader {
 	return &blobReader{src: src, ref: ref, number: -1}
 }
@@ -21,8 +22,8 @@ func NewBlobReader(src io.Reader, ref format.BlobRef) io.Reader {
 type blobReader struct {
 	src    io.Reader
 	ref    format.BlobRef
-	number int64  // of the next chunk; -1 before the header was read
-	crc    uint32 // of the data so far
+	number int64  // number of the next chunk; -1 before the header was read
+	crc    uint32 // CRC of the data read so far
 	buf    []byte
 	ready  []byte // the part of the chunk that Read returns next
 	err    error

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// blobFile returns the file of a blob as a replica writes it.
+// blobFile returns a blob's file as a replica writes it.
 func blobFile(t *testing.T, data []byte) ([]byte, format.BlobRef) {
 	t.Helper()
 	disk := vfstest.NewMem()

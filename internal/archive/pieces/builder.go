@@ -13,33 +13,33 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// indexSpan is the least distance between two indexes that one segment cannot have both (docs/format.md).
+// indexSpan is the smallest difference of two indexes that cannot be in the same segment (docs/format.md).
 const indexSpan = 1 << 32
 
-// ErrSpan says that an entry does not fit into a segment, because its index is 2^32 or more above that of the first
-// entry. The next segment may have it.
+// ErrSpan means that an entry does not fit into a segment, because its index exceeds the segment's first index by
+// 2^32 or more. The entry must go into a new segment.
 var ErrSpan = errors.New("the index is too far above the first one of the segment")
 
-// Builder makes one segment in memory: its header and frames, without zeros behind the last frame. The caller bounds
-// its size (Bytes). It is not safe for concurrent use.
+// Builder builds one segment in memory. The segment consists of its header and frames, without trailing zeros. The
+// caller must limit its size (see Bytes). A Builder is not safe for concurrent use.
 type Builder struct {
 	header format.SegmentHeader
-	buf    []byte // room for the header, then the frames
-	marks  []mark // of each frame
+	buf    []byte // space for the header, followed by the frames
+	marks  []mark // one mark for each frame
 }
 
-// mark is what a Builder knows of one frame.
+// mark describes one frame of a Builder.
 type mark struct {
 	index   uint64
 	offset  int64
 	commit  int64 // Unix ns
-	version bool  // a put or delete
+	version bool  // the entry is a put or delete
 }
 
-// NewBuilder begins a segment with a random id. created is written into its header.
+// NewBuilder starts a segment with a random id. The time created is written to the segment's header.
 func NewBuilder(store, group uuid.UUID, created time.Time) *Builder {
 	return &Builder{
-		// Only segments of this version may have entries of kind request, which compaction makes.
+		// Compaction creates entries of the kind request. Only rewritten segments may contain them.
 		header: format.SegmentHeader{
 			Store: store, Group: group, ID: format.NewSegmentID(), Created: created.UnixNano(), Rewritten: true,
 		},
@@ -47,16 +47,16 @@ func NewBuilder(store, group uuid.UUID, created time.Time) *Builder {
 	}
 }
 
-// ID returns the id of the segment.
+// ID returns the segment's id.
 func (b *Builder) ID() format.SegmentID { return b.header.ID }
 
-// Empty reports whether there is no entry.
+// Empty reports whether the segment has no entries.
 func (b *Builder) Empty() bool { return len(b.marks) == 0 }
 
-// Bytes returns the size of the segment.
+// Bytes returns the segment's size.
 func (b *Builder) Bytes() int64 { return int64(len(b.buf)) }
 
-// Last returns the index of the last entry, 0 if there is none.
+// Last returns the index of the last entry, or 0 if there is none.
 func (b *Builder) Last() uint64 {
 	if b.Empty() {
 		return 0
@@ -64,7 +64,7 @@ func (b *Builder) Last() uint64 {
 	return b.marks[len(b.marks)-1].index
 }
 
-// commit returns the commit time of the last version, 0 if there is none.
+// commit returns the commit time of the last version, or 0 if there is none.
 func (b *Builder) commit() int64 {
 	for _, m := range slices.Backward(b.marks) {
 		if m.version {
@@ -74,7 +74,7 @@ func (b *Builder) commit() int64 {
 	return 0
 }
 
-// fits returns why an entry cannot be the next one.
+// fits returns an error if the entry cannot be the next one.
 func (b *Builder) fits(e *format.Entry) error {
 	switch {
 	case e.Kind == format.KindState:
@@ -91,9 +91,9 @@ func (b *Builder) fits(e *format.Entry) error {
 	return e.Check()
 }
 
-// Append adds an entry that has no checksum yet, and computes it. Versions get the used flag, because each was the
-// newest one once; a flag that is out of date only costs time (docs/format.md). After an error the Builder is as
-// before.
+// Append adds an entry that has no checksum yet, and computes the checksum. It sets the used flag of versions,
+// because each of them was the newest version at some time. An outdated flag only costs time (docs/format.md). If
+// Append returns an error, the Builder is unchanged.
 func (b *Builder) Append(e *format.Entry) error {
 	if err := b.fits(e); err != nil {
 		return err
@@ -105,8 +105,8 @@ func (b *Builder) Append(e *format.Entry) error {
 	return nil
 }
 
-// Copy adds an entry with its whole frame, which a Reader or segio.FrameReader has checked. The frame keeps its entry
-// checksum. After an error the Builder is as before.
+// Copy adds an entry together with its frame, which a Reader or segio.FrameReader must have checked. The frame keeps
+// its entry checksum. If Copy returns an error, the Builder is unchanged.
 func (b *Builder) Copy(e *format.Entry, frame []byte) error {
 	if err := b.fits(e); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (b *Builder) Truncate(from uint64) {
 	}
 }
 
-// Range describes the entries. It has neither the name of the group nor the floor.
+// Range describes the entries. The group's name and the floor are not set.
 func (b *Builder) Range() object.Range {
 	r := object.Range{Group: b.header.Group}
 	for i, m := range b.marks {
@@ -153,8 +153,9 @@ func (b *Builder) Range() object.Range {
 	return r
 }
 
-// Finish returns the segment, after it has read it once more as a reader of the archive would: an entry that was
-// damaged in memory is not archived. The result is the Builder's until the next change. There must be an entry.
+// Finish returns the segment. It first reads the segment as a reader of the archive would, so that an entry that was
+// damaged in memory is not archived. The result is valid until the Builder is changed. There must be at least one
+// entry.
 func (b *Builder) Finish() ([]byte, error) {
 	r := b.Range()
 	b.header.FirstIndex = r.First

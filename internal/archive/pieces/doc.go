@@ -1,3 +1,3 @@
-// Package pieces converts between entries of a group and the segments that stand in objects of an archive: the pieces
-// of log objects, and segment objects (docs/archive.md). It neither reads nor writes a bucket.
+// Package pieces converts between a group's entries and the segments in an archive's objects, which are the pieces of
+// log objects and the segment objects (docs/archive.md). The package does not access a bucket.
 package pieces

@@ -22,7 +22,7 @@ var (
 	group = uuid.MustParse("66666666-7777-8888-9999-aaaaaaaaaaaa")
 )
 
-// entries are one of each kind, with gaps between the indexes.
+// entries returns one entry of each kind. There are gaps between their indexes.
 func entries() []format.Entry {
 	put := func(at uint64, n int) format.Entry {
 		return format.Entry{
@@ -75,7 +75,7 @@ func read(src io.Reader, want Want) (all []format.Entry, err error) {
 
 func TestEntriesAreReadBack(t *testing.T) {
 	segment, want := finish(t, build(t, entries()))
-	behind := iotest.ErrReader(io.ErrNoProgress) // no byte behind the segment is read
+	behind := iotest.ErrReader(io.ErrNoProgress) // fails if a byte after the segment is read
 	all, err := read(iotest.OneByteReader(io.MultiReader(bytes.NewReader(segment), behind)), want)
 	if err != nil || !reflect.DeepEqual(all, entries()) {
 		t.Fatalf("error %v; read %+v", err, all)
@@ -86,7 +86,7 @@ func TestEntriesAreReadBack(t *testing.T) {
 	}
 }
 
-// A frame that moves to another segment keeps the checksum of its entry, and its used flag.
+// A frame that is moved to another segment keeps its entry's checksum and used flag.
 func TestACopyKeepsTheChecksumOfTheEntry(t *testing.T) {
 	segment, want := finish(t, build(t, entries()))
 	b := NewBuilder(store, group, time.Unix(3, 0))
@@ -103,7 +103,7 @@ func TestACopyKeepsTheChecksumOfTheEntry(t *testing.T) {
 	}
 	before := crcs(segment, want, func(r *Reader) {
 		if r.Entry().Index == 5 {
-			return // so that the frames move
+			return // leave out this entry, so that the later frames move
 		}
 		e := *r.Entry()
 		e.Used = e.Used && e.Index != 7
@@ -171,7 +171,7 @@ func TestEntriesThatFitIntoNoSegmentAreRefused(t *testing.T) {
 	}
 }
 
-// The last look before an object is made finds what was damaged in memory.
+// The final check before an object is created detects entries that were damaged in memory.
 func TestASegmentThatWasDamagedInMemoryIsNotFinished(t *testing.T) {
 	dice := rand.New(rand.NewPCG(soaktest.Seed(t, 1), 0))
 	for range 50 {
@@ -242,7 +242,7 @@ func TestASegmentThatIsNotWhatItsHeaderSaysIsRefused(t *testing.T) {
 	}
 }
 
-// Both checksums of each frame are right here: only the order is not.
+// Both checksums of each frame are correct. Only the order of the frames is wrong.
 func TestFramesInAnotherOrderAreRefused(t *testing.T) {
 	e := func(at uint64, commit int64) format.Entry {
 		return format.Entry{Kind: format.KindDelete, ID: 1, Index: at, Term: 1, CommitTime: commit}

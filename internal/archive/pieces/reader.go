@@ -11,15 +11,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Want is what the headers of an object say of a segment in it.
+// Want describes the expected segment, according to the headers of the object that contains it.
 type Want struct {
 	Store uuid.UUID
 	object.Range
 	Bytes int64             // exact size of the segment
-	ID    *format.SegmentID // as in the name of a segment object; nil: any
+	ID    *format.SegmentID // the id in the name of a segment object; nil accepts any id
 }
 
-// frames reads the header and the frames of one segment, and checks both checksums of each frame.
+// frames reads the header and the frames of one segment. It checks both checksums of each frame.
 type frames struct {
 	src   io.Reader
 	group uuid.UUID // for messages
@@ -31,8 +31,9 @@ type frames struct {
 	err   error
 }
 
-// Err returns why the segment is not valid, nil if it is. Damage wraps object.ErrCorrupt; a header that is newer than
-// this program wraps object.ErrVersion; errors of the source of bytes are returned as they are.
+// Err returns the reason why the segment is not valid, or nil if it is valid. If the segment is damaged, the error
+// wraps object.ErrCorrupt. If the header was written by a newer program, it wraps object.ErrVersion. Errors of the
+// underlying reader are returned unchanged.
 func (r *frames) Err() error {
 	if errors.Is(r.err, io.EOF) {
 		return nil
@@ -43,7 +44,7 @@ func (r *frames) Err() error {
 // Entry returns the current entry. It is valid until the next call of Next.
 func (r *frames) Entry() *format.Entry { return &r.e }
 
-// Frame returns the frame of the current entry, valid until the next call of Next.
+// Frame returns the frame of the current entry. It is valid until the next call of Next.
 func (r *frames) Frame() []byte { return r.buf }
 
 func (r *frames) damage(text string, args ...any) error {
@@ -86,7 +87,7 @@ func (r *frames) begin(store uuid.UUID, first uint64, id *format.SegmentID) erro
 	return nil
 }
 
-// frame reads the next frame. No length is used before the checksum of the header that has it was checked.
+// frame reads the next frame. It uses a length in the frame's header only after it has checked the header's checksum.
 func (r *frames) frame() error {
 	left := r.bytes - r.at
 	if left < format.FrameHeaderBytes {
@@ -115,26 +116,27 @@ func (r *frames) frame() error {
 	return nil
 }
 
-// Reader reads one segment of an archive, and checks everything: its header, each frame with both checksums, the order
-// of the entries, and that they are those of the Want. It holds one frame in memory, at most about 1.1 MiB. It is not
+// Reader reads one segment of an archive and checks all of it: the header, both checksums of each frame, the order of
+// the entries, and that the entries match the Want. It holds one frame in memory, at most about 1.1 MiB. It is not
 // safe for concurrent use.
 //
 //	for r.Next() { e := r.Entry() ... }
 //	err := r.Err()
 //
-// Entries that were handed out are right, but only if Err is nil at the end are they all entries.
+// Every entry that Entry returns is correct. But all entries have been read only if Err then returns nil.
 type Reader struct {
 	frames
 	want Want
 	got  object.Range
 }
 
-// NewReader returns a reader of the segment whose first byte src has next. It reads no byte behind the segment.
+// NewReader returns a reader of the segment that begins at the current position of src. It does not read beyond the
+// segment.
 func NewReader(src io.Reader, want Want) *Reader {
 	return &Reader{frames: frames{src: src, group: want.Group, bytes: want.Bytes}, want: want}
 }
 
-// Next moves to the next entry. It returns false at the end, or if Err is set.
+// Next advances to the next entry. It returns false at the end and after an error (see Err).
 func (r *Reader) Next() bool {
 	if r.err == nil && r.at == 0 {
 		r.err = r.begin(r.want.Store, r.want.First, r.want.ID)
@@ -151,7 +153,7 @@ func (r *Reader) Next() bool {
 	return r.err == nil
 }
 
-// order checks the current entry against the entries before it, and counts it.
+// order checks the current entry against the entries before it, and counts the entry.
 func (r *Reader) order() error {
 	e, got := &r.e, &r.got
 	switch {
@@ -181,7 +183,7 @@ func (r *Reader) order() error {
 	return nil
 }
 
-// end checks that the entries are those that were wanted.
+// end checks that the entries as a whole are the expected ones.
 func (r *Reader) end() error {
 	want := r.want.Range
 	want.Name, want.Floor = "", 0
@@ -191,23 +193,23 @@ func (r *Reader) end() error {
 	return io.EOF
 }
 
-// FileReader reads a sealed segment file of a replica, as a first copy gets it. It checks the header and both checksums
-// of each frame, but neither the order nor the kinds: such a file may have state records, and entries that later ones
-// make void. It is used like a Reader.
+// FileReader reads a sealed segment file of a replica, for a group's first copy. It checks the header and both
+// checksums of each frame. It checks neither the order nor the kinds of entries, because such a file may contain
+// state records, and entries that later ones make void. It is used like a Reader.
 type FileReader struct {
 	frames
 	identity format.Identity
 	segment  format.ManifestSegment
 }
 
-// NewFileReader returns a reader of the file whose first byte src has next.
+// NewFileReader returns a reader of the file that begins at the current position of src.
 func NewFileReader(src io.Reader, identity format.Identity, segment format.ManifestSegment) *FileReader {
 	return &FileReader{
 		frames: frames{src: src, group: identity.Group, bytes: segment.Bytes}, identity: identity, segment: segment,
 	}
 }
 
-// Next moves to the next frame. It returns false at the end, or if Err is set.
+// Next advances to the next frame. It returns false at the end and after an error (see Err).
 func (r *FileReader) Next() bool {
 	if r.err == nil && r.at == 0 {
 		r.err = r.begin(r.identity.Store, r.segment.FirstIndex, &r.segment.ID)
